@@ -10,6 +10,7 @@ import msgspec
 
 from epp.config.data_sources import Content
 from epp.model.endpoint import attribute_key
+from epp.policy.plugins import PluginParameters
 from epp.protocol.metrics.attribute_reader import (
     DCGM,
     MULTICLUSTER_KV_USAGE,
@@ -26,7 +27,7 @@ _POOL_KV_USAGE = "llm_d_epp_average_kv_cache_utilization"
 _POOL_QUEUE_SIZE = "llm_d_epp_average_queue_size"
 
 
-class CustomMetric(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class CustomMetric(PluginParameters, frozen=True):
     """A metric that becomes an attribute of endpoints."""
 
     attribute_key: str
@@ -39,7 +40,7 @@ class CustomMetric(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
             raise ValueError("`metricSpec` is empty")
 
 
-class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class EngineConfig(PluginParameters, frozen=True):
     """The metrics of one kind of model server; an empty specification: it has none."""
 
     name: str
@@ -93,7 +94,7 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
                 yield attribute_key(each.attribute_key, CORE_EXTRACTOR), metric
 
 
-class CoreMetricsExtractor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class CoreMetricsExtractor(PluginParameters, frozen=True):
     """Reads the load of endpoints, by the metrics of their engines.
 
     An endpoint's engine is named by its label `engine_label_key`, else by the deprecated label,
@@ -128,7 +129,7 @@ class CoreMetricsExtractor(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
         return EngineCatalog([first, *ordered] if first else ordered, (label, ENGINE_LABELS[1]))
 
 
-class NumbersExtractor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class NumbersExtractor(PluginParameters, frozen=True):
     """Reads single numbers into attributes of endpoints."""
 
     content: ClassVar[Content] = "metrics"
@@ -165,7 +166,7 @@ class MulticlusterMetricsExtractor(NumbersExtractor, frozen=True, rename="camel"
         return tuple(AttributeMetric(key, metric) for key, metric in parsed if metric)
 
 
-class ModelsExtractor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ModelsExtractor(PluginParameters, frozen=True):
     """Reads which models an endpoint serves."""
 
     content: ClassVar[Content] = "models"

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from epp.policy.effects import Effect, mapped_to, without_effect
+from epp.policy.plugins import PluginParameters
 from epp.quantities import seconds
 
 _LAST_PORT = 65_535
@@ -50,7 +51,7 @@ class SourceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The longest page; a longer one is refused."""
 
 
-class PolledSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class PolledSource(PluginParameters, frozen=True):
     """Pages that are polled: `content` of at most `most_bytes`; `kind` is the plug-in's type."""
 
     kind: ClassVar[str] = ""
@@ -167,7 +168,7 @@ class DcgmDataSource(PolledSource, frozen=True, rename="camel"):
         )
 
 
-class EndpointNotificationSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EndpointNotificationSource(PluginParameters, frozen=True):
     """Events of endpoints."""
 
     effect: ClassVar[Effect] = mapped_to(
@@ -175,7 +176,7 @@ class EndpointNotificationSource(msgspec.Struct, frozen=True, forbid_unknown_fie
     )
 
 
-class K8sNotificationSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class K8sNotificationSource(PluginParameters, frozen=True):
     """Events of objects of one kind."""
 
     effect: ClassVar[Effect] = mapped_to(
@@ -191,7 +192,7 @@ class K8sNotificationSource(msgspec.Struct, frozen=True, forbid_unknown_fields=T
             raise ValueError("`version` and `kind` are needed")
 
 
-class FileDiscoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class FileDiscoveryConfig(PluginParameters, frozen=True):
     """Takes endpoints from the file `path`, which is followed for changes in any case."""
 
     host_names: ClassVar[bool] = False

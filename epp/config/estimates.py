@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from epp.policy.effects import without_effect
+from epp.policy.plugins import PluginParameters
 
 _MEDIA = without_effect(
     "images and videos count as 225 tokens each, until servers report how long prompts were"
@@ -18,7 +19,7 @@ _Amount = Annotated[float, msgspec.Meta(ge=0)]
 _Mode = Literal["", "dynamic", "static"]
 
 
-class _Estimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class _Estimate(PluginParameters, frozen=True):
     pass
 
 

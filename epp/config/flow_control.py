@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from epp.policy.effects import Effect, without_effect
+from epp.policy.plugins import PluginParameters
 from epp.quantities import quantity, seconds
 
 _HOLDING = without_effect("requests are not held in the picker yet")
@@ -76,7 +77,7 @@ def _check_times(*times: str | None) -> None:
             seconds(time, zero=True)
 
 
-class FlowControlPlugin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class FlowControlPlugin(PluginParameters, frozen=True):
     """A plug-in of flow control."""
 
     effect: ClassVar[Effect] = _HOLDING

@@ -3,17 +3,16 @@
 import re
 from typing import Annotated, Literal
 
-import msgspec
-
 from epp.label_selector import parse_label_selector
 from epp.policy.effects import without_effect
+from epp.policy.plugins import PluginParameters
 
 _LAST_PORT = 65_535
 _ZMQ_ADDRESS = re.compile(r"(tcp://\S+:(\d{1,5}|\*)|ipc://\S+)")
 _HASHED_AGAIN = without_effect("events carry the tokens, which are hashed again")
 
 
-class TokenProcessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class TokenProcessor(PluginParameters, frozen=True):
     """Length and hashing of blocks of token ids."""
 
     block_size_tokens: int = 16
@@ -31,7 +30,7 @@ class TokenProcessor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
         return self.block_size_tokens or self.block_size or 16
 
 
-class PodDiscovery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class PodDiscovery(PluginParameters, frozen=True):
     """Ports at which each pod publishes; a data-parallel rank adds its number to both."""
 
     socket_port: int = 5557
@@ -48,7 +47,7 @@ class PodDiscovery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
 _BY_FORM = without_effect("the events of vLLM and SGLang are recognised by their form")
 
 
-class KvEventsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class KvEventsConfig(PluginParameters, frozen=True):
     """Subscriptions to the KV events of engines: to each pod, and at an address of the picker's."""
 
     zmq_endpoint: str = ""

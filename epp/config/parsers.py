@@ -8,6 +8,7 @@ import msgspec
 from epp.config.schema import Reference
 from epp.errors import ConfigError
 from epp.model.endpoint import H2C
+from epp.policy.plugins import PluginParameters
 from epp.protocol.bodies import apis
 from epp.protocol.bodies.apis import ApiTable, Claims
 
@@ -16,7 +17,7 @@ _HTTP = "http"
 PLACE = "requestHandler.parsers"
 
 
-class Parser(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Parser(PluginParameters, frozen=True):
     """Reads requests to the paths of `claims`; without any, it passes all others through.
 
     `protocols` are those of a pool that it can read; empty: any.

@@ -14,14 +14,14 @@ from epp.config.tokens import TokenProducer, TokenSettings
 from epp.errors import ConfigError
 from epp.policy.attribute_sources import FROM_FLEET, PrefixMatchInfo
 from epp.policy.effects import mapped_to, without_effect
-from epp.policy.plugins import PluginContext, Scorer
+from epp.policy.plugins import PluginContext, PluginParameters, Scorer
 from epp.quantities import seconds
 
 _ENTRY_TOKENS = 64
 """Tokens of an entry of llm-d-router's index, which raises smaller block sizes to 64."""
 
 
-class IndexProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class IndexProducer(PluginParameters, frozen=True):
     """A producer of matches of prefixes. There is one index, and each answers from it."""
 
     def start(self, context: PluginContext) -> Any:  # noqa: ANN401 (what it answers)
@@ -37,26 +37,26 @@ _TIERS = without_effect("tiers are known by what engines report of them")
 _EVENTS_SAY = mapped_to("a prompt that was sent counting as cached until events deny it")
 
 
-class IndexMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class IndexMemory(PluginParameters, frozen=True):
     """An index in memory, by the number of its keys and of pods for each."""
 
     size: int = 100_000_000
     pod_cache_size: int = 10
 
 
-class IndexServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class IndexServer(PluginParameters, frozen=True):
     """An index in a Redis or Valkey server."""
 
     address: str = ""
 
 
-class IndexBytes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class IndexBytes(PluginParameters, frozen=True):
     """An index in memory, by its size."""
 
     size: str = "2GiB"
 
 
-class BlockIndex(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class BlockIndex(PluginParameters, frozen=True):
     """Where block hashes are kept; `metrics_logging_interval` is in nanoseconds."""
 
     in_memory_config: Annotated[IndexMemory | None, _OWN_INDEX] = None
@@ -67,14 +67,14 @@ class BlockIndex(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
     metrics_logging_interval: Annotated[int, _METRICS] = 0
 
 
-class CacheBackend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CacheBackend(PluginParameters, frozen=True):
     """A tier of caches, and what a block in it is worth."""
 
     name: str
     weight: float
 
 
-class IndexerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class IndexerConfig(PluginParameters, frozen=True):
     """The index of llm-d-router's."""
 
     kv_block_index_config: BlockIndex | None = None
@@ -86,7 +86,7 @@ class IndexerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
             raise ValueError("`tokenizersPoolConfig` does not exist; a token-producer makes tokens")
 
 
-class PreciseProducer(IndexProducer, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class PreciseProducer(IndexProducer, frozen=True):
     """Makes the engines' KV events the source of what their caches hold."""
 
     token_processor_config: TokenProcessor = TokenProcessor()
@@ -101,7 +101,7 @@ class PreciseProducer(IndexProducer, frozen=True, forbid_unknown_fields=True, re
         seconds(self.speculative_ttl or "2s")
 
 
-class PrecisePrefixCacheScorer(PreciseProducer, frozen=True, forbid_unknown_fields=True):
+class PrecisePrefixCacheScorer(PreciseProducer, frozen=True):
     """A `precise-prefix-cache-producer`, unless the file has one, and the scorer of its matches."""
 
     indexer_config: Annotated[
@@ -119,7 +119,7 @@ _BLOCKS = without_effect("blocks are those that engines report")
 _WHOLE = without_effect("prompts are matched whole")
 
 
-class ApproxProducer(IndexProducer, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class ApproxProducer(IndexProducer, frozen=True):
     """The fleet's index, for the file's first; any other one is an index of its own.
 
     Of the fleet's it bounds the modelled cache of endpoints that do not report their capacity. The
@@ -154,7 +154,7 @@ class ApproxProducer(IndexProducer, frozen=True, forbid_unknown_fields=True, ren
         return None if self.auto_tune else self.lru_capacity_per_server * _ENTRY_TOKENS
 
 
-class MulticlusterApproxProducer(ApproxProducer, frozen=True, forbid_unknown_fields=True):
+class MulticlusterApproxProducer(ApproxProducer, frozen=True):
     """The same, where each endpoint is a cluster."""
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from epp.config.estimates import MediaEstimates
 from epp.policy.effects import without_effect
+from epp.policy.plugins import PluginParameters
 from epp.quantities import seconds
 
 
@@ -39,7 +40,7 @@ class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that keeps the tokens of text that was tokenized before."""
 
 
-class RenderEndpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class RenderEndpoint(PluginParameters, frozen=True):
     """A vLLM server that renders chat templates and tokenizes; timeouts are Go durations."""
 
     url: str = "http://localhost:8000"
@@ -58,7 +59,7 @@ _NO_SIDECAR = without_effect(
 )
 
 
-class TokenProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class TokenProducer(PluginParameters, frozen=True):
     """Configures tokenization; without `tokenizer`, `vllm` and `modelName` prompts stay text.
 
     `max_bytes` and `cache_bytes` are in bytes, `patience` is a Go duration.

@@ -13,7 +13,7 @@ from epp.errors import Overloaded
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import LatencyPredictionInfo, find_producer
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import PluginContext, PluginParameters
 from epp.policy.producers.predicted_latency import TPOT_HEADERS, TTFT_HEADERS, slo
 
 _COLD_USAGE = 0.02
@@ -21,9 +21,7 @@ _COLD_USAGE = 0.02
 _DRAWS = 1 << 53
 
 
-class ProbabilisticAdmitter(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class ProbabilisticAdmitter(PluginParameters, frozen=True):
     """Refuses requests of negative priority with a probability that grows with saturation.
 
     The probability is `min(1, k * saturation ** power)`; saturation is the mean over endpoints of
@@ -78,7 +76,7 @@ class _Probabilistic:
             )
 
 
-class LatencySloAdmitter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class LatencySloAdmitter(PluginParameters, frozen=True):
     """Refuses requests of negative priority that no endpoint would serve within their objectives.
 
     An endpoint that runs nothing, or whose cache is cold, is given the benefit of the doubt.

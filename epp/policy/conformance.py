@@ -7,17 +7,15 @@ own configuration.
 
 from collections.abc import Sequence
 
-import msgspec
-
 from epp.model.candidate import Candidate
 from epp.model.request import Decision, InferenceRequest
-from epp.policy.plugins import Headers
+from epp.policy.plugins import Headers, PluginParameters
 
 SELECTION = "test-epp-endpoint-selection"
 """The request header: one or more `ip` (any port of it) or `ip:port`, separated by commas."""
 
 
-class HeaderBasedTestingFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class HeaderBasedTestingFilter(PluginParameters, frozen=True):
     """Keeps the endpoints that the request's header names; without the header, all.
 
     A header that names no candidate leaves none. The gateway's subset hint applies first; in the
@@ -44,7 +42,7 @@ ECHO = "x-echo-set-header"
 SERVED = "x-conformance-test-served-endpoint"
 
 
-class ServedVerifier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ServedVerifier(PluginParameters, frozen=True):
     """Adds a response header with the endpoint that served, as the gateway reports it.
 
     The suite's model server is asked to name the endpoint that was picked, as the suite's own

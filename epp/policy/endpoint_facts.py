@@ -6,13 +6,12 @@ attributes; here they are looked up where they are needed.
 
 import math
 
-import msgspec
-
 from epp.model.endpoint import Endpoint
 from epp.model.topology import TOPOLOGY_LABELS, Topology, TopologyLabels, topology_of
+from epp.policy.plugins import PluginParameters
 
 
-class TopologyExtractor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TopologyExtractor(PluginParameters, frozen=True):
     """Says where endpoints run: the labels that name host, rack, zone and region.
 
     An empty name stands for the default. A pod without the host's label runs on its
@@ -38,7 +37,7 @@ class TopologyExtractor(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         )
 
 
-class LabelMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class LabelMapping(PluginParameters, frozen=True):
     """A label of a pod, and the attribute that has its value."""
 
     label: str
@@ -49,7 +48,7 @@ class LabelMapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
             raise ValueError("`label` and `attributeKey` are needed")
 
 
-class LabelProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class LabelProducer(PluginParameters, frozen=True):
     """Makes attributes of the labels of pods.
 
     `labels` has all of them; `label`, `attribute_key` and `value_type` (`string` or `number`) are

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from epp.errors import MalformedRequest
 from epp.model.endpoint import target_of
 from epp.model.request import Decision, InferenceRequest
-from epp.policy.plugins import PluginContext, RunProfile, UnknownProfile
+from epp.policy.plugins import PluginContext, PluginParameters, RunProfile, UnknownProfile
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
@@ -34,9 +34,7 @@ def at_primary_port(decision: Decision, port: int) -> Decision:
     )
 
 
-class DataParallelProfileHandler(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class DataParallelProfileHandler(PluginParameters, frozen=True):
     """Has the one profile decide, and sends requests to `primary_port`, naming the rank."""
 
     primary_port: Port = 8000
@@ -52,7 +50,7 @@ class DataParallelProfileHandler(
         return ()
 
 
-class HeaderProfileHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class HeaderProfileHandler(PluginParameters, frozen=True):
     """Has the profile decide that a request header names.
 
     Without the header it is `default_profile`; where there is one profile alone, that one.

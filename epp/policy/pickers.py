@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from math import inf, log
 from typing import ClassVar
 
-import msgspec
-
 from epp.model.candidate import Candidate
 from epp.policy.choice import best, ttft_costs
-from epp.policy.plugins import PickContext, uniform
+from epp.policy.plugins import PickContext, PluginParameters, uniform
 
 
-class MaxScorePicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class MaxScorePicker(PluginParameters, frozen=True):
     """Picks the highest total of weighted scores."""
 
     max_num_of_endpoints: int = 1
@@ -27,7 +25,7 @@ class MaxScorePicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
         return best([-total for total in totals], self.max_num_of_endpoints, context)
 
 
-class WeightedRandomPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class WeightedRandomPicker(PluginParameters, frozen=True):
     """Picks at random, each candidate with a probability in proportion to its total."""
 
     max_num_of_endpoints: int = 1
@@ -45,7 +43,7 @@ class WeightedRandomPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
         return best(costs, self.max_num_of_endpoints, context)
 
 
-class RandomPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class RandomPicker(PluginParameters, frozen=True):
     """Picks any candidate, each with the same probability."""
 
     uses_totals: ClassVar[bool] = False
@@ -58,7 +56,7 @@ class RandomPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
         return best([0.0] * len(candidates), self.max_num_of_endpoints, context)
 
 
-class LeastTtftPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class LeastTtftPicker(PluginParameters, frozen=True):
     """Picks the lowest cost in seconds of this prompt's first token (`ttft_costs`).
 
     Costs are not totals; `least-ttft-scorer` makes scores of them for `max-score-picker`.
@@ -74,7 +72,7 @@ class LeastTtftPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
         return best(ttft_costs(candidates), self.max_num_of_endpoints, context)
 
 
-class LeastRequestPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class LeastRequestPicker(PluginParameters, frozen=True):
     """Picks the endpoint with the fewest requests of this picker in flight."""
 
     uses_totals: ClassVar[bool] = False
@@ -87,7 +85,7 @@ class LeastRequestPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         return best([each.requests for each in candidates], self.max_num_of_endpoints, context)
 
 
-class RoundRobinPicker(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class RoundRobinPicker(PluginParameters, frozen=True):
     """Picks one candidate after the other."""
 
     uses_totals: ClassVar[bool] = False

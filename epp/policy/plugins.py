@@ -35,6 +35,13 @@ _STEPS = 1 << 53
 Headers = tuple[tuple[str, str], ...]
 
 
+class PluginParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Parameters as a YAML file has them: in camel case, and an unknown one is an error.
+
+    Subclasses repeat `frozen=True` alone, which type checkers do not inherit.
+    """
+
+
 class PickContext(msgspec.Struct, frozen=True):
     """Randomness and order, for pickers that need them.
 

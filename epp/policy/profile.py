@@ -12,6 +12,7 @@ from epp.policy.plugins import (
     CommitObserver,
     Filter,
     Picker,
+    PluginParameters,
     ProfileHandler,
     RequestHeaderSource,
     RequestProcessor,
@@ -50,7 +51,7 @@ class EventSubscription(msgspec.Struct, frozen=True):
     listener: Listener
 
 
-class SingleProfileHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SingleProfileHandler(PluginParameters, frozen=True):
     """Has the one profile decide."""
 
     def schedule(self, request: InferenceRequest, run: RunProfile) -> Decision:

@@ -7,25 +7,23 @@ gateway (rate limits by tokens, say) find it.
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from epp.errors import ConfigError
 from epp.model.request import Usage
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import PluginContext, PluginParameters
 
 _EXTRA = "pip install 'warmpick[reporter]'"
 Reported = tuple[str, str, float]
 """A namespace of dynamic metadata, a key in it, and the value."""
 
 
-class AttributeKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AttributeKey(PluginParameters, frozen=True):
     """Where the value goes."""
 
     name: str
     namespace: str = "envoy.lb"
 
 
-class ReportedAttribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ReportedAttribute(PluginParameters, frozen=True):
     """A value: an `expression` in CEL over `usage`, where `condition`, in CEL too, holds.
 
     `usage` has `prompt_tokens`, `completion_tokens`, `total_tokens` and
@@ -37,7 +35,7 @@ class ReportedAttribute(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     condition: str = ""
 
 
-class RequestAttributeReporter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RequestAttributeReporter(PluginParameters, frozen=True):
     """Reports one attribute of each response."""
 
     attributes: list[ReportedAttribute]

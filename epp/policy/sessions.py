@@ -9,7 +9,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal, Protocol
 
-import msgspec
 from cachetools import TTLCache
 
 from epp.model.candidate import Candidate
@@ -19,7 +18,7 @@ from epp.model.request import Decision, InferenceRequest
 from epp.policy.attribute_sources import SessionId, find_producer
 from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.effects import without_effect
-from epp.policy.plugins import Headers, PluginContext
+from epp.policy.plugins import Headers, PluginContext, PluginParameters
 
 _MOST_SESSIONS = 100_000
 """Sessions whose endpoint is kept; beyond them the one that was idle the longest goes."""
@@ -31,7 +30,7 @@ _ATTRIBUTES = {"SessionID": "session-id-producer"}
 _NO_SWEEP = without_effect("an idle session counts as gone at once")
 
 
-class TokenHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class TokenHeader(PluginParameters, frozen=True):
     """The header of requests and responses that names the endpoint; empty: the default."""
 
     header: str = _TOKEN_HEADER
@@ -42,7 +41,7 @@ class TokenHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
         return self.header.strip().lower() or _TOKEN_HEADER
 
 
-class SessionSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class SessionSource(PluginParameters, frozen=True):
     """Where a session's id is: in a header, or with the plug-in that produces an attribute."""
 
     header: str = ""
@@ -54,7 +53,7 @@ class SessionSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
             raise ValueError("exactly one of `header` and `attribute` is needed")
 
 
-class SessionIds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class SessionIds(PluginParameters, frozen=True):
     """Where sessions' ids are, the first that is not empty counting; and when idle ones go."""
 
     sources: list[SessionSource] = []
@@ -66,7 +65,7 @@ class SessionIds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
             raise ValueError("`evictionTtlSeconds` and `evictionSweepSeconds` must be above 0")
 
 
-class SessionAffinity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class SessionAffinity(PluginParameters, frozen=True):
     """Parameters of session affinity; `profile_name` is the stage that it follows, "" the last."""
 
     strategy: Literal["encoded_endpoint_header", "session_id"] = "encoded_endpoint_header"

@@ -9,11 +9,12 @@ from typing import Annotated
 import msgspec
 
 from epp.model.request import Decision, InferenceRequest
+from epp.policy.plugins import PluginParameters
 
 _Tokens = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class AlwaysDisaggPdDecider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AlwaysDisaggPdDecider(PluginParameters, frozen=True):
     """Always has the stage run."""
 
     def wants(self, request: InferenceRequest, decision: Decision | None) -> bool:
@@ -21,7 +22,7 @@ class AlwaysDisaggPdDecider(msgspec.Struct, frozen=True, forbid_unknown_fields=T
         return True
 
 
-class AlwaysDisaggMultimodalDecider(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AlwaysDisaggMultimodalDecider(PluginParameters, frozen=True):
     """Has the stage run for requests with an image, a video or a sound."""
 
     def wants(self, request: InferenceRequest, decision: Decision | None) -> bool:
@@ -29,7 +30,7 @@ class AlwaysDisaggMultimodalDecider(msgspec.Struct, frozen=True, forbid_unknown_
         return request.multimodal
 
 
-class PrefixBasedPdDecider(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class PrefixBasedPdDecider(PluginParameters, frozen=True):
     """Has the stage run for prompts of which the endpoint that was chosen has too little cached.
 
     `non_cached_tokens` not cached are too little; 0: never. Prompts of fewer than `prompt_tokens`

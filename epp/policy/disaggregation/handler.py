@@ -17,7 +17,7 @@ from epp.model.request import Decision, InferenceRequest
 from epp.policy.disaggregation.deciders import AlwaysDisaggPdDecider, PrefixBasedPdDecider
 from epp.policy.effects import Effect, mapped_to, without_effect
 from epp.policy.handlers import Port, at_primary_port
-from epp.policy.plugins import Decider, PluginContext, RunProfile, UnknownProfile
+from epp.policy.plugins import Decider, PluginContext, PluginParameters, RunProfile, UnknownProfile
 
 PREFILLER = "x-prefiller-host-port"
 ENCODERS = "x-encoder-hosts-ports"
@@ -33,7 +33,7 @@ _KINDS = {
 _ONE_INDEX = without_effect("there is one index of caches")
 
 
-class DisaggProfiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DisaggProfiles(PluginParameters, frozen=True):
     """The names of the stages' profiles."""
 
     decode: str = "decode"
@@ -41,7 +41,7 @@ class DisaggProfiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     encode: str = "encode"
 
 
-class DisaggDeciders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DisaggDeciders(PluginParameters, frozen=True):
     """The names of plug-ins that decide whether a stage runs; of an empty name it does not."""
 
     prefill: str = ""
@@ -51,7 +51,7 @@ class DisaggDeciders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _PROFILES, _DECIDERS = DisaggProfiles(), DisaggDeciders()
 
 
-class DisaggProfileHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class DisaggProfileHandler(PluginParameters, frozen=True):
     """Runs the profile of decoding, and those of encoding and prefill where deciders want them.
 
     `stage_order` is `decode-first` or `prefill-first`; case, `-` and `_` count for nothing. The
@@ -117,7 +117,7 @@ class DisaggProfileHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
         )
 
 
-class PdProfileHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class PdProfileHandler(PluginParameters, frozen=True):
     """Runs the profile of decoding, and that of prefill where the decider wants it.
 
     With a `primary_port` requests go to that port of the pod, and a header names the rank.
@@ -157,7 +157,7 @@ class PdProfileHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
         )
 
 
-class DisaggHeadersHandler(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class DisaggHeadersHandler(PluginParameters, frozen=True):
     """Sets the headers of disaggregation, in versions whose profile handlers do not."""
 
     effect: ClassVar[Effect] = mapped_to("the profile handler, which sets the headers itself")

@@ -12,14 +12,14 @@ import msgspec
 from epp.model.candidate import Candidate
 from epp.model.request import Decision, InferenceRequest
 from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
-from epp.policy.plugins import Headers, PluginContext
+from epp.policy.plugins import Headers, PluginContext, PluginParameters
 
 KV_SOURCE = "x-kv-cache-source-host-port"
 _BLOCK_TOKENS = 16
 _FNV_OFFSET, _FNV_PRIME, _FNV_BITS = 0x811C9DC5, 0x01000193, 32
 
 
-class P2pSourceProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class P2pSourceProducer(PluginParameters, frozen=True):
     """Names an endpoint that has more of the prompt cached than the one that computes it.
 
     It has to have `min_cached_token_delta` tokens more. `prefill_profile_name` is the profile whose

@@ -15,13 +15,13 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event
 from epp.model.request import Decision, InferenceRequest
-from epp.policy.plugins import Headers, PluginContext
+from epp.policy.plugins import Headers, PluginContext, PluginParameters
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 _DRAWS = 1 << 32
 
 
-class RolloutScope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class RolloutScope(PluginParameters, frozen=True):
     """The pods that count."""
 
     label_selector: _Text
@@ -30,7 +30,7 @@ class RolloutScope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
         parse_label_selector(self.label_selector)
 
 
-class RolloutHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class RolloutHeader(PluginParameters, frozen=True):
     """A request header whose value is a label's; a `strict` one without a match leaves no pod."""
 
     name: _Text
@@ -39,7 +39,7 @@ class RolloutHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     mode: Literal["strict", "prefer"]
 
 
-class RequiredRoles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RequiredRoles(PluginParameters, frozen=True):
     """The roles of which a revision needs a pod each."""
 
     values: list[_Text]
@@ -49,7 +49,7 @@ class RequiredRoles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("`values` must list roles, each once")
 
 
-class RevisionGating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class RevisionGating(PluginParameters, frozen=True):
     """How a revision is chosen: by the pods of all roles, or of the role that has the most."""
 
     mode: Literal["sum", "max-role", "disabled"]
@@ -69,9 +69,7 @@ class RevisionGating(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
         return self.require_roles.values
 
 
-class DisaggregatedSetRolloutScreener(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class DisaggregatedSetRolloutScreener(PluginParameters, frozen=True):
     """Keeps the endpoints of one revision that has pods of every role."""
 
     scope: RolloutScope

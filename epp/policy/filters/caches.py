@@ -13,15 +13,13 @@ from epp.policy.attribute_sources import (
     PrefixMatchInfo,
     find_producer,
 )
-from epp.policy.plugins import PluginContext, uniform
+from epp.policy.plugins import PluginContext, PluginParameters, uniform
 
 _NEVER = float("inf")
 _Costs = Callable[[InferenceRequest, Sequence[Candidate]], Sequence[float]]
 
 
-class PrefixCacheAffinityFilter(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class PrefixCacheAffinityFilter(PluginParameters, frozen=True):
     """Keeps the endpoints that have the prompt cached, until they are too busy.
 
     A share of `affinity_threshold` of the prompt counts as cached; at 0 or less nothing is
@@ -136,9 +134,7 @@ def _later(costs: Sequence[float], sticky: Sequence[bool], most: float) -> bool:
     return least[True] - least[False] > most
 
 
-class SloHeadroomTierFilter(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class SloHeadroomTierFilter(PluginParameters, frozen=True):
     """Keeps the endpoints that are predicted to meet the request's objectives.
 
     With probability `epsilon_explore_neg` it keeps the others instead.

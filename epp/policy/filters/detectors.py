@@ -12,7 +12,7 @@ from epp.model.request import InferenceRequest, RequestId
 from epp.policy.attribute_sources import EndpointLoad, InFlightLoad, find_producer
 from epp.policy.effects import mapped_to
 from epp.policy.filters.labels import DecodeFilter, PrefillFilter
-from epp.policy.plugins import PluginContext, SaturationDetector
+from epp.policy.plugins import PluginContext, PluginParameters, SaturationDetector
 from epp.quantities import seconds
 
 _NEVER_REPORTED = mapped_to(
@@ -21,7 +21,7 @@ _NEVER_REPORTED = mapped_to(
 )
 
 
-class UtilizationDetector(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class UtilizationDetector(PluginParameters, frozen=True):
     """Detects saturation by waiting queues and KV caches."""
 
     queue_depth_threshold: int = 5
@@ -66,7 +66,7 @@ class UtilizationDetector(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
         return kept or candidates
 
 
-class ConcurrencyDetector(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class ConcurrencyDetector(PluginParameters, frozen=True):
     """Detects saturation by what this picker has sent."""
 
     max_concurrency: int = 100
@@ -135,9 +135,7 @@ Stage = Literal["prefill", "decode"]
 _STAGES: Mapping[Stage, DecodeFilter] = {"prefill": PrefillFilter(), "decode": DecodeFilter()}
 
 
-class MaxSaturationDetector(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class MaxSaturationDetector(PluginParameters, frozen=True):
     """Detects the saturation of whichever of several detectors finds the most.
 
     `stages` restricts a detector to the endpoints of some stages, by their roles.

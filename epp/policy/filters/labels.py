@@ -11,7 +11,7 @@ from epp.model.candidate import Candidate
 from epp.model.endpoint import ROLE_LABEL
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import TopologyInfo, find_producer
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import PluginContext, PluginParameters
 
 Labels = Mapping[str, str]
 
@@ -20,7 +20,7 @@ _KEY = re.compile(rf"([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_NAME}")
 _VALUE = re.compile(rf"({_NAME})?")
 
 
-class LabelFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class LabelFilter(PluginParameters, frozen=True):
     """Keeps the endpoints whose labels it wants: all of them, unless a subclass narrows that."""
 
     def wants(self, labels: Labels) -> bool:
@@ -140,9 +140,7 @@ _PLACES = {"host": 1, "rack": 2, "zone": 3, "region": 4}
 _FIELDS = ("hostname", "rack", "zone", "region")
 
 
-class TopologyAffinityFilter(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class TopologyAffinityFilter(PluginParameters, frozen=True):
     """Keeps endpoints near the one that a handler chose for the stage before."""
 
     min_affinity: Literal["host", "rack", "zone", "region"] = "host"

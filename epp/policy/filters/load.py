@@ -12,7 +12,7 @@ from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import InFlightLoad, find_producer
 from epp.policy.attributes import Attribute, find_attribute
 from epp.policy.choice import current_loads
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import PluginContext, PluginParameters
 
 Operator = Literal[
     "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Equal", "NotEqual"
@@ -27,7 +27,7 @@ _COMPARE: Mapping[Operator, Callable[[float, float], bool]] = {
 }
 
 
-class UtilizationCondition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class UtilizationCondition(PluginParameters, frozen=True):
     """A measure of load and the most that is allowed of it."""
 
     metric: Literal["active-requests", "running-requests", "waiting-queue", "kv-cache-utilization"]
@@ -40,7 +40,7 @@ class UtilizationCondition(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
             raise ValueError(f"`maxValue` of {self.metric} is {self.max_value}, more than 1")
 
 
-class UtilizationFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class UtilizationFilter(PluginParameters, frozen=True):
     """Drops endpoints with too much load by any of several measures."""
 
     conditions: list[UtilizationCondition]
@@ -92,23 +92,21 @@ class _WithinLimits(msgspec.Struct, frozen=True):
                 return [each.kv_usage for each in current_loads(candidates)]
 
 
-class AttributeThreshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AttributeThreshold(PluginParameters, frozen=True):
     """What an attribute is compared with."""
 
     operator: Operator
     value: float = 0.0
 
 
-class ThresholdRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ThresholdRule(PluginParameters, frozen=True):
     """Which values of an attribute are wanted."""
 
     type: Literal["threshold"]
     threshold: AttributeThreshold
 
 
-class EndpointAttributeFilter(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class EndpointAttributeFilter(PluginParameters, frozen=True):
     """Keeps endpoints by an attribute."""
 
     attribute: str

@@ -6,18 +6,16 @@ Envoy: `slow_start_config` of its load balancing policies, with the aggression o
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import msgspec
-
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId, Target
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, Listed
 from epp.model.request import InferenceRequest
-from epp.policy.plugins import PluginContext, uniform
+from epp.policy.plugins import PluginContext, PluginParameters, uniform
 
 _PERCENT: Final = 100.0
 
 
-class SlowStartFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class SlowStartFilter(PluginParameters, frozen=True):
     """Offers an endpoint that has joined to a part of the requests, which grows with its age.
 
     All are offered it once it is `window_seconds` old, and `min_weight_percent` of them at least.

@@ -9,6 +9,8 @@ from typing import Any, get_args, get_type_hints
 
 import msgspec
 
+from epp.policy.plugins import PluginParameters
+
 
 class Bound(msgspec.Struct, frozen=True):
     """What a number may be at least, or with `above` is more than, and what to write instead."""
@@ -34,7 +36,7 @@ def above_zero(write: str) -> Bound:
     return Bound(0, write, above=True)
 
 
-class BoundedParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class BoundedParameters(PluginParameters, frozen=True):
     """The parameters of a plug-in. Raises `ValueError` for one that is beyond its bound."""
 
     def __post_init__(self) -> None:

@@ -1,10 +1,10 @@
 """Who sent a request: the session that it belongs to, and the agent that it speaks for."""
 
-import msgspec
 from msgspec.structs import replace
 
 from epp.model.request import DEFAULT_FAIRNESS_ID, InferenceRequest
 from epp.policy.effects import mapped_to
+from epp.policy.plugins import PluginParameters
 
 _AGENT_HEADERS = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
 """The session headers of Claude Code, OpenCode and Codex, first come first served."""
@@ -13,7 +13,7 @@ _LONGEST_ID = 256
 """Characters of an id that are kept; what follows makes no difference."""
 
 
-class SessionIdProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class SessionIdProducer(PluginParameters, frozen=True):
     """Reads the session from one header, or from one cookie."""
 
     header_name: str = ""
@@ -40,7 +40,7 @@ def _cookie(header: str, name: str) -> str:
     return ""
 
 
-class AgentIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class AgentIdentity(PluginParameters, frozen=True):
     """Takes the fairness id from the session headers of agents, where no header names one.
 
     `additional_session_headers` go before the built-in ones.
@@ -67,7 +67,7 @@ class AgentIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
         return "" if found == DEFAULT_FAIRNESS_ID else found
 
 
-class OutputLengthBucket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class OutputLengthBucket(PluginParameters, frozen=True):
     """Guesses from a request's fields whether its response is long."""
 
     effect = mapped_to("the lengths that a model's responses teach, and the client's limit")

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-import msgspec
-
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.events import Aborted, Event, Finished, FirstToken
@@ -17,10 +15,10 @@ from epp.policy.attribute_sources import (
     find_producer,
 )
 from epp.policy.effects import without_effect
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import PluginContext, PluginParameters
 
 
-class InFlightLoadProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class InFlightLoadProducer(PluginParameters, frozen=True):
     """Counts requests and tokens under way.
 
     By default the tokens are the uncached ones of prompts whose first token was not seen, as the

@@ -12,16 +12,14 @@ from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import FROM_FLEET, PrefixMatchInfo
 from epp.policy.effects import Effect, mapped_to, without_effect
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import PluginContext, PluginParameters
 from epp.policy.scorers.load import LeastTtftScorer
 
 _MOST_WINDOW = 10_000
 _Duration = str | int
 
 
-class BurstPrefixCacheProducer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class BurstPrefixCacheProducer(PluginParameters, frozen=True):
     """Groups equal prompts that arrive within a window.
 
     The fleet admits each request as it is decided on, so that the next of a burst finds the
@@ -54,9 +52,7 @@ class BurstPrefixCacheProducer(
         return FROM_FLEET
 
 
-class LatencyObserverProducer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class LatencyObserverProducer(PluginParameters, frozen=True):
     """Keeps percentiles of observed TTFT; durations are Go's, or nanoseconds."""
 
     effect: ClassVar[Effect] = mapped_to("the fleet's own predictions of TTFT")
@@ -72,9 +68,7 @@ class LatencyObserverProducer(
     in_flight_load_producer_name: str = ""
 
 
-class LatencyObservationScorer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class LatencyObservationScorer(PluginParameters, frozen=True):
     """Prefers the endpoint with the lowest predicted time to first token."""
 
     effect: ClassVar[Effect] = mapped_to("`least-ttft-scorer`")
@@ -89,7 +83,7 @@ class LatencyObservationScorer(
         return LeastTtftScorer().score(request, candidates)
 
 
-class SessionStateProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class SessionStateProducer(PluginParameters, frozen=True):
     """Counts the turns and tokens of each agent, for flow control."""
 
     effect: ClassVar[Effect] = without_effect("requests are not held in the picker yet")
@@ -97,7 +91,7 @@ class SessionStateProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     eviction_sweep_seconds: float = 300.0
 
 
-class PeerDiscovery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PeerDiscovery(PluginParameters, frozen=True):
     """Finds other replicas of the picker: pods with labels, at a port."""
 
     effect: ClassVar[Effect] = without_effect("replicas of the picker share nothing yet")

@@ -16,7 +16,7 @@ from epp.model.events import EndpointRemoved, EndpointUpserted, Event
 from epp.model.request import Decision, InferenceRequest, Prompt
 from epp.policy.attribute_sources import PrefixMatch
 from epp.policy.effects import mapped_to
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import PluginContext, PluginParameters
 
 _DEFAULT_MEBIBYTES = 4096
 _ITEM_MEBIBYTES = 2
@@ -26,7 +26,7 @@ _DIGEST, _PERIODS, _STRIDE = 16, 8, 400
 _MOST_ITEMS = 256
 
 
-class MediaCacheProducer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class MediaCacheProducer(PluginParameters, frozen=True):
     """Remembers, for each endpoint, the media of the requests that were sent there.
 
     The cache has room for `cache_size_in_mb_per_server` mebibytes at two an item; 0 or less is the

@@ -15,7 +15,7 @@ from epp.model.events import Aborted, Event, Finished, FirstToken
 from epp.model.request import Decision, InferenceRequest, RequestId
 from epp.policy.attribute_sources import LatencyPrediction
 from epp.policy.effects import mapped_to, without_effect
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import PluginContext, PluginParameters
 
 _OWN = mapped_to("the fleet's own predictions")
 _EVERY = without_effect("every streamed response is learned from")
@@ -76,9 +76,7 @@ class TimePerToken:
         return max(0.0, self._y / self._n + max(0.0, slope) * (running - mean))
 
 
-class PredictedLatencyProducer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class PredictedLatencyProducer(PluginParameters, frozen=True):
     """Predicts TTFT and TPOT, and how far they are from the objectives that requests name.
 
     `slo_buffer_factor` scales the objectives.

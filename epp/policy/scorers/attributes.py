@@ -14,11 +14,11 @@ from epp.policy.attributes import (
     Attribute,
     find_attribute,
 )
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import PluginContext, PluginParameters
 from epp.policy.scorers.load import lower_is_better, places
 
 
-class FixedRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class FixedRange(PluginParameters, frozen=True):
     """The values that score 0 and 1, or 1 and 0; those beyond them score the same."""
 
     min: float
@@ -29,11 +29,11 @@ class FixedRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
             raise ValueError(f"`min` {self.min} is not below `max` {self.max}")
 
 
-class AdaptiveRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AdaptiveRange(PluginParameters, frozen=True):
     """The lowest and the highest value among the candidates; no parameters."""
 
 
-class Normalization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class Normalization(PluginParameters, frozen=True):
     """The range of values that becomes 0..1; adaptive by default."""
 
     fixed_range: FixedRange | None = None
@@ -44,7 +44,7 @@ class Normalization(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
             raise ValueError("`fixedRange` and `adaptiveRange` are both given; one is enough")
 
 
-class AttributeScale(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class AttributeScale(PluginParameters, frozen=True):
     """How an attribute becomes a score."""
 
     type: Literal["linear_lower_is_better", "linear_higher_is_better"]
@@ -60,9 +60,7 @@ class AttributeScale(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
         return [1.0 - share for share in shares] if lower else shares
 
 
-class EndpointAttributeScorer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class EndpointAttributeScorer(PluginParameters, frozen=True):
     """Scores an attribute of endpoints."""
 
     attribute_key: str
@@ -100,9 +98,7 @@ _USAGE = _ByAttribute(
 )
 
 
-class MulticlusterQueueScorer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class MulticlusterQueueScorer(PluginParameters, frozen=True):
     """Prefers the cluster with the shortest average queue, relative to the others."""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
@@ -110,9 +106,7 @@ class MulticlusterQueueScorer(
         return _QUEUE.score(request, candidates)
 
 
-class MulticlusterKvCacheUtilizationScorer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class MulticlusterKvCacheUtilizationScorer(PluginParameters, frozen=True):
     """Prefers the cluster with the most room in its KV caches."""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
@@ -120,9 +114,7 @@ class MulticlusterKvCacheUtilizationScorer(
         return _USAGE.score(request, candidates)
 
 
-class EndpointAttributeWeightScorer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class EndpointAttributeWeightScorer(PluginParameters, frozen=True):
     """Scores the values of an attribute that is text."""
 
     attribute_key: str

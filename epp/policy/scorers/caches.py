@@ -18,7 +18,7 @@ from epp.policy.attribute_sources import (
 )
 from epp.policy.choice import cached_tokens
 from epp.policy.effects import without_effect
-from epp.policy.plugins import PluginContext, Scorer
+from epp.policy.plugins import PluginContext, PluginParameters, Scorer
 
 _SIZES = without_effect("blocks and capacities are those that endpoints report")
 _WHOLE_PROMPTS = without_effect("prompts are matched whole")
@@ -33,7 +33,7 @@ _MOST_COLD_REQUESTS = 10_000
 _PREFILL_PROFILE = "prefill"
 
 
-class PrefixCacheScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class PrefixCacheScorer(PluginParameters, frozen=True):
     """Prefers the endpoint that is predicted to hold the longest prefix of the prompt."""
 
     match_length_weight: float = 0.0
@@ -87,11 +87,11 @@ class _ByMatches(msgspec.Struct, frozen=True):
         ]
 
 
-class MulticlusterPrefixCacheScorer(PrefixCacheScorer, frozen=True, forbid_unknown_fields=True):
+class MulticlusterPrefixCacheScorer(PrefixCacheScorer, frozen=True):
     """The same, where each endpoint is a cluster."""
 
 
-class NoHitLruScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class NoHitLruScorer(PluginParameters, frozen=True):
     """Spreads the requests that hit no cache: those go where none went for the longest time.
 
     An `lru_size` of 0 or less stands for the default.
@@ -157,9 +157,7 @@ class _ByLastColdRequest:
             self._used.pop(event.endpoint_id, None)
 
 
-class MultimodalCacheScorer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class MultimodalCacheScorer(PluginParameters, frozen=True):
     """Prefers the endpoint that has encoded the most of the request's images and sounds before."""
 
     producer_name: str = ""
@@ -177,7 +175,7 @@ class _ByMedia(msgspec.Struct, frozen=True):
         return [each.ratio for each in self.producer.multimodal_matches(request, candidates)]
 
 
-class LoraAffinityScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class LoraAffinityScorer(PluginParameters, frozen=True):
     """Prefers the endpoint that has the request's adapter loaded, then one with room for it."""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:

@@ -7,7 +7,7 @@ import msgspec
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import TopologyInfo, find_producer
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import PluginContext, PluginParameters
 
 _CONTEXT_LABEL = "llm-d.ai/context-length-range"
 _NO_LABEL = 0.5
@@ -21,9 +21,7 @@ AFFINITIES = {"hostname": 1.0, "rack": 0.2, "zone": 0.05, "region": 0.02}
 """What it is worth to be in the same place as another endpoint, the narrowest first."""
 
 
-class HeaderLabelAffinityScorer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class HeaderLabelAffinityScorer(PluginParameters, frozen=True):
     """Prefers endpoints whose label is what a request's header says."""
 
     header_name: str
@@ -42,7 +40,7 @@ class HeaderLabelAffinityScorer(
         ]
 
 
-class ContextLengthAware(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class ContextLengthAware(PluginParameters, frozen=True):
     """Prefers endpoints whose label `label` has a range (`min-max`, tokens) around the prompt's.
 
     With `enable_filtering` it also drops those whose range is another, or no range at all.
@@ -107,9 +105,7 @@ _LONGEST_RANGE = 63
 """Characters of a label's value, at most (Kubernetes)."""
 
 
-class TopologyAffinityScorer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class TopologyAffinityScorer(PluginParameters, frozen=True):
     """Prefers endpoints near the one that a handler chose for the stage before."""
 
     topology_producer_name: str = ""

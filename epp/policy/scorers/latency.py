@@ -13,7 +13,7 @@ from epp.policy.attribute_sources import (
     PrefixMatchInfo,
     find_producer,
 )
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import PluginContext, PluginParameters
 
 _EPSILON = 1e-9
 """Milliseconds within which headrooms count as equal."""
@@ -22,7 +22,7 @@ _Known = tuple[int, LatencyPrediction]
 """A candidate's position and what is predicted for it."""
 
 
-class LatencyScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class LatencyScorer(PluginParameters, frozen=True):
     """Prefers endpoints that are predicted to keep a request's objectives.
 
     Without any prediction it weighs room in the KV cache, the queue and the prefix.

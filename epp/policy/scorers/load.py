@@ -15,7 +15,7 @@ from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import InFlightLoad, find_producer
 from epp.policy.choice import current_loads, ttft_costs
 from epp.policy.effects import without_effect
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import PluginContext, PluginParameters
 from epp.quantities import seconds
 
 _DEFAULT_WAITING = 128
@@ -48,7 +48,7 @@ def least_is_best(costs: Sequence[float]) -> list[float]:
     return [1.0 if cost <= lowest else lowest / cost for cost in costs]
 
 
-class LeastTtftScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class LeastTtftScorer(PluginParameters, frozen=True):
     """Prefers the endpoint with the lowest cost of this prompt's first token (`ttft_costs`).
 
     The score is a ratio and not a place between the extremes (as `queue-scorer`'s), so that it
@@ -62,7 +62,7 @@ class LeastTtftScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
         return least_is_best(ttft_costs(candidates)) if candidates else []
 
 
-class QueueScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class QueueScorer(PluginParameters, frozen=True):
     """Prefers the endpoint with the shortest waiting queue, relative to the others."""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
@@ -70,9 +70,7 @@ class QueueScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
         return lower_is_better([each.waiting for each in current_loads(candidates)])
 
 
-class RunningRequestsScorer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class RunningRequestsScorer(PluginParameters, frozen=True):
     """Prefers the endpoint that runs the fewest requests, relative to the others."""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
@@ -80,9 +78,7 @@ class RunningRequestsScorer(
         return lower_is_better([each.running for each in current_loads(candidates)])
 
 
-class KvCacheUtilizationScorer(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"
-):
+class KvCacheUtilizationScorer(PluginParameters, frozen=True):
     """Prefers the endpoint with the most room in its KV cache."""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
@@ -90,7 +86,7 @@ class KvCacheUtilizationScorer(
         return [min(1.0, max(0.0, 1.0 - each.kv_usage)) for each in current_loads(candidates)]
 
 
-class LoadAwareScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class LoadAwareScorer(PluginParameters, frozen=True):
     """Prefers short waiting queues, whatever those of the others.
 
     A `threshold` of 0 or less stands for the default.
@@ -104,7 +100,7 @@ class LoadAwareScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
         return [0.5 * (1 - min(each.waiting, most) / most) for each in current_loads(candidates)]
 
 
-class ActiveRequestScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class ActiveRequestScorer(PluginParameters, frozen=True):
     """Prefers the endpoint with the fewest requests of this picker, relative to the fullest.
 
     An `idle_threshold` of less than 0 counts as 0.
@@ -139,7 +135,7 @@ class _ByActiveRequests(msgspec.Struct, frozen=True):
         return [1.0 if each <= idle else (most - each) / most * busiest for each in active]
 
 
-class TokenLoadScorer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+class TokenLoadScorer(PluginParameters, frozen=True):
     """Prefers the endpoint with the fewest tokens to prefill, those of this request included.
 
     A `queue_threshold_tokens` of 0 or less stands for the default.
