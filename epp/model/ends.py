@@ -4,9 +4,10 @@ Nothing that a response says keeps its request in the books: what raises here ra
 What is in the books all the same is found by what engines report (`IdleReports`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from epp.model.caches.lease import Lease
 from epp.model.events import Aborted, Finished
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.trust import Verdict
@@ -14,7 +15,10 @@ from epp.model.pods.in_flight import InFlightRequest
 from epp.model.pods.pod import Pod
 from epp.model.pods.pods import Pods
 from epp.model.pods.sequence import SequenceState
+from epp.model.prompts.generated import GeneratedBlocks
+from epp.model.prompts.hashing import BlockHash
 from epp.model.prompts.reader import Prompts
+from epp.model.quote import Quote
 from epp.model.request import RequestId, Usage
 
 
@@ -35,8 +39,7 @@ class RequestEnds:
             usage = event.usage or Usage(completion_tokens=event.generated)
             in_flight.hear(now)
             if len(sequences) == 1:
-                offsets = self._prompts.learn_length(in_flight.quote, usage.prompt_tokens)
-                sequences[0].correct_lengths(offsets)
+                self._learn_length(in_flight.quote, sequences[0], usage.prompt_tokens)
             in_flight.record_generated(usage.prompt_tokens, usage.completion_tokens)
         finally:
             in_flight.release(now, revoked=False)
@@ -44,14 +47,21 @@ class RequestEnds:
         if len(sequences) == 1:
             self._learn_usage(in_flight, sequences[0], usage)
 
+    def _learn_length(self, quote: Quote, sequence: SequenceState, prompt_tokens: int) -> None:
+        chain, offsets = quote.chains[0], quote.token_offsets[0]
+        model, kind = quote.target_model, quote.kind
+        sequence.correct_lengths(
+            self._prompts.learn_length(chain, offsets, prompt_tokens, model, kind)
+        )
+
     def _learn_usage(
         self, in_flight: InFlightRequest, sequence: SequenceState, usage: Usage
     ) -> None:
         """Learn from the reported cached tokens, and record that what was generated is cached."""
-        pod, cached = in_flight.pod, usage.cached_tokens
+        pod, quote, cached = in_flight.pod, in_flight.quote, usage.cached_tokens
         if in_flight.disaggregated:
             # Which of the two caches is meant depends on the sidecar's connector.
-            self._prompts.remember_response(pod, sequence, usage)
+            self._remember_response(pod, sequence, usage)
             return
         if (
             cached is not None
@@ -59,10 +69,41 @@ class RequestEnds:
         ):
             self._pods.refresh()
             return
-        self._prompts.learn_prefix(
-            in_flight.quote, in_flight.matched, cached or 0, pod.engine_block
-        )
-        self._prompts.remember_response(pod, sequence, usage)
+        chain, offsets = quote.chains[0], quote.token_offsets[0]
+        self._prompts.learn_prefix(chain, offsets, in_flight.matched, cached or 0, pod.engine_block)
+        self._remember_response(pod, sequence, usage)
+
+    def _remember_response(self, pod: Pod, sequence: SequenceState, usage: Usage) -> None:
+        if usage.prompt_tokens:
+            self._remember(pod, sequence, usage.prompt_tokens, usage.completion_tokens)
+
+    def _remember(  # noqa: PLR0913 (as `GeneratedBlocks`)
+        self,
+        pod: Pod,
+        sequence: SequenceState,
+        prompt_tokens: int,
+        generated: int,
+        *,
+        broken: bool = False,
+        guessed: bool = False,
+    ) -> None:
+        """Remember what a response left in a pod's cache, after a prompt with a full block."""
+        chain, lease = sequence.chain, sequence.lease
+        if generated <= 1 or lease is None or not chain.hashes:
+            return
+        if sequence.cache is pod.scheduler.cache:
+            self._prompts.generated.remember(
+                GeneratedBlocks(
+                    sequence.request_id,
+                    chain,
+                    sequence.offsets.covered(len(chain.hashes)),
+                    _OutputAtPod(pod, lease),
+                    prompt_tokens,
+                    generated,
+                    broken=broken,
+                    guessed=guessed,
+                )
+            )
 
     def aborted(self, in_flight: InFlightRequest, event: Aborted, now: float) -> None:
         """End a request whose response was not, or not wholly, seen."""
@@ -72,10 +113,36 @@ class RequestEnds:
         finally:
             in_flight.release(now, revoked=event.refused)
         if len(sequences) == 1 and not event.refused:
-            guessed = in_flight.unobserved
-            self._prompts.remember_broken(
-                in_flight.pod, sequences[0], event.generated, guessed=guessed
+            self._remember(
+                in_flight.pod,
+                sequences[0],
+                sequences[0].offsets.total,
+                event.generated,
+                broken=True,
+                guessed=in_flight.unobserved,
             )
+
+
+class _OutputAtPod:
+    """The output that a lease has, as long as its pod and its cache are there (`CachedOutput`)."""
+
+    __slots__ = ("_generation", "_home", "_lease")
+
+    def __init__(self, pod: Pod, lease: Lease) -> None:
+        self._home: Final = pod.home
+        self._generation: Final = pod.scheduler.generation
+        self._lease: Final = lease
+
+    @property
+    def gone(self) -> bool:
+        return not self._home or self._home[0].scheduler.generation != self._generation
+
+    @property
+    def engine_block(self) -> int:
+        return self._home[0].engine_block
+
+    def assign_hashes(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
+        self._home[0].scheduler.assign_hashes(self._lease, hashes, sizes)
 
 
 def lost_at(pod: Pod, in_flight: Mapping[RequestId, InFlightRequest]) -> list[RequestId]:

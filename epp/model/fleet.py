@@ -54,6 +54,7 @@ from epp.model.pods.uncertainty import Uncertainty
 from epp.model.pods.unobserved import UnobservedRequests
 from epp.model.prefix_index.index import PrefixIndex
 from epp.model.prompts.block_hasher import BlockHasher
+from epp.model.prompts.hashing import BlockHash
 from epp.model.prompts.reader import Prompts
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
@@ -135,7 +136,7 @@ class Fleet:
         """
         if now >= self._unobserved.due:
             self._catch_up(now)
-        return self._prompts.quote(request, now, self._learn_repeated)
+        return Quote(request, *self._prompts.read(request, now, self._learn_repeated))
 
     @property
     def ejects(self) -> bool:
@@ -170,9 +171,9 @@ class Fleet:
         external = prefill_seconds if quote.tokens else eligible.step_seconds()
         snapshot = take_snapshot(eligible.ledgers, external, now)
         self._busy.update(snapshot.busy, len(trust), now)
-        length = self._output_lengths.length(quote)
+        length = self._output_lengths.length(quote.response_kind, quote.output_limit)
         taken = self.pods.await_slots(eligible, snapshot, quote.target_model, length)
-        context = self._prompts.least_context(quote, self.pods.shortest_context)
+        context = self.pods.least_context(quote, self._prompts)
         known = estimates, prefill_seconds, trust, snapshot
         shares = self._busy.value, self._output_lengths.ttft_share.value
         return Candidates(quote, eligible, *known, *shares, length, now, context, taken)
@@ -226,7 +227,15 @@ class Fleet:
         for event in found:
             self._learn(event, now, guessed=False)
 
-    def _learn_repeated(self, event: ResponseRepeated, now: float) -> None:
+    def _learn_repeated(
+        self,
+        request_id: RequestId,
+        anchor: BlockHash,
+        hashes: Sequence[BlockHash],
+        sizes: Sequence[int],
+        now: float,
+    ) -> None:
+        event = ResponseRepeated(request_id, anchor, hashes, sizes)
         self._learn(event, now, guessed=False)
 
     def _catch_up(self, now: float) -> None:
@@ -363,7 +372,7 @@ class Fleet:
             self._unobserved.add(in_flight.leave_unobserved(self._output_lengths, now))
 
     def _repeated(self, event: ResponseRepeated, _: float) -> None:
-        self._prompts.assign_hashes(event)
+        self._prompts.assign_hashes(event.request_id, event.anchor, event.hashes, event.sizes)
 
     # For tests.
 

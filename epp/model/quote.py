@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from epp.model.learning.output_lengths import ResponseKind
 from epp.model.learning.prefill import Speed
 from epp.model.prefix_index.index import PrefixIndex, Slot
 from epp.model.prompts.chain import Chain
@@ -21,6 +22,7 @@ from epp.model.request import Api, InferenceRequest, RequestId
 _LEAST_SHARE: Final = 0.5
 _MOST_SHARE: Final = 0.9
 """Bounds of the share of an estimated length that a text has at least."""
+_EMBEDDING: Final = (Api.EMBEDDINGS, Api.GRPC_EMBED)
 
 
 class Estimate:
@@ -88,6 +90,16 @@ class Quote:
         self._estimates: dict[tuple[object, Speed], Estimate] = {}
         self._index: PrefixIndex | None = None
         self._version = 0
+
+    @property
+    def response_kind(self) -> ResponseKind:
+        """The kind of its response, by which lengths are learned."""
+        return self.target_model, self.stream
+
+    @property
+    def output_limit(self) -> int | None:
+        """The tokens that it generates at most: one if it is for none, None without a limit."""
+        return 1 if self.api in _EMBEDDING or not self.chains else self.max_tokens
 
     def look_up(self, index: PrefixIndex, version: int) -> None:
         """Look the prompts up in an index, once for each `version` of its owner's state."""

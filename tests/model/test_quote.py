@@ -182,3 +182,17 @@ def test_estimates_follow_the_learned_speed():
     rig.now += 3
     rig.apply(FirstToken(RequestId("r1")))
     assert priced(rig, held)[0].prefill_seconds > before
+
+
+@pytest.mark.parametrize(
+    ("more", "limit"),
+    [
+        ({}, None),
+        ({"max_tokens": 7}, 7),
+        ({"api": Api.EMBEDDINGS, "max_tokens": 7}, 1),
+        ({"api": Api.GRPC_EMBED}, 1),
+        ({"prompts": ()}, 1),
+    ],
+)
+def test_what_generates_nothing_is_soon_over(more, limit):
+    assert Rig().quote("r1", **{"prompts": (Prompt(b"a prompt"),), **more}).output_limit == limit

@@ -8,8 +8,6 @@ from typing import Final
 from epp.model.learning.bounded import LONGEST_NAME, Key, make_room
 from epp.model.learning.mean import Mean
 from epp.model.learning.ttft_share import TtftShare
-from epp.model.quote import Quote
-from epp.model.request import Api
 
 _DEFAULT_TOKENS: Final = 256.0
 """Expected tokens of a response where none was observed."""
@@ -21,13 +19,15 @@ _MOST_TIMES: Final = 32.0
 """How many times the mean one length counts for where the mean is settled: some engines lie."""
 _LEAST_TIMED: Final = 8
 """Tokens of a response below which its duration is not learned from."""
-_EMBEDDING: Final = (Api.EMBEDDINGS, Api.GRPC_EMBED)
 _ENTRIES: Final = 1000
 """Models, and classes of endpoints, that are kept at most."""
 
+ResponseKind = tuple[str, bool]
+"""The target model of a response, and whether it streams."""
+
 
 class OutputLengths:
-    """Lengths in tokens, by target model and whether they stream; seconds per token by class.
+    """Lengths in tokens, by kind of response; seconds per token by class.
 
     `ttft_share` is that of all responses. The entries that were made first are dropped when there
     are too many.
@@ -35,18 +35,20 @@ class OutputLengths:
 
     def __init__(self) -> None:
         self.ttft_share: Final = TtftShare()
-        self._lengths: dict[tuple[str, bool], Mean] = {}
+        self._lengths: dict[ResponseKind, Mean] = {}
         self._seconds_per_token: dict[object, Mean] = {}
 
-    def record_length(self, quote: Quote, tokens: int, weight: float = 1.0) -> None:
-        """Learn that a request's response had `tokens` tokens; 0 where nobody counted.
+    def record_length(
+        self, kind: ResponseKind, tokens: int, limit: int | None = None, weight: float = 1.0
+    ) -> None:
+        """Learn that a response had `tokens` tokens, 0 if they were not counted.
 
-        It stands for `weight` responses, of which one was observed.
+        `limit` is the client's. It stands for `weight` responses, of which one was observed.
         """
-        if tokens > 0 and len(quote.target_model) <= LONGEST_NAME:
-            mean = _mean_of(self._lengths, (quote.target_model, quote.stream))
+        if tokens > 0 and len(kind[0]) <= LONGEST_NAME:
+            mean = _mean_of(self._lengths, kind)
             most = _MOST_TIMES * mean.value if mean.settled else tokens
-            mean.add(min(tokens, most, quote.max_tokens or tokens), weight)
+            mean.add(min(tokens, most, limit or tokens), weight)
 
     def record_seconds_per_token(
         self, speed: object, tokens: int, seconds: float, weight: float = 1.0
@@ -55,21 +57,18 @@ class OutputLengths:
         if tokens >= _LEAST_TIMED and seconds > 0:
             _mean_of(self._seconds_per_token, speed).add(seconds / (tokens - 1), weight)
 
-    def settled(self, quote: Quote, speed: object) -> bool:
-        """Return whether enough is known of the length of a request's response, and its speed."""
-        length = self._lengths.get((quote.target_model, quote.stream))
+    def settled(self, kind: ResponseKind, speed: object) -> bool:
+        """Return whether enough is known of the length of a response, and its speed."""
+        length = self._lengths.get(kind)
         pace = self._seconds_per_token.get(speed)
         return length is not None and length.settled and pace is not None and pace.settled
 
-    def length(self, quote: Quote) -> float:
-        """Return how many tokens a request is expected to generate; at least one."""
-        if quote.api in _EMBEDDING or not quote.chains:
-            return 1.0
-        model = quote.target_model
-        mean = self._lengths.get((model, quote.stream))
-        mean = mean or self._lengths.get((model, not quote.stream))
+    def length(self, kind: ResponseKind, limit: int | None = None) -> float:
+        """Return how many tokens a response is expected to have: one to `limit`, None for any."""
+        model, stream = kind
+        mean = self._lengths.get(kind) or self._lengths.get((model, not stream))
         tokens = _DEFAULT_TOKENS if mean is None else mean.value
-        return max(1.0, tokens if quote.max_tokens is None else min(tokens, quote.max_tokens))
+        return max(1.0, tokens if limit is None else min(tokens, limit))
 
     def seconds_per_token(self, speed: object) -> float:
         """Return how long a token is expected to take on endpoints of one `speed`."""

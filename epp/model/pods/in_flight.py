@@ -228,15 +228,16 @@ class InFlightRequest:
             began=now + before.ledger.queued_seconds(now) if self.began is None else self.began,
             seconds_per_token=pod.pace.decode_slowness.relative
             * output_lengths.seconds_per_token(pod.prefill),
-            length=output_lengths.length(quote),
+            length=output_lengths.length(quote.response_kind, quote.output_limit),
             most=inf if quote.max_tokens is None else quote.max_tokens,
-            usual=output_lengths.settled(quote, pod.prefill),
+            usual=output_lengths.settled(quote.response_kind, pod.prefill),
         )
 
     def learn_output(self, output_lengths: OutputLengths, tokens: int, now: float) -> None:
         """Record in `output_lengths` a response of `tokens` tokens that was seen to its end."""
+        quote = self.quote
         self.pod.feedback.reports += 1
-        output_lengths.record_length(self.quote, tokens, self.weight)
+        output_lengths.record_length(quote.response_kind, tokens, quote.max_tokens, self.weight)
         if self.began is None:
             return
         pace = self.pod.pace

@@ -15,6 +15,7 @@ from epp.model.pods.pace import Pace, PaceClass
 from epp.model.pods.pod import Pod
 from epp.model.prefix_index.index import PrefixIndex, Slot
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
+from epp.model.prompts.reader import Prompts
 from epp.model.quote import Estimate, Quote
 
 CLASS_LABEL: Final = "warmpick.io/endpoint-class"
@@ -172,6 +173,15 @@ class Pods:
             self._served.update(event.models)
             self._contexts.update(event.max_model_lens.values())
             self.shortest_context = min(self._contexts, default=inf)
+
+    def least_context(self, quote: Quote, prompts: Prompts) -> int:
+        """Return the tokens of a request's context, at least; 0 if it has room everywhere.
+
+        Whether it has is asked of the estimated length, not of the least.
+        """
+        if quote.tokens + (quote.max_tokens or 0) <= self.shortest_context:
+            return 0
+        return quote.least_context(prompts.length_error(quote.target_model, quote.kind))
 
     def _unlist(self, pod: Pod) -> None:
         if pod.models is not None:

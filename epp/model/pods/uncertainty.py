@@ -65,7 +65,7 @@ class Uncertainty:
             or feedback.suspicious
             or feedback.trust < _SURE
             or not pod.pace.decode_slowness.settled
-            or not self._output_lengths.settled(quote, pod.prefill)
+            or not self._output_lengths.settled(quote.response_kind, pod.prefill)
             or self._is_guess(request)
         ):
             return True
@@ -88,7 +88,7 @@ class Uncertainty:
         guessed = request.cached - quote.token_offsets[0].known
         if guessed <= 0:
             return False
-        wrong = guessed * self._prompts.length_error(quote)
+        wrong = guessed * self._prompts.length_error(quote.target_model, quote.kind)
         return wrong > _TOLERATED * max(_LEAST_TOKENS, quote.tokens)
 
 

@@ -7,12 +7,9 @@ blocks get their hashes from the prompt that repeats it.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
 
-from epp.model.caches.lease import Lease
-from epp.model.pods.pod import Pod
-from epp.model.pods.sequence import SequenceState
 from epp.model.prompts.block_hasher import digest
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BlockHash
@@ -35,10 +32,24 @@ _SLACK_BYTES: Final = 48
 """Bytes that a message may be beyond these bounds, as a whole."""
 
 
-class GeneratedBlocks:
-    """What one response left at one endpoint, as blocks of `lease` that have no hashes.
+class CachedOutput(Protocol):
+    """The blocks of one response in the cache of the endpoint that generated it."""
 
-    `home` holds the pod as long as it is there, and the blocks are in the cache of `generation`.
+    @property
+    def gone(self) -> bool:
+        """Whether the cache is there no more."""
+
+    @property
+    def engine_block(self) -> int:
+        """The size of the engine's blocks, in tokens."""
+
+    def assign_hashes(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
+        """Give hashes to the blocks, of `sizes` tokens, from the first one on."""
+
+
+class GeneratedBlocks:
+    """What one response left at one endpoint: blocks without hashes (`output`).
+
     The response's prompt was `size` long in the unit of its chain (`exact`), in `blocks` full
     blocks with `hashed` tokens, the last of them `anchor`; `rest` of it followed, with the hash
     `rest_digest`. `prompt_tokens` and `generated` tokens were counted by the server, or guessed
@@ -52,11 +63,9 @@ class GeneratedBlocks:
         "broken",
         "exact",
         "generated",
-        "generation",
         "guessed",
         "hashed",
-        "home",
-        "lease",
+        "output",
         "prompt_tokens",
         "request_id",
         "rest",
@@ -64,25 +73,23 @@ class GeneratedBlocks:
         "size",
     )
 
-    def __init__(  # noqa: PLR0913 (one fact each)
+    def __init__(  # noqa: PLR0913, PLR0917 (one fact each)
         self,
-        pod: Pod,
-        sequence: SequenceState,
-        lease: Lease,
+        request_id: RequestId,
+        chain: Chain,
+        hashed: int,
+        output: CachedOutput,
         prompt_tokens: int,
         generated: int,
         *,
-        broken: bool,
+        broken: bool = False,
         guessed: bool = False,
     ) -> None:
-        chain = sequence.chain
-        self.request_id: Final = sequence.request_id
-        self.home: Final = pod.home
-        self.generation: Final = pod.scheduler.generation
-        self.lease: Final = lease
+        self.request_id: Final = request_id
+        self.output: Final = output
         self.anchor: Final = chain.hashes[-1]
         self.blocks: Final = len(chain.hashes)
-        self.hashed: Final = sequence.offsets.covered(len(chain.hashes))
+        self.hashed: Final = hashed
         self.exact: Final = chain.exact
         self.size: Final = chain.size
         self.rest: Final = chain.size - chain.ends[-1]
@@ -96,28 +103,6 @@ class GeneratedBlocks:
     def computed(self) -> int:
         """Tokens in the cache: all but the one that was sampled last."""
         return self.prompt_tokens + self.generated - 1
-
-
-def generated_blocks(  # noqa: PLR0913 (as `GeneratedBlocks`)
-    pod: Pod,
-    sequence: SequenceState,
-    prompt_tokens: int,
-    generated: int,
-    *,
-    broken: bool = False,
-    guessed: bool = False,
-) -> GeneratedBlocks | None:
-    """Return what a response left in a pod's cache.
-
-    None after a prompt without a full block, one that was never admitted, or one whose cache is
-    gone.
-    """
-    lease = sequence.lease
-    if lease is None or not sequence.chain.hashes or sequence.cache is not pod.scheduler.cache:
-        return None
-    return GeneratedBlocks(
-        pod, sequence, lease, prompt_tokens, generated, broken=broken, guessed=guessed
-    )
 
 
 class GeneratedIndex:

@@ -4,21 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.fleet import Fleet
 from epp.model.learning.output_lengths import OutputLengths
-from epp.model.prompts.block_hasher import BlockHasher
-from epp.model.request import Api
-from tests.strategies import request
 
-FLEET = Fleet(BlockHasher(b""))
-
-
-def quote(*texts, **more):
-    return FLEET.quote(request("r", *texts, **more), 0)
-
-
-ASKED = quote("a prompt", stream=True)
-WHOLE = quote("a prompt", stream=False)
+ASKED = ("a model", True)
+WHOLE = ("a model", False)
 
 
 def test_nothing_is_known_at_first():
@@ -33,7 +22,7 @@ def test_nothing_is_known_at_first():
 def test_a_clients_limit_counts(most, expected):
     answers = OutputLengths()
     answers.record_length(ASKED, 100)
-    assert answers.length(quote("a prompt", max_tokens=most)) == expected
+    assert answers.length(WHOLE, most) == expected
 
 
 def test_models_and_kinds_are_told_apart():
@@ -42,14 +31,7 @@ def test_models_and_kinds_are_told_apart():
     assert answers.length(WHOLE) == 100  # better than nothing
     answers.record_length(WHOLE, 10)
     assert (answers.length(ASKED), answers.length(WHOLE)) == (100, 10)
-    assert answers.length(quote("a prompt", target_model="other")) == 256
-
-
-@pytest.mark.parametrize(
-    "asked", [quote("a prompt", api=Api.EMBEDDINGS), quote(), quote(stream=False)]
-)
-def test_what_generates_nothing_is_soon_over(asked):
-    assert OutputLengths().length(asked) == 1
+    assert answers.length(("other", True)) == 256
 
 
 def test_what_nobody_counted_teaches_nothing():
@@ -128,11 +110,10 @@ def test_where_the_last_ones_are_others_it_begins_anew():
 
 
 def test_no_response_is_longer_than_it_may_be():
-    asked = quote("a prompt", stream=True, max_tokens=50)
     answers = OutputLengths()
     for length in (10**9, *LENGTHS, 10**9):
-        answers.record_length(asked, length)
-    assert answers.length(asked) <= 50
+        answers.record_length(ASKED, length, 50)
+    assert answers.length(ASKED, 50) <= 50
     assert answers.length(ASKED) <= 50
 
 

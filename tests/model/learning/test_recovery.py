@@ -8,19 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.model.fleet import Fleet
 from epp.model.learning import decode, prefill
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.slowness import ClassSlowness, Slowness
 from epp.model.learning.trust import PredictionTrust
 from epp.model.learning.ttft_share import TtftShare
 from epp.model.pods.pace import Pace, PaceClass
-from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.token_estimator import TokenEstimator
 from epp.model.prompts.token_offsets import TokenOffsets
-from tests.strategies import request
 
-ASKED = Fleet(BlockHasher(b"")).quote(request("r", "a prompt", stream=True), 0)
+ASKED = ("a model", True)
 NEAR = 1.3
 PODS = 8
 TOKENS = (120, 3000, 700, 64, 6000, 250, 1500)
@@ -134,7 +131,7 @@ class Lengths(Learner):
         self.learned = OutputLengths()
 
     def learn(self, times, weight):
-        self.learned.record_length(ASKED, max(1, round(300 * times)), weight)
+        self.learned.record_length(ASKED, max(1, round(300 * times)), weight=weight)
 
     @property
     def values(self):
