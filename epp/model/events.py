@@ -7,7 +7,7 @@ import msgspec
 
 from epp.model.endpoint import Endpoint, EndpointId, Load, Target
 from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
-from epp.model.prompts.hashing import BlockHash
+from epp.model.prompts.repeated import ResponseRepeated
 from epp.model.quote import Quote
 from epp.model.request import RequestId, Usage
 
@@ -195,19 +195,6 @@ class BooksCorrected(msgspec.Struct, frozen=True):
 
     endpoint_id: EndpointId
     requests: Sequence[RequestId]
-
-
-class ResponseRepeated(msgspec.Struct, frozen=True):
-    """A prompt repeats the response to a request, whose generated blocks have these hashes.
-
-    `anchor` is the last full block of that request's own prompt. `sizes` of the blocks are in
-    tokens.
-    """
-
-    request_id: RequestId
-    anchor: BlockHash
-    hashes: Sequence[BlockHash]
-    sizes: Sequence[int]
 
 
 Event = (

@@ -34,7 +34,6 @@ from epp.model.events import (
     LoadReported,
     ModelsListed,
     OrcaReported,
-    ResponseRepeated,
     Returned,
     ScrapeFailed,
     Served,
@@ -54,8 +53,8 @@ from epp.model.pods.uncertainty import Uncertainty
 from epp.model.pods.unobserved import UnobservedRequests
 from epp.model.prefix_index.index import PrefixIndex
 from epp.model.prompts.block_hasher import BlockHasher
-from epp.model.prompts.hashing import BlockHash
 from epp.model.prompts.reader import Prompts
+from epp.model.prompts.repeated import ResponseRepeated
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
 
@@ -227,15 +226,7 @@ class Fleet:
         for event in found:
             self._learn(event, now, guessed=False)
 
-    def _learn_repeated(
-        self,
-        request_id: RequestId,
-        anchor: BlockHash,
-        hashes: Sequence[BlockHash],
-        sizes: Sequence[int],
-        now: float,
-    ) -> None:
-        event = ResponseRepeated(request_id, anchor, hashes, sizes)
+    def _learn_repeated(self, event: ResponseRepeated, now: float) -> None:
         self._learn(event, now, guessed=False)
 
     def _catch_up(self, now: float) -> None:
@@ -372,7 +363,7 @@ class Fleet:
             self._unobserved.add(in_flight.leave_unobserved(self._output_lengths, now))
 
     def _repeated(self, event: ResponseRepeated, _: float) -> None:
-        self._prompts.assign_hashes(event.request_id, event.anchor, event.hashes, event.sizes)
+        self._prompts.assign_hashes(event)
 
     # For tests.
 

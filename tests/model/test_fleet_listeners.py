@@ -14,11 +14,11 @@ from epp.model.events import (
     FirstToken,
     Generated,
     LoadReported,
-    ResponseRepeated,
     Unobserved,
 )
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
+from epp.model.prompts.repeated import ResponseRepeated
 from epp.model.request import Prompt, RequestId, Usage
 from tests.model.rig import LONG, Rig
 from tests.strategies import SECRET, endpoint, request, text

@@ -7,7 +7,7 @@ from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.prefill import steps
 from epp.model.pods.pace import PaceMark
 from epp.model.pods.pod import Pod
-from epp.model.pods.sequence import SequenceState
+from epp.model.pods.sequence import Admission, SequenceState
 from epp.model.pods.unobserved import UnobservedRequest
 from epp.model.quote import Estimate, Quote
 
@@ -20,29 +20,23 @@ class InFlightRequest:
 
     It was sent at `sent_at`, in seconds of the picker's clock, and its first token came at
     `began`, None while none was seen. It last showed life at `heard_at`, infinite if no one
-    observes it. `cached` tokens in `matched` blocks were predicted to hit; `met_idle` says whether
-    nothing held its prefill up, as far as is known: no other one, nothing that waited there at the
-    last report, and no want of a slot for its adapter. `sequences` has one entry for each prompt.
-    Where another endpoint computes the prompts (`disaggregated`), `prefill` is what the request is
-    there, None once that is over. The response stands for `weight` responses, of which it is
-    observed to its end.
+    observes it. `cached` tokens in `matched` blocks were predicted to hit. Where another endpoint
+    computes the prompts (`disaggregated`), `prefill` is what the request is there, None once that
+    is over. The response stands for `weight` responses, of which it is observed to its end.
     """
 
     __slots__ = (
-        "_beside",
-        "_booked",
+        "_admission",
         "_mark",
         "began",
         "cached",
         "disaggregated",
         "heard_at",
         "matched",
-        "met_idle",
         "pod",
         "prefill",
         "quote",
         "sent_at",
-        "sequences",
         "weight",
     )
 
@@ -52,14 +46,11 @@ class InFlightRequest:
         self.sent_at = self.heard_at = sent_at
         self.cached = 0
         self.matched = 0
-        self.met_idle = False
         self.began: float | None = None
-        self.sequences: list[SequenceState] = []
         self.disaggregated = False
         self.prefill: InFlightRequest | None = None
         self.weight = 1.0
-        self._beside = 0.0
-        self._booked = False
+        self._admission: Admission | None = None
         self._mark: PaceMark | None = None
 
     def disaggregate(self, pod: Pod) -> "InFlightRequest":
@@ -77,44 +68,15 @@ class InFlightRequest:
         self.disaggregated = False
 
     def send(self, pod: Pod, estimate: Estimate, now: float) -> None:
-        """Add the request to the ledger and scheduler of a pod whose cache saves it `estimate`."""
-        quote, ledger, scheduler = self.quote, pod.ledger, pod.scheduler
-        request_id, longest_step = quote.request_id, pod.pace.longest_step
-        pod.count_time(now)
+        """Send it to a pod whose cache saves it `estimate`."""
         self.pod, self.cached, self.matched = pod, estimate.cached, estimate.matched
-        delayed = pod.books.waits_for_slot(quote.target_model)
-        self.met_idle = not (delayed or pod.load.waiting or ledger.queued_seconds(now))
-        if self.disaggregated:
-            ledger.admit_decode(request_id, now)
-        else:
-            observed = quote.stream and bool(quote.tokens)
-            uncached = quote.tokens - estimate.cached
-            seconds = self._predict(estimate, uncached)
-            slowness = pod.pace.prefill_slowness.of_first
-            ledger.admit(
-                request_id,
-                seconds,
-                now,
-                observed=observed,
-                tokens=uncached,
-                beside=self._beside,
-                slowness=slowness,
-                delayed=delayed,
-            )
-        pod.books.add_request(quote.target_model)
-        self._booked = True
-        for position, chain in enumerate(quote.chains):
-            sequence = SequenceState(
-                request_id, chain, quote.token_offsets[position], scheduler.cache
-            )
-            self.sequences.append(sequence)
-            scheduler.add_request(sequence, longest_step, now)
+        self._admission = pod.admit(self.quote, estimate, now, decode_only=self.disaggregated)
 
-    def _predict(self, estimate: Estimate, uncached: int) -> float:
-        """Return the seconds of the prefill, and of the decodes in the same steps."""
-        pod = self.pod
-        self._beside = steps(uncached) * pod.decode_seconds(pod.running)
-        return pod.pace.prefill_slowness.value * estimate.seconds + self._beside
+    @property
+    def sequences(self) -> list[SequenceState]:
+        """Its prompts at the endpoint; none before it is sent and after it left."""
+        admission = self._admission
+        return [] if admission is None else admission.sequences
 
     @property
     def unprefilled(self) -> int:
@@ -169,8 +131,9 @@ class InFlightRequest:
         span = pod.ledger.record_first_token(self.quote.request_id, now)
         if span is not None:
             pod.pace.learn_prefill(span.expected, span.seconds, now)
-        if self.met_idle and uncached >= _MIN_LEARNED_TOKENS:
-            pod.pace.learn_prompt(uncached, self.cached, now - self.sent_at - self._beside)
+        admission = self._admission
+        if admission is not None and admission.met_idle and uncached >= _MIN_LEARNED_TOKENS:
+            pod.pace.learn_prompt(uncached, self.cached, now - self.sent_at - admission.beside)
         pod.pace.count_prefill(steps(uncached))
         self._mark = pod.pace.mark()
 
@@ -187,8 +150,9 @@ class InFlightRequest:
     def record_generated(self, prompt_tokens: int, generated: int) -> None:
         """Record that `generated` tokens were generated; `prompt_tokens` is 0 if unknown."""
         # vLLM: the token that was sampled last is never computed; prompt + output - 1 are cached.
-        if len(self.sequences) == 1 and generated > 0:
-            sequence = self.sequences[0]
+        sequences = self.sequences
+        if len(sequences) == 1 and generated > 0:
+            sequence = sequences[0]
             prompt = prompt_tokens or sequence.offsets.total
             self.pod.scheduler.record_computed(sequence, prompt + generated - 1)
 
@@ -201,18 +165,9 @@ class InFlightRequest:
 
     def leave(self, now: float, *, revoked: bool) -> None:
         """Free what the request holds at its own endpoint; `revoked` as in `release`."""
-        pod, sequences = self.pod, self.sequences
-        self.sequences = []
-        try:
-            pod.count_time(now)
-        finally:
-            pod.ledger.end(self.quote.request_id, now)
-            if self._booked:
-                pod.books.remove_request(self.quote.target_model)
-                self._booked = False
-            for sequence in sequences:
-                pod.scheduler.finish_request(sequence, revoked=revoked)
-                pod.scheduler.schedule(pod.pace.longest_step, now)
+        admission, self._admission = self._admission, None
+        if admission is not None:
+            self.pod.release(self.quote, admission, now, revoked=revoked)
 
     def leave_unobserved(self, output_lengths: OutputLengths, now: float) -> UnobservedRequest:
         """Stop waiting for what is seen of the request; return its expected course."""

@@ -24,7 +24,7 @@ from epp.model.kv_changes import (
     Change,
     Cleared,
 )
-from epp.model.learning.prefill import Speed
+from epp.model.learning.prefill import Speed, steps
 from epp.model.learning.trust import PredictionTrust, Verdict
 from epp.model.pods.current_load import LoadBooks
 from epp.model.pods.engine_scheduler import EngineScheduler
@@ -32,9 +32,10 @@ from epp.model.pods.idle_reports import IdleReports
 from epp.model.pods.ledger import Ledger
 from epp.model.pods.outlier_state import OutlierState
 from epp.model.pods.pace import Pace, PaceClass
-from epp.model.pods.sequence import SequenceState
+from epp.model.pods.sequence import Admission, SequenceState
 from epp.model.prefix_index.index import PrefixIndex, Slot
 from epp.model.prompts.block_hasher import BlockHasher
+from epp.model.quote import Estimate, Quote
 from epp.model.request import RequestId
 
 _MOST_BROKEN: Final = 3
@@ -165,7 +166,69 @@ class Pod:
         prefilling = self.ledger.prefilling(now) > 0
         self.pace.count(self.running, self.books.held_tokens, now, prefilling=prefilling)
 
-    # The books.
+    # Its requests.
+
+    def admit(
+        self, quote: Quote, estimate: Estimate, now: float, *, decode_only: bool
+    ) -> Admission:
+        """Add a request to the books and the scheduler; the cache saves it `estimate`.
+
+        `decode_only` if another endpoint computes its prompts. If it cannot be added, nothing of
+        it stays.
+        """
+        model, request_id, scheduler = quote.target_model, quote.request_id, self.scheduler
+        longest_step = self.pace.longest_step
+        self.count_time(now)
+        delayed = self.books.waits_for_slot(model)
+        busy = delayed or self.load.waiting or self.ledger.queued_seconds(now)
+        admission = Admission(met_idle=not busy)
+        try:
+            if decode_only:
+                self.ledger.admit_decode(request_id, now)
+            else:
+                admission.beside = self._admit_prefill(quote, estimate, now, delayed=delayed)
+            self.books.add_request(model)
+            admission.booked = True
+            for position, chain in enumerate(quote.chains):
+                offsets = quote.token_offsets[position]
+                sequence = SequenceState(request_id, chain, offsets, scheduler.cache)
+                admission.sequences.append(sequence)
+                scheduler.add_request(sequence, longest_step, now)
+        except Exception:
+            self.release(quote, admission, now, revoked=True)
+            raise
+        return admission
+
+    def _admit_prefill(
+        self, quote: Quote, estimate: Estimate, now: float, *, delayed: bool
+    ) -> float:
+        """Add a prefill to the ledger; return the seconds of the decodes in the same steps."""
+        uncached = quote.tokens - estimate.cached
+        beside = steps(uncached) * self.decode_seconds(self.running)
+        slowness = self.pace.prefill_slowness
+        self.ledger.admit(
+            quote.request_id,
+            slowness.value * estimate.seconds + beside,
+            now,
+            observed=quote.stream and bool(quote.tokens),
+            tokens=uncached,
+            beside=beside,
+            slowness=slowness.of_first,
+            delayed=delayed,
+        )
+        return beside
+
+    def release(self, quote: Quote, admission: Admission, now: float, *, revoked: bool) -> None:
+        """Free what a request holds; `revoked` if it was never computed here."""
+        try:
+            self.count_time(now)
+        finally:
+            self.ledger.end(quote.request_id, now)
+            if admission.booked:
+                self.books.remove_request(quote.target_model)
+            for sequence in admission.sequences:
+                self.scheduler.finish_request(sequence, revoked=revoked)
+                self.scheduler.schedule(self.pace.longest_step, now)
 
     @property
     def booked(self) -> set[RequestId]:

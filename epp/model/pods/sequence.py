@@ -2,6 +2,7 @@
 
 from itertools import takewhile
 from operator import eq
+from typing import Final
 
 from epp.model.caches.contract import CacheModel
 from epp.model.caches.lease import Lease
@@ -70,3 +71,20 @@ class SequenceState:
             self.cache.revoke(self.lease)
         else:
             self.cache.release(self.lease)
+
+
+class Admission:
+    """What a request holds at an endpoint: its `sequences`, one for each prompt, and its books.
+
+    `met_idle` says whether nothing holds its prefill up, as far as is known: no other one, nothing
+    that waited there at the last report, and no want of a slot for its adapter. `beside` are the
+    seconds of decodes in the steps of its prefill. `booked`: the endpoint's load counts it.
+    """
+
+    __slots__ = ("beside", "booked", "met_idle", "sequences")
+
+    def __init__(self, *, met_idle: bool) -> None:
+        self.met_idle: Final = met_idle
+        self.beside = 0.0
+        self.booked = False
+        self.sequences: Final[list[SequenceState]] = []

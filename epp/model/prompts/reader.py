@@ -12,19 +12,19 @@ from epp.model.learning.bounded import LONGEST_NAME
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.generated import GeneratedBlocks, GeneratedIndex
-from epp.model.prompts.hashing import BlockHash
+from epp.model.prompts.repeated import ResponseRepeated
 from epp.model.prompts.text_lengths import Kind, kind_of, scaled
 from epp.model.prompts.token_estimator import TokenEstimator
 from epp.model.prompts.token_offsets import TokenOffsets
-from epp.model.request import InferenceRequest, Prompt, RequestId
+from epp.model.request import InferenceRequest, Prompt
 
 _EXACT_ENOUGH: Final = 0.01
 """The error of an estimated length, as a share of it, up to which it is not corrected."""
 _NEAR: Final = 0.15
 """The difference of a report, as a share, up to which it corrects the length of a prefix."""
 
-LearnRepeated = Callable[[RequestId, BlockHash, Sequence[BlockHash], Sequence[int], float], None]
-"""Called with what `events.ResponseRepeated` has, and the time."""
+Learn = Callable[[ResponseRepeated, float], None]
+"""Called with an event and the time."""
 
 
 class Prompts:
@@ -45,7 +45,7 @@ class Prompts:
         self.hasher.token_block = max(TOKEN_BLOCK, gcd(*engine_blocks))
 
     def read(
-        self, request: InferenceRequest, now: float, learn: LearnRepeated
+        self, request: InferenceRequest, now: float, learn: Learn
     ) -> tuple[list[Chain], list[TokenOffsets], Kind]:
         """Return the blocks and the estimated lengths of a request's prompts, and their kind.
 
@@ -66,7 +66,7 @@ class Prompts:
         return chains, token_offsets, kind
 
     def _find_repeated(
-        self, chain: Chain, prompt: Prompt, model: str, now: float, learn: LearnRepeated
+        self, chain: Chain, prompt: Prompt, model: str, now: float, learn: Learn
     ) -> None:
         rate = self._estimator.rate(model, "prose")
         for blocks, first, last in self.generated.repeated_in(chain, prompt, rate):
@@ -77,23 +77,17 @@ class Prompts:
                 self._estimator.record(chain.hashes[last - 1], blocks.computed)
             offsets = self._estimator.offsets(chain, model, prompt.data, kind_of(prompt.data))
             hashes, sizes = chain.hashes[first:last], offsets.sizes()[first:last]
-            learn(blocks.request_id, blocks.anchor, hashes, sizes, now)
+            learn(ResponseRepeated(blocks.request_id, blocks.anchor, hashes, sizes), now)
 
-    def assign_hashes(
-        self,
-        request_id: RequestId,
-        anchor: BlockHash,
-        hashes: Sequence[BlockHash],
-        sizes: Sequence[int],
-    ) -> None:
+    def assign_hashes(self, event: ResponseRepeated) -> None:
         """Give the blocks that a response left the hashes of the prompt that repeats them."""
-        blocks = self.generated.pop(anchor, request_id)
+        blocks = self.generated.pop(event.anchor, event.request_id)
         if blocks is None or blocks.output.gone:
             return
         if not blocks.exact and not blocks.broken:
-            self._estimator.record(hashes[-1], blocks.computed)
+            self._estimator.record(event.hashes[-1], blocks.computed)
         output = blocks.output
-        output.assign_hashes(hashes, _within(blocks, sizes, output.engine_block))
+        output.assign_hashes(event.hashes, _within(blocks, event.sizes, output.engine_block))
 
     def learn_length(
         self, chain: Chain, offsets: TokenOffsets, prompt_tokens: int, model: str, kind: Kind
