@@ -5,7 +5,8 @@ from collections.abc import Callable
 import msgspec
 
 from epp.errors import RequestError
-from epp.model.request import Decision, RequestId
+from epp.model.decision import Decision
+from epp.model.request import RequestId
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.messages import (
     Chunk,

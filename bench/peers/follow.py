@@ -9,12 +9,13 @@ from msgspec.structs import replace
 
 from bench.peers.traffic import BLOCK, Step
 from epp.config.file import load
+from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import EndpointUpserted, Finished, FirstToken
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.quote import Quote
-from epp.model.request import TOKEN_BYTES, Api, Decision, InferenceRequest, Prompt, RequestId
+from epp.model.request import TOKEN_BYTES, Api, InferenceRequest, Prompt, RequestId
 from epp.policy.scheduler import Scheduler
 from epp.protocol.bodies.body import Body
 

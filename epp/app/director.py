@@ -13,10 +13,11 @@ from epp.adapters.telemetry.metrics import Telemetry
 from epp.adapters.tokens.count_check import TokenCountCheck
 from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
 from epp.errors import FAULTS, Overloaded
+from epp.model.decision import Decision, Score
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event
 from epp.model.listeners import OnFault, reraise
-from epp.model.request import Decision, InferenceRequest, RequestId, Score
+from epp.model.request import InferenceRequest, RequestId
 from epp.policy.plugins import PluginTimer
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.director import PendingDecision

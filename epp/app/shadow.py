@@ -19,9 +19,10 @@ from epp.app.jobs import error_fields
 from epp.app.observers import Observer
 from epp.config.file import Settings
 from epp.errors import FAULTS, RequestError
+from epp.model.decision import Decision
 from epp.model.fleet import Fleet
 from epp.model.quote import Quote
-from epp.model.request import Decision, InferenceRequest
+from epp.model.request import InferenceRequest
 from epp.policy.scheduler import Scheduler
 
 _log = structlog.get_logger(__name__)

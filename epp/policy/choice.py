@@ -10,8 +10,9 @@ from typing import Final, SupportsIndex
 from epp.errors import EndpointsFull, NoEndpoints, PickerFault
 from epp.model.candidate import Candidate
 from epp.model.candidates import Candidates, CostTerms
+from epp.model.decision import Decision, Score
 from epp.model.endpoint import CurrentLoad
-from epp.model.request import Decision, InferenceRequest, Score
+from epp.model.request import InferenceRequest
 from epp.policy.plugins import PickContext, PluginTimer
 from epp.policy.profile import Profile
 

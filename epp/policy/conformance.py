@@ -8,7 +8,8 @@ own configuration.
 from collections.abc import Sequence
 
 from epp.model.candidate import Candidate
-from epp.model.request import Decision, InferenceRequest
+from epp.model.decision import Decision
+from epp.model.request import InferenceRequest
 from epp.policy.plugins import Headers, PluginParameters
 
 SELECTION = "test-epp-endpoint-selection"

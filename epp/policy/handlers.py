@@ -11,8 +11,9 @@ import msgspec
 from msgspec.structs import replace
 
 from epp.errors import MalformedRequest
+from epp.model.decision import Decision
 from epp.model.endpoint import target_of
-from epp.model.request import Decision, InferenceRequest
+from epp.model.request import InferenceRequest
 from epp.policy.plugins import PluginContext, PluginParameters, RunProfile, UnknownProfile
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]

@@ -22,10 +22,11 @@ from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from epp.model.candidate import Candidate
+from epp.model.decision import Decision
 from epp.model.endpoint import Target
 from epp.model.events import Event
 from epp.model.listeners import Listener
-from epp.model.request import Decision, InferenceRequest, Usage
+from epp.model.request import InferenceRequest, Usage
 from epp.policy.effects import Effect
 
 T = TypeVar("T")

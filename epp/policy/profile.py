@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from epp.model.decision import Decision
 from epp.model.events import Event
 from epp.model.listeners import Listener
-from epp.model.request import Decision, InferenceRequest
+from epp.model.request import InferenceRequest
 from epp.policy.plugins import (
     Admitter,
     CommitObserver,

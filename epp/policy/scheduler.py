@@ -8,12 +8,13 @@ from msgspec.structs import replace
 
 from epp.errors import FAULTS, EndpointsFull, NoEndpoints, NotCached, Overloaded, UnknownModel
 from epp.model.candidate import Candidate
+from epp.model.decision import Decision
 from epp.model.endpoint import ROLE_LABEL, Endpoint
 from epp.model.events import Aborted, Admitted
 from epp.model.fleet import Fleet
 from epp.model.listeners import OnFault, reraise
 from epp.model.quote import Quote
-from epp.model.request import Api, Decision, InferenceRequest
+from epp.model.request import Api, InferenceRequest
 from epp.policy.choice import choose
 from epp.policy.plugins import PickContext, PluginTimer
 from epp.policy.profile import Scheduling

@@ -12,9 +12,10 @@ from typing import Annotated, Literal, Protocol
 from cachetools import TTLCache
 
 from epp.model.candidate import Candidate
+from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId, Target
 from epp.model.events import EndpointRemoved, Event
-from epp.model.request import Decision, InferenceRequest
+from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import SessionId, find_producer
 from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.effects import without_effect

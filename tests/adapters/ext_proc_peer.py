@@ -13,8 +13,9 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 from envoy.service.ext_proc.v3.external_processor_pb2_grpc import ExternalProcessorStub
 
 from epp.adapters.extproc.contract import ExtProcSettings
+from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint
-from epp.model.request import Decision, RequestId
+from epp.model.request import RequestId
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.settings import ExchangeSettings

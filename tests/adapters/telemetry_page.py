@@ -6,8 +6,9 @@ from epp.adapters.telemetry.loop_delay import LoopDelay
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.app.plugin_timing import PluginTimes
 from epp.config.file import load
+from epp.model.decision import Decision
 from epp.model.endpoint import UNREPORTED, CacheStats, Endpoint, Load
-from epp.model.request import Decision, InferenceRequest, RequestId, Usage
+from epp.model.request import InferenceRequest, RequestId, Usage
 from epp.policy.plugins import PickContext
 from epp.protocol.extproc.record import Outcome, RequestRecord
 

@@ -15,10 +15,11 @@ from structlog.testing import capture_logs
 from epp.adapters.recording.recorder import Recorder
 from epp.adapters.recording.writer import RecordingSettings
 from epp.errors import Overloaded
+from epp.model.decision import Decision
 from epp.model.events import EndpointUpserted
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
-from epp.model.request import Decision, Prompt, Usage
+from epp.model.request import Prompt, Usage
 from epp.protocol.extproc.record import Outcome, RequestRecord
 from epp.protocol.recording import RecordedEndpoint
 from tests.strategies import endpoint, request

@@ -8,8 +8,8 @@ import pytest
 from epp.adapters.telemetry.http import OperatorServer
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.errors import NoEndpoints
+from epp.model.decision import Decision
 from epp.model.endpoint import CacheStats, Endpoint, Load
-from epp.model.request import Decision
 from epp.protocol.extproc.record import Outcome
 from tests.adapters.telemetry_page import record, request, serve, telemetry, value, values
 

@@ -7,7 +7,8 @@ from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.app.plugin_timing import PluginTimes
 from epp.config.file import load
-from epp.model.request import Decision, RequestId
+from epp.model.decision import Decision
+from epp.model.request import RequestId
 from epp.policy.choice import choose
 from epp.policy.plugins import PickContext
 from epp.protocol.extproc.record import Outcome

@@ -10,8 +10,9 @@ from structlog.testing import capture_logs
 
 from epp.adapters.telemetry.logs import ExchangeLog, LibraryLines
 from epp.errors import NoEndpoints, Overloaded
+from epp.model.decision import Decision, Score
 from epp.model.endpoint import Endpoint
-from epp.model.request import Decision, InferenceRequest, Prompt, RequestId, Score, Usage
+from epp.model.request import InferenceRequest, Prompt, RequestId, Usage
 from epp.protocol.extproc.record import Outcome, RequestRecord
 from tests.strategies import candidate
 

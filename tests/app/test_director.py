@@ -11,11 +11,12 @@ from epp.adapters.tokens.local.local_tokenizer import LocalLimits, LocalTokenize
 from epp.adapters.tokens.local.model_folder import read_folder
 from epp.app.director import PickerDirector
 from epp.config.file import load
+from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import EndpointUpserted, Listed
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
-from epp.model.request import Decision, RequestId, Usage
+from epp.model.request import RequestId, Usage
 from epp.policy.pickers import MaxScorePicker
 from epp.policy.profile import Profile, Scheduling, WeightedScorer
 from epp.policy.scheduler import Scheduler

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from epp.config.prefix_caches import PrecisePrefixCacheScorer
+from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved
-from epp.model.request import Decision
 from epp.policy.attribute_sources import FROM_FLEET, PrefixMatch
 from epp.policy.scorers.caches import (
     MulticlusterPrefixCacheScorer,

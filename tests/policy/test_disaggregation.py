@@ -4,7 +4,7 @@ import pytest
 
 from epp.config.file import load
 from epp.errors import ConfigError, EndpointsFull, NoEndpoints
-from epp.model.request import Decision
+from epp.model.decision import Decision
 from epp.policy.disaggregation.deciders import (
     AlwaysDisaggMultimodalDecider,
     AlwaysDisaggPdDecider,

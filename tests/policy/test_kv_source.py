@@ -5,8 +5,8 @@ import pytest
 from epp.config.file import load
 from epp.errors import ConfigError
 from epp.model.candidate import Candidate
+from epp.model.decision import Decision
 from epp.model.endpoint import Load
-from epp.model.request import Decision
 from epp.policy.attribute_sources import FROM_FLEET
 from epp.policy.disaggregation.kv_source import KV_SOURCE, P2pSource, fnv32a
 from epp.policy.scheduler import Scheduler

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from epp.config.file import load
+from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved
-from epp.model.request import Api, Decision, InferenceRequest, RequestId
+from epp.model.request import Api, InferenceRequest, RequestId
 from epp.policy.producers.media_cache import MediaCacheProducer, MediaCaches
 from epp.protocol.bodies.request_json import parse_request
 from tests.model.rig import Rig

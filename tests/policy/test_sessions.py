@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from epp.config.catalogue import PLUGINS
+from epp.model.decision import Decision
 from epp.model.endpoint import Target
-from epp.model.request import Decision
 from epp.policy.plugins import CommitObserver, ResponseProcessor
 from epp.policy.producers.identity import SessionIdProducer
 from epp.policy.sessions import SessionAffinityFilter, SessionAffinityScorer

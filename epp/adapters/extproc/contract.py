@@ -9,7 +9,7 @@ import msgspec
 
 from epp.adapters.extproc.limits import PeerLimits
 from epp.errors import RequestError
-from epp.model.request import Decision
+from epp.model.decision import Decision
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.messages import Message
 from epp.protocol.extproc.record import RequestRecord

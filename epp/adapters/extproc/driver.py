@@ -14,7 +14,7 @@ import structlog
 from epp.adapters.extproc.contract import DrivenExchange, GrpcStatus, Outlet
 from epp.adapters.extproc.streams import OpenStreams
 from epp.errors import FAULTS, PickerFault, RequestError
-from epp.model.request import Decision
+from epp.model.decision import Decision
 from epp.protocol.extproc.codec import decode, encode
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.errors import ProtocolError

@@ -10,8 +10,9 @@ from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import OTHER, Flow, label
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import FamilyText, expose
+from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint
-from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.model.request import InferenceRequest, RequestId
 from epp.policy.producers.predicted_latency import TPOT_HEADERS, TTFT_HEADERS, slo
 from epp.protocol.extproc.record import RequestRecord
 

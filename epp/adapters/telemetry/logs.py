@@ -10,7 +10,8 @@ import structlog
 from structlog.typing import EventDict, ExcInfo, Processor
 
 from epp.model.candidate import Candidate
-from epp.model.request import Decision, InferenceRequest
+from epp.model.decision import Decision
+from epp.model.request import InferenceRequest
 from epp.printable import printable
 from epp.protocol.extproc.record import RequestRecord
 

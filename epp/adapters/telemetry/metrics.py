@@ -13,8 +13,9 @@ from epp.adapters.telemetry.pool_gauges import CacheView, PoolGauges, PoolView
 from epp.adapters.telemetry.requests import RequestMetrics
 from epp.adapters.telemetry.series import FamilyText, expose
 from epp.errors import NoEndpoints
+from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint
-from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.model.request import InferenceRequest, RequestId
 from epp.protocol.extproc.record import Outcome, RequestRecord
 
 Attempt = tuple[str, str, str, str, str]

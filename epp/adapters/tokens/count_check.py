@@ -5,7 +5,8 @@ They differ if the configured tokenizer or chat template is not the server's.
 
 import structlog
 
-from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.model.decision import Decision
+from epp.model.request import InferenceRequest, RequestId
 from epp.protocol.extproc.record import RequestRecord
 
 _log = structlog.get_logger(__name__)

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import msgspec
 
-from epp.model.request import Decision, InferenceRequest
+from epp.model.decision import Decision
+from epp.model.request import InferenceRequest
 from epp.policy.plugins import PluginParameters
 
 _Tokens = Annotated[int, msgspec.Meta(ge=0)]

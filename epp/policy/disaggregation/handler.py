@@ -13,7 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from epp.errors import EndpointsFull, NoEndpoints
-from epp.model.request import Decision, InferenceRequest
+from epp.model.decision import Decision
+from epp.model.request import InferenceRequest
 from epp.policy.disaggregation.deciders import AlwaysDisaggPdDecider, PrefixBasedPdDecider
 from epp.policy.effects import Effect, mapped_to, without_effect
 from epp.policy.handlers import Port, at_primary_port

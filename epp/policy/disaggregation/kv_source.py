@@ -10,7 +10,8 @@ from typing import Annotated
 import msgspec
 
 from epp.model.candidate import Candidate
-from epp.model.request import Decision, InferenceRequest
+from epp.model.decision import Decision
+from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
 from epp.policy.plugins import Headers, PluginContext, PluginParameters
 

@@ -12,9 +12,10 @@ import msgspec
 
 from epp.label_selector import parse_label_selector
 from epp.model.candidate import Candidate
+from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event
-from epp.model.request import Decision, InferenceRequest
+from epp.model.request import InferenceRequest
 from epp.policy.plugins import Headers, PluginContext, PluginParameters
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]

@@ -13,8 +13,9 @@ from statistics import fmean, stdev
 from typing import Annotated
 
 from epp.model.candidate import Candidate
+from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
-from epp.model.request import DEFAULT_FAIRNESS_ID, Decision, InferenceRequest
+from epp.model.request import DEFAULT_FAIRNESS_ID, InferenceRequest
 from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.peers.memory.sent_blocks import SentBlocks
 from epp.policy.peers.memory.window import WindowSum

@@ -11,9 +11,10 @@ from statistics import fmean, median
 from typing import Annotated
 
 from epp.model.candidate import Candidate
+from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, Event
-from epp.model.request import Decision, InferenceRequest
+from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
 from epp.policy.peers.memory.responses import FirstTokenSeen, Responses, ResponseSeen
 from epp.policy.peers.memory.window import WindowSum

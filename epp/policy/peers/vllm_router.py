@@ -13,9 +13,10 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from epp.model.candidate import Candidate
+from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, Event
-from epp.model.request import Decision, InferenceRequest
+from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
 from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.peers.dynamo import costs_at

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from epp.model.candidate import Candidate
+from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.model.events import Aborted, Event, Finished, FirstToken
-from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.model.request import InferenceRequest, RequestId
 from epp.policy.attribute_sources import (
     FROM_FLEET,
     EndpointLoad,

@@ -11,9 +11,10 @@ import msgspec
 from cachetools import LRUCache
 
 from epp.model.candidate import Candidate
+from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event
-from epp.model.request import Decision, InferenceRequest, Prompt
+from epp.model.request import InferenceRequest, Prompt
 from epp.policy.attribute_sources import PrefixMatch
 from epp.policy.effects import mapped_to
 from epp.policy.plugins import PluginContext, PluginParameters

@@ -11,8 +11,9 @@ from typing import Annotated
 import msgspec
 
 from epp.model.candidate import Candidate
+from epp.model.decision import Decision
 from epp.model.events import Aborted, Event, Finished, FirstToken
-from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.model.request import InferenceRequest, RequestId
 from epp.policy.attribute_sources import LatencyPrediction
 from epp.policy.effects import mapped_to, without_effect
 from epp.policy.plugins import PluginContext, PluginParameters

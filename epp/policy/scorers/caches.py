@@ -7,9 +7,10 @@ import msgspec
 from cachetools import LRUCache
 
 from epp.model.candidate import Candidate
+from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, Event
-from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.model.request import InferenceRequest, RequestId
 from epp.policy.attribute_sources import (
     FROM_FLEET,
     MultimodalMatchInfo,

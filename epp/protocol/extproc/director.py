@@ -7,8 +7,9 @@ deadline and the reason. Everything happens on the thread of the exchange.
 from collections.abc import Callable
 from typing import Protocol
 
+from epp.model.decision import Decision
 from epp.model.events import Event
-from epp.model.request import Decision, InferenceRequest
+from epp.model.request import InferenceRequest
 from epp.protocol.extproc.record import RequestRecord
 
 

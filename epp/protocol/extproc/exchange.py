@@ -32,8 +32,9 @@ from typing import Any, Final
 import msgspec
 
 from epp.errors import RequestError
+from epp.model.decision import Decision
 from epp.model.events import Aborted, Served
-from epp.model.request import Decision, RequestId
+from epp.model.request import RequestId
 from epp.protocol.extproc.director import Director, PendingDecision
 from epp.protocol.extproc.errors import error_reply
 from epp.protocol.extproc.messages import (

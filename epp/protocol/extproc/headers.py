@@ -8,8 +8,9 @@ from typing import Final
 
 import msgspec
 
+from epp.model.decision import Decision
 from epp.model.endpoint import VLLM, Endpoint
-from epp.model.request import DEFAULT_FAIRNESS_ID, Api, Decision, InferenceRequest, RequestId
+from epp.model.request import DEFAULT_FAIRNESS_ID, Api, InferenceRequest, RequestId
 from epp.protocol.bodies.apis import ApiTable
 from epp.protocol.bodies.request_json import Parsed
 from epp.protocol.extproc.messages import Mutation

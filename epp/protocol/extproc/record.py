@@ -4,9 +4,10 @@ from enum import Enum
 from typing import Final
 
 from epp.errors import RequestError
+from epp.model.decision import Decision
 from epp.model.endpoint import Target
 from epp.model.events import Aborted, Event, Failure, Finished, Unobserved
-from epp.model.request import Decision, InferenceRequest, RequestId, Usage
+from epp.model.request import InferenceRequest, RequestId, Usage
 
 _CLIENT_ERROR: Final = 400
 """The first HTTP status of an error (RFC 9110 §15.5): nothing was computed."""

@@ -12,7 +12,8 @@ from typing import Final
 import msgspec
 
 from epp.errors import BodyTooLarge, MalformedRequest, UnsupportedCoding
-from epp.model.request import Api, Decision, InferenceRequest
+from epp.model.decision import Decision
+from epp.model.request import Api, InferenceRequest
 from epp.protocol.bodies.body import Body
 from epp.protocol.bodies.body_reader import add_piece
 from epp.protocol.bodies.request_json import LONGEST_PROMPT, Parsed

@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from epp.config.file import load
 from epp.model.candidate import Candidate
+from epp.model.decision import Decision
 from epp.model.events import Admitted, Event
 from epp.model.fleet import Fleet
 from epp.model.pods.outlier_detection import OutlierSettings
 from epp.model.prompts.block_hasher import BlockHasher
-from epp.model.request import Decision, InferenceRequest
+from epp.model.request import InferenceRequest
 from epp.policy.plugins import Filter, Scorer
 from epp.policy.profile import Profile, Scheduling, WeightedScorer
 from epp.policy.scheduler import Scheduler

@@ -4,14 +4,8 @@ from math import nan
 
 import msgspec
 
-from epp.model.request import (
-    DEFAULT_FAIRNESS_ID,
-    Api,
-    Decision,
-    InferenceRequest,
-    Prompt,
-    RequestId,
-)
+from epp.model.decision import Decision
+from epp.model.request import DEFAULT_FAIRNESS_ID, Api, InferenceRequest, Prompt, RequestId
 from epp.replay.engines.contract import Job
 from epp.replay.simulation.picker import SimulatedPicker
 from epp.replay.traffic.calls import Call, packed

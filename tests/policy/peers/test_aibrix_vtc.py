@@ -4,8 +4,8 @@ import pytest
 
 from epp.config.file import load
 from epp.errors import ConfigError
+from epp.model.decision import Decision
 from epp.model.endpoint import Load
-from epp.model.request import Decision
 from epp.policy.client_keys import client_key
 from epp.policy.peers import aibrix
 from epp.policy.peers.aibrix import AiBrixVtcBasicScorer

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from epp.errors import RequestError
+from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint
 from epp.model.events import Event
-from epp.model.request import Decision, InferenceRequest, RequestId
+from epp.model.request import InferenceRequest, RequestId
 from epp.protocol.extproc import codec as envoy
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.exchange import Exchange

@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint
-from epp.model.request import Api, Decision, Usage
+from epp.model.request import Api, Usage
 from epp.protocol.bodies.apis import (
     ANTHROPIC,
     OPENAI,

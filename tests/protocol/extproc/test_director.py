@@ -3,7 +3,7 @@
 import pytest
 
 from epp.errors import Overloaded
-from epp.model.request import Decision
+from epp.model.decision import Decision
 from epp.protocol.extproc.director import PendingDecision
 from tests.protocol.extproc.conversation import POD
 

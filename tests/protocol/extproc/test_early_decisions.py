@@ -5,7 +5,7 @@ import json
 import pytest
 
 from epp.errors import Overloaded
-from epp.model.request import Decision
+from epp.model.decision import Decision
 from epp.protocol.bodies.request_json import LONGEST_PROMPT
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.messages import (

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
+from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint
 from epp.model.events import OrcaReported
-from epp.model.request import Api, Decision
+from epp.model.request import Api
 from epp.protocol.extproc.debug_headers import decision_header
 from epp.protocol.extproc.messages import (
     BodyMode,

@@ -3,8 +3,9 @@
 import pytest
 
 from epp.model.candidate import Candidate
+from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint, Load
-from epp.model.request import Decision, RequestId
+from epp.model.request import RequestId
 from epp.protocol.extproc.headers import RequestFacts, request_mutation
 from epp.protocol.extproc.names import CONTROL_HEADERS, DESTINATION
 from epp.protocol.extproc.settings import ExchangeSettings

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.request import Decision
+from epp.model.decision import Decision
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.messages import (
     CHUNK_BYTES,

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import epp
-from epp.model.request import Decision, RequestId
+from epp.model.decision import Decision
+from epp.model.request import RequestId
 from epp.protocol.extproc import exchange as module
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.exchange import Exchange
