@@ -61,6 +61,8 @@ MODULES: dict[str, Compiler] = {
     "epp.model.pods.idle_reports": "mypyc",
     "epp.model.pods.in_flight": "mypyc",
     "epp.model.pods.ledger": "mypyc",
+    "epp.model.pods.outlier_detection": "mypyc",
+    "epp.model.pods.outlier_state": "mypyc",
     "epp.model.pods.pace": "mypyc",
     "epp.model.pods.pod": "mypyc",
     "epp.model.pods.pods": "mypyc",

@@ -23,7 +23,7 @@ from epp.model.caches.choice import UNKNOWN_CAPACITY
 from epp.model.events import Event
 from epp.model.fleet import Fleet
 from epp.model.listeners import OnFault, reraise
-from epp.model.pods.outlier_detection import OutlierSettings
+from epp.model.pods.outlier_settings import OutlierSettings
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
 
 if TYPE_CHECKING:  # it needs an extra

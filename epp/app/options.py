@@ -11,7 +11,7 @@ from epp.adapters.kube.kube_settings import KubeAccess
 from epp.adapters.recording.writer import RecordingSettings
 from epp.app.discovery import Source
 from epp.config.file import Settings
-from epp.model.pods.outlier_detection import OUTLIERS
+from epp.model.pods.outlier_settings import OUTLIERS
 from epp.protocol.extproc.observation import AUTO, Observation
 
 _HELD_SHARE = 4

@@ -46,7 +46,8 @@ from epp.model.learning.trust import DOUBT
 from epp.model.listeners import Listener, Listeners, OnFault, reraise
 from epp.model.pods.in_flight import InFlightRequest
 from epp.model.pods.ledger import BusyShare, take_snapshot
-from epp.model.pods.outlier_detection import OUTCOMES, OUTLIERS, OutlierDetection, OutlierSettings
+from epp.model.pods.outlier_detection import OUTCOMES, OutlierDetection
+from epp.model.pods.outlier_settings import OUTLIERS, OutlierSettings
 from epp.model.pods.pod import Pod, PodEvent
 from epp.model.pods.pods import Pods
 from epp.model.pods.uncertainty import Uncertainty

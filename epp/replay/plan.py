@@ -8,7 +8,7 @@ from enum import Enum
 
 import msgspec
 
-from epp.model.pods.outlier_detection import OUTLIERS
+from epp.model.pods.outlier_settings import OUTLIERS
 from epp.protocol.extproc.observation import AUTO, Observation
 from epp.replay.engines.contract import Limits
 from epp.replay.engines.cost import StepCost

@@ -25,7 +25,8 @@ from epp.model.events import (
     Unobserved,
 )
 from epp.model.learning.prefill import PrefillModel
-from epp.model.pods.outlier_detection import OutlierSettings, most_ejected
+from epp.model.pods.outlier_detection import most_ejected
+from epp.model.pods.outlier_settings import OutlierSettings
 from epp.model.request import RequestId
 from tests.model.rig import LONG, Rig
 from tests.strategies import text

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf, log
 from typing import Final
 
-import msgspec
-
 from epp.model.endpoint import ROLE_LABEL, Load
 from epp.model.events import (
     Aborted,
@@ -28,6 +26,7 @@ from epp.model.events import (
     Unobserved,
 )
 from epp.model.pods.in_flight import InFlightRequest
+from epp.model.pods.outlier_settings import OutlierSettings
 from epp.model.pods.outlier_state import FailedRequest, PromptKey
 from epp.model.pods.pod import Pod
 from epp.model.pods.pods import Pods
@@ -43,20 +42,6 @@ _STALL_FACTOR: Final = 3.0
 """The same, in multiples of what that prefill was predicted to take."""
 
 
-class OutlierSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The names and defaults are Envoy's, but for the share that may be ejected at once: half.
-
-    `consecutive_failures` (Envoy: `consecutive_5xx`) in a row eject an endpoint; 0: nothing does,
-    stalls neither. Times are in seconds.
-    """
-
-    consecutive_failures: int = 5
-    base_ejection_time: float = 30.0
-    max_ejection_time: float = 300.0
-
-
-OUTLIERS: Final = OutlierSettings()
-"""The defaults."""
 OUTCOMES: Final = (FirstToken, Generated, Finished, Aborted, Unobserved)
 """Events that show what an endpoint makes of a request."""
 

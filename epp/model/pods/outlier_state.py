@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from math import inf
 from typing import Final
 
-import msgspec
-
 from epp.model.endpoint import EndpointId
 from epp.model.events import EjectionReason
 
@@ -27,16 +25,21 @@ _MOST_BETWEEN: Final = 50
 """Requests between two failures that count in that share, at most."""
 
 
-class FailedRequest(msgspec.Struct, frozen=True):
+class FailedRequest:
     """A request that failed, sent at `sent_at`.
 
     `prompt` is what it asked if that may be why, else None; `prefill` is the endpoint
     that computed its prompt in place of the one that answered.
     """
 
-    sent_at: float
-    prompt: PromptKey | None = None
-    prefill: EndpointId | None = None
+    __slots__ = ("prefill", "prompt", "sent_at")
+
+    def __init__(
+        self, sent_at: float, prompt: PromptKey | None = None, prefill: EndpointId | None = None
+    ) -> None:
+        self.sent_at: Final = sent_at
+        self.prompt: Final = prompt
+        self.prefill: Final = prefill
 
 
 class OutlierState:

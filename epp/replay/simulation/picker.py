@@ -12,7 +12,7 @@ from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.events import Admitted, Event
 from epp.model.fleet import Fleet
-from epp.model.pods.outlier_detection import OutlierSettings
+from epp.model.pods.outlier_settings import OutlierSettings
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import InferenceRequest
 from epp.policy.plugins import Filter, Scorer

@@ -21,7 +21,7 @@ from epp.model.events import (
     Listed,
     Unobserved,
 )
-from epp.model.pods.outlier_detection import OutlierSettings
+from epp.model.pods.outlier_settings import OutlierSettings
 from epp.model.request import (
     Usage,
 )

@@ -6,7 +6,7 @@ import pytest
 
 from epp.model.events import EndpointUpserted, Listed
 from epp.model.learning.prefill import PrefillModel
-from epp.model.pods.outlier_detection import OutlierSettings
+from epp.model.pods.outlier_settings import OutlierSettings
 from epp.replay.plan import Fault, FaultKind, PodPlan, RunPlan, Traffic
 from epp.replay.policies import NAMED
 from epp.replay.simulation.picker import SimulatedPicker
