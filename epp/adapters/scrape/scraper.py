@@ -24,7 +24,7 @@ from epp.adapters.scrape.poll_turns import PollTurns
 from epp.model.endpoint import H2C, Endpoint, EndpointId, target_of
 from epp.model.events import Event, ScrapeFailed, ScrapeFailure
 from epp.protocol.metrics.metric_names import BUILT_IN_ENGINES, EngineCatalog
-from epp.protocol.metrics.page import Page
+from epp.protocol.metrics.page import Page, PageBefore
 
 _log = structlog.get_logger(__name__)
 
@@ -112,7 +112,7 @@ class _Server:
             url, headers, source.settings.max_bytes, source.tls, source.settings.late
         )
         self.readers: dict[EndpointId, PageReader] = {}
-        self.places: dict[bytes, int] = {}
+        self.page_before = PageBefore()
         self.unknown: set[EndpointId] = set()
         self.failures = 0
         self.logged: dict[EndpointId, str] = {}
@@ -293,7 +293,7 @@ class Scraper:
 
     def _read(self, server: _Server, text: bytes) -> Iterator[None]:
         """Pass on what a page reports of each endpoint, in steps."""
-        page, at = Page(text, server.places, self.source.engines), self._clock()
+        page, at = Page(text, server.page_before, self.source.engines), self._clock()
         recovered, server.failures, server.retry_at = server.failures > 0, 0, inf
         server.logged.clear()
         for reader in tuple(server.readers.values()):

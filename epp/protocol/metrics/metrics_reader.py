@@ -76,6 +76,7 @@ class MetricsReader:
 
     def steps(self, page: Page, at: float) -> Generator[None, None, Reading]:
         """Read a page as `read` does, but yield after each step of at most some milliseconds."""
+        first = self._engine is None
         self._engine = self._engine or (yield from page.engine(self.endpoint.labels))
         self.unknown = self._engine is None
         if self._engine is None:
@@ -85,6 +86,9 @@ class MetricsReader:
         values = MetricValues(page, engine, self.endpoint.rank)
         yield from self._configure(page, values, engine)
         yield from page.prepare(polled(engine), engine)
+        if not first and not page.changed:
+            self.load = replace(self.load, at=at)
+            return Reading(self.load)
         self.load = self._load(values, engine, at)
         if not values.warnings:
             return Reading(self.load)

@@ -8,7 +8,7 @@ from epp.protocol.metrics.metric_names import (
     EngineMetrics,
     Metric,
 )
-from epp.protocol.metrics.page_text import PageText, labels, number
+from epp.protocol.metrics.page_text import KnownLines, PageText, labels, number
 
 MAX_RANKS = 4096
 """Engines that a page may report; the endpoints file allows as many ranks."""
@@ -28,7 +28,7 @@ class MetricTable:
     """
 
     def __init__(self, metric: Metric, engine: EngineMetrics) -> None:
-        self._metric = metric
+        self.metric = metric
         self._engine = engine
         self._ranks: set[bytes] = set()
         self.values: dict[bytes, float] = {}
@@ -40,7 +40,7 @@ class MetricTable:
 
     def add(self, value: float, pairs: Labels) -> None:
         """Add a sample, unless its labels are not the metric's."""
-        metric = self._metric
+        metric = self.metric
         self.empty = False
         if metric.where and any(pairs.get(label) != value for label, value in metric.where):
             return
@@ -60,41 +60,57 @@ class MetricTable:
             self._add_value(rank, text[:_MAX_TEXT], value)
 
     def _set_state(self, rank: bytes, value: float, pairs: Labels) -> None:
-        if self.states.get(rank, (0.0,))[0] <= value <= self._metric.most:
+        if self.states.get(rank, (0.0,))[0] <= value <= self.metric.most:
             self.states[rank] = value, pairs
 
     def _add_value(self, rank: bytes, text: bytes, value: float) -> None:
-        if self._metric.label:
+        if self.metric.label:
             value = number(text)
             self.texts.setdefault(rank, text)
-        if not self._metric.least <= value <= self._metric.most:
+        if not self.metric.least <= value <= self.metric.most:
             self.impossible[rank] = text.decode(errors="replace") or f"{value:g}"
         elif rank not in self.values:
             self.values[rank] = value
         else:
             both = self.values[rank], value
             total = sum(both) if self._engine.adds else max(both)
-            self.values[rank] = min(total, self._metric.most)
+            self.values[rank] = min(total, self.metric.most)
+
+
+class PageBefore:
+    """What is kept of a page for the next one of the same server: what need not be read again."""
+
+    __slots__ = ("digests", "lines", "tables")
+
+    def __init__(self) -> None:
+        self.lines = KnownLines()
+        self.tables: dict[tuple[EngineMetrics, Metric], MetricTable] = {}
+        self.digests: dict[bytes, int] = {}
 
 
 class Page:
     """One page, of one of the engines of a catalog.
 
-    `text` is all of it. `places`, kept by the caller for the next page, has the offsets of
-    families.
+    `text` is all of it. `before` is of the server's page before, and from then on of this one.
+    `changed`: something that was read differs from the page before, or may differ.
     """
 
     def __init__(
         self,
         text: bytes,
-        places: dict[bytes, int] | None = None,
+        before: PageBefore | None = None,
         engines: EngineCatalog = BUILT_IN_ENGINES,
     ) -> None:
+        before = before or PageBefore()
         self.text = text
-        self._text = PageText(text, places)
+        self.changed = False
+        self._text = PageText(text, before.lines)
         self._engines = engines
+        self._known_tables, self._known_digests = before.tables, before.digests
         self._tables: dict[tuple[EngineMetrics, Metric], MetricTable] = {}
         self._digests: dict[bytes, int] = {}
+        self._kept_tables: dict[tuple[EngineMetrics, Metric], MetricTable] = {}
+        before.tables, before.digests = self._kept_tables, self._digests
 
     @property
     def long_lines(self) -> bool:
@@ -112,12 +128,26 @@ class Page:
         """Read metrics in steps, so that `table` returns each at once."""
         tables: dict[bytes, list[MetricTable]] = {}
         for metric in metrics:
-            if (engine, metric) not in self._tables:
-                table = self._tables[engine, metric] = MetricTable(metric, engine)
-                if not metric.rare or self._text.rare(metric.family):
-                    tables.setdefault(metric.family, []).append(table)
+            key = engine, metric
+            if key in self._tables:
+                continue
+            looked_at = not metric.rare or self._text.rare(metric.family)
+            known = self._known_tables.get(key)
+            if known is not None and (not looked_at or self._text.unchanged(metric.family)):
+                self._tables[key] = self._kept_tables[key] = known
+                continue
+            self.changed = True
+            table = self._tables[key] = MetricTable(metric, engine)
+            if looked_at:
+                tables.setdefault(metric.family, []).append(table)
+            else:
+                self._kept_tables[key] = table
         for family, wanted in tables.items():
             yield from self._read(family, wanted)
+            if not self._text.kept(family):
+                continue
+            for table in wanted:
+                self._kept_tables[engine, table.metric] = table
 
     def _read(self, family: bytes, tables: list[MetricTable]) -> Iterator[None]:
         wanted = self._engines.read_labels
@@ -144,15 +174,21 @@ class Page:
         found = []
         for family in families:
             if family not in self._digests:
-                digest = 0
-                for sample in self._text.samples(family):
-                    if sample is None:
-                        yield
-                    else:
-                        digest = hash((digest, sample))
-                self._digests[family] = digest
+                known = self._known_digests.get(family)
+                if known is None or not self._text.unchanged(family):
+                    known = yield from self._digest(family)
+                self._digests[family] = known
             found.append(self._digests[family])
         return hash(tuple(found))
+
+    def _digest(self, family: bytes) -> Generator[None, None, int]:
+        digest = 0
+        for sample in self._text.samples(family):
+            if sample is None:
+                yield
+            else:
+                digest = hash((digest, sample))
+        return digest
 
     def engine(self, labels: Mapping[str, str]) -> Generator[None, None, EngineMetrics | None]:
         """Return a pod's engine, by its labels, else by the names on its page, in steps.

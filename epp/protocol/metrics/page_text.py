@@ -1,9 +1,10 @@
 """The text of a page of metrics, in Prometheus text format 0.0.4: only some families are parsed.
 
 A page of vLLM has some seventy families in 20 to 60 KB, of which ten are read, once per second
-and server. Their lines are found by substring search, near their offsets on the page before. Any
-pod writes what it likes: all that is done here is linear in the bytes that it looks at, and what
-looks at many is an iterator that yields None after some of them, so that its caller can pause.
+and server. Their lines are found by substring search, near their offsets on the page before, and
+are not parsed again if they are the same as there. Any pod writes what it likes: all that is done
+here is linear in the bytes that it looks at, and what looks at many is an iterator that yields None
+after some of them, so that its caller can pause.
 """
 
 import math
@@ -31,29 +32,72 @@ _ABSENT_PAGES = 8
 """An absent rare family is searched on one page of as many."""
 _MAX_SHIFT = 256
 """Bytes by which a line may have moved up since the page before and still be found there."""
+_KEPT_BYTES = 4 << 10
+"""Bytes of a family's lines that are kept to be compared with those of the next page."""
 _LONGEST_NUMBER = 64
 """Bytes of a number; Go writes at most 24."""
 
 
+class KnownLines:
+    """Where the families of the page before were, and the lines of those that are short.
+
+    `groups` have the line before a family's first sample too, after the newline before that, and
+    the length up to the sample.
+    """
+
+    __slots__ = ("groups", "places")
+
+    def __init__(self) -> None:
+        self.places: dict[bytes, int] = {}
+        self.groups: dict[bytes, tuple[int, bytes]] = {}
+
+
 class PageText:
-    """The text. `places`, kept by the caller for the next page, has the offsets of families.
+    """The text. `known` is kept by the caller for the next page.
 
     `long_lines` is whether a sample was skipped because its line is too long.
     """
 
-    def __init__(self, text: bytes, places: dict[bytes, int] | None = None) -> None:
+    def __init__(self, text: bytes, known: KnownLines | None = None) -> None:
+        known = known or KnownLines()
         self._text = text
-        self._places = {} if places is None else places
+        self._places, self._groups = known.places, known.groups
+        self._compared: dict[bytes, bool] = {}
         self.long_lines = False
+
+    def unchanged(self, family: bytes) -> bool:
+        """Whether a family's lines are known to be those of the page before."""
+        if family not in self._compared:
+            self._compared[family] = self._is_unchanged(family)
+        return self._compared[family]
+
+    def kept(self, family: bytes) -> bool:
+        """Whether a family that was read will be compared on the next page, or is not there."""
+        return family in self._groups or self._places[family] < 0
+
+    def _is_unchanged(self, family: bytes) -> bool:
+        before = self._groups.get(family)
+        if before is None:
+            return False
+        head, group = before
+        first = max(0, self._places[family] - head - _MAX_SHIFT)
+        found = self._text.find(group, first, first + 2 * _MAX_SHIFT + len(group))
+        if found < 0 or self._starts(family, found + len(group)):
+            del self._groups[family]
+            return False
+        self._places[family] = found + head
+        return True
 
     def samples(self, family: bytes) -> Iterator[Sample | None]:
         """Yield a family's samples, up to the first malformed line, and None to pause."""
         # Text format 0.0.4, "Grouping and sorting": all lines of a metric are in one group.
         text, left, name = self._text, _SAMPLES_BYTES, len(family)
+        self.unchanged(family)  # is found out now: what is kept is this page's from here on
         start = self._near(family)
         if start < 0:
             start = yield from self._first_line(family)
         self._places[family] = start if start >= 0 else -_ABSENT_PAGES
+        first = end = start
         while start >= 0:
             end = text.find(b"\n", start, start + MAX_LINE_BYTES) + 1
             if end:
@@ -71,6 +115,13 @@ class PageText:
                 left = _SAMPLES_BYTES
                 yield None
             start = end if self._starts(family, end) else -1
+        self._keep(family, first, end)
+
+    def _keep(self, family: bytes, first: int, end: int) -> None:
+        """Keep a family's lines, from its first sample on, for the next page to compare."""
+        start = self._text.rfind(b"\n", 0, first - 1) if first > 0 else -1
+        if start >= 0 and end - start <= _KEPT_BYTES:
+            self._groups[family] = first - start, self._text[start:end]
 
     def has_line(self, start: bytes) -> Generator[None, None, bool]:
         """Return whether any line starts with `start`."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from epp.model.endpoint import Endpoint
 from epp.protocol.metrics.metrics_reader import MetricsReader
-from epp.protocol.metrics.page import MAX_RANKS, Page
+from epp.protocol.metrics.page import MAX_RANKS, Page, PageBefore
 from tests.adapters.vllm_page import vllm_page
 
 WAITING = b"vllm:num_requests_waiting"
@@ -85,11 +85,11 @@ def test_a_page_is_read_in_steps(make):
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)
 def test_nothing_of_a_page_remains(make):
     one, text = reader(), make(4 * SIZE)
-    places: dict[bytes, int] = {}
-    one.read(Page(vllm_page(), places), at=0.0)
+    before = PageBefore()
+    one.read(Page(vllm_page(), before), at=0.0)
     tracemalloc.start()
     try:
-        one.read(Page(text, places), at=1.0)
+        one.read(Page(text, before), at=1.0)
         gc.collect()
         kept, most = tracemalloc.get_traced_memory()
     finally:

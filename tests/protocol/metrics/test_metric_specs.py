@@ -71,7 +71,7 @@ def catalog(name, **specs):
 
 def read(engines, *pages, labels=None, rank=None):
     reader = MetricsReader(Endpoint("default", "a", "10.0.0.1", 8000, labels or {}, rank=rank))
-    return [reader.read(Page(text, {}, engines), float(at)) for at, text in enumerate(pages)][
+    return [reader.read(Page(text, None, engines), float(at)) for at, text in enumerate(pages)][
         -1
     ].load
 

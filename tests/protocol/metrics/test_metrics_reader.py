@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from epp.model.endpoint import UNREPORTED, Endpoint, Load
 from epp.protocol.metrics.metric_names import ENGINES, SGLANG, VLLM
 from epp.protocol.metrics.metrics_reader import MetricsReader
-from epp.protocol.metrics.page import Page
+from epp.protocol.metrics.page import Page, PageBefore
 from tests.adapters.vllm_page import vllm_page
 
 PREVIOUS = Load(
@@ -279,3 +279,30 @@ def test_a_page_cut_anywhere_gives_whole_values_or_previous_ones(cut):
     load = read(page, at=1, previous=PREVIOUS)
     assert load.waiting in {123456, 91}
     assert load.running in {654321, 92}
+
+
+_FAMILIES = (
+    *("vllm:num_requests_waiting", "vllm:num_requests_running"),
+    *("vllm:kv_cache_usage_perc", "vllm:cache_config_info"),
+)
+_VALUES = st.lists(st.sampled_from(["0", "1", "7", "NaN", "-1"]), min_size=1, max_size=2)
+_LINES = st.fixed_dictionaries({}, optional=dict.fromkeys(_FAMILIES, _VALUES))
+
+
+@given(st.lists(st.tuples(_LINES, st.integers(0, 9), st.booleans()), min_size=2, max_size=20))
+def test_pages_that_are_compared_with_those_before_say_what_they_say_afresh(written):
+    before = PageBefore()
+    comparing, afresh = (MetricsReader(Endpoint("default", "a", "10.0.0.1", 8000)) for _ in "ab")
+    for at, (lines, digits, reset) in enumerate(written):
+        text = f"# before\nprocess_cpu_seconds_total {10**digits}\nvllm:any 1\n"
+        for name, values in lines.items():
+            text += f"# TYPE {name} gauge\n"
+            text += "".join(
+                f'{name}{{engine="{rank}",block_size="{16 << digits % 2}"}} {value}\n'
+                for rank, value in enumerate(values)
+            )
+        if reset:
+            comparing.reset_engine()
+            afresh.reset_engine()
+        found = comparing.read(Page(text.encode(), before), at)
+        assert found == afresh.read(Page(text.encode()), at)

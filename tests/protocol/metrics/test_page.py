@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.protocol.metrics.page_text import PageText, number
+from epp.protocol.metrics.page_text import KnownLines, PageText, Sample, number
 from tests.adapters.vllm_page import vllm_page
 
 FAMILIES = ("a", "ab", "abc", "b", "c:d")
@@ -40,11 +40,26 @@ def write(page):
 
 @given(st.lists(pages, min_size=1, max_size=6))
 def test_offsets_of_the_page_before_change_nothing(written):
-    places: dict[bytes, int] = {}
+    before = KnownLines()
     for page in map(write, written):
-        known, afresh = PageText(page, places), PageText(page)
+        known, afresh = PageText(page, before), PageText(page)
         for family in WANTED:
             assert [*known.samples(family)] == [*afresh.samples(family)]
+
+
+@given(st.lists(pages, min_size=1, max_size=6))
+def test_lines_that_count_as_unchanged_are_those_of_the_page_before(written):
+    before = KnownLines()
+    last: dict[bytes, list[Sample | None]] = {}
+    for page in map(write, written):
+        text, afresh = PageText(page, before), PageText(page)
+        for family in WANTED:
+            found = [*afresh.samples(family)]
+            if text.unchanged(family):
+                assert found == last[family]
+            else:
+                assert [*text.samples(family)] == found
+            last[family] = found
 
 
 @given(pages)
@@ -56,12 +71,12 @@ def test_every_sample_of_a_family_is_found_and_no_other(page):
 
 
 def test_a_family_that_pages_may_lack_is_looked_for_on_each_eighth_page():
-    places: dict[bytes, int] = {}
-    assert read(PageText(b"b 1\n", places), b"a") == []
-    texts = [PageText(b"b 1\na 2\n", places) for _ in range(9)]
+    before = KnownLines()
+    assert read(PageText(b"b 1\n", before), b"a") == []
+    texts = [PageText(b"b 1\na 2\n", before) for _ in range(9)]
     assert [text.rare(b"a") for text in texts] == [False] * 7 + [True] * 2
     assert read(texts[-1], b"a") == [2.0]
-    assert PageText(b"b 1\n", places).rare(b"a")
+    assert PageText(b"b 1\n", before).rare(b"a")
 
 
 @pytest.mark.parametrize(
