@@ -87,6 +87,7 @@ MODULES: dict[str, Compiler] = {
     "epp.protocol.bodies.object_scanner": "cython",
     "epp.protocol.extproc.codec": "cython",
     "epp.protocol.extproc.exchange": "mypyc",
+    "epp.protocol.extproc.headers": "mypyc",
     "epp.protocol.extproc.record": "mypyc",
     "epp.protocol.extproc.request": "mypyc",
     "epp.protocol.extproc.response": "mypyc",

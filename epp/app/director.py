@@ -32,6 +32,8 @@ _REMEDY: Final = (
 )
 _UNTIMED: Final = 63
 """Decisions between two whose plug-ins are timed."""
+_VARIANTS: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
+"""A hexadecimal digit with its upper bits set to 10."""
 _UNREACHED: Final = frozenset((502, 503, 504))
 """HTTP statuses with which Envoy answers where it cannot reach a model server."""
 
@@ -231,6 +233,8 @@ def exchange_factory(
 def _uuid4(bits: int) -> RequestId:
     """Return 128 random bits as a UUID of version 4; `uuid.UUID` takes its time."""
     # RFC 9562 §5.4: bits 48-51 are the version (4), bits 64-65 the variant (0b10).
-    digits = f"{bits & ~(0xF << 76) & ~(0x3 << 62) | 4 << 76 | 2 << 62:032x}"
-    parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
-    return RequestId("-".join(parts))
+    digits = bits.to_bytes(16, "big").hex()
+    variant = _VARIANTS[digits[16]]
+    return RequestId(
+        f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+    )

@@ -6,8 +6,6 @@ Names: GIE proposal 004 and llm-d-router's conventions, whose newer names win ov
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-import msgspec
-
 from epp.model.decision import Decision
 from epp.model.endpoint import VLLM, Endpoint
 from epp.model.request import DEFAULT_FAIRNESS_ID, Api, InferenceRequest, RequestId
@@ -29,24 +27,33 @@ _REQUEST_ID = "x-request-id"
 _ENGINE_LABEL = "llm-d.ai/engine-type"
 _PATHS = (":path", "x-original-path", "x-forwarded-path")
 
-_UNREAD = Parsed(model="", prompts=(), stream=False, max_tokens=None, cache_salt="")
+_UNREAD: Final = Parsed(model="", prompts=(), stream=False, max_tokens=None, cache_salt="")
 """Stands for a body that could not be read, or was not seen."""
 
 # Looked up once: docs/adr/0013-compiled.md says why.
 _OTHER: Final = Api.OTHER
 
 
-class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
+class RequestFacts:
     """The facts in a request's headers; `method` is empty before they came.
 
     `api` is None if no parser reads the path. `injected` are the names of control headers, which
     are removed before the model server.
     """
 
-    headers: Mapping[str, str] = {}
-    method: str = ""
-    api: Api | None = _OTHER
-    injected: tuple[str, ...] = ()
+    __slots__ = ("api", "headers", "injected", "method")
+
+    def __init__(
+        self,
+        headers: Mapping[str, str],
+        method: str = "",
+        api: Api | None = _OTHER,
+        injected: tuple[str, ...] = (),
+    ) -> None:
+        self.headers: Final = headers
+        self.method: Final = method
+        self.api: Final = api
+        self.injected: Final = injected
 
     @classmethod
     def of(cls, headers: Mapping[str, str], apis: ApiTable) -> "RequestFacts":
@@ -61,7 +68,7 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
         injected: tuple[str, ...] = ()
         if not CONTROL_HEADERS.isdisjoint(headers):
             injected = tuple(sorted(name for name in headers if name in CONTROL_HEADERS))
-        return cls(headers=headers, method=method, api=api, injected=injected)
+        return cls(headers, method, api, injected)
 
     def request(
         self,
@@ -169,3 +176,7 @@ def engine_priority(priority: int, endpoint: Endpoint) -> int:
     A higher one is more urgent for the picker and SGLang, a lower one for vLLM.
     """
     return -priority if endpoint.labels.get(_ENGINE_LABEL, VLLM) == VLLM else priority
+
+
+BEFORE_HEADERS: Final = RequestFacts({})
+"""What is known before they came."""

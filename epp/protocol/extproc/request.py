@@ -17,7 +17,12 @@ from epp.model.request import Api, InferenceRequest
 from epp.protocol.bodies.body import Body
 from epp.protocol.bodies.body_reader import add_piece
 from epp.protocol.bodies.request_json import LONGEST_PROMPT, Parsed
-from epp.protocol.extproc.headers import RequestFacts, engine_priority, request_mutation
+from epp.protocol.extproc.headers import (
+    BEFORE_HEADERS,
+    RequestFacts,
+    engine_priority,
+    request_mutation,
+)
 from epp.protocol.extproc.messages import (
     UNSEEN_BODIES,
     WHOLE_BODIES,
@@ -74,7 +79,7 @@ class Request:
         self.unsent: list[bytes] = []
         self._record = record
         self._settings = settings
-        self._facts = RequestFacts()
+        self._facts: RequestFacts = BEFORE_HEADERS
         self._parsed: Parsed | None = None
         self._body: Body | None = None  # while it is to be read
         self._early = False  # decided at the headers, the body unseen

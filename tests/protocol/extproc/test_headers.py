@@ -69,7 +69,7 @@ def test_scores_of_all_candidates_are_told_by_their_targets(wanted):
     decision = Decision(endpoints=(pods[1],), candidates=candidates, totals=[0.25, 3])
     settings = ExchangeSettings(emit_scores=wanted)
     made = request_mutation(
-        RequestFacts(), decision, RequestId("r"), settings=settings, content_length=None
+        RequestFacts({}), decision, RequestId("r"), settings=settings, content_length=None
     )
     assert made.destination == "10.0.0.2:8000"
     assert made.scores == ((("10.0.0.1:8000", 0.25), ("10.0.0.2:8000", 3.0)) if wanted else ())
