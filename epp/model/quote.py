@@ -87,7 +87,7 @@ class Quote:
         self.tokens: Final = sum([offsets.total for offsets in token_offsets])
         self.blocks: Final = sum([len(chain.hashes) for chain in chains])
         self._found: Sequence[Sequence[int]] = ()
-        self._estimates: dict[tuple[object, Speed], Estimate] = {}
+        self._estimates: dict[Speed, dict[object, Estimate]] = {}
         self._index: PrefixIndex | None = None
         self._version = 0
 
@@ -141,20 +141,23 @@ class Quote:
             ]
         depths = found[0]
         estimates: list[Estimate] = []
+        last: Speed | None = None
+        by_depth: dict[object, Estimate] = {}
         for slot, speed in places:
             depth = depths[slot]
-            key = (depth, speed)
-            estimate = known.get(key)
+            if speed is not last:
+                last, by_depth = speed, known.setdefault(speed, {})
+            estimate = by_depth.get(depth)
             if estimate is None:
-                estimate = known[key] = self._predict([depth], speed)
+                estimate = by_depth[depth] = self._predict([depth], speed)
             estimates.append(estimate)
         return estimates
 
     def _of_several(self, depths: list[int], speed: Speed) -> Estimate:
-        key = (tuple(depths), speed)
-        known = self._estimates.get(key)
+        by_depth, key = self._estimates.setdefault(speed, {}), tuple(depths)
+        known = by_depth.get(key)
         if known is None:
-            known = self._estimates[key] = self._predict(depths, speed)
+            known = by_depth[key] = self._predict(depths, speed)
         return known
 
     def discounted(self, estimate: Estimate, cached: int, speed: Speed) -> Estimate:

@@ -38,16 +38,24 @@ class LedgerSnapshot(NamedTuple):
 
 
 class _Prefill:
-    """A predicted prefill of `tokens`; `deadline_only` if no first token will be seen.
+    """A predicted prefill of a request; `deadline_only` if no first token will be seen.
 
     `beside` is how many of its `seconds` are those of decodes beside it.
     """
 
-    __slots__ = ("beside", "deadline_only", "expected", "seconds", "tokens")
+    __slots__ = ("beside", "deadline_only", "expected", "request", "seconds", "tokens")
 
-    def __init__(
-        self, seconds: float, beside: float, expected: float, tokens: int, *, deadline_only: bool
+    def __init__(  # noqa: PLR0913 (what is known of it)
+        self,
+        request: RequestId,
+        seconds: float,
+        beside: float,
+        expected: float,
+        tokens: int,
+        *,
+        deadline_only: bool,
     ) -> None:
+        self.request = request
         self.seconds = seconds
         self.beside = beside
         self.expected = expected
@@ -73,6 +81,7 @@ class Ledger:
 
     __slots__ = (
         "_elsewhere",
+        "_head",
         "_head_since",
         "_prefills",
         "_queued_seconds",
@@ -94,6 +103,7 @@ class Ledger:
         self.sent = 0
         self._prefills: OrderedDict[RequestId, _Prefill] = OrderedDict()
         self._queued_seconds = 0.0
+        self._head: _Prefill | None = None  # the first of them
         self._head_since = 0.0
         self._requests: set[RequestId] = set()
         self._elsewhere: set[RequestId] = set()
@@ -118,12 +128,10 @@ class Ledger:
 
     def queued_seconds(self, now: float) -> float:
         """Return the seconds of prefill still to be done: above 0 while any is not over."""
-        if not self._prefills:
-            return 0.0
         self._advance(now)
-        if not self._prefills:
+        head = self._head
+        if head is None:
             return 0.0
-        head = next(iter(self._prefills.values()))
         done = min(head.seconds, max(0.0, now - self._head_since))
         # The head may take longer than predicted, and sums of floats may fall short.
         return max(_LEAST_SECONDS, self._queued_seconds - done)
@@ -146,9 +154,9 @@ class Ledger:
         None if it is not late, or its first token will not be seen.
         """
         self._advance(now)
-        if not self._prefills:
+        head = self._head
+        if head is None:
             return None
-        head = next(iter(self._prefills.values()))
         due = self._head_since + head.seconds
         return None if now < due else (due, head.seconds)
 
@@ -180,9 +188,12 @@ class Ledger:
             self._span_measured = True
         if delayed:
             self._span_measured = False
-        self._prefills[request] = _Prefill(
-            seconds, beside, seconds / slowness, tokens, deadline_only=not observed
+        entry = _Prefill(
+            request, seconds, beside, seconds / slowness, tokens, deadline_only=not observed
         )
+        if self._head is None:
+            self._head = entry
+        self._prefills[request] = entry
         self._queued_seconds += seconds
         self.queued_tokens += tokens
         self._requests.add(request)
@@ -207,7 +218,7 @@ class Ledger:
         if entry is not None and self._span_measured:
             self._span_expected += entry.expected
             self._span_beside += entry.beside
-            if next(iter(self._prefills)) == request:
+            if entry is self._head:
                 self._span_seconds += now - self._head_since
         self._drop(request, now)
         expected, seconds, beside = self._span_expected, self._span_seconds, self._span_beside
@@ -235,21 +246,20 @@ class Ledger:
         self._requests.discard(request)
 
     def _end_prefill(self, request: RequestId, since: float) -> None:
-        is_head = next(iter(self._prefills)) == request
         entry = self._prefills.pop(request)
         self._queued_seconds = max(0.0, self._queued_seconds - entry.seconds)
         self.queued_tokens -= entry.tokens
-        if is_head:
+        if entry is self._head:
+            self._head = next(iter(self._prefills.values()), None)
             self._head_since = since
 
     def _advance(self, now: float) -> None:
-        while self._prefills:
-            request, head = next(iter(self._prefills.items()))
+        while (head := self._head) is not None:
             grace = 0.0 if head.deadline_only else OVERDUE_SECONDS
             over = self._head_since + head.seconds + grace
             if now < over:
                 return
-            self._end_prefill(request, over)
+            self._end_prefill(head.request, over)
             self._span_measured = False  # when it ended is not known, nor when the next began
 
 
