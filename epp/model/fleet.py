@@ -42,7 +42,6 @@ from epp.model.events import (
 from epp.model.invariants import check
 from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
 from epp.model.learning.output_lengths import OutputLengths
-from epp.model.learning.trust import DOUBT
 from epp.model.listeners import Listener, Listeners, OnFault, reraise
 from epp.model.pods.in_flight import InFlightRequest
 from epp.model.pods.ledger import BusyShare, take_snapshot
@@ -164,9 +163,7 @@ class Fleet:
             self._version += 1
         quote.look_up(self._index, self._version)
         estimates = quote.estimates(eligible.places)
-        trust = [pod.feedback.trust for pod in eligible.pods]
-        if trust and min(trust) < DOUBT:
-            eligible.discount(quote, estimates)
+        trust = eligible.discount(quote, estimates)
         prefill_seconds = eligible.prefill_seconds(estimates)
         external = prefill_seconds if quote.tokens else eligible.step_seconds()
         snapshot = take_snapshot(eligible.ledgers, external, now)
@@ -205,7 +202,7 @@ class Fleet:
         kind = type(event)
         found: Sequence[Ejected | Returned] = ()
         try:
-            if guessed or kind not in OUTCOMES:
+            if guessed or kind not in _OUTCOMES:
                 _HANDLERS[kind](self, event, now)
             else:
                 found = self._learn_outcome(event, now)
@@ -374,6 +371,8 @@ class Fleet:
         self.pods.check_invariants(Counter([id(each.pod) for each in parts]))
         check(unobserved_are_in_flight=self.in_flight.keys() >= set(self._unobserved))
 
+
+_OUTCOMES: Final = frozenset(OUTCOMES)
 
 _HANDLERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {
     EndpointUpserted: Fleet._upsert,  # noqa: SLF001 (the table of this class)

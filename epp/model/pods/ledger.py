@@ -8,7 +8,7 @@ seconds as were predicted.
 
 from collections import OrderedDict
 from math import exp
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from epp.model.request import RequestId
 
@@ -23,7 +23,7 @@ _LEAST_SECONDS = 1e-9
 """Seconds of prefill that are queued, at least, while any prefill is not over."""
 
 
-class LedgerSnapshot(NamedTuple):
+class LedgerSnapshot:
     """The ledgers of several endpoints at one moment, as aligned columns.
 
     `queued_prefill_seconds` is the prefill to be done at each, for requests of other pickers and
@@ -31,10 +31,19 @@ class LedgerSnapshot(NamedTuple):
     no matter who sent them. `busy` counts the endpoints with prefill of this picker's to do.
     """
 
-    queued_prefill_seconds: list[float]
-    requests: list[int]
-    running: list[float]
-    busy: int
+    __slots__ = ("busy", "queued_prefill_seconds", "requests", "running")
+
+    def __init__(
+        self,
+        queued_prefill_seconds: list[float],
+        requests: list[int],
+        running: list[float],
+        busy: int,
+    ) -> None:
+        self.queued_prefill_seconds: Final = queued_prefill_seconds
+        self.requests: Final = requests
+        self.running: Final = running
+        self.busy: Final = busy
 
 
 class _Prefill:

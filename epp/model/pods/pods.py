@@ -10,6 +10,7 @@ from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import ModelsListed
 from epp.model.invariants import check
 from epp.model.learning.prefill import Speed
+from epp.model.learning.trust import DOUBT
 from epp.model.pods.ledger import Ledger, LedgerSnapshot
 from epp.model.pods.pace import Pace, PaceClass
 from epp.model.pods.pod import Pod
@@ -45,12 +46,17 @@ class EligiblePods:
             for position, estimate in enumerate(estimates)
         ]
 
-    def discount(self, quote: Quote, estimates: list[Estimate]) -> None:
-        """Discount estimates of a quote by the trust in predictions for each pod."""
-        for position, (pod, estimate) in enumerate(zip(self.pods, estimates, strict=True)):
-            cached = pod.feedback.discount(estimate.cached)
-            if cached < estimate.cached:
-                estimates[position] = quote.discounted(estimate, cached, pod.speed)
+    def discount(self, quote: Quote, estimates: list[Estimate]) -> list[float]:
+        """Discount estimates of a quote by the trust in predictions for each pod; return it."""
+        trust: list[float] = []
+        for position, pod in enumerate(self.pods):
+            trust.append(pod.feedback.trust)
+            if pod.feedback.trust < DOUBT:
+                estimate = estimates[position]
+                cached = pod.feedback.discount(estimate.cached)
+                if cached < estimate.cached:
+                    estimates[position] = quote.discounted(estimate, cached, pod.speed)
+        return trust
 
     def step_seconds(self) -> list[float]:
         """Return what the shortest prefill takes."""

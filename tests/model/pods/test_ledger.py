@@ -174,7 +174,8 @@ def test_a_snapshot_has_a_row_for_each_ledger():
     first, second = ledger_with(("a", 2), ("b", 1)), ledger_with()
     second.external_waiting, second.running = 2.0, 3.0
     seen = take_snapshot([first, second], [1.0, 0.5], 1.5)
-    assert seen == ([1.5, 1.0], [2, 0], [2.0, 3.0], 1)
+    assert seen.queued_prefill_seconds == [1.5, 1.0]
+    assert (seen.requests, seen.running, seen.busy) == ([2, 0], [2.0, 3.0], 1)
 
 
 @pytest.mark.parametrize("wrong", [[None], ["x"], [object()]])
