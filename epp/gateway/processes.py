@@ -44,7 +44,7 @@ except OSError as error:
 """
 
 
-_NOT_EPHEMERAL = range(20_000, 32_768)
+_NOT_EPHEMERAL = range(10_000, 20_000)
 """Ports below those of outgoing connections (Linux, `net.ipv4.ip_local_port_range`)."""
 _TRIES = 64
 
