@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, cast
 
 import structlog
 from msgspec.structs import replace
@@ -12,12 +12,15 @@ from epp.adapters.telemetry.logs import ExchangeLog
 from epp.adapters.telemetry.metrics import Telemetry
 from epp.adapters.tokens.count_check import TokenCountCheck
 from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
+from epp.app.held_requests import HeldRequests
 from epp.errors import FAULTS, Overloaded
 from epp.model.decision import Decision, Score
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event
 from epp.model.listeners import OnFault, reraise
 from epp.model.request import InferenceRequest, RequestId
+from epp.policy.flow.flow_control import FlowControl
+from epp.policy.flow.line import Held
 from epp.policy.plugins import PluginTimer
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.director import PendingDecision
@@ -46,9 +49,9 @@ class PickerDirector:
     may be gone. `needs_end` says of a response that has begun whether it is to be observed to its
     end; None: of each that it is not. `clock` returns seconds of the monotonic clock. A prompt that
     takes longer than `tokenize_timeout` seconds to tokenize is answered with status 429. `timer`
-    times the plug-ins of one decision in 64. `ended` are called with the record of each exchange
-    that is over, and come with their names. What is only notified of requests does not hurt them:
-    what it raises is passed to `on_fault`.
+    times the plug-ins of one decision in 64. With `flow`, requests wait for room. `ended` are
+    called with the record of each exchange that is over, and come with their names. What is only
+    notified of requests does not hurt them: what it raises is passed to `on_fault`.
     """
 
     def __init__(  # noqa: PLR0913 (what it directs, and one limit)
@@ -65,8 +68,10 @@ class PickerDirector:
         ended: Sequence[tuple[str, Callable[[RequestRecord], None]]] = (),
         on_fault: OnFault = reraise,
         tokenize_timeout: float = 60.0,
+        flow: FlowControl | None = None,
     ) -> None:
-        self._scheduler = scheduler
+        self._route = scheduler.route if flow is None else flow.route
+        self.held = None if flow is None else HeldRequests(flow, clock, self._decided, on_fault)
         self._timer = timer
         self._decisions = 0
         self._telemetry = telemetry
@@ -114,20 +119,32 @@ class PickerDirector:
             async with asyncio.timeout(self._tokenize_timeout):
                 prompts = await tokenizer.tokenize(request)
             tokenized = replace(request, prompts=prompts, body=b"")
-            outcome = self._schedule(tokenized, self._clock())
+            decided = self._schedule(tokenized, self._clock())
+            if isinstance(decided, PendingDecision):  # it waits for room
+                decided.when_decided(pending.decided)
+                pending.when_cancelled(decided.cancel)
+                return
+            outcome = decided
         except TimeoutError:
             outcome = Overloaded("no decision in time", reason="decision-timeout", retry_after=1)
         except FAULTS as error:  # whatever it is, the client is answered
             outcome = error
         pending.decided(outcome)
 
-    def _schedule(self, request: InferenceRequest, now: float) -> Decision:
-        """Decide, and report the time that it took. Raises `NoEndpoints`."""
+    def _schedule(self, request: InferenceRequest, now: float) -> Decision | PendingDecision:
+        """Decide, at once or when there is room. Raises `NoEndpoints`."""
         self._decisions += 1
         timer = None if self._decisions & _UNTIMED else self._timer
-        decision = self._scheduler.route(request, now, timer)
+        outcome = self._route(request, now, timer)
+        if isinstance(outcome, Held):
+            return cast(HeldRequests, self.held).hold(outcome)
+        self._decided(request, outcome, self._clock() - now)
+        return outcome
+
+    def _decided(self, request: InferenceRequest, decision: Decision, seconds: float) -> None:
+        """Report a decision that took so many seconds."""
         try:
-            self._telemetry.scheduled(request, decision, self._clock() - now)
+            self._telemetry.scheduled(request, decision, seconds)
             self._log.log_decision(request, decision)
             if self._tokenizer is not None:
                 self._count_check.decided(request, decision)
@@ -136,7 +153,6 @@ class PickerDirector:
                     self._warn_out_of_range(score)
         except FAULTS as error:  # whatever it is, the decision has taken effect
             self._on_fault("decision", error)
-        return decision
 
     def needs_end(self, record: RequestRecord, now: float) -> bool:
         """Return whether a response that may be left is to be observed to its end."""
@@ -206,7 +222,9 @@ class PickerDirector:
         self._warned_usage.discard(endpoint_id)
 
     async def stop(self) -> None:
-        """Cancel the decisions that are pending; they are never made."""
+        """Refuse the requests that wait, and cancel the decisions that are pending."""
+        if self.held is not None:
+            self.held.stop()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

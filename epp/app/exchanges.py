@@ -25,6 +25,7 @@ def exchange_settings(  # noqa: PLR0913 (one for each flag)
     emit_scores: bool,
     heed_subset: bool,
     keep_body: bool,
+    most_wait: float,
 ) -> ExchangeSettings:
     """Return the settings of a picker's exchanges.
 
@@ -44,6 +45,7 @@ def exchange_settings(  # noqa: PLR0913 (one for each flag)
         request_orca=request_orca,
         emit_scores=emit_scores,
         keep_body=keep_body,
+        most_wait=most_wait,
         apis=settings.parsers.apis,
         propagate_priority=settings.propagate_priority,
         reporters=tuple(each.report for each in scheduling.usage_reporters),

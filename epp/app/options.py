@@ -12,6 +12,7 @@ from epp.adapters.recording.writer import RecordingSettings
 from epp.app.discovery import Source
 from epp.config.file import Settings
 from epp.model.pods.outlier_settings import OUTLIERS
+from epp.policy.flow.settings import FlowSettings
 from epp.protocol.extproc.observation import AUTO, Observation
 
 _HELD_SHARE = 4
@@ -81,6 +82,10 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether model servers are asked for load reports in response headers."""
     hash_secret: bytes = b""
     """Keys the block hashes; empty: a random one."""
+    flow: FlowSettings = FlowSettings()
+    """When requests wait in the picker."""
+    buffered_wait: float = 0.1
+    """How long they may where the proxy's `message_timeout` runs."""
     eject_after: int = OUTLIERS.consecutive_failures
     """Failures in a row after which an endpoint is left out for a while; 0: never."""
     recording: RecordingSettings | None = None

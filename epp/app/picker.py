@@ -20,6 +20,8 @@ from epp.adapters.recording.recorder import Recorder
 from epp.adapters.telemetry.http import OperatorServer, Readers
 from epp.adapters.telemetry.loop_delay import LoopDelay
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
+from epp.adapters.telemetry.series import FamilyText
+from epp.app import flow_metrics
 from epp.app.cache_sources import (
     build_fleet,
     kv_event_batches,
@@ -48,6 +50,7 @@ from epp.app.recording import recording
 from epp.app.shadow import Shadow
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
+from epp.policy.flow.flow_control import FlowControl
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.health import ServingStatus
@@ -93,15 +96,17 @@ class EndpointPicker:
         )
         self._observers = observers = Observers(tuple(self._observing()))
         self._telemetry = Telemetry(self._metric_sources())
+        scheduler = Scheduler(
+            self._fleet,
+            scheduling,
+            random.Random().randrange,  # noqa: S311 (chance, not secrets)
+            quoted=observers.quoted,
+            committing=observers.committing,
+            on_fault=faults,
+        )
+        self._flow = FlowControl(scheduler, self._fleet, options.flow)
         self._director = PickerDirector(
-            Scheduler(
-                self._fleet,
-                scheduling,
-                random.Random().randrange,  # noqa: S311 (chance, not secrets)
-                quoted=observers.quoted,
-                committing=observers.committing,
-                on_fault=faults,
-            ),
+            scheduler,
             self._fleet.apply,
             self._telemetry,
             self._clock,
@@ -111,6 +116,7 @@ class EndpointPicker:
             on_fault=faults,
             poll_now=self._sources.poll_now,
             needs_end=self._fleet.needs_end if options.observation.auto else None,
+            flow=self._flow,
         )
         self._fleet.subscribe(
             (EndpointUpserted, EndpointRemoved, ScrapeFailed), self._follow, "endpoints"
@@ -145,10 +151,17 @@ class EndpointPicker:
         options = self._options
         yield Observer(name="faults", collect=self._faults.collect)
         yield FleetNews(self._fleet).observer
+        yield Observer(name="flow-control", collect=self._collect_flow)
         if options.recording:
             yield recording(Recorder(options.recording, self._clock), self._fleet)
         if options.shadow:
             yield Shadow(*options.shadow, self._fleet).observer
+
+    def _collect_flow(self) -> Iterator[FamilyText]:
+        if self._director.held is not None:
+            yield from flow_metrics.collect(
+                self._flow, self._director.held, self._fleet, self._clock()
+            )
 
     def _metric_sources(self) -> MetricSources:
         """Return where the metrics page reads its values."""
@@ -159,7 +172,7 @@ class EndpointPicker:
             lambda: self._fleet.indexed_blocks,
             lambda: kv_event_batches(self._kv_events),
             lambda: untokenized_prompts(self._tokenizer),
-            self._fleet.is_in_flight,
+            self._fleet.in_flight.__contains__,
             self._loop_delay.collect,
             in_flight=lambda: [
                 (name, part.pod.endpoint, part.unprefilled)
@@ -209,6 +222,7 @@ class EndpointPicker:
             emit_scores=options.emit_scores,
             heed_subset=options.heed_subset,
             keep_body=self._tokenizer is not None,
+            most_wait=options.buffered_wait,
         )
         return exchange_factory(self._director, settings, options.observation, chance)
 
@@ -318,8 +332,8 @@ class EndpointPicker:
 
     async def _stop(self) -> None:
         self._loop_delay.stop()
-        await attempt("ext_proc", self._extproc.stop(_LAST_GRACE_SECONDS))
         await attempt("director", self._director.stop())
+        await attempt("ext_proc", self._extproc.stop(_LAST_GRACE_SECONDS))
         for name, stop in self._observers.stops():
             await attempt(name, stop)
         await attempt("health", self._health_server.stop())

@@ -63,6 +63,7 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
     pool = pool_of(arguments, settings.endpoints_file, os.environ)
     # Imported here so that `epp check` and `epp --help` do not wait for servers they do not run.
     from epp.app.options import ServeOptions  # noqa: PLC0415
+    from epp.policy.flow.settings import FlowSettings  # noqa: PLC0415
 
     secret = arguments.hash_secret_file
     return ServeOptions(
@@ -89,6 +90,12 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
         request_timeout=arguments.request_timeout,
         observation=arguments.observe_responses,
         eject_after=arguments.eject_after,
+        flow=FlowSettings(
+            holds=arguments.hold == "auto",
+            most_seconds=arguments.hold_timeout,
+            empty_seconds=arguments.hold_empty_timeout,
+        ),
+        buffered_wait=arguments.gateway_message_timeout / 2,
         scrape_interval=arguments.scrape_interval,
         drain_timeout=arguments.drain_timeout,
         show_decision=arguments.debug_headers,

@@ -26,6 +26,7 @@ from epp.cli.replay_types import (
 from epp.cli.serve_flags import add_eject_after, observation
 from epp.cli.types import duration, interval
 from epp.errors import ConfigError
+from epp.policy.flow.settings import FlowSettings
 from epp.printable import printable
 from epp.replay.engines.presets import DEFAULT_PRESET, PRESETS, EnginePreset, preset
 from epp.replay.plan import PodPlan, Policy, RunPlan, Traffic
@@ -326,7 +327,7 @@ def _policy(given: str) -> Policy:
     if named is not None:
         return named
     file = policy_file(given, NAMED, "--policy")
-    return Policy(printable(file.name, _LONGEST_LABEL), file.text)
+    return Policy(printable(file.name, _LONGEST_LABEL), file.text, flow=FlowSettings())
 
 
 def _fleets(arguments: argparse.Namespace) -> Iterator[RunPlan]:

@@ -60,6 +60,42 @@ def add_eject_after(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def add_hold(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say when requests wait in the picker."""
+    group = parser.add_argument_group("overload")
+    group.add_argument(
+        "--hold",
+        choices=("auto", "off"),
+        default="auto",
+        help="auto: a request waits in the picker while its best endpoint has no room; off: it is"
+        " sent when it comes, and only counted (default: auto)",
+    )
+    group.add_argument(
+        "--hold-timeout",
+        type=duration,
+        default=240.0,
+        metavar="TIME",
+        help="a request that has waited this long is sent whether there is room or not; less than"
+        " the gateway's stream_idle_timeout, which is 5m in Envoy (default: 4m)",
+    )
+    group.add_argument(
+        "--hold-empty-timeout",
+        type=duration,
+        default=0.0,
+        metavar="TIME",
+        help="how long requests wait for the first endpoint of an empty pool (default: 0: they get"
+        " 503 at once)",
+    )
+    group.add_argument(
+        "--gateway-message-timeout",
+        type=duration,
+        default=0.2,
+        metavar="TIME",
+        help="message_timeout of the gateway's ext_proc filter; in every body mode but full duplex,"
+        " where it does not run, a request waits for half of it at most (default: 200ms, Envoy's)",
+    )
+
+
 def add_policy(parser: argparse.ArgumentParser) -> None:
     """Add the flags that choose the policy."""
     policy = parser.add_argument_group("policy")
@@ -107,6 +143,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     behaviour = parser.add_argument_group("behaviour")
     _add_behaviour(behaviour)
     _add_logs(behaviour)
+    add_hold(parser)
     add_companions(parser)
     add_llm_d_router(parser)
 

@@ -155,3 +155,5 @@ def keep_those_at(pod: Pod, in_flight: Mapping[RequestId, InFlightRequest], now:
     """Remove all but the requests in flight at an endpoint from its books."""
     here = {name: each for name, each in in_flight.items() if each.is_at(pod)}
     pod.keep({name: each.quote.target_model for name, each in here.items()}, now)
+    parts = [part for each in here.values() for part in each.parts if part.pod is pod]
+    pod.coming_tokens = sum([part.coming for part in parts])

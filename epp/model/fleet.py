@@ -8,7 +8,6 @@ It has one writer, on the event loop between awaits, and reads no clock: every c
 time in seconds, which never goes back.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any, Final
@@ -63,10 +62,10 @@ class Fleet:
     """The state of all endpoints and of the requests at them.
 
     Fleets that share the secret of `hasher` admit each other's quotes. `capacity`, in tokens, is
-    that of a cache whose endpoint has not reported one. `outliers` says when endpoints that fail
-    are left out. `synced` says whether all endpoints were listed. `pods` and `in_flight` are for
-    reading only. `on_fault` is called with what an event or a listener raised; by default that is
-    raised, once requests that end are released.
+    that of a cache whose endpoint has not reported one; `outliers` says when endpoints that fail
+    are left out. `synced`: all endpoints were listed. `pods`, `in_flight` and `output_lengths` are
+    for reading only. What an event or a listener raised goes to `on_fault`, which by default raises
+    it, once requests that end are released.
     """
 
     def __init__(
@@ -82,12 +81,12 @@ class Fleet:
         self._index: Final = PrefixIndex()
         self.pods: Final = Pods(self._index, hasher, capacity)
         self.in_flight: Final[dict[RequestId, InFlightRequest]] = {}
-        self._output_lengths: Final = OutputLengths()
+        self.output_lengths: Final = OutputLengths()
         self._unobserved: Final = UnobservedRequests()
-        self._uncertainty: Final = Uncertainty(self._prompts, self._output_lengths)
+        self._uncertainty: Final = Uncertainty(self._prompts, self.output_lengths)
         self._busy: Final = BusyShare()
         self._outliers: Final = OutlierDetection(self.pods, outliers)
-        self._ends: Final = RequestEnds(self._prompts, self._output_lengths, self.pods)
+        self._ends: Final = RequestEnds(self._prompts, self.output_lengths, self.pods)
         self._listeners: Final = Listeners()
         self._version = 0  # counts changes of the index, and of what predictions are made of
 
@@ -102,10 +101,6 @@ class Fleet:
     def indexed_blocks(self) -> int:
         """How many different blocks the index has."""
         return len(self._index)
-
-    def is_in_flight(self, request: RequestId) -> bool:
-        """Return whether a request is at an endpoint, as far as was seen or guessed."""
-        return request in self.in_flight
 
     def serves(self, model: str) -> bool | None:
         """Return whether any endpoint serves a model; None while that is not known.
@@ -168,11 +163,11 @@ class Fleet:
         external = prefill_seconds if quote.tokens else eligible.step_seconds()
         snapshot = take_snapshot(eligible.ledgers, external, now)
         self._busy.update(snapshot.busy, len(trust), now)
-        length = self._output_lengths.length(quote.response_kind, quote.output_limit)
+        length = self.output_lengths.length(quote.response_kind, quote.output_limit)
         taken = self.pods.await_slots(eligible, snapshot, quote.target_model, length)
         context = self.pods.least_context(quote, self._prompts)
         known = estimates, prefill_seconds, trust, snapshot
-        shares = self._busy.value, self._output_lengths.ttft_share.value
+        shares = self._busy.value, self.output_lengths.ttft_share.value
         return Candidates(quote, eligible, *known, *shares, length, now, context, taken)
 
     # Events.
@@ -191,6 +186,10 @@ class Fleet:
         default to the fleet's.
         """
         self._listeners.add(kinds, listener, name, on_fault or self._on_fault)
+
+    def unsubscribe(self, name: str) -> None:
+        """Call the listeners of a name no more."""
+        self._listeners.remove(name)
 
     def apply(self, event: Event, now: float) -> None:
         """Take in one event. Events about unknown endpoints or requests change nothing."""
@@ -304,6 +303,7 @@ class Fleet:
                 if prefill_pod is not None and prefill_pod is not pod:
                     self._send(in_flight.disaggregate(prefill_pod), prefill_pod, now)
             self._send(in_flight, pod, now)
+            in_flight.expect(self.output_lengths, 0)
         except Exception:
             self._remove_request(quote.request_id)
             in_flight.release(now, revoked=True)
@@ -328,6 +328,7 @@ class Fleet:
         if in_flight.prefill is not None and in_flight.prefill.pod is pod:
             in_flight.aggregate(now)
         self._send(in_flight, pod, now)
+        in_flight.expect(self.output_lengths, 0)
 
     def _first_token(self, event: FirstToken, now: float) -> None:
         if (in_flight := self.in_flight.get(event.request_id)) is not None:
@@ -336,10 +337,7 @@ class Fleet:
     def _generated(self, event: Generated, now: float) -> None:
         in_flight = self.in_flight.get(event.request_id)
         if in_flight is not None:
-            in_flight.hear(now)
-            if in_flight.prefill is not None and event.tokens:
-                in_flight.end_prefill(now)
-            in_flight.record_generated(0, event.tokens)
+            in_flight.go_on(event.tokens, self.output_lengths, now)
 
     def _remove_request(self, request: RequestId) -> InFlightRequest | None:
         self._unobserved.discard(request)
@@ -358,7 +356,7 @@ class Fleet:
     def _left_unobserved(self, event: Unobserved, now: float) -> None:
         in_flight = self.in_flight.get(event.request_id)
         if in_flight is not None and event.request_id not in self._unobserved:
-            self._unobserved.add(in_flight.leave_unobserved(self._output_lengths, now))
+            self._unobserved.add(in_flight.leave_unobserved(self.output_lengths, now))
 
     def _repeated(self, event: ResponseRepeated, _: float) -> None:
         self._prompts.assign_hashes(event)
@@ -368,7 +366,7 @@ class Fleet:
     def check_invariants(self) -> None:
         """Assert that the fleet, its endpoints, their caches and the index agree."""
         parts = [part for each in self.in_flight.values() for part in each.parts]
-        self.pods.check_invariants(Counter([id(each.pod) for each in parts]))
+        self.pods.check_invariants([(id(each.pod), each.coming) for each in parts])
         check(unobserved_are_in_flight=self.in_flight.keys() >= set(self._unobserved))
 
 

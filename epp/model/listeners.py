@@ -33,6 +33,11 @@ class Listeners:
         for kind in kinds:
             self._by_kind[kind] = (*self._by_kind.get(kind, ()), (listener, name, on_fault))
 
+    def remove(self, name: str) -> None:
+        """Remove the listeners of a name."""
+        for kind, listeners in self._by_kind.items():
+            self._by_kind[kind] = tuple([each for each in listeners if each[1] != name])
+
     def notify(self, event: Event, now: float, *, guessed: bool) -> None:
         """Call the listeners to an event that took effect."""
         for listener, name, on_fault in self._by_kind.get(type(event), ()):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from math import inf
 from typing import NewType
 
 import msgspec
@@ -88,6 +89,10 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Its priority; negative ones may be dropped if the pool is saturated."""
     body: bytes = b""
     """The client's JSON as it came; empty if it was not seen or is not needed."""
+    size: int = 0
+    """Bytes of its body that came."""
+    most_wait: float = inf
+    """Seconds for which the proxy lets it wait for a decision."""
     peer: Endpoint | None = None
     """The endpoint that a handler chose before, for another stage of the request."""
     multimodal: bool = False

@@ -182,10 +182,10 @@ class Scheduler:
             self._fleet.apply(Aborted(quote.request_id, refused=True), now)
             raise
 
-    def route(
+    def propose(
         self, request: InferenceRequest, now: float, timer: PluginTimer | None = None
-    ) -> Decision:
-        """Decide on a request and admit it at once, so that a burst spreads.
+    ) -> tuple[Quote, Decision]:
+        """Quote a request and decide on it, without committing to the decision.
 
         Raises `UnknownModel`, `NoEndpoints`, and `NotCached` if the client wants nothing else.
         """
@@ -196,6 +196,16 @@ class Scheduler:
         decision = self.decide(request, quote, now, timer)
         if _PREFER in request.headers and _is_unmet(request, decision):
             raise NotCached("no endpoint has the prompt's prefix in its cache")
+        return quote, decision
+
+    def route(
+        self, request: InferenceRequest, now: float, timer: PluginTimer | None = None
+    ) -> Decision:
+        """Decide on a request and admit it at once, so that a burst spreads.
+
+        Raises what `propose` raises.
+        """
+        quote, decision = self.propose(request, now, timer)
         self.commit(request, quote, decision, now)
         return decision
 

@@ -9,6 +9,7 @@ from enum import Enum
 import msgspec
 
 from epp.model.pods.outlier_settings import OUTLIERS
+from epp.policy.flow.settings import FlowSettings
 from epp.protocol.extproc.observation import AUTO, Observation
 from epp.replay.engines.contract import Limits
 from epp.replay.engines.cost import StepCost
@@ -89,13 +90,14 @@ class Policy(msgspec.Struct, frozen=True):
 
     `scrape_seconds`, where set, lie between its scrapes, whatever the plan says. `as_reported`:
     load is that of the last scrape, as other pickers see it, without what the picker's own books
-    say has come since.
+    say has come since. `flow` says when requests wait in the picker; None: never.
     """
 
     name: str
     text: str
     scrape_seconds: float | None = None
     as_reported: bool = False
+    flow: FlowSettings | None = None
 
 
 class OraclePolicy(Policy, frozen=True):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from epp.config.file import POLICIES
+from epp.policy.flow.settings import FlowSettings
 from epp.replay.plan import OraclePolicy, Policy
 
 LLM_D_ROUTER_SCRAPE_SECONDS = 0.05
@@ -87,6 +88,8 @@ NAMED: Mapping[str, Policy] = {
     ),
     "llm-d-router-guide": Policy("llm-d-router-guide", _GUIDE, LLM_D_ROUTER_SCRAPE_SECONDS),
     **{name: Policy(name, text) for name, text in {**POLICIES, **_PEERS}.items()},
+    "least-ttft": Policy("least-ttft", POLICIES["least-ttft"], flow=FlowSettings()),
+    "least-ttft-at-once": Policy("least-ttft-at-once", POLICIES["least-ttft"]),
     "oracle": OraclePolicy("oracle", POLICIES["least-ttft"]),
 }
 """Policies by name: llm-d-router as its chart configures it, and as its newest guide does, with

@@ -237,6 +237,7 @@ class Picker:
             request_orca=True,
             emit_scores=True,
             heed_subset=True,
+            most_wait=0.1,
             keep_body=False,
         )
         for number in range(2):

@@ -131,4 +131,4 @@ def test_a_conversation_goes_on_where_it_was_left():
     rig.ask()
     whole = rig.cached(LONG)["pod-0"]
     assert whole == predicted(1000)
-    assert rig.fleet.is_in_flight(RequestId("r1")) is False
+    assert RequestId("r1") not in rig.fleet.in_flight

@@ -82,7 +82,7 @@ def test_an_admitter_sees_what_the_screeners_left_and_may_refuse():
     assert admitter.seen == ["pod-1"]
     with pytest.raises(Overloaded, match="not today"):
         desk.route(request("r2", priority=-1), rig.now)
-    assert not rig.fleet.is_in_flight(RequestId("r2"))
+    assert RequestId("r2") not in rig.fleet.in_flight
 
 
 def test_a_handler_runs_profiles_by_name():

@@ -198,10 +198,10 @@ def test_decide_changes_nothing_and_commit_admits():
     fleet, now = desk.rig.fleet, desk.rig.now
     quote = desk.scheduler.quote(wanted, now)
     first = desk.scheduler.decide(wanted, quote, now)
-    assert (fleet.indexed_blocks, fleet.is_in_flight(quote.request_id)) == (0, False)
+    assert (fleet.indexed_blocks, quote.request_id in fleet.in_flight) == (0, False)
     assert set(desk.rig.queued_seconds().values()) == {0}
     desk.scheduler.commit(wanted, quote, first, now)
-    assert fleet.is_in_flight(quote.request_id)
+    assert quote.request_id in fleet.in_flight
     assert desk.rig.queued_seconds()[first.endpoint.name] == pytest.approx(first.predicted_ttft)
 
 
@@ -219,7 +219,7 @@ def test_a_held_request_is_decided_on_as_things_are_by_then():
     with pytest.raises(NoEndpoints):
         desk.scheduler.decide(stripped, quote, desk.rig.now)
     desk.scheduler.commit(stripped, quote, decision, desk.rig.now)  # too late: it changes nothing
-    assert not desk.rig.fleet.is_in_flight(quote.request_id)
+    assert quote.request_id not in desk.rig.fleet.in_flight
 
 
 def test_round_robin_goes_round():
@@ -246,7 +246,7 @@ def test_requests_of_negative_priority_are_refused_while_the_pool_is_full():
         desk.route("r2", "x", priority=-1)
     assert (raised.value.status, raised.value.dropped_reason) == (429, "rejected-saturated")
     assert desk.route("r3", "x", priority=0).endpoint
-    assert not desk.rig.fleet.is_in_flight(RequestId("r2"))
+    assert RequestId("r2") not in desk.rig.fleet.in_flight
 
 
 def test_a_configurations_own_detector_counts():

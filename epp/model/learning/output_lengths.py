@@ -7,6 +7,7 @@ from typing import Final
 
 from epp.model.learning.bounded import LONGEST_NAME, Key, make_room
 from epp.model.learning.mean import Mean
+from epp.model.learning.survival import Survival
 from epp.model.learning.ttft_share import TtftShare
 
 _DEFAULT_TOKENS: Final = 256.0
@@ -19,6 +20,7 @@ _MOST_TIMES: Final = 32.0
 """How many times the mean one length counts for where the mean is settled: some engines lie."""
 _LEAST_TIMED: Final = 8
 """Tokens of a response below which its duration is not learned from."""
+_LONGEST: Final = float(1 << 20)
 _ENTRIES: Final = 1000
 """Models, and classes of endpoints, that are kept at most."""
 
@@ -36,6 +38,7 @@ class OutputLengths:
     def __init__(self) -> None:
         self.ttft_share: Final = TtftShare()
         self._lengths: dict[ResponseKind, Mean] = {}
+        self._survivals: dict[ResponseKind, Survival] = {}
         self._seconds_per_token: dict[object, Mean] = {}
 
     def record_length(
@@ -48,7 +51,13 @@ class OutputLengths:
         if tokens > 0 and len(kind[0]) <= LONGEST_NAME:
             mean = _mean_of(self._lengths, kind)
             most = _MOST_TIMES * mean.value if mean.settled else tokens
-            mean.add(min(tokens, most, limit or tokens), weight)
+            length = min(tokens, most, limit or tokens)
+            mean.add(length, weight)
+            survival = self._survivals.get(kind)
+            if survival is None:
+                make_room(self._survivals, _ENTRIES)
+                survival = self._survivals[kind] = Survival()
+            survival.record(length, weight)
 
     def record_seconds_per_token(
         self, speed: object, tokens: int, seconds: float, weight: float = 1.0
@@ -69,6 +78,17 @@ class OutputLengths:
         mean = self._lengths.get(kind) or self._lengths.get((model, not stream))
         tokens = _DEFAULT_TOKENS if mean is None else mean.value
         return max(1.0, tokens if limit is None else min(tokens, limit))
+
+    def remaining(self, kind: ResponseKind, limit: int | None, generated: int) -> float:
+        """Return how many tokens a response is expected to go on for after `generated`."""
+        usual = self.length(kind, limit)
+        if not generated:
+            return usual
+        survival = self._survivals.get(kind)
+        if survival is None:
+            return max(usual - generated, generated / 2)
+        most = _LONGEST if limit is None else max(0.0, limit - generated)
+        return min(most, survival.remaining(generated, usual))
 
     def seconds_per_token(self, speed: object) -> float:
         """Return how long a token is expected to take on endpoints of one `speed`."""

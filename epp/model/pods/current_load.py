@@ -103,6 +103,11 @@ class LoadBooks:
             self._kv_usage = load.kv_usage - scheduler.usage
 
     @property
+    def unreached(self) -> float:
+        """How many own requests wait although a step could have reached them."""
+        return min(self._unreached, self._unreached_before)
+
+    @property
     def held_tokens(self) -> float:
         """The tokens of KV cache that requests hold, no matter who sent them."""
         scheduler = self._scheduler
@@ -114,7 +119,7 @@ class LoadBooks:
         requests = ledger.requests + self._others
         # Of two numbers each: mypyc compiles that to a comparison, and calls `min` for three.
         waiting = len(scheduler.waiting) + self._others_waiting
-        waiting += min(self._unreached, self._unreached_before)
+        waiting += self.unreached
         waiting = min(waiting, ledger.prefilling(now) + self._others)
         waiting = min(waiting, ledger.sent + self._most_waiting)
         waiting = max(0.0, waiting)

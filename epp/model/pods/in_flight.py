@@ -22,7 +22,8 @@ class InFlightRequest:
     `began`, None while none was seen. It last showed life at `heard_at`, infinite if no one
     observes it. `cached` tokens in `matched` blocks were predicted to hit. Where another endpoint
     computes the prompts (`disaggregated`), `prefill` is what the request is there, None once that
-    is over. The response stands for `weight` responses, of which it is observed to its end.
+    is over. The response stands for `weight` responses, of which it is observed to its end, and is
+    expected to go on for `coming` tokens.
     """
 
     __slots__ = (
@@ -30,6 +31,7 @@ class InFlightRequest:
         "_mark",
         "began",
         "cached",
+        "coming",
         "disaggregated",
         "heard_at",
         "matched",
@@ -50,6 +52,7 @@ class InFlightRequest:
         self.disaggregated = False
         self.prefill: InFlightRequest | None = None
         self.weight = 1.0
+        self.coming = 0.0
         self._admission: Admission | None = None
         self._mark: PaceMark | None = None
 
@@ -156,6 +159,25 @@ class InFlightRequest:
             prompt = prompt_tokens or sequence.offsets.total
             self.pod.scheduler.record_computed(sequence, prompt + generated - 1)
 
+    def go_on(self, generated: int, output_lengths: OutputLengths, now: float) -> None:
+        """Record that its response has `generated` tokens by now."""
+        self.hear(now)
+        if self.prefill is not None and generated:
+            self.end_prefill(now)
+        self.record_generated(0, generated)
+        self.expect(output_lengths, generated)
+
+    def expect(self, output_lengths: OutputLengths, generated: int) -> None:
+        """Have the endpoint expect what is to come of the responses, after `generated` tokens.
+
+        Where there are several prompts, each has a response.
+        """
+        quote = self.quote
+        coming = output_lengths.remaining(quote.response_kind, quote.output_limit, generated)
+        coming *= len(self.sequences)
+        self.pod.coming_tokens += coming - self.coming
+        self.coming = coming
+
     def release(self, now: float, *, revoked: bool) -> None:
         """Free all that the request holds; `revoked` if no endpoint computed it."""
         try:
@@ -166,6 +188,8 @@ class InFlightRequest:
     def leave(self, now: float, *, revoked: bool) -> None:
         """Free what the request holds at its own endpoint; `revoked` as in `release`."""
         admission, self._admission = self._admission, None
+        self.pod.coming_tokens -= self.coming
+        self.coming = 0.0
         if admission is not None:
             self.pod.release(self.quote, admission, now, revoked=revoked)
 

@@ -61,7 +61,8 @@ class Pod:
     `answered_at`, some `answers_apart` after the one before (seconds). `mirror` follows the
     engine's KV events, None while there are none. `outlier` is whether it fails. `models` are those
     that it listed, None before, and `max_model_lens` their longest contexts, in tokens, as far as
-    it said. `partial`: it serves no whole request, by its role.
+    it said. `partial`: it serves no whole request, by its role. `coming_tokens` are those that the
+    requests at it are expected to generate yet.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (one endpoint, and what all of them share)
@@ -78,6 +79,7 @@ class Pod:
         self.prefill = of_class.prefill
         self.pace = Pace(of_class)
         self.load: Load = UNREPORTED
+        self.coming_tokens = 0.0
         self.ledger = Ledger()
         self.feedback = PredictionTrust()
         self.answered_at = -inf

@@ -1,8 +1,8 @@
 """All endpoints, by id and by target, and those of them that may be picked."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator
-from math import inf
+from collections.abc import Collection, Iterator, Sequence
+from math import inf, isclose
 from typing import Final
 
 from epp.model.caches.choice import DEFAULT_MODEL, CacheSpec
@@ -272,11 +272,14 @@ class Pods:
 
     # For tests.
 
-    def check_invariants(self, there: Counter[int]) -> None:
-        """Assert that pods, their caches and the index agree, and their ledgers with `there`.
+    def check_invariants(self, in_flight: Sequence[tuple[int, float]]) -> None:
+        """Assert that pods, their caches and the index agree, and their books with what is there.
 
-        That has the number of requests in flight at each pod, by its `id`.
+        That is, for each part of a request in flight, the `id` of its pod, and the tokens that are
+        expected of it.
         """
+        there = Counter([at for at, _ in in_flight])
+        coming = {pod: sum(tokens for at, tokens in in_flight if at == pod) for pod in there}
         pods = list(self._by_id.values())
         held = [pod.scheduler.indexed() for pod in pods]
         holders = {each: self._index.match([each]) for each in set().union(*held)}
@@ -286,6 +289,9 @@ class Pods:
             check(
                 index_has_the_cache=found == blocks,
                 ledger_has_those_in_flight=pod.ledger.requests == there[id(pod)],
+                expects_what_they_do=isclose(
+                    pod.coming_tokens, coming.get(id(pod), 0.0), abs_tol=0.1
+                ),
             )
         check(
             slots_differ=len({pod.slot for pod in pods}) == len(pods),

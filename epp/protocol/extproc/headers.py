@@ -4,6 +4,7 @@ Names: GIE proposal 004 and llm-d-router's conventions, whose newer names win ov
 """
 
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Final
 
 from epp.model.decision import Decision
@@ -21,6 +22,7 @@ from epp.protocol.extproc.names import (
     RANK,
     REWRITE,
 )
+from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings, Headers
 
 _REQUEST_ID = "x-request-id"
@@ -72,14 +74,16 @@ class RequestFacts:
 
     def request(
         self,
-        request_id: RequestId,
+        record: RequestRecord,
         parsed: Parsed | None,
         subset: tuple[str, ...] | None,
         body: bytes = b"",
+        most_wait: float = inf,
     ) -> InferenceRequest:
         """Return what routing depends on; `body` is for who reads more of it (tokenizers).
 
-        `parsed` None stands for a body that was not seen or could not be read.
+        `parsed` None stands for a body that was not seen or could not be read. The proxy lets the
+        request wait for `most_wait` seconds.
         """
         parsed = parsed or _UNREAD
         rewrite = objective = fairness_id = ""
@@ -88,7 +92,9 @@ class RequestFacts:
             objective = _first(self.headers, OBJECTIVE)
             fairness_id = _first(self.headers, FAIRNESS)
         return InferenceRequest(
-            id=request_id,
+            id=record.id,
+            size=record.request_bytes,
+            most_wait=most_wait,
             api=self.api or _OTHER,
             model=parsed.model,
             target_model=(parsed.model and rewrite) or parsed.model,

@@ -7,6 +7,7 @@ duplex the picker sends it on itself, no faster than the proxy reads.
 """
 
 from collections.abc import Mapping
+from math import inf
 from typing import Final
 
 import msgspec
@@ -203,7 +204,8 @@ class Request:
             self._parsed = self._parse(self._body)
             if self._parsed is not None and self._settings.keep_body and self.ended:
                 kept = self._body.whole()
-        return self._facts.request(self._record.id, self._parsed, subset, kept)
+        most_wait = inf if self.duplex else self._settings.most_wait
+        return self._facts.request(self._record, self._parsed, subset, kept, most_wait)
 
     def _parse(self, body: Body) -> Parsed | None:
         if self._facts.api is _OTHER:

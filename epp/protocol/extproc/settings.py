@@ -42,6 +42,10 @@ class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Each gives a number about a response's usage.
 
     The proxy gets it as metadata with the last message of the response."""
+    most_wait: float = 0.1
+    """Seconds for which a decision may take where the proxy's `message_timeout` runs meanwhile.
+
+    That is in every body mode but full duplex (Envoy 1.40)."""
     end_early: bool = False
     """Close the stream once a streamed response has begun.
 

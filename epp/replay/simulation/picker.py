@@ -3,18 +3,23 @@
 import random
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 
 import msgspec
 from msgspec.structs import replace
 
 from epp.config.file import load
+from epp.errors import RequestError
 from epp.model.candidate import Candidate
 from epp.model.decision import Decision
-from epp.model.events import Admitted, Event
+from epp.model.events import Admitted, Event, Generated
 from epp.model.fleet import Fleet
 from epp.model.pods.outlier_settings import OutlierSettings
 from epp.model.prompts.block_hasher import BlockHasher
-from epp.model.request import InferenceRequest
+from epp.model.request import InferenceRequest, RequestId
+from epp.policy.flow.flow_control import FlowControl, Outcome
+from epp.policy.flow.line import Held
+from epp.policy.flow.settings import FlowSettings
 from epp.policy.plugins import Filter, Scorer
 from epp.policy.profile import Profile, Scheduling, WeightedScorer
 from epp.policy.scheduler import Scheduler
@@ -22,6 +27,7 @@ from epp.replay.plan import Policy
 from epp.replay.simulation.clock import Clock
 
 _SECRET = b"replay"
+_AT_ONCE = FlowSettings(holds=False)
 
 
 class SimulatedPicker:
@@ -53,32 +59,63 @@ class SimulatedPicker:
             )
         self._processors = scheduling.request_processors
         self._scheduler = Scheduler(self.fleet, scheduling, self.draw)
+        self._flow = FlowControl(self._scheduler, self.fleet, policy.flow or _AT_ONCE)
+        self._waiting: dict[Held, Callable[[Outcome], None]] = {}
+        self._woken = inf
 
     def tell(self, others: "Sequence[SimulatedPicker]", seconds: float) -> None:
         """Have others hear after this many seconds what it hears of requests."""
         self._others, self._lag = others, seconds
 
-    def route(self, request: InferenceRequest) -> Decision:
-        """Decide on a request and admit it. Raises `RequestError`."""
+    def route(self, request: InferenceRequest, then: Callable[[Outcome], None]) -> None:
+        """Decide on a request and admit it, at once or later; call `then` with the outcome."""
         for processor in self._processors:
             request = processor.process_request(request)
-        scheduler, now = self._scheduler, self._clock.now
-        quote = scheduler.quote(request, now)
-        decision = scheduler.decide(request, quote, now)
-        scheduler.commit(request, quote, decision, now)
-        if self._others:
-            prefill = decision.prefill
+        try:
+            outcome = self._flow.route(request, self._clock.now)
+        except RequestError as error:
+            then(error)
+            return
+        if isinstance(outcome, Held):
+            self._waiting[outcome] = then
+            self._wake()
+        else:
+            self._go(outcome, request.id, then)
+
+    def _go(self, outcome: Outcome, request_id: RequestId, then: Callable[[Outcome], None]) -> None:
+        if self._others and isinstance(outcome, Decision):
+            in_flight = self.fleet.in_flight[request_id]
+            prefill = outcome.prefill
             prefill_id = None if prefill is None else prefill.id
-            self._share(Admitted(quote, decision.endpoint.id, prefill_id))
-        return decision
+            self._share(Admitted(in_flight.quote, outcome.endpoint.id, prefill_id))
+        then(outcome)
+
+    def _wake(self, at: float | None = None) -> None:
+        """Have requests that wait be looked at now, or at a time that comes before others."""
+        if self._waiting:
+            when = max(self._clock.now, self._flow.due if at is None else at)
+            if when < self._woken:
+                self._woken = when
+                self._clock.at(when, self._release)
+
+    def _release(self) -> None:
+        if self._clock.now < self._woken:
+            return
+        self._woken = inf
+        for held, outcome in self._flow.release(self._clock.now):
+            self._go(outcome, held.request.id, self._waiting.pop(held))
+        self._wake()
 
     def report(self, event: Event) -> None:
         """Take in what every picker finds out for itself: endpoints and their load."""
         self.fleet.apply(event, self._clock.now)
+        self._wake(self._clock.now)
 
     def hear(self, event: Event) -> None:
         """Take in what was seen of a request that it routed."""
         self.fleet.apply(event, self._clock.now)
+        if type(event) is not Generated:
+            self._wake(self._clock.now)
         if self._others:
             self._share(event)
 

@@ -25,6 +25,7 @@ from epp.model.pods.outlier_settings import OutlierSettings
 from epp.model.request import (
     Usage,
 )
+from epp.policy.flow.flow_control import Outcome
 from epp.policy.plugins import Filter
 from epp.replay.engines.contract import Job, Progress
 from epp.replay.engines.lockstep import step_together
@@ -199,14 +200,20 @@ class Simulation:
         if self._tokens_under_way + tokens > MOST_TOKENS_UNDER_WAY:
             self._over(visit, CallStatus.REFUSED, reason=_TOO_MUCH)
             return
-        try:
-            decision = picker.route(request_of(visit))
-        except RequestError as error:
-            self._over(visit, CallStatus.REFUSED, reason=error.reason)
-            return
         self._tokens_under_way += tokens
+        picker.route(request_of(visit), partial(self._routed, visit))
+
+    def _routed(self, visit: Visit, outcome: Outcome) -> None:
+        """Send a call to where it was decided that it goes."""
+        call, number, picker = visit.call, visit.number, visit.picker
+        if isinstance(outcome, RequestError):
+            self._tokens_under_way -= tokens_in(call.prompt)
+            self._over(visit, CallStatus.REFUSED, reason=outcome.reason)
+            return
+        decision = outcome
         place = self._places[decision.endpoint.id]
         visit.decision, visit.pod = decision, place
+        visit.held = self.now - visit.at
         visit.left = self._plan.observation.ends_early(picker.draw)
         if decision.prefill is None:
             self._submit(visit, self.pods[place], Job(number, call.prompt, call.response))
@@ -312,7 +319,7 @@ class Simulation:
                 cached=cached,
                 reusable=max(cached, visit.reusable),  # which is known to a block of its own
                 predicted_cached=decision.predicted_cached_tokens if decision else 0,
-                predicted_ttft=nan if predicted is None else predicted,
+                predicted_ttft=nan if predicted is None else visit.held + predicted,
                 queued=waited + job.scheduled_at - visit.came if job else nan,
                 preempted=job.preempted if job else 0,
                 reason=reason,

@@ -18,9 +18,10 @@ _SESSION_HEADER = "x-session-id"
 class Visit(msgspec.Struct, eq=False):
     """A call that was sent at `at` seconds; its response began at `began`, NaN before.
 
-    `pod` is the number of the endpoint that it was sent to, -1 while there is none. It came to the
-    engine that has it at `came`; `prefilled` is what was done by another one before. `left`:
-    nothing more of the response is observed than its first token.
+    `pod` is the number of the endpoint that it was sent to, -1 while there is none; before, it
+    waited in the picker for `held` seconds. It came to the engine that has it at `came`;
+    `prefilled` is what was done by another one before. `left`: nothing more of the response is
+    observed than its first token.
     """
 
     number: int
@@ -32,6 +33,7 @@ class Visit(msgspec.Struct, eq=False):
     began: float = nan
     prefilled: Job | None = None
     left: bool = False
+    held: float = 0.0
     pod: int = -1
     decision: Decision | None = None
 

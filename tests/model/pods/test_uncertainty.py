@@ -135,7 +135,7 @@ def test_responses_that_become_longer_are_watched_for_a_while(rig):
         needed += 1
     assert 8 <= needed <= 16
     quote = rig.quote("q", SHORT)
-    expected = rig.fleet._output_lengths.length(quote.response_kind)
+    expected = rig.fleet.output_lengths.length(quote.response_kind)
     assert expected == pytest.approx(400, rel=0.1)
 
 

@@ -70,7 +70,7 @@ def test_nothing_is_told_of_guesses_and_of_what_is_unknown():
     log.after(1, Unobserved(R1))
     log.after(1000, FirstToken(RequestId("unknown")))  # by when all of r1 was guessed
     log.after(1, Finished(RequestId("unknown"), None, 5))
-    assert not log.rig.fleet.is_in_flight(R1)
+    assert R1 not in log.rig.fleet.in_flight
     assert log.seen == []
     assert len(log.responses) == 0
 

@@ -1,0 +1,83 @@
+"""What operators see of flow control: what waits, how long it did, and how full endpoints are."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from epp.adapters.telemetry.series import Family, FamilyText, expose
+from epp.app.held_requests import HeldRequests
+from epp.model.fleet import Fleet
+from epp.policy.flow.flow_control import FlowControl
+from epp.policy.flow.rooms import Axis, unaccounted
+
+WAITING: Final = Family(
+    name="warmpick_flow_waiting_requests",
+    help="Requests that wait in the picker for an endpoint with room, by priority.",
+    kind="gauge",
+    labels=("priority",),
+)
+WAITING_BYTES: Final = Family(
+    name="warmpick_flow_waiting_bytes",
+    help="Bytes of their bodies.",
+    kind="gauge",
+    labels=("priority",),
+)
+WAIT: Final = Family(
+    name="warmpick_flow_wait_seconds",
+    help="How long requests waited before they were sent.",
+    kind="histogram",
+)
+REFUSED: Final = Family(
+    name="warmpick_flow_refused_total",
+    help="Requests that waited and were refused, by reason.",
+    kind="counter",
+    labels=("reason",),
+)
+WOULD_WAIT: Final = Family(
+    name="warmpick_flow_no_room_total",
+    help="Requests whose best endpoint had no room when they came, by what it lacked; with --hold"
+    " off they were sent all the same.",
+    kind="counter",
+    labels=("axis",),
+)
+USED: Final = Family(
+    name="warmpick_flow_endpoint_used_ratio",
+    help="What is used of an endpoint's room, by axis; from 1 on requests wait.",
+    kind="gauge",
+    labels=("endpoint", "axis"),
+)
+UNACCOUNTED: Final = Family(
+    name="warmpick_flow_unaccounted_endpoints",
+    help="Endpoints that requests are sent to at once, for their room is not known, by reason.",
+    kind="gauge",
+    labels=("reason",),
+)
+SHARE: Final = Family(
+    name="warmpick_flow_memory_share_ratio",
+    help="The share of an endpoint's cache that requests and what they will generate may take.",
+    kind="gauge",
+)
+
+
+def collect(
+    flow: FlowControl, held: HeldRequests, fleet: Fleet, now: float
+) -> Iterator[FamilyText]:
+    """Yield the families."""
+    line, rooms = flow.line, flow.rooms
+    bands = list(line.bands())
+    yield from expose(WAITING, [((str(name),), requests) for name, requests, _ in bands])
+    yield from expose(WAITING_BYTES, [((str(name),), size) for name, _, size in bands])
+    yield from expose(WAIT, [((), held.waits)])
+    yield from expose(REFUSED, [((reason,), times) for reason, times in held.refused.items()])
+    yield from expose(WOULD_WAIT, [((each.value,), flow.would_wait[each]) for each in Axis])
+    pods = list(fleet.pods.values())
+    known = [pod for pod in pods if not unaccounted(pod, now)]
+    used = [
+        ((pod.endpoint.name, axis.value), ratio)
+        for pod in known
+        for axis, ratio in rooms.ratios(pod, now).items()
+    ]
+    yield from expose(USED, used)
+    reasons = Counter(filter(None, (unaccounted(pod, now) for pod in pods)))
+    yield from expose(UNACCOUNTED, [((reason,), times) for reason, times in reasons.items()])
+    yield from expose(SHARE, [((), rooms.share)])

@@ -1,0 +1,139 @@
+"""Requests that wait in the picker, on the event loop: their decisions are made when there is room.
+
+While none waits nothing of this runs, and no event of the fleet comes here.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from epp.adapters.telemetry.histogram import Histogram
+from epp.errors import FAULTS, NoEndpoints
+from epp.model.decision import Decision
+from epp.model.events import Event
+from epp.model.listeners import OnFault
+from epp.model.request import InferenceRequest
+from epp.policy.flow.flow_control import FlowControl
+from epp.policy.flow.line import Held
+from epp.protocol.extproc.director import PendingDecision
+
+_WAIT_BOUNDS: Final = (
+    0.005,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+)
+
+OnRelease = Callable[[InferenceRequest, Decision, float], None]
+"""Called with a request that waited, its decision, and the seconds that deciding took."""
+
+
+class HeldRequests:
+    """The pending decisions of requests that wait in `flow`. `clock` returns monotonic seconds."""
+
+    def __init__(
+        self,
+        flow: FlowControl,
+        clock: Callable[[], float],
+        on_release: OnRelease,
+        on_fault: OnFault,
+    ) -> None:
+        self._flow: Final = flow
+        self._clock: Final = clock
+        self._on_release: Final = on_release
+        self._on_fault: Final = on_fault
+        self.waits: Final = Histogram(_WAIT_BOUNDS)
+        """How long requests waited before they were sent, in seconds."""
+        self.refused: Final[Counter[str]] = Counter()
+        """Requests that waited and were refused, by the reason."""
+        self._pending: dict[Held, PendingDecision] = {}
+        self._soon: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def hold(self, held: Held) -> PendingDecision:
+        """Return the decision on a request that waits, which is made when it goes."""
+        pending = PendingDecision()
+        if not self._pending:
+            self._flow.watch(self._wake)
+        self._pending[held] = pending
+        pending.when_cancelled(partial(self._withdraw, held))
+        self._set_timer()
+        return pending
+
+    def _withdraw(self, held: Held) -> None:
+        """Take out a request whose client is gone."""
+        if self._pending.pop(held, None) is not None:
+            self._flow.withdraw(held)
+            self._rest()
+
+    def _rest(self) -> None:
+        """Hear no more of the fleet, unless requests wait."""
+        if not self._pending:
+            self._flow.unwatch()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    def _wake(self, _event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        """Look for room once the events of this turn of the loop took effect."""
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().call_soon(self._release)
+
+    def _set_timer(self) -> None:
+        if self._timer is None and self._pending:
+            seconds = max(0.0, self._flow.due - self._clock())
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._release()
+
+    def _release(self) -> None:
+        self._soon = None
+        began = self._clock()
+        try:
+            released = self._flow.release(began)
+        except FAULTS as error:  # whatever it is, those that wait are looked at again
+            self._on_fault("flow-control", error)
+            released = []
+        each = (self._clock() - began) / max(1, len(released))
+        for held, outcome in released:
+            pending = self._pending.pop(held, None)
+            if isinstance(outcome, Decision):
+                self.waits.observe(began - held.since)
+                self._on_release(held.request, outcome, each)
+            else:
+                self.refused[outcome.reason] += 1
+            if pending is not None:
+                pending.decided(outcome)
+        self._rest()
+        self._set_timer()
+
+    def stop(self) -> None:
+        """Refuse all that wait: the picker stops."""
+        for held, pending in list(self._pending.items()):
+            self._flow.withdraw(held)
+            self.refused["shutting-down"] += 1
+            pending.decided(
+                NoEndpoints("the picker is shutting down", reason="shutting-down", retry_after=1)
+            )
+        self._pending.clear()
+        self._rest()
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None

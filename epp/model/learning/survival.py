@@ -1,0 +1,80 @@
+"""How long responses go on: of those that came as far, how many tokens were still to come.
+
+One predicted length says little of a response that has outlived it. The lengths of responses are
+counted in classes a fifth apart instead, the older ones less and less, so that what is left can be
+asked for at any age.
+"""
+
+from bisect import bisect_left
+from typing import Final
+
+_RATIO: Final = 1.2
+_LONGEST: Final = 1 << 20
+_MOST: Final = 512.0
+"""Responses that are counted, at most: beyond that all of them count half."""
+_ENOUGH: Final = 8.0
+"""Responses that outlived an age from which on what was left to them is believed."""
+_STALE_SHARE: Final = 1 / 16
+"""The share of new responses after which the sums are made anew."""
+
+
+def _bounds() -> list[float]:
+    bounds = [1.0]
+    while bounds[-1] < _LONGEST:
+        bounds.append(max(bounds[-1] + 1.0, bounds[-1] * _RATIO))
+    return bounds
+
+
+_BOUNDS: Final = _bounds()
+"""The longest response of each class, in tokens."""
+
+
+class Survival:
+    """The lengths of responses of one kind, in tokens."""
+
+    __slots__ = ("_counts", "_lengths", "_outlived", "_stale", "_sums", "_total")
+
+    def __init__(self) -> None:
+        classes = len(_BOUNDS) + 1
+        self._counts = [0.0] * classes
+        self._lengths = [0.0] * classes
+        self._total = 0.0
+        self._stale = 0.0
+        self._outlived = [0.0] * (classes + 1)  # responses of a class, or of a longer one
+        self._sums = [0.0] * (classes + 1)  # their lengths
+
+    def record(self, tokens: float, weight: float = 1.0) -> None:
+        """Count a response of `tokens` tokens, which stands for `weight` responses."""
+        position = bisect_left(_BOUNDS, tokens)
+        self._counts[position] += weight
+        self._lengths[position] += weight * tokens
+        self._total += weight
+        self._stale += weight
+        if self._total > _MOST:
+            self._counts = [each / 2 for each in self._counts]
+            self._lengths = [each / 2 for each in self._lengths]
+            self._total /= 2
+        if self._stale >= self._total * _STALE_SHARE:
+            self._sum_up()
+
+    def _sum_up(self) -> None:
+        self._stale = outlived = length = 0.0
+        for position in range(len(self._counts) - 1, -1, -1):
+            outlived += self._counts[position]
+            length += self._lengths[position]
+            self._outlived[position] = outlived
+            self._sums[position] = length
+
+    def remaining(self, generated: float, usual: float) -> float:
+        """Return how many tokens are to come of a response that has `generated` so far.
+
+        `usual` is the length to expect where too few responses came as far: a response that has
+        outlived it is taken to be half through.
+        """
+        position = bisect_left(_BOUNDS, generated + 1.0)
+        outlived = self._outlived[position]
+        known = max(0.0, self._sums[position] - outlived * generated)
+        if outlived >= _ENOUGH:
+            return known / outlived
+        guess = usual - generated if generated < usual / 2 else max(usual / 2, generated)
+        return (known + (_ENOUGH - outlived) * guess) / _ENOUGH

@@ -1,0 +1,113 @@
+"""Which endpoints have room for one more request, on three axes.
+
+- Prefill: the endpoint owes less than `FlowSettings.prefill_seconds`.
+- Memory: what requests hold, and what they are expected to generate yet, leaves room for the
+  request within a share of the cache.
+- Slots: fewer requests run than the engine runs at once (vLLM `max_num_seqs`). No engine reports
+  that; it shows when requests wait although the engine could have reached them and has memory.
+
+What is used is what the last report says and what was sent since, and never less than what was
+sent: requests of other senders count, and so do those from before a restart of the picker. An
+endpoint without any request has room for every single one. At endpoints that cannot be accounted
+for, requests go at once, as without flow control.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from math import inf
+from typing import Final
+
+from epp.model.endpoint import EndpointId
+from epp.model.pods.pod import Pod
+
+_STALE_SECONDS: Final = 10.0
+"""The age of a report that says nothing any more."""
+_MODELLED: Final = frozenset(("vllm", "sglang", "vllm-v0"))
+"""Cache models that know how much of an engine's memory is in use."""
+_FULL: Final = 0.9
+"""The share of a cache in use from which on requests wait for memory, not for a slot."""
+
+
+class Axis(Enum):
+    """What an endpoint has no room in; the values are a label of metrics."""
+
+    PREFILL = "prefill"
+    MEMORY = "memory"
+    SLOTS = "slots"
+
+
+class Rooms:
+    """The room of each endpoint. `share` of its cache may be taken, 0 to 1."""
+
+    def __init__(self, prefill_seconds: float, share: float) -> None:
+        self.share = share
+        self._prefill_seconds: Final = prefill_seconds
+        self._slots: dict[EndpointId, float] = {}
+
+    def full(self, pod: Pod, seconds: float, tokens: float, now: float) -> Axis | None:
+        """Return what an endpoint lacks for a request; None if it has room.
+
+        The request's prefill takes `seconds` there; it has `tokens` with its response.
+        """
+        ledger, load = pod.ledger, pod.load
+        if not ledger.requests and not load.running and not load.waiting:
+            return None
+        queued = ledger.queued_seconds(now) + ledger.external_waiting * seconds
+        if queued >= self._prefill_seconds:
+            return None if unaccounted(pod, now) else Axis.PREFILL
+        if self.used(pod) + tokens > self.share * pod.scheduler.capacity:
+            return None if unaccounted(pod, now) else Axis.MEMORY
+        slots = self._slots
+        if slots and pod.running >= slots.get(pod.endpoint.id, inf):
+            return None if unaccounted(pod, now) else Axis.SLOTS
+        return None
+
+    @staticmethod
+    def used(pod: Pod) -> float:
+        """Return how many tokens requests hold at an endpoint, and are expected to hold yet."""
+        scheduler = pod.scheduler
+        used = max(scheduler.held, pod.books.held_tokens) + pod.coming_tokens
+        for sequence in scheduler.waiting:
+            used += sequence.offsets.total
+        return used
+
+    def ratios(self, pod: Pod, now: float) -> Mapping[Axis, float]:
+        """Return what is used of an endpoint's room on each axis that is known; 1 is full."""
+        memory = self.used(pod) / max(1.0, self.share * pod.scheduler.capacity)
+        found = {
+            Axis.PREFILL: pod.ledger.queued_seconds(now) / self._prefill_seconds,
+            Axis.MEMORY: memory,
+        }
+        if pod.endpoint.id in self._slots:
+            found[Axis.SLOTS] = pod.running / self._slots[pod.endpoint.id]
+        return found
+
+    def reported(self, pod: Pod) -> None:
+        """Learn from a report how many requests an engine runs at once.
+
+        What is learned holds no engine below what it can do: where as many run and none waits, one
+        more may.
+        """
+        load, name, slots = pod.load, pod.endpoint.id, self._slots
+        if pod.books.unreached > 0 and load.running and load.kv_usage < _FULL:
+            slots[name] = load.running
+        elif not load.waiting and load.running >= slots.get(name, inf):
+            slots[name] = load.running + 1
+
+    def forget(self, name: EndpointId) -> None:
+        """Forget an endpoint that is gone."""
+        self._slots.pop(name, None)
+
+
+def unaccounted(pod: Pod, now: float) -> str:
+    """Return why an endpoint's room is not known; empty if it is."""
+    load = pod.load
+    if load.ranks > 1:
+        return "several-engines"
+    if load.capacity_tokens is None:
+        return "no-block-count"
+    if pod.scheduler.spec.model not in _MODELLED:
+        return "cache-model"
+    if not pod.reachable or now - load.at > _STALE_SECONDS:
+        return "stale"
+    return ""

@@ -1,0 +1,88 @@
+"""Flow control over a fleet of pods whose caches have a known size, for tests."""
+
+from math import inf
+
+from epp.config.file import POLICIES, load
+from epp.model.decision import Decision
+from epp.model.events import Aborted, Finished, FirstToken, Generated
+from epp.model.request import RequestId, Usage
+from epp.policy.flow.flow_control import FlowControl
+from epp.policy.flow.line import Held
+from epp.policy.flow.settings import FlowSettings
+from epp.policy.scheduler import Scheduler
+from tests.model.rig import Rig
+from tests.strategies import request
+
+CAPACITY = 100_000
+"""Tokens of a pod's cache."""
+
+
+class FlowRig(Rig):
+    """A rig whose pods report `CAPACITY`; requests are ids of tokens that share nothing."""
+
+    def __init__(self, pods=2, capacity=CAPACITY, policy="least-ttft", **settings):
+        super().__init__(pods)
+        self.capacity = capacity
+        self.flow = FlowControl(
+            Scheduler(self.fleet, load(POLICIES.get(policy, policy)).scheduling, lambda _: 0),
+            self.fleet,
+            FlowSettings(**settings),
+        )
+        self.held = {}
+        self.sent = {}
+        self.refused = {}
+        self.first_word = 0
+        for number in range(pods):
+            self.say(f"pod-{number}")
+
+    def say(self, name, **load):
+        """Have a pod report."""
+        blocks = self.capacity // 16 + 1
+        given = {"block_size": 16, "num_blocks": blocks, "at": self.now, "engine": "vllm"}
+        self.report(name, **{**given, **load})
+
+    def words(self, tokens):
+        """Return a prompt of that many tokens that no other one shares."""
+        self.first_word += 1_000_000
+        return list(range(self.first_word, self.first_word + tokens))
+
+    def come(self, identity, tokens=1000, **more):
+        """Have a request come; return the endpoint's name, or None if it waits."""
+        asked = request(identity, self.words(tokens), **more)
+        outcome = self.flow.route(asked, self.now)
+        if isinstance(outcome, Held):
+            self.held[identity] = outcome
+            return None
+        self.sent[identity] = outcome.endpoint.name
+        return outcome.endpoint.name
+
+    def release(self):
+        """Return the names of those that go, in order."""
+        went = []
+        for held, outcome in self.flow.release(self.now):
+            name = held.request.id
+            del self.held[name]
+            if isinstance(outcome, Decision):
+                self.sent[name] = outcome.endpoint.name
+                went.append(name)
+            else:
+                self.refused[name] = outcome
+        return went
+
+    def begin(self, identity):
+        self.apply(FirstToken(RequestId(identity)))
+
+    def go_on(self, identity, tokens):
+        self.apply(Generated(RequestId(identity), tokens))
+
+    def end(self, identity, prompt=1000, generated=100):
+        self.apply(Finished(RequestId(identity), Usage(prompt, generated, 0)))
+
+    def abort(self, identity):
+        self.apply(Aborted(RequestId(identity)))
+
+    def wait(self, seconds):
+        self.now += seconds
+
+    def until(self):
+        return self.flow.due if self.flow.due < inf else None

@@ -1,0 +1,366 @@
+"""Requests wait while their best endpoint has no room, go in the right order, and none is lost."""
+
+import contextlib
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from epp.errors import NoEndpoints, Overloaded
+from epp.model.endpoint import EndpointId
+from epp.model.events import EndpointRemoved
+from epp.policy.flow.rooms import Axis
+from epp.policy.flow.settings import BandLimits
+from tests.policy.flow.flow_rig import FlowRig
+from tests.strategies import request
+
+LONG = 20_000
+"""Tokens whose prefill takes more than the 0.3 seconds that an endpoint may owe."""
+
+UNLIMITED = 9
+
+
+@pytest.fixture
+def rig():
+    return FlowRig()
+
+
+def fill(rig, tokens=LONG):
+    """Give every pod a long prompt."""
+    return [rig.come(f"first {number}", tokens) for number in range(len(rig.fleet.pods.values()))]
+
+
+def test_while_there_is_room_nothing_waits(rig):
+    assert {rig.come(str(number), 100) for number in range(20)} == {"pod-0", "pod-1"}
+    assert rig.flow.would_wait.total() == 0
+    assert rig.until() is None
+
+
+def test_a_request_waits_while_all_owe_prefill_and_goes_at_a_first_token(rig):
+    assert sorted(fill(rig)) == ["pod-0", "pod-1"]
+    assert rig.come("next", 1000) is None
+    assert rig.release() == []
+    rig.begin("first 1")
+    assert rig.release() == ["next"]
+    assert rig.sent["next"] == rig.sent["first 1"]
+    assert rig.until() is None
+
+
+def test_prefill_that_is_done_by_the_clock_makes_room_too(rig):
+    fill(rig)
+    rig.come("next", 1000)
+    at = rig.until()
+    assert at is not None
+    assert at - rig.now <= 0.02
+    rig.wait(2)  # 20,000 tokens take 1.2 seconds
+    assert rig.release() == ["next"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "generated", "waits"),
+    [(30_000, 10_000, False), (60_000, 10_000, True), (30_000, 45_000, True)],
+)
+def test_memory_is_what_is_held_and_what_is_expected(tokens, generated, waits):
+    rig = FlowRig(pods=1)
+    for number in range(20):  # that such answers are long is learned
+        rig.come(f"before {number}", 10, max_tokens=generated)
+        rig.begin(f"before {number}")
+        rig.end(f"before {number}", 10, generated)
+    rig.come("first", tokens, max_tokens=generated)
+    rig.begin("first")
+    rig.go_on("first", 1)
+    assert rig.come("next", 2000, max_tokens=1000) == (None if waits else "pod-0")
+    assert rig.flow.would_wait[Axis.MEMORY] == waits
+    rig.end("first", tokens, 1)
+    assert rig.release() == (["next"] if waits else [])
+
+
+def test_an_empty_endpoint_takes_any_single_request():
+    rig = FlowRig(pods=1, capacity=1000)
+    assert rig.come("huge", 900, max_tokens=10**9) == "pod-0"
+    assert rig.come("next", 10) is None
+
+
+def test_what_others_sent_counts_as_soon_as_it_is_reported():
+    rig = FlowRig(pods=1)
+    rig.say("pod-0", running=40.0, kv_usage=0.75)
+    assert rig.come("a", 10) is None  # after a restart: the books are empty, the pod is full
+    rig.say("pod-0", running=20.0, kv_usage=0.3)
+    assert rig.release() == ["a"]
+
+
+def test_slots_are_learned_from_what_waits_without_need_and_unlearned():
+    rig = FlowRig(pods=1)
+    for number in range(4):
+        rig.come(str(number), 10)
+        rig.begin(str(number))
+    for _ in range(3):
+        rig.wait(30)
+        rig.say("pod-0", running=3.0, waiting=1.0, kv_usage=0.1, counted=True)
+    assert rig.come("next", 10) is None
+    assert rig.flow.would_wait[Axis.SLOTS] == 1
+    rig.end("0", 10, 10)
+    assert rig.release() == []  # three run: as many as it runs at once
+    rig.wait(1)
+    rig.say("pod-0", running=3.0, counted=True)
+    assert rig.release() == ["next"]  # none waits there: it may run one more than was known
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        {"num_blocks": None},
+        {"ranks": 2},
+        {"at": 0.0},
+    ],
+    ids=["no block count", "several engines", "stale"],
+)
+def test_endpoints_that_cannot_be_accounted_for_get_requests_at_once(load):
+    rig = FlowRig(pods=1)
+    rig.say("pod-0", running=5.0, kv_usage=0.9, **load)
+    for number in range(5):
+        assert rig.come(str(number), LONG) == "pod-0"
+
+
+def test_what_asks_no_engine_for_work_does_not_wait(rig):
+    fill(rig)
+    outcome = rig.flow.route(request("models"), rig.now)
+    assert outcome.endpoint.name in {"pod-0", "pod-1"}
+
+
+def test_the_shortest_goes_first_and_waiting_counts():
+    rig = FlowRig(pods=1, ageing=0.1)
+    rig.say("pod-0", running=9.0, kv_usage=1.0)
+    rig.come("long", 15_000)  # 0.8 seconds of prefill
+    rig.wait(0.01)
+    rig.come("short", 100)
+    rig.wait(9)
+    rig.say("pod-0", running=9.0, kv_usage=1.0)
+    rig.come("late", 200)
+    rig.say("pod-0")
+    went = []
+    while rig.held:
+        for each in rig.release():
+            went.append(each)
+            rig.begin(each)
+            rig.end(each, 100, 10)
+    # 9 seconds of waiting are worth 0.9 of prefill.
+    assert went == ["short", "long", "late"]
+
+
+def test_priorities_go_before_and_fair_shares_within_them():
+    rig = FlowRig(pods=1)
+    rig.come("first", LONG)
+    for number in range(6):
+        rig.come(f"flood {number}", 8000, fairness_id="flood")
+    rig.come("polite", 8000, fairness_id="polite")
+    rig.come("batch", 10, priority=-1)
+    rig.come("urgent", 8000, priority=1)
+    rig.begin("first")
+    went = []
+    while rig.held:
+        for each in rig.release():
+            went.append(each)
+            rig.begin(each)
+            rig.end(each, 8000, 10)
+    assert went[0] == "urgent"
+    assert went[-1] == "batch"
+    assert went.index("polite") <= 2
+
+
+def test_one_that_comes_does_not_overtake_those_that_wait_at_its_endpoint():
+    rig = FlowRig(pods=1)
+    rig.come("first", LONG)
+    rig.come("waits", 100)
+    rig.begin("first")  # there is room now, and "waits" was first
+    assert rig.come("next", 200) is None
+    assert rig.come("shorter", 8) == "pod-0"
+    assert rig.release() == ["waits", "next"]
+
+
+def test_a_client_that_is_gone_leaves_the_line(rig):
+    fill(rig)
+    rig.come("gone", 10)
+    rig.come("stays", 20)
+    rig.flow.withdraw(rig.held.pop("gone"))
+    rig.begin("first 0")
+    assert rig.release() == ["stays"]
+    assert rig.flow.line.requests == rig.flow.line.bytes == 0
+
+
+def test_those_that_wait_at_an_endpoint_that_is_gone_go_to_another():
+    rig = FlowRig(pods=2)
+    fill(rig)
+    rig.come("next", 10)
+    at = rig.held["next"].endpoint_id
+    rig.apply(EndpointRemoved(at))
+    left = "first 0" if f"default/{rig.sent['first 0']}" != at else "first 1"
+    rig.begin(left)
+    assert rig.release() == ["next"]
+
+
+def test_who_has_waited_longest_is_sent_all_the_same():
+    rig = FlowRig(pods=1, most_seconds=5.0)
+    rig.say("pod-0", running=9.0, kv_usage=1.0)
+    rig.come("next", 10)
+    for _ in range(4):
+        rig.wait(1)
+        rig.say("pod-0", running=9.0, kv_usage=1.0)  # for ever full
+        assert rig.release() == []
+    rig.wait(1)
+    assert rig.release() == ["next"]
+
+
+def test_a_proxy_whose_timer_runs_is_not_kept_waiting():
+    rig = FlowRig(pods=1)
+    rig.come("first", LONG)
+    assert rig.come("buffered", 10, most_wait=0.1) is None
+    rig.wait(0.1)
+    assert rig.release() == ["buffered"]
+    assert rig.come("none", 10, most_wait=0.0) == "pod-0"
+
+
+def test_a_deadline_refuses():
+    rig = FlowRig(pods=1, band=BandLimits(ttl=2.0))
+    rig.come("first", LONG)
+    rig.say("pod-0", running=9.0, kv_usage=1.0)
+    rig.come("late", 10)
+    rig.wait(2)
+    assert rig.release() == []
+    error = rig.refused["late"]
+    assert isinstance(error, Overloaded)
+    assert (error.status, error.reason, error.retry_after) == (429, "ttl-expired", 1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "taken"),
+    [
+        ({"band": BandLimits(max_requests=2)}, 2),
+        ({"band": BandLimits(max_bytes=250)}, 2),
+        ({"max_requests": 3}, 3),
+        ({"max_bytes": 199}, 1),
+        ({"bands": {1: BandLimits(max_requests=0)}}, UNLIMITED),
+    ],
+)
+def test_no_more_wait_than_may(limits, taken):
+    rig = FlowRig(pods=1, **limits)
+    rig.come("first", LONG)
+    for number in range(taken):
+        rig.come(str(number), 10, size=100)
+    assert rig.flow.line.requests == taken
+    if taken < UNLIMITED:
+        with pytest.raises(Overloaded) as raised:
+            rig.come("more", 10, size=100)
+        assert (raised.value.status, raised.value.reason) == (429, "line-full")
+        assert rig.flow.line.requests == taken
+
+
+def test_an_empty_pool_holds_if_asked_to_and_serves_its_first_pod_one_by_one():
+    with pytest.raises(NoEndpoints):
+        FlowRig(pods=0).come("1", 10)
+    rig = FlowRig(pods=0, empty_seconds=30.0)
+    for number in range(3):
+        assert rig.come(str(number), LONG + number) is None
+    rig.wait(20)
+    assert rig.release() == []
+    rig.add("pod-0", "10.0.0.1")
+    rig.say("pod-0")
+    assert rig.release() == ["0"]
+    rig.wait(10)
+    rig.begin("0")
+    assert rig.release() == ["1"]
+
+
+def test_an_empty_pool_that_stays_empty_refuses_with_503():
+    rig = FlowRig(pods=0, empty_seconds=30.0)
+    rig.come("1", 10)
+    rig.wait(30)
+    assert rig.release() == []
+    assert (rig.refused["1"].status, rig.refused["1"].reason) == (503, "no-endpoints")
+
+
+def test_off_only_counts(rig):
+    rig = FlowRig(pods=1, holds=False)
+    assert [rig.come(str(number), LONG) for number in range(3)] == ["pod-0"] * 3
+    assert rig.flow.would_wait == {Axis.PREFILL: 2}
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Whatever comes and happens: the counts agree, and each request goes within its bound."""
+
+    def __init__(self):
+        super().__init__()
+        self.rig = FlowRig(pods=2, capacity=20_000, most_seconds=60.0)
+        self.came = {}
+        self.number = 0
+
+    @rule(
+        tokens=st.sampled_from((1, 100, 3000, 8000, 30_000)),
+        most=st.sampled_from((None, 1, 500, 10**9)),
+        flow=st.sampled_from(("a", "b", "c")),
+        priority=st.sampled_from((-1, 0, 0, 2)),
+    )
+    def come(self, tokens, most, flow, priority):
+        self.number += 1
+        name = f"r{self.number}"
+        self.came[name] = self.rig.now
+        more = {"max_tokens": most, "fairness_id": flow, "priority": priority, "size": 7}
+        if priority < 0:  # which may be dropped at once
+            with contextlib.suppress(Overloaded):
+                self.rig.come(name, tokens, **more)
+        else:
+            self.rig.come(name, tokens, **more)
+
+    @rule(seconds=st.sampled_from((0.01, 0.5, 5.0, 61.0)))
+    def wait(self, seconds):
+        self.rig.wait(seconds)
+        self.rig.release()
+
+    @rule(which=st.integers(0, 30), how=st.sampled_from(("begin", "go_on", "end", "abort")))
+    def progress(self, which, how):
+        names = sorted(self.rig.sent)
+        if names:
+            name = names[which % len(names)]
+            getattr(self.rig, how)(name, *((50,) if how == "go_on" else ()))
+
+    @rule(which=st.integers(0, 30))
+    def withdraw(self, which):
+        names = sorted(self.rig.held)
+        if names:
+            self.rig.flow.withdraw(self.rig.held.pop(names[which % len(names)]))
+
+    @rule(
+        name=st.sampled_from(("pod-0", "pod-1")),
+        usage=st.sampled_from((0.0, 0.5, 1.0)),
+        running=st.sampled_from((0.0, 3.0)),
+        waiting=st.sampled_from((0.0, 2.0)),
+    )
+    def report(self, name, usage, running, waiting):
+        self.rig.say(name, kv_usage=usage, running=running, waiting=waiting, counted=True)
+
+    @rule(name=st.sampled_from(("pod-0", "pod-1")))
+    def restart(self, name):
+        self.rig.apply(EndpointRemoved(EndpointId(f"default/{name}")))
+        self.rig.add(name, f"10.0.0.{int(name[-1]) + 1}")
+        self.rig.say(name)
+
+    @invariant()
+    def the_line_has_those_that_wait(self):
+        line = self.rig.flow.line
+        assert line.requests == len(self.rig.held) == sum(each[1] for each in line.bands())
+        assert line.bytes == 7 * len(self.rig.held)
+        assert (self.rig.until() is not None) == bool(self.rig.held)
+
+    @invariant()
+    def none_waits_beyond_its_bound_once_looked_at(self):
+        if self.rig.until() is not None and self.rig.until() <= self.rig.now:
+            self.rig.release()
+        assert all(self.rig.now - self.came[name] < 60.0 for name in self.rig.held)
+
+    def teardown(self):
+        self.rig.fleet.check_invariants()
+
+
+AnyOrder.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+test_any_order = AnyOrder.TestCase
