@@ -12,7 +12,7 @@ from epp.adapters.telemetry.logs import ExchangeLog
 from epp.adapters.telemetry.metrics import Telemetry
 from epp.adapters.tokens.count_check import TokenCountCheck
 from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
-from epp.app.held_requests import HeldRequests
+from epp.app.flow.held_requests import HeldRequests
 from epp.errors import FAULTS, Overloaded
 from epp.model.decision import Decision, Score
 from epp.model.endpoint import Endpoint, EndpointId

@@ -21,7 +21,6 @@ from epp.adapters.telemetry.http import OperatorServer, Readers
 from epp.adapters.telemetry.loop_delay import LoopDelay
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.adapters.telemetry.series import FamilyText
-from epp.app import flow_metrics
 from epp.app.cache_sources import (
     build_fleet,
     kv_event_batches,
@@ -35,6 +34,7 @@ from epp.app.discovery import build_discovery, build_reviewer
 from epp.app.exchanges import exchange_settings
 from epp.app.faults import Faults
 from epp.app.fleet_news import FleetNews
+from epp.app.flow import flow_metrics
 from epp.app.jobs import attempt, keep_running
 from epp.app.observers import Observer, Observers
 from epp.app.options import ServeOptions

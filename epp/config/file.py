@@ -17,7 +17,7 @@ from epp.config.flow_control import (
     NOT_HELD,
     BandTemplate,
     FairnessPolicy,
-    FlowControl,
+    FlowControlSection,
     OrderingPolicy,
     UsageLimitPolicy,
 )
@@ -147,7 +147,7 @@ def load(
     place = "schedulingProfiles[0].plugins" if written else "plugins"
     unused = [line for each in profiles.values() for line in _check_scores_are_used(each, place)]
     sources = _data_layer(config.data_layer or DataLayer(), plugins)
-    flow_control = config.flow_control or FlowControl()
+    flow_control = config.flow_control or FlowControlSection()
     _check_flow_control(flow_control, plugins)
     detector = _saturation_detector(flow_control, plugins)
     request_handler = config.request_handler or RequestHandler()
@@ -188,7 +188,7 @@ def _check_gates(config: EndpointPickerConfig, overrides: Mapping[str, bool]) ->
         if on and GATES[name]:
             yield f"feature gate `{name}` is {GATES[name]}"
     if config.flow_control is not None and not gates.get(FLOW_CONTROL_GATE):
-        detector = FlowControl(saturation_detector=config.flow_control.saturation_detector)
+        detector = FlowControlSection(saturation_detector=config.flow_control.saturation_detector)
         if config.flow_control != detector:
             yield f"flowControl has no effect: feature gate `{FLOW_CONTROL_GATE}` is off"
 
@@ -325,7 +325,7 @@ def _data_layer(layer: DataLayer, plugins: Plugins) -> DataLayerSettings:
     return data_layer(wanted, plugins.structs, inject_defaults=layer.inject_defaults)
 
 
-def _check_flow_control(section: FlowControl, plugins: Plugins) -> None:
+def _check_flow_control(section: FlowControlSection, plugins: Plugins) -> None:
     if section.usage_limit_policy_plugin_ref:
         place = "flowControl.usageLimitPolicyPluginRef"
         _expect(section.usage_limit_policy_plugin_ref, UsageLimitPolicy, plugins, place)
@@ -343,7 +343,7 @@ def _check_flow_control(section: FlowControl, plugins: Plugins) -> None:
             _expect(band.ordering_policy_ref, OrderingPolicy, plugins, place)
 
 
-def _saturation_detector(section: FlowControl, plugins: Plugins) -> SaturationDetector:
+def _saturation_detector(section: FlowControlSection, plugins: Plugins) -> SaturationDetector:
     """Return the detector that the section names, or llm-d-router's default."""
     if section.saturation_detector is None:
         return UtilizationDetector()

@@ -38,7 +38,9 @@ class BandTemplate(msgspec.Struct, forbid_unknown_fields=True, rename="camel", o
         _check_times(self.default_request_ttl)
 
 
-class FlowControl(msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
+class FlowControlSection(
+    msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit_defaults=True
+):
     """The section: how many requests wait, for how long, and in which order they go."""
 
     max_bytes: Annotated[str | int | None, _HOLDING] = None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from epp.config.flow_control import FlowControl
+from epp.config.flow_control import FlowControlSection
 from epp.config.schema import (
     DataLayer,
     DiscoveryRefs,
@@ -23,7 +23,7 @@ _SECTIONS: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("requestHandler", RequestHandler),
     ("dataLayer", DataLayer),
     ("dataLayer.discovery", DiscoveryRefs),
-    ("flowControl", FlowControl),
+    ("flowControl", FlowControlSection),
 )
 
 Row = tuple[str, str, str]

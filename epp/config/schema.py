@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from epp.config.flow_control import FlowControl
+from epp.config.flow_control import FlowControlSection
 from epp.errors import ConfigError
 from epp.policy.effects import without_effect
 from epp.protocol.yaml import convert, load_yaml
@@ -111,7 +111,7 @@ class EndpointPickerConfig(msgspec.Struct, forbid_unknown_fields=True, rename="c
     scheduling_profiles: list[ProfileSpec] = []
     request_handler: RequestHandler | None = None
     data_layer: DataLayer | None = None
-    flow_control: FlowControl | None = None
+    flow_control: FlowControlSection | None = None
 
 
 Path = tuple[str, ...]
@@ -245,7 +245,7 @@ def near(word: str, known: Iterable[str]) -> str:
 
 _STRUCTS = (
     *(EndpointPickerConfig, PluginSpec, PluginRef, ProfileSpec, DataLayer, DataSource),
-    *(DiscoveryRefs, CrossReplica, RequestHandler, FlowControl),
+    *(DiscoveryRefs, CrossReplica, RequestHandler, FlowControlSection),
 )
 _FIELDS = {field.encode_name for each in _STRUCTS for field in msgspec.structs.fields(each)}
 

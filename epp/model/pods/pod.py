@@ -158,6 +158,12 @@ class Pod:
         """Return what decodes add to a step where this many run: nothing if none does."""
         return self.pace.decode_seconds(running, self.books.held_tokens) if running > 0 else 0.0
 
+    @property
+    def steps_of_one(self) -> float:
+        """How many times what it takes for one sequence a step takes, with what runs now."""
+        alone = self.pace.step_seconds(1.0, 0.0)
+        return self.pace.step_seconds(max(1.0, self.running), self.books.held_tokens) / alone
+
     def slot_seconds(self, adapter: str, tokens: float) -> tuple[float, float]:
         """Return what `LoadBooks.slot_seconds` does, where responses have this many tokens."""
         step = self.pace.step_seconds(max(1.0, self.running), self.books.held_tokens)

@@ -36,6 +36,7 @@ from epp.model.listeners import Listener
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest
 from epp.policy.flow.line import Held, Line
+from epp.policy.flow.memory_share import MemoryShare
 from epp.policy.flow.rooms import Axis, Rooms
 from epp.policy.flow.settings import FlowSettings
 from epp.policy.plugins import PluginTimer
@@ -77,7 +78,8 @@ class FlowControl:
     def __init__(self, scheduler: Scheduler, fleet: Fleet, settings: FlowSettings) -> None:
         self.due = inf
         self.settings: Final = settings
-        self.rooms: Final = Rooms(settings.prefill_seconds, settings.most_memory)
+        self.share: Final = MemoryShare(settings.least_memory, settings.most_memory)
+        self.rooms: Final = Rooms(settings.prefill_seconds, self.share)
         self.line: Final = Line(settings.ageing)
         self.would_wait: Final[Counter[Axis]] = Counter()
         self._scheduler: Final = scheduler
@@ -123,7 +125,7 @@ class FlowControl:
     ) -> Decision | Held:
         """Commit to a decision if there is room and no one goes before; else have it wait."""
         held = self._held(request, quote, now)
-        self._estimate(held, decision)
+        held.endpoint_id, held.seconds, held.work = self._price(quote, decision)
         if room and self.line.is_next(held):
             self._scheduler.commit(request, quote, decision, now)
             self.line.charge(held)
@@ -176,11 +178,12 @@ class FlowControl:
         if not self.line.requests:
             self._rest()
 
-    def _learn(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+    def _learn(self, event: Event, now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         if isinstance(event, LoadReported):
             pod = self._fleet.pods.get(event.endpoint_id)
             if pod is not None:
                 self.rooms.reported(pod)
+                self._adapt(now)
         elif isinstance(event, EndpointRemoved):
             self.rooms.forget(event.endpoint_id)
             self.line.forget(event.endpoint_id)
@@ -194,6 +197,14 @@ class FlowControl:
         self._fleet.unsubscribe(_WATCH)
 
     # Room.
+
+    def _adapt(self, now: float) -> None:
+        """Adapt the share of memory to what waits and how long steps take."""
+        pods = self._fleet.pods.values()
+        steps = 0.0
+        if self.line.requests:
+            steps = sum([pod.steps_of_one for pod in pods]) / len(pods)
+        self.share.update(self.line.seconds / max(1, len(pods)), steps, now)
 
     def _lacks(self, quote: Quote, decision: Decision, now: float) -> Axis | None:
         """Return what the endpoints of a decision lack; None if they have room."""
@@ -216,16 +227,15 @@ class FlowControl:
         length = self._fleet.output_lengths.length(quote.response_kind, quote.output_limit)
         return length * len(quote.chains)
 
-    def _estimate(self, held: Held, decision: Decision) -> None:
-        """Record where a request would go, and what it costs there."""
+    def _price(self, quote: Quote, decision: Decision) -> tuple[EndpointId, float, float]:
+        """Return where a request would go, and the seconds of its prefill and of all its work."""
         pod, candidate = self._fleet.pods.get(decision.endpoint.id), decision.predicted_for
-        held.endpoint_id = (decision.prefill or decision.endpoint).id
+        name = (decision.prefill or decision.endpoint).id
         if pod is None or candidate is None:
-            return
-        length = self._response_tokens(held.quote)
-        held.seconds = candidate.prefill_seconds
-        decode = pod.pace.decode_seconds(1.0, held.quote.tokens + length / 2)
-        held.work = held.seconds + length * decode
+            return name, 0.0, 0.0
+        length = self._response_tokens(quote)
+        decode = length * pod.pace.decode_seconds(1.0, quote.tokens + length / 2)
+        return name, candidate.prefill_seconds, candidate.prefill_seconds + decode
 
     # What goes.
 
@@ -333,16 +343,14 @@ class FlowControl:
             decision = scheduler.decide(held.request, held.quote, now)
         except RequestError as error:
             if isinstance(error, NoEndpoints) and not self._fleet.endpoints and not anyway:
-                held.endpoint_id = _ANYWHERE
-                line.move(held)
+                line.move(held, _ANYWHERE, held.seconds)
                 return None
             line.remove(held)
             return error
+        name, seconds, held.work = self._price(held.quote, decision)
         if not anyway and self._lacks(held.quote, decision, now) is not None:
-            self._estimate(held, decision)
-            line.move(held)
+            line.move(held, name, seconds)
             return None
-        self._estimate(held, decision)
         line.remove(held)
         line.charge(held)
         scheduler.commit(held.request, held.quote, decision, now)

@@ -160,6 +160,8 @@ class Line:
         self._tickets = count(1)
         self.requests = 0
         self.bytes = 0
+        self.seconds = 0.0
+        """Seconds of prefill that wait."""
 
     def __len__(self) -> int:
         return self.requests
@@ -190,10 +192,13 @@ class Line:
         band.bytes += held.request.size
         self.requests += 1
         self.bytes += held.request.size
+        self.seconds += held.seconds
         self._put(band, held)
 
-    def move(self, held: Held) -> None:
-        """Have a request that waits do so at another `endpoint_id`, or with another cost."""
+    def move(self, held: Held, endpoint_id: EndpointId, seconds: float) -> None:
+        """Have a request that waits do so at another endpoint, or with another cost."""
+        self.seconds += seconds - held.seconds
+        held.endpoint_id, held.seconds = endpoint_id, seconds
         self._put(self._bands[held.request.priority], held)
 
     def _put(self, band: _Band, held: Held) -> None:
@@ -215,6 +220,7 @@ class Line:
         band.bytes -= held.request.size
         self.requests -= 1
         self.bytes -= held.request.size
+        self.seconds -= held.seconds
         return True
 
     def charge(self, held: Held) -> None:

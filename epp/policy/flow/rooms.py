@@ -19,6 +19,7 @@ from typing import Final
 
 from epp.model.endpoint import EndpointId
 from epp.model.pods.pod import Pod
+from epp.policy.flow.memory_share import MemoryShare
 
 _STALE_SECONDS: Final = 10.0
 """The age of a report that says nothing any more."""
@@ -37,10 +38,10 @@ class Axis(Enum):
 
 
 class Rooms:
-    """The room of each endpoint. `share` of its cache may be taken, 0 to 1."""
+    """The room of each endpoint; `share` is that of its cache which may be taken."""
 
-    def __init__(self, prefill_seconds: float, share: float) -> None:
-        self.share = share
+    def __init__(self, prefill_seconds: float, share: MemoryShare) -> None:
+        self.share: Final = share
         self._prefill_seconds: Final = prefill_seconds
         self._slots: dict[EndpointId, float] = {}
 
@@ -55,7 +56,7 @@ class Rooms:
         queued = ledger.queued_seconds(now) + ledger.external_waiting * seconds
         if queued >= self._prefill_seconds:
             return None if unaccounted(pod, now) else Axis.PREFILL
-        if self.used(pod) + tokens > self.share * pod.scheduler.capacity:
+        if self.used(pod) + tokens > self.share.value * pod.scheduler.capacity:
             return None if unaccounted(pod, now) else Axis.MEMORY
         slots = self._slots
         if slots and pod.running >= slots.get(pod.endpoint.id, inf):
@@ -73,7 +74,7 @@ class Rooms:
 
     def ratios(self, pod: Pod, now: float) -> Mapping[Axis, float]:
         """Return what is used of an endpoint's room on each axis that is known; 1 is full."""
-        memory = self.used(pod) / max(1.0, self.share * pod.scheduler.capacity)
+        memory = self.used(pod) / max(1.0, self.share.value * pod.scheduler.capacity)
         found = {
             Axis.PREFILL: pod.ledger.queued_seconds(now) / self._prefill_seconds,
             Axis.MEMORY: memory,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from epp.adapters.telemetry.series import Family, FamilyText, expose
-from epp.app.held_requests import HeldRequests
+from epp.app.flow.held_requests import HeldRequests
 from epp.model.fleet import Fleet
 from epp.policy.flow.flow_control import FlowControl
 from epp.policy.flow.rooms import Axis, unaccounted
@@ -80,4 +80,4 @@ def collect(
     yield from expose(USED, used)
     reasons = Counter(filter(None, (unaccounted(pod, now) for pod in pods)))
     yield from expose(UNACCOUNTED, [((reason,), times) for reason, times in reasons.items()])
-    yield from expose(SHARE, [((), rooms.share)])
+    yield from expose(SHARE, [((), rooms.share.value)])

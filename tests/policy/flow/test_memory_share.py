@@ -1,0 +1,59 @@
+"""The share of memory falls while decoding saturates, comes back, and does not swing."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.policy.flow.memory_share import MemoryShare
+
+
+def after(share, seconds, waiting, steps, start=0.0):
+    """Update the share once a second; return all its values."""
+    values = []
+    for second in range(int(seconds)):
+        share.update(waiting, steps, start + second)
+        values.append(share.value)
+    return values
+
+
+@pytest.mark.parametrize(
+    ("waiting", "steps", "value"),
+    [(0.0, 1.0, 0.7), (2.0, 30.0, 0.7), (10.0, 5.0, 0.7), (10.0, 30.0, 0.5)],
+    ids=["at rest", "a little waits", "steps are short", "saturated"],
+)
+def test_it_falls_only_if_much_waits_and_steps_are_long(waiting, steps, value):
+    share = MemoryShare(0.5, 0.7)
+    assert after(share, 60, waiting, steps)[-1] == pytest.approx(value)
+
+
+def test_it_comes_back():
+    share = MemoryShare(0.5, 0.7)
+    after(share, 60, 10.0, 30.0)
+    assert after(share, 120, 0.0, 1.0, start=60.0)[-1] == pytest.approx(0.7)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e4), st.floats(0, 1e3), st.floats(-1e6, 1e6)), max_size=60))
+def test_it_keeps_its_bounds_whatever_comes(updates):
+    share = MemoryShare(0.5, 0.7)
+    for waiting, steps, now in updates:
+        share.update(waiting, steps, now)
+        assert 0.5 <= share.value <= 0.7
+
+
+@pytest.mark.parametrize("load", [0.9, 1.0, 1.05, 1.2, 1.5])
+def test_in_a_fleet_that_it_controls_it_neither_swings_nor_sticks(load):
+    """In a fluid fleet a smaller share means shorter steps, and a little less that is served."""
+    share = MemoryShare(0.5, 0.7)
+    waiting, values, second = 0.0, [], 0
+    for second in range(1200):
+        busy = second < 300
+        served = 1.0 - 0.05 * (0.7 - share.value) / 0.2
+        waiting = max(0.0, waiting + (load if busy else 0.3) - served)
+        steps = 25.0 * share.value / 0.7 if waiting or (load > 0.95 and busy) else 5.0
+        share.update(waiting, steps, float(second))
+        values.append(share.value)
+    turns = sum(
+        (b - a) * (c - b) < 0 for a, b, c in zip(values, values[1:], values[2:], strict=False)
+    )
+    assert turns <= 4
+    assert values[-1] == pytest.approx(0.7)
