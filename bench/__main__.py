@@ -31,6 +31,7 @@ from bench.progress import Progress
 from bench.replay.benchmark import measure as measure_replay
 from bench.soak import measure as measure_soak
 from bench.trace import measure as measure_trace
+from bench.traces import measure as measure_traces
 from bench.validation.benchmark import measure as measure_validation
 from epp.adapters.extproc.transports import Transport
 from epp.errors import WarmpickError
@@ -87,6 +88,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
     "replay": (
         "a whole run of `epp replay`, and what recording and a shadow cost a request",
         measure_replay,
+    ),
+    "traces": (
+        "what a trace costs a request that is sampled, and one that is not",
+        measure_traces,
     ),
     "replay-validation": (
         "policies on real vLLM and in replay, side by side",

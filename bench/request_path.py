@@ -7,6 +7,7 @@ the model of the fleet, telemetry.
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
+from uuid import UUID
 
 import msgspec
 
@@ -59,10 +60,17 @@ class Messages(msgspec.Struct, frozen=True):
 class RequestPath:
     """A picker with so many `endpoints`, and a clock that goes on by itself.
 
-    `beside` returns what observes its requests, given its fleet and its clock.
+    `beside` returns what observes its requests, given its fleet and its clock. `exchanges` are
+    the settings of its exchanges.
     """
 
-    def __init__(self, endpoints: int, beside: Beside = lambda *_: ()) -> None:
+    def __init__(
+        self,
+        endpoints: int,
+        beside: Beside = lambda *_: (),
+        exchanges: ExchangeSettings | None = None,
+    ) -> None:
+        self._settings = exchanges or ExchangeSettings()
         settings = load(POLICIES[DEFAULT_POLICY])
         self._now = 1.0
         self._numbers = count()
@@ -96,7 +104,7 @@ class RequestPath:
     def exchange(self, messages: Messages) -> int:
         """Take a request from its headers to the end of its response; the bytes that went out."""
         self._now += _APART_S
-        exchange = Exchange(self._director, ExchangeSettings(), self._id(), self._now)
+        exchange = Exchange(self._director, self._settings, self._id(), self._now)
         groups = ((self._now, messages.request), (self._now + _ANSWER_S, messages.response))
         return sum(
             len(encode(reply))
@@ -126,7 +134,7 @@ class RequestPath:
         self._fleet.apply(Aborted(request.id), self._now)
 
     def _id(self) -> RequestId:
-        return RequestId(str(next(self._numbers)))
+        return RequestId(str(UUID(int=next(self._numbers), version=4)))
 
 
 def bodies(size: int) -> Iterator[bytes]:

@@ -142,9 +142,7 @@ DEPLOYMENTS = {
     ),
     "gateway chart, monitored": gateway(OFF, cluster_rules=CHART_REVIEWS),
     "gateway chart, metrics for all": gateway(OFF, "--metrics-endpoint-auth=false"),
-    "gateway chart, traced": gateway(
-        "--tracing=true", env=POD_ENV | TRACING, said=("--tracing", "OTEL_EXPORTER_OTLP_ENDPOINT")
-    ),
+    "gateway chart, traced": gateway("--tracing=true", env=POD_ENV | TRACING),
     "gateway chart, with flags": gateway(
         *("--enable-pprof=false", "--v=4", "--grpc-max-recv-msg-size=16MiB", OFF),
         *("--emit-endpoint-scores=true", "--refresh-metrics-interval=50ms"),

@@ -20,7 +20,7 @@ from epp.adapters.recording.recorder import Recorder
 from epp.adapters.recording.writer import RecordingSettings
 from epp.adapters.telemetry.logs import configure_logs
 from epp.app.observers import Observer
-from epp.app.shadow import Shadow
+from epp.app.observing.shadow import Shadow
 from epp.config.file import POLICIES, load
 from epp.model.fleet import Fleet
 

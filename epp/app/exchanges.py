@@ -26,6 +26,7 @@ def exchange_settings(  # noqa: PLR0913 (one for each flag)
     heed_subset: bool,
     keep_body: bool,
     most_wait: float,
+    begin_span: Callable[[RequestRecord], Headers] | None = None,
 ) -> ExchangeSettings:
     """Return the settings of a picker's exchanges.
 
@@ -46,6 +47,7 @@ def exchange_settings(  # noqa: PLR0913 (one for each flag)
         emit_scores=emit_scores,
         keep_body=keep_body,
         most_wait=most_wait,
+        begin_span=begin_span,
         apis=settings.parsers.apis,
         propagate_priority=settings.propagate_priority,
         reporters=tuple(each.report for each in scheduling.usage_reporters),

@@ -2,6 +2,7 @@
 
 import ssl
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -9,11 +10,15 @@ from epp.adapters.extproc.memory import memory_limit
 from epp.adapters.extproc.transports import Transport
 from epp.adapters.kube.kube_settings import KubeAccess
 from epp.adapters.recording.writer import RecordingSettings
+from epp.adapters.tracing.settings import TracingSettings
 from epp.app.discovery import Source
 from epp.config.file import Settings
 from epp.model.pods.outlier_settings import OUTLIERS
 from epp.policy.flow.settings import FlowSettings
 from epp.protocol.extproc.observation import AUTO, Observation
+
+if TYPE_CHECKING:  # see `reader_tls`
+    from epp.adapters.tls import ReaderTls
 
 _HELD_SHARE = 4
 """Unfinished requests may hold the memory divided by this."""
@@ -90,6 +95,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Failures in a row after which an endpoint is left out for a while; 0: never."""
     recording: RecordingSettings | None = None
     """Where traffic is recorded; None: nowhere."""
+    tracing: TracingSettings | None = None
+    """How requests are traced; None: they are not."""
     shadow: tuple[str, Settings] | None = None
     """The name and configuration that decide beside the live one; None: none."""
 
@@ -97,3 +104,24 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     def held_bytes(self) -> int:
         """What requests that have not ended may hold together."""
         return self.max_held_bytes or memory_limit() // _HELD_SHARE
+
+
+def reader_tls(options: ServeOptions) -> "ReaderTls | None":
+    """Return the TLS of the metrics port; None: it is plaintext. Raises `ConfigError`."""
+    if options.metrics_cert_path is None:
+        return None
+    from epp.adapters.tls import ReaderTls  # noqa: PLC0415 (slow, and plaintext needs none)
+
+    return ReaderTls(
+        options.metrics_cert_path,
+        options.metrics_client_ca,
+        options.tls_min_version,
+        options.tls_ciphers,
+    )
+
+
+def key_and_certificate(cert_path: Path | None) -> tuple[bytes, bytes]:
+    """Return the key and the certificate (PEM) to serve with."""
+    from epp.adapters.tls import certificate  # noqa: PLC0415 (as above)
+
+    return certificate(cert_path)

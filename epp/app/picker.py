@@ -5,8 +5,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -37,7 +35,10 @@ from epp.app.fleet_news import FleetNews
 from epp.app.flow import flow_metrics
 from epp.app.jobs import attempt, keep_running
 from epp.app.observers import Observer, Observers
-from epp.app.options import ServeOptions
+from epp.app.observing.recording import recording
+from epp.app.observing.shadow import Shadow
+from epp.app.observing.tracing import tracing_or_none
+from epp.app.options import ServeOptions, key_and_certificate, reader_tls
 from epp.app.plugin_timing import PluginTimes
 from epp.app.process import (
     EndpointMemory,
@@ -46,17 +47,12 @@ from epp.app.process import (
     interpreter_shared,
     stop_signals,
 )
-from epp.app.recording import recording
-from epp.app.shadow import Shadow
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
 from epp.policy.flow.flow_control import FlowControl
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.health import ServingStatus
-
-if TYPE_CHECKING:  # see `_pair`
-    from epp.adapters.tls import ReaderTls
 
 _log = structlog.get_logger(__name__)
 
@@ -94,6 +90,7 @@ class EndpointPicker:
         self._sources = DataSources(
             options.settings.data_layer, options.scrape_interval, self._apply, self._clock
         )
+        self._tracing = tracing_or_none(options.tracing, scheduling, self._clock)
         self._observers = observers = Observers(tuple(self._observing()))
         self._telemetry = Telemetry(self._metric_sources())
         scheduler = Scheduler(
@@ -133,7 +130,7 @@ class EndpointPicker:
         self._extproc = self._ext_proc_server()
         self._health_server = health_server(self._extproc.transport, self._health)
         self._reviewer = build_reviewer(options.metrics_access)
-        self._reader_tls = _reader_tls(options)
+        self._reader_tls = reader_tls(options)
         self._operators = OperatorServer(
             self._telemetry,
             lambda: self.ready,
@@ -154,6 +151,8 @@ class EndpointPicker:
         yield Observer(name="flow-control", collect=self._collect_flow)
         if options.recording:
             yield recording(Recorder(options.recording, self._clock), self._fleet)
+        if self._tracing is not None:
+            yield self._tracing.observer
         if options.shadow:
             yield Shadow(*options.shadow, self._fleet).observer
 
@@ -199,7 +198,7 @@ class EndpointPicker:
             ExtProcSettings(
                 address=options.bind_address,
                 port=options.grpc_port,
-                tls=_pair(options.cert_path) if options.secure else None,
+                tls=key_and_certificate(options.cert_path) if options.secure else None,
                 tls_min_version=options.tls_min_version,
                 tls_ciphers=options.tls_ciphers,
                 max_receive_bytes=options.max_receive_bytes or options.max_body_bytes + (1 << 20),
@@ -223,6 +222,7 @@ class EndpointPicker:
             heed_subset=options.heed_subset,
             keep_body=self._tokenizer is not None,
             most_wait=options.buffered_wait,
+            begin_span=self._tracing.begin if self._tracing else None,
         )
         return exchange_factory(self._director, settings, options.observation, chance)
 
@@ -267,12 +267,12 @@ class EndpointPicker:
         if self._kv_events is not None:
             yield "kv events", self._kv_events.run
         if self._options.secure and self._options.cert_path is not None:
-            from epp.adapters.tls import CertificateWatch  # noqa: PLC0415 (see `_pair`)
+            from epp.adapters.tls import CertificateWatch  # noqa: PLC0415 (see `reader_tls`)
 
             watch = CertificateWatch(self._options.cert_path, self._extproc.renew)
             yield "certificate", watch.run
         if self._reader_tls is not None:
-            from epp.adapters.tls import CertificateWatch  # noqa: PLC0415 (see `_pair`)
+            from epp.adapters.tls import CertificateWatch  # noqa: PLC0415 (see `reader_tls`)
 
             watch = CertificateWatch(self._reader_tls.path, self._reader_tls.renew)
             yield "metrics certificate", watch.run
@@ -343,27 +343,6 @@ class EndpointPicker:
         if self._tokenizer is not None:
             await attempt("tokenizer", self._tokenizer.close())
         _log.info("stopped")
-
-
-def _reader_tls(options: ServeOptions) -> "ReaderTls | None":
-    """Return the TLS of the metrics port; None: it is plaintext. Raises `ConfigError`."""
-    if options.metrics_cert_path is None:
-        return None
-    from epp.adapters.tls import ReaderTls  # noqa: PLC0415 (see `_pair`)
-
-    return ReaderTls(
-        options.metrics_cert_path,
-        options.metrics_client_ca,
-        options.tls_min_version,
-        options.tls_ciphers,
-    )
-
-
-def _pair(cert_path: Path | None) -> tuple[bytes, bytes]:
-    """Return the key and the certificate (PEM) to serve with."""
-    from epp.adapters.tls import certificate  # noqa: PLC0415 (slow, and plaintext needs none)
-
-    return certificate(cert_path)
 
 
 async def serve(pools: Sequence[ServeOptions]) -> None:

@@ -1,23 +1,25 @@
-"""The flags of what goes on beside the picks: `--record` and `--shadow`."""
+"""The flags of what goes on beside the picks: `--record`, `--shadow` and `--tracing`."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epp.cli.files import policy_file
-from epp.cli.types import size
+from epp.cli.types import add_boolean, size
 from epp.config.file import DEFAULT_POLICY, POLICIES, Settings, load
 from epp.errors import ConfigError
 
 if TYPE_CHECKING:  # its import takes long, and `epp --help` does not wait for it
     from epp.adapters.recording.writer import RecordingSettings
+    from epp.adapters.tracing.settings import TracingSettings
 
 _LEAST_RECORDING = 1 << 20
 
 
 def add_companions(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
-    group = parser.add_argument_group("recording and comparing")
+    group = parser.add_argument_group("recording, comparing and tracing")
     group.add_argument(
         "--record",
         type=Path,
@@ -39,6 +41,13 @@ def add_companions(parser: argparse.ArgumentParser) -> None:
         " live one; how often they agree, and what it would gain, is in /metrics and logged each"
         " minute",
     )
+    add_boolean(
+        group,
+        "--tracing",
+        default=False,
+        help="export OpenTelemetry spans of a tenth of the requests over OTLP, as the OTEL_"
+        " variables say (default: false)",
+    )
 
 
 def flags_of(arguments: argparse.Namespace) -> list[str]:
@@ -46,6 +55,7 @@ def flags_of(arguments: argparse.Namespace) -> list[str]:
     _check_size(arguments)
     shadow_of(arguments)
     flags = [f"--shadow={arguments.shadow}"] if arguments.shadow is not None else []
+    flags += ["--tracing"] if arguments.tracing else []
     if arguments.record is None:
         return flags
     record, most = arguments.record.absolute(), arguments.record_max_bytes
@@ -93,3 +103,14 @@ def shadow_of(arguments: argparse.Namespace) -> tuple[str, Settings] | None:
         return given, load(POLICIES[given])
     file = policy_file(given, POLICIES, "--shadow")
     return file.name, file.settings
+
+
+def tracing_of(
+    arguments: argparse.Namespace, environ: Mapping[str, str], pool: str
+) -> "TracingSettings | None":
+    """Return how requests are traced; None if they are not."""
+    if not arguments.tracing:
+        return None
+    from epp.adapters.tracing.settings import tracing_settings  # noqa: PLC0415 (see above)
+
+    return tracing_settings(environ, pool)

@@ -44,13 +44,6 @@ _LOG_LEVELS = ("debug", "info", "warn", "error", "dpanic", "panic", "fatal")
 
 FLAGS = (
     AcceptedFlag(
-        "--tracing",
-        boolean,
-        "without_effect",
-        "no OpenTelemetry spans are exported; --log-level=debug logs every request",
-        quiet=(False,),
-    ),
-    AcceptedFlag(
         "--enable-cert-reload",
         boolean,
         "mapped",
@@ -134,12 +127,13 @@ REMOVED: Mapping[str, tuple[str, str]] = {
 """Flags of old releases: the value with which they say what is done anyway, as KServe's templates
 up to 0.17 do; and why every other is refused."""
 
+_TRACING = "OTEL_"
 _PREDICTOR = "latency is predicted in this process: no training or prediction server is asked"
-_NO_SPANS = "no OpenTelemetry spans are exported"
+_NO_SPANS = "requests are traced where --tracing says so"
 _GO = "it sets up Go's runtime, which this program does not have"
 
 VARIABLES = {
-    "OTEL_": _NO_SPANS,
+    _TRACING: _NO_SPANS,
     "LATENCY_": _PREDICTOR,
     "TRAINING_SERVER_URL": _PREDICTOR,
     "PREDICTION_SERVER_URL": _PREDICTOR,
@@ -187,6 +181,8 @@ def notices(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Iterat
         if _value(arguments, name) is not None:
             yield Notice("flag.without_effect", name, "it names what is read without it")
     for known, why in VARIABLES.items():
+        if known == _TRACING and arguments.tracing:
+            continue
         names = [name for name in sorted(environ) if _is(name, known) and environ[name]]
         if names:
             yield Notice("environment.without_effect", ", ".join(names), why)

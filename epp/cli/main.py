@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import epp.app.process  # noqa: F401 (before anything that imports structlog)
 from epp import __version__, compiled
-from epp.cli.companion_flags import recording_of, shadow_of
+from epp.cli.companion_flags import recording_of, shadow_of, tracing_of
 from epp.cli.configuration import configured
 from epp.cli.files import read, read_text
 from epp.cli.go_arguments import GoArgumentParser, with_command
@@ -105,6 +105,7 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
         request_orca=arguments.request_orca,
         hash_secret=read(secret, "--hash-secret-file").strip()[:64] if secret else b"",
         recording=recording_of(arguments, pool.name, settings.base_model),
+        tracing=tracing_of(arguments, os.environ, pool.name),
         shadow=shadow_of(arguments),
     )
 

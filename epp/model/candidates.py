@@ -9,7 +9,7 @@ from operator import index as number_of
 from typing import Final, SupportsIndex, overload
 
 from epp.model.candidate import Candidate
-from epp.model.endpoint import CurrentLoad
+from epp.model.endpoint import CurrentLoad, Endpoint
 from epp.model.pods.current_load import LoadBooks
 from epp.model.pods.ledger import LedgerSnapshot
 from epp.model.pods.pods import EligiblePods
@@ -195,6 +195,18 @@ class Candidates(Sequence[Candidate]):
     def cached_tokens(self) -> list[int]:
         """Return how many of the prompt's tokens each endpoint's cache is predicted to serve."""
         return [estimate.cached for estimate in self._estimates]
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """Return the endpoints."""
+        return self._endpoints
+
+    def trust(self) -> Sequence[float]:
+        """Return how well recent predictions for each endpoint's cache held, from 0 to 1."""
+        return self._trust
+
+    def requests(self) -> Sequence[int]:
+        """Return how many requests were sent to each endpoint and not seen to end."""
+        return self._requests
 
     def cost_terms(self) -> CostTerms:
         """Return what the request costs at each endpoint."""

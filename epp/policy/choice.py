@@ -72,6 +72,7 @@ def _choose(
     context: PickContext,
     timer: PluginTimer | None,
 ) -> Decision:
+    considered = len(candidates)
     for each in profile.filters:
         if timer is None:
             candidates = each.filter(request, candidates)
@@ -111,6 +112,7 @@ def _choose(
         predicted_ttft=first.predicted_ttft,
         predicted_for=first,
         candidates=candidates,
+        considered=considered,
         scores=scores,
         totals=totals,
     )
@@ -158,7 +160,7 @@ def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
     the fleet's and so the same for all candidates.
     """
     alpha, decoding = _weights(candidates)
-    terms = _cost_terms(candidates)
+    terms = cost_terms_of(candidates)
     queued, class_prefill, decode = terms.queued_prefill, terms.class_prefill, terms.decode
     generation, crowding, slot = terms.generation, terms.crowding, terms.slot
     return [
@@ -172,7 +174,7 @@ def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
     ]
 
 
-def _cost_terms(candidates: Sequence[Candidate]) -> CostTerms:
+def cost_terms_of(candidates: Sequence[Candidate]) -> CostTerms:
     """Return the columns of what each candidate costs."""
     if type(candidates) is Candidates:
         return candidates.cost_terms()

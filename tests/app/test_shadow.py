@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from epp.app.observers import Observers
-from epp.app.shadow import Shadow
+from epp.app.observing.shadow import Shadow
 from epp.config.file import POLICIES, load
 from epp.model.events import Admitted, Finished, FirstToken
 from epp.model.request import RequestId, Usage

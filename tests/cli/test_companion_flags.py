@@ -1,10 +1,10 @@
-"""The flags `--record` and `--shadow`: what they mean, and what cannot be meant."""
+"""The flags `--record`, `--shadow` and `--tracing`: what they mean, what cannot be meant."""
 
 import argparse
 
 import pytest
 
-from epp.cli.companion_flags import add_companions, recording_of, shadow_of
+from epp.cli.companion_flags import add_companions, recording_of, shadow_of, tracing_of
 from epp.cli.main import main
 from epp.config.file import POLICIES
 from epp.errors import ConfigError
@@ -23,6 +23,14 @@ def parsed(*argv, **more):
 def test_nothing_is_recorded_or_compared_unless_it_is_wanted():
     assert recording_of(parsed(), "pool", "") is None
     assert shadow_of(parsed()) is None
+    assert tracing_of(parsed(), {"OTEL_TRACES_EXPORTER": "otlp"}, "pool") is None
+
+
+def test_traces_are_as_the_environment_says():
+    settings = tracing_of(parsed("--tracing"), {"OTEL_SERVICE_NAME": "mine"}, "pool")
+    assert settings is not None
+    assert (settings.service_name, settings.pool) == ("mine", "pool")
+    assert tracing_of(parsed("--tracing"), {"OTEL_SDK_DISABLED": "true"}, "pool") is None
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,10 @@ def test_a_variable_without_effect_is_said(name):
     assert said(**{given: ""}) == []
 
 
+def test_the_variables_of_traces_are_heeded_where_there_are_traces():
+    assert said("--tracing", OTEL_SERVICE_NAME="epp") == []
+
+
 def test_variables_of_one_reason_are_one_line():
     environ = {"OTEL_SERVICE_NAME": "epp", "OTEL_TRACES_SAMPLER": "x", "OTELLO": "y"}
     names = "OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER"

@@ -71,10 +71,14 @@ def test_a_configuration_may_name_the_endpoints_file():
 
 
 def test_recording_and_shadow_are_the_pickers():
-    found = options(URL, "--record=r", "--record-max-bytes=2Mi", "--shadow=linear").picker_flags
+    flags = ("--record=r", "--record-max-bytes=2Mi", "--shadow=linear", "--tracing")
+    found = options(URL, *flags).picker_flags
     wanted = {f"--record={Path('r').absolute()}", "--record-max-bytes=2097152", "--shadow=linear"}
     assert wanted <= set(found)
-    assert not any(flag.startswith(("--record", "--shadow")) for flag in options(URL).picker_flags)
+    assert "--tracing" in found
+    assert not any(
+        flag.startswith(("--record", "--shadow", "--tracing")) for flag in options(URL).picker_flags
+    )
 
 
 def test_the_key_stays_where_it_is():

@@ -9,7 +9,7 @@ flag can be set.
       "zap-encoder" "json"
       "grpc-health-port" (int $epp.grpcHealthPort)
       "metrics-endpoint-auth" (eq (include "warmpick.metricsAuth" .) "true") -}}
-{{- if .Values.fromLlmDRouter -}}
+{{- if or .Values.fromLlmDRouter $epp.tracing.enabled -}}
 {{- $_ := set $flags "tracing" $epp.tracing.enabled -}}
 {{- end -}}
 {{- /* Streams may take all of the grace period but what stopping takes, and preStop. */ -}}

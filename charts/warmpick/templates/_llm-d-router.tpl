@@ -189,9 +189,6 @@ What is taken and changes nothing here, and why: one a line. Of `router` only wh
 {{- $given := dict -}}
 {{- $tree := "inferenceExtension" -}}
 {{- if $router }}{{ $given = $router.given }}{{ $tree = "router" }}{{ end -}}
-{{- if $epp.tracing.enabled -}}
-{{- $lines = append $lines (printf "%s.tracing: this version exports no traces" $tree) -}}
-{{- end -}}
 {{- if $epp.latencyPredictor.enabled -}}
 {{- $lines = append $lines (printf "%s.latencyPredictor: latency is predicted in the picker's own process; no training\n  and prediction servers are installed, and their values, images and eppEnv mean nothing" $tree) -}}
 {{- end -}}

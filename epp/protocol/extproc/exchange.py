@@ -263,7 +263,7 @@ class Exchange:
         request = self._settings.resolve(self._request.read(self._subset))
         if self._request.hold(request):
             return []
-        self.record.request = request
+        self.record.request, self.record.read_at = request, now
         self._stage = PENDING
         decision = self._director.route(request, now)
         if isinstance(decision, PendingDecision):

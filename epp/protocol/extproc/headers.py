@@ -118,19 +118,20 @@ def _first(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
     return ""
 
 
-def request_mutation(
+def request_mutation(  # noqa: PLR0913 (each changes it)
     facts: RequestFacts,
     decision: Decision,
     request_id: RequestId,
     *,
     settings: ExchangeSettings,
     content_length: int | None,
+    more: Headers = (),
 ) -> Mutation:
     """Return the changes that send a request to its destination, as few as that takes.
 
     By the settings it asks for a load report in the response's headers, and has the scores of the
-    candidates. `content_length` is that of a body
-    that was changed, in bytes; None: it was not.
+    candidates. `content_length` is that of a body that was changed, in bytes; None: it was not.
+    `more` are set too.
     """
     # GIE proposal 004: the destination is a header, and metadata with the same value. Names are
     # in lower case (RFC 9113 §8.2): NGINX Gateway Fabric compares them as they are.
@@ -147,6 +148,8 @@ def request_mutation(
         headers.append(("endpoint-load-metrics-format", "JSON"))
     if decision.headers:
         headers += _in_both_spellings(decision.headers)
+    if more:
+        headers += more
     removed = facts.injected
     if removed:  # a gateway may remove after it has set
         names = {name for name, _ in headers}

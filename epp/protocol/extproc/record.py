@@ -8,6 +8,7 @@ from epp.model.decision import Decision
 from epp.model.endpoint import Target
 from epp.model.events import Aborted, Event, Failure, Finished, Unobserved
 from epp.model.request import InferenceRequest, RequestId, Usage
+from epp.protocol.trace_context import BegunSpan
 
 _CLIENT_ERROR: Final = 400
 """The first HTTP status of an error (RFC 9110 §15.5): nothing was computed."""
@@ -46,12 +47,14 @@ class RequestRecord:
         "id",
         "must_stay",
         "outcome",
+        "read_at",
         "received_at",
         "request",
         "request_bytes",
         "response_bytes",
         "response_chunks",
         "served",
+        "span",
         "status",
         "streaming",
         "usage",
@@ -66,6 +69,7 @@ class RequestRecord:
         decision: Decision | None = None,
         error: RequestError | None = None,
         outcome: Outcome | None = None,
+        read_at: float | None = None,
         decided_at: float | None = None,
         first_byte_at: float | None = None,
         finished_at: float | None = None,
@@ -78,6 +82,7 @@ class RequestRecord:
         usage: Usage | None = None,
         must_stay: MustStayReason | None = None,
         failure: Failure | None = None,
+        span: BegunSpan | None = None,
     ) -> None:
         self.id = id
         self.received_at = received_at
@@ -90,6 +95,8 @@ class RequestRecord:
         """Why the picker rejected it."""
         self.outcome = outcome
         """How it ended."""
+        self.read_at = read_at
+        """When all that it is decided by had come."""
         self.decided_at = decided_at
         """When it was decided on."""
         self.first_byte_at = first_byte_at
@@ -114,6 +121,8 @@ class RequestRecord:
         """Why the stream stayed open to the response's end although it was to be closed early."""
         self.failure = failure
         """How the endpoint failed the request."""
+        self.span = span
+        """The span that stands for it; None if its trace is not sampled."""
 
     @property
     def refused(self) -> bool:

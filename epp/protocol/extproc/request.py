@@ -232,12 +232,14 @@ class Request:
         if self._settings.propagate_priority:
             told = engine_priority(priority, decision.endpoint)
         edited, length = self._rewrite(target, told)
+        begin_span = self._settings.begin_span
         mutation = request_mutation(
             self._facts,
             decision,
             self._record.id,
             settings=self._settings,
             content_length=length,
+            more=() if begin_span is None else begin_span(self._record),
         )
         if not self._early and self.modes.request is not _DUPLEX:
             return self._pass_whole(mutation, edited=edited)

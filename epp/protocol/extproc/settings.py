@@ -46,6 +46,10 @@ class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds for which a decision may take where the proxy's `message_timeout` runs meanwhile.
 
     That is in every body mode but full duplex (Envoy 1.40)."""
+    begin_span: Callable[[RequestRecord], Headers] | None = None
+    """Begins the span of a request that was decided on; gives headers for the model server.
+
+    None: there are no traces."""
     end_early: bool = False
     """Close the stream once a streamed response has begun.
 

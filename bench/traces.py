@@ -1,0 +1,134 @@
+"""What a trace costs a request, on the thread that picks and on the one that exports.
+
+Exchanges of 2 KB chats among ten endpoints go through the picker without its sockets; what traces
+do with their records is timed over all of them at once, since it is shorter than a clock's reading.
+
+python -m bench traces
+"""
+
+import asyncio
+import gc
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, islice
+from statistics import median
+
+from msgspec.structs import replace
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+from bench.figures import Budget, Figure, Report
+from bench.options import Options
+from bench.progress import Progress
+from bench.request_path import Messages, RequestPath, bodies
+from epp.adapters.telemetry.logs import configure_logs
+from epp.adapters.tracing.exporting import SCOPE, SpanExport
+from epp.adapters.tracing.settings import TracingSettings
+from epp.adapters.tracing.spans import SpanWriter
+from epp.app.observers import Observer
+from epp.app.observing.tracing import Tracing
+from epp.config.file import DEFAULT_POLICY, POLICIES, load
+from epp.policy.explanations.ranking import measures
+from epp.protocol.extproc.codec import encode
+from epp.protocol.extproc.messages import HeadersReply, Mutation
+from epp.protocol.extproc.record import RequestRecord
+from epp.protocol.trace_context import TraceSampling, traceparent
+
+ENDPOINTS = 10
+SIZE = 2 << 10
+_EXCHANGES = 400
+_ROUNDS = {True: 9, False: 25}
+_BATCH = 100
+NOTES = (
+    "Of the thread that picks: a look at the headers, a header more to encode, the request's end.",
+    "Of the thread that exports: spans and their encoding as OTLP, without the network.",
+    "Without `--tracing` nothing of it runs.",
+)
+
+
+async def measure(progress: Progress, options: Options) -> Report:
+    """Measure what sampled and unsampled requests cost."""
+    configure_logs("error", "json")
+    progress.step("exchanges that are traced")
+    figures = await asyncio.to_thread(_figures, _ROUNDS[options.quick])
+    return Report(name="traces", figures=figures, notes=NOTES)
+
+
+def _figures(rounds: int) -> tuple[Figure, ...]:
+    kept: list[RequestRecord] = []
+    path = RequestPath(ENDPOINTS, lambda *_: (Observer(name="kept", ended=kept.append),))
+    source = bodies(SIZE)
+    runs: dict[str, list[float]] = {"sampled": [], "unsampled": [], "thread": []}
+    for turn in range(-1, rounds):
+        kept.clear()
+        for body in islice(source, _EXCHANGES):
+            path.exchange(Messages.about(body))
+        for name, found in _costs(kept):
+            if turn >= 0:
+                runs[name].append(found)
+    return (
+        _figure("span_us_sampled", "a sampled request, on the loop", runs["sampled"], 40),
+        _figure("span_us_unsampled", "an unsampled request", runs["unsampled"], 1),
+        _figure("span_thread_us", "a sampled request, on another thread", runs["thread"]),
+    )
+
+
+def _figure(key: str, says: str, runs: list[float], most: float | None = None) -> Figure:
+    budget = None if most is None else Budget(most=most)
+    return Figure(key=key, says=says, unit="µs", runs=tuple(runs), budget=budget)
+
+
+def _costs(records: Sequence[RequestRecord]) -> Iterator[tuple[str, float]]:
+    header = _header_us()
+    for name, ratio in (("unsampled", 0.0), ("sampled", 1.0)):
+        for record in records:
+            record.span = None
+        tracing = _tracing(ratio)
+        yield name, header + _each_us(records, tracing.begin) + _each_us(records, tracing.ended)
+    yield "thread", _thread_us(records)
+
+
+def _each_us(records: Sequence[RequestRecord], call: Callable[[RequestRecord], object]) -> float:
+    gc.collect()
+    started = time.perf_counter_ns()
+    for record in records:
+        call(record)
+    return (time.perf_counter_ns() - started) / len(records) / 1e3
+
+
+def _tracing(ratio: float) -> Tracing:
+    settings = TracingSettings(sampling=TraceSampling(ratio), queue=2 * _EXCHANGES)
+    chance = random.Random(1)
+    export = SpanExport(settings, time.monotonic, {}, {})
+    return Tracing(settings, export, time.monotonic, chance)
+
+
+def _header_us() -> float:
+    """Return what one header more takes to be encoded."""
+    plain = HeadersReply(response=False, mutation=Mutation(set_headers=(("a", "10.0.0.1:8000"),)))
+    sent = ("traceparent", traceparent(1 << 100, 1 << 60, 1))
+    more = replace(plain, mutation=Mutation(set_headers=(("a", "10.0.0.1:8000"), sent)))
+    times: dict[int, list[int]] = {0: [], 1: []}
+    for _ in range(2000):
+        for which, reply in enumerate((plain, more)):
+            started = time.perf_counter_ns()
+            encode(reply)
+            times[which].append(time.perf_counter_ns() - started)
+    return (median(times[1]) - median(times[0])) / 1e3
+
+
+def _thread_us(records: Sequence[RequestRecord]) -> float:
+    profiles = load(POLICIES[DEFAULT_POLICY]).scheduling.profiles
+    scope = InstrumentationScope(SCOPE, "0")
+    writer = SpanWriter(Resource({"service.name": "bench"}), scope, measures(profiles), {})
+    sampled = [each for each in records if each.span is not None]
+    started = time.thread_time_ns()
+    for begin in count(0, _BATCH):
+        batch = sampled[begin : begin + _BATCH]
+        if not batch:
+            break
+        spans = [span for record in batch for span in writer.spans(record, 0.0)]
+        encode_spans(spans).SerializeToString()
+    return (time.thread_time_ns() - started) / len(sampled) / 1e3

@@ -1,0 +1,341 @@
+"""The spans of one request, made from its record when it is over.
+
+Names of spans and of attributes are llm-d-router's, which are a contract there (its
+docs/telemetry.md); `warmpick.*` are our own. What is inside a decision is not timed piece by
+piece: those spans have the decision's own times. No attribute has text of prompts or responses.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.util.types import AttributeValue
+
+from epp.model.decision import Decision, Score
+from epp.model.request import DEFAULT_FAIRNESS_ID
+from epp.policy.choice import cost_terms_of, ttft_costs
+from epp.policy.explanations.ranking import TERMS, Columns, Measure, ranked
+from epp.protocol.extproc.record import RequestRecord
+from epp.protocol.trace_context import BegunSpan
+
+Attributes = dict[str, AttributeValue]
+
+_REQUEST_ID: Final = "x-request-id"
+_MOST_CHARACTERS: Final = 256
+"""Of a name or an id that a client chose."""
+_TOP: Final = 5
+"""How many candidates are in a span (llm-d-router)."""
+_NANO: Final = 1e9
+_MILLI: Final = 1e3
+_UNSET: Final = Status(StatusCode.UNSET)
+
+
+class SpanWriter:
+    """Makes the spans of requests.
+
+    `measures` says of each profile what it compares, `types` of each plug-in its type.
+    """
+
+    def __init__(
+        self,
+        resource: Resource,
+        scope: InstrumentationScope,
+        measures: Mapping[str, Measure],
+        types: Mapping[str, str],
+    ) -> None:
+        self._resource = resource
+        self._scope = scope
+        self._measures = measures
+        self._types = types
+
+    def spans(self, record: RequestRecord, since: float) -> list[ReadableSpan]:
+        """Return the spans of a request whose trace is sampled, its first one first.
+
+        `since` is the time of day, in seconds, at which the picker's clock was 0.
+        """
+        span = record.span
+        if span is None:
+            return []
+        tree = _Tree(self, record, span, since)
+        return [tree.root(), *tree.decision()]
+
+    def make(  # noqa: PLR0913 (what a span has)
+        self,
+        name: str,
+        context: SpanContext,
+        parent: SpanContext | None,
+        attributes: Attributes,
+        times: tuple[int, int],
+        *,
+        kind: SpanKind = SpanKind.INTERNAL,
+        status: Status = _UNSET,
+        events: Sequence[Event] = (),
+    ) -> ReadableSpan:
+        """Return a span."""
+        return ReadableSpan(
+            name,
+            context=context,
+            parent=parent,
+            resource=self._resource,
+            attributes=attributes,
+            events=events,
+            kind=kind,
+            status=status,
+            start_time=times[0],
+            end_time=times[1],
+            instrumentation_scope=self._scope,
+        )
+
+    def measure(self, profile: str) -> Measure:
+        """Return what a profile compares."""
+        return self._measures.get(profile, "other")
+
+    def type_of(self, plugin: str) -> str:
+        """Return the type of a plug-in."""
+        return self._types.get(plugin, plugin)
+
+
+class _Tree:
+    """The spans of one request."""
+
+    def __init__(
+        self, writer: SpanWriter, record: RequestRecord, span: BegunSpan, since: float
+    ) -> None:
+        self._writer = writer
+        self._record = record
+        self._since = since
+        self._flags = TraceFlags(span.flags)
+        self._trace_id = span.trace_id
+        self._next_id = span.span_id
+        self._root = self._context(span.span_id)
+        self._parent = None
+        if span.parent_id:
+            self._parent = SpanContext(span.trace_id, span.parent_id, True, self._flags)  # noqa: FBT003 (is_remote)
+        self._shared = _shared_attributes(record)
+        read = record.read_at if record.read_at is not None else record.received_at
+        decided = record.decided_at if record.decided_at is not None else span.at
+        self._orchestration_times = self._nano(read), self._nano(max(read, span.at))
+        self._profile_times = self._nano(decided), self._nano(max(decided, span.at))
+
+    def _context(self, span_id: int) -> SpanContext:
+        return SpanContext(self._trace_id, span_id, False, self._flags)  # noqa: FBT003 (is_remote)
+
+    def _child(self) -> SpanContext:
+        """Return the context of one more span; ids of one trace differ, which is all they need."""
+        self._next_id = (self._next_id + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF or 1
+        return self._context(self._next_id)
+
+    def _nano(self, moment: float) -> int:
+        return int((self._since + moment) * _NANO)
+
+    def root(self) -> ReadableSpan:
+        record = self._record
+        end = record.finished_at if record.finished_at is not None else record.received_at
+        events: list[Event] = []
+        if record.first_byte_at is not None:
+            events.append(Event("first_byte", {}, self._nano(record.first_byte_at)))
+        return self._writer.make(
+            "gateway.request",
+            self._root,
+            self._parent,
+            self._shared | _outcome_attributes(record),
+            (self._nano(record.received_at), self._nano(end)),
+            kind=SpanKind.SERVER,
+            status=_status(record),
+            events=events,
+        )
+
+    def decision(self) -> Iterator[ReadableSpan]:
+        record, request, decision = self._record, self._record.request, self._record.decision
+        if request is None:
+            return
+        context = self._child()
+        yield self._writer.make(
+            "gateway.request_orchestration",
+            context,
+            self._root,
+            self._shared
+            | {
+                "target_model": request.target_model[:_MOST_CHARACTERS],
+                "request_prio": request.priority,
+            },
+            self._orchestration_times,
+            kind=SpanKind.SERVER,
+            status=_status(record) if record.error is not None else _UNSET,
+        )
+        if decision is None:
+            return
+        if decision.disaggregation:
+            yield self._stages(context, decision)
+        for each in (*decision.stages, decision):
+            yield from self._profile(context, each)
+
+    def _stages(self, parent: SpanContext, decision: Decision) -> ReadableSpan:
+        """Return the span of the handler that ran profiles for stages."""
+        prefill = decision.prefill
+        attributes: Attributes = {
+            "llm_d.epp.profile_handler.decision": f"complete_{decision.disaggregation}",
+            "llm_d.epp.profile_handler.selected_profile": decision.profile,
+            "llm_d.epp.profile_handler.executed_profiles": 1 + len(decision.stages),
+            "llm_d.epp.pd.disaggregation_used": prefill is not None,
+            "llm_d.epp.encode.disaggregation_used": decision.disaggregation.startswith("encode"),
+        }
+        if prefill is not None:
+            attributes["llm_d.epp.pd.prefill_pod_address"] = prefill.address
+            attributes["llm_d.epp.pd.prefill_pod_port"] = str(prefill.port)
+        name = "pick_disagg_profile"
+        return self._internal(name, self._child(), parent, attributes)
+
+    def _profile(self, parent: SpanContext, decision: Decision) -> Iterator[ReadableSpan]:
+        context = self._child()
+        name: Attributes = {"llm_d.epp.scheduling.profile.name": decision.profile}
+        yield self._writer.make(
+            "run_scheduler_profile",
+            context,
+            parent,
+            name | _fairness(self._record),
+            self._profile_times,
+        )
+        passed = len(decision.candidates)
+        yield self._internal(
+            "filter_endpoints",
+            self._child(),
+            context,
+            {
+                "llm_d.epp.filter.candidate_endpoints": decision.considered,
+                "llm_d.epp.filter.filtered_endpoints": passed,
+            },
+        )
+        if decision.scores:
+            yield from self._scoring(context, decision, passed)
+        if passed:
+            top = _top(decision, self._writer.measure(decision.profile))
+            yield self._internal("pick_endpoints", self._child(), context, top)
+
+    def _scoring(
+        self, parent: SpanContext, decision: Decision, passed: int
+    ) -> Iterator[ReadableSpan]:
+        context = self._child()
+        yield self._internal(
+            "scoring",
+            context,
+            parent,
+            {
+                "llm_d.epp.scorer.count": len(decision.scores),
+                "llm_d.epp.scoring.candidate_endpoints": passed,
+            },
+        )
+        for score in decision.scores:
+            kind = self._writer.type_of(score.plugin)
+            attributes = _score_attributes(score, kind)
+            yield self._internal(f"llm_d.epp.scorer.{kind}", self._child(), context, attributes)
+
+    def _internal(
+        self, name: str, context: SpanContext, parent: SpanContext, attributes: Attributes
+    ) -> ReadableSpan:
+        attributes |= self._shared
+        return self._writer.make(name, context, parent, attributes, self._profile_times)
+
+
+def _fairness(record: RequestRecord) -> Attributes:
+    request = record.request
+    fairness = DEFAULT_FAIRNESS_ID if request is None else request.fairness_id
+    return {
+        "llm_d.epp.fairness.id": fairness[:_MOST_CHARACTERS],
+        "llm_d.epp.fairness.source": "default" if fairness == DEFAULT_FAIRNESS_ID else "header",
+    }
+
+
+def _shared_attributes(record: RequestRecord) -> Attributes:
+    """Return what is in nearly every span of a request."""
+    request = record.request
+    attributes = _fairness(record)
+    attributes["gen_ai.request.id"] = record.id
+    if request is not None:
+        attributes["gen_ai.request.id"] = request.headers.get(_REQUEST_ID, record.id)[
+            :_MOST_CHARACTERS
+        ]
+        if request.model:
+            attributes["gen_ai.request.model"] = request.model[:_MOST_CHARACTERS]
+    return attributes
+
+
+def _outcome_attributes(record: RequestRecord) -> Attributes:
+    """Return what is known of a request at its end."""
+    decision, usage, first = record.decision, record.usage, record.first_byte_at
+    attributes: Attributes = {"warmpick.request.id": record.id}
+    if record.outcome is not None:
+        attributes["warmpick.outcome"] = record.outcome.value
+    if record.status:
+        attributes["http.response.status_code"] = record.status
+    if record.error is not None:
+        attributes["error.type"] = record.error.reason
+    if decision is not None:
+        attributes |= _predicted_attributes(decision)
+    if first is not None and record.streaming:
+        attributes["warmpick.ttft_ms"] = _MILLI * (first - record.received_at)
+    if usage is not None:
+        attributes["gen_ai.usage.input_tokens"] = usage.prompt_tokens
+        attributes["gen_ai.usage.output_tokens"] = usage.completion_tokens
+        if usage.cached_tokens is not None:
+            attributes["warmpick.cached_tokens"] = usage.cached_tokens
+    return attributes
+
+
+def _predicted_attributes(decision: Decision) -> Attributes:
+    attributes: Attributes = {
+        "warmpick.endpoint": decision.endpoint.id,
+        "server.address": decision.endpoint.target,
+        "warmpick.prompt_tokens.estimated": decision.prompt_tokens,
+        "warmpick.cached_tokens.predicted": decision.predicted_cached_tokens,
+    }
+    if decision.predicted_ttft is not None:
+        attributes["warmpick.ttft.predicted_ms"] = _MILLI * decision.predicted_ttft
+    return attributes
+
+
+def _status(record: RequestRecord) -> Status:
+    if record.error is not None:
+        return Status(StatusCode.ERROR, record.error.reason)
+    if record.failure is not None:
+        return Status(StatusCode.ERROR, record.failure.name.lower())
+    return _UNSET
+
+
+def _score_attributes(score: Score, kind: str) -> Attributes:
+    values = [float(value) for value in score.values]
+    return {
+        "llm_d.epp.scorer.type": kind,
+        "llm_d.epp.scorer.name": score.plugin,
+        "llm_d.epp.scorer.weight": float(score.weight),
+        "llm_d.epp.scorer.candidate_endpoints": len(values),
+        "llm_d.epp.scorer.endpoints_scored": len(values),
+        "llm_d.epp.scorer.score.max": max(values),
+        "llm_d.epp.scorer.score.avg": sum(values) / len(values),
+    }
+
+
+def _top(decision: Decision, measure: Measure) -> Attributes:
+    """Return the best candidates, the one that was picked first, and what they cost.
+
+    The terms of the cost are those of the first two: it won by them.
+    """
+    costs = ttft_costs(decision.candidates)
+    columns = Columns(decision.candidates)
+    positions = ranked(decision, measure, _TOP, costs)
+    terms = cost_terms_of(decision.candidates)
+    attributes: Attributes = {
+        "llm_d.epp.picker.candidate_endpoints": len(decision.candidates),
+        "llm_d.epp.picker.top_endpoints": [columns.endpoints[at].id for at in positions],
+        "warmpick.picker.top_cached_tokens": [columns.cached_tokens[at] for at in positions],
+        "warmpick.picker.top_cost_ms": [_MILLI * costs[at] for at in positions],
+    }
+    if decision.scores:
+        attributes["llm_d.epp.picker.top_scores"] = [float(decision.totals[at]) for at in positions]
+    for name in TERMS:
+        column = getattr(terms, name)
+        attributes[f"warmpick.picker.{name}_ms"] = [_MILLI * column[at] for at in positions[:2]]
+    return attributes

@@ -1,0 +1,1 @@
+"""What observes requests: a recording, a shadow, spans of traces."""

@@ -1,0 +1,156 @@
+"""The tracing of requests as an observer of them: which are sampled, and what is sent on.
+
+A request is sampled when it is answered, so that the model server is told at once; its spans are
+made when it is over, from its record. One whose trace is not sampled costs the look at its
+headers, and those that say so to the model server.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
+from typing import Final
+
+import structlog
+
+from epp.adapters.telemetry.series import Family, FamilyText, expose
+from epp.adapters.tracing.exporting import SpanExport
+from epp.adapters.tracing.settings import TracingSettings
+from epp.app.observers import Observer
+from epp.errors import ConfigError
+from epp.policy.explanations.ranking import measures
+from epp.policy.profile import Scheduling
+from epp.protocol.extproc.record import RequestRecord
+from epp.protocol.extproc.settings import Headers
+from epp.protocol.trace_context import (
+    LOW_BITS,
+    SAMPLED,
+    TRACEPARENT,
+    BegunSpan,
+    ParentSpan,
+    parse,
+    traceparent,
+)
+
+_log = structlog.get_logger(__name__)
+
+TRACED: Final = Family(
+    name="warmpick_traced_requests_total",
+    help="Requests whose traces are sampled, by what became of their spans.",
+    kind="counter",
+    labels=("outcome",),
+)
+_EXTRA: Final = "pip install 'warmpick[otel]'"
+_TRACESTATE: Final = "tracestate"
+
+
+class Tracing:
+    """Traces requests, whose ids are UUIDs. `clock` returns seconds, `chance` is for ids.
+
+    `begin` gives the headers for the model server; `observer` is what observes the requests.
+    """
+
+    def __init__(
+        self,
+        settings: TracingSettings,
+        export: SpanExport,
+        clock: Callable[[], float],
+        chance: random.Random,
+    ) -> None:
+        self._settings = settings
+        self._export = export
+        self._clock = clock
+        self._chance = chance.random
+        self._draw = chance.getrandbits
+        self._ratio = settings.sampling.ratio
+        self._bound = settings.sampling.bound
+        self._parent_based = settings.sampling.parent_based
+
+    @property
+    def observer(self) -> Observer:
+        """What observes the requests."""
+        return Observer(
+            name="tracing",
+            ended=self.ended,
+            start=self._start,
+            collect=self._collect,
+            stop=self._stop,
+        )
+
+    def begin(self, record: RequestRecord) -> Headers:
+        """Begin the span of a request that was decided on; return headers for the model server.
+
+        Those of a client whose trace is not sampled pass on as they came.
+        """
+        headers: Mapping[str, str] = {} if record.request is None else record.request.headers
+        given = headers.get(TRACEPARENT)
+        parent = None if given is None else parse(given)
+        if parent is not None:
+            return self._begin_below(parent, record)
+        if self._chance() < self._ratio:
+            sent = self._begin_first(record)
+        else:
+            # The request's own id has 32 hexadecimal digits; those of a variant (RFC 9562 §4.1)
+            # keep it from what samplers of up to a half of all traces take.
+            digits = record.id.replace("-", "")
+            sent = (TRACEPARENT, f"00-{digits}-{digits[:16]}-00")
+        if _TRACESTATE in headers:
+            # Trace Context §4.3: what belongs to a trace that is not gone on with is not sent on.
+            return sent, (_TRACESTATE, "")
+        return (sent,)
+
+    def _begin_first(self, record: RequestRecord) -> tuple[str, str]:
+        """Begin the first span of a trace, whose id OpenTelemetry's samplers would take, too."""
+        draw, bound = self._draw, self._bound
+        low = draw(64) * bound >> 64
+        trace_id, span_id = draw(64) << 64 | low or 1, draw(64) or 1
+        record.span = BegunSpan(trace_id, span_id, 0, SAMPLED, self._clock())
+        return TRACEPARENT, traceparent(trace_id, span_id, SAMPLED)
+
+    def _begin_below(self, parent: ParentSpan, record: RequestRecord) -> Headers:
+        flags = parent.flags
+        if not self._parent_based:
+            sampled = SAMPLED if parent.trace_id & LOW_BITS < self._bound else 0
+            flags = flags & ~SAMPLED | sampled
+        elif not parent.sampled:
+            return ()
+        span_id = self._draw(64) or 1
+        if flags & SAMPLED:
+            span = BegunSpan(parent.trace_id, span_id, parent.span_id, flags, self._clock())
+            record.span = span
+        return ((TRACEPARENT, traceparent(parent.trace_id, span_id, flags)),)
+
+    def ended(self, record: RequestRecord) -> None:
+        """Take a request that is over; one that was rejected after it was read is sampled now."""
+        if record.span is None:
+            if record.decision is not None or record.request is None:
+                return
+            self.begin(record)
+            if record.span is None:
+                return
+        self._export.put(record)
+
+    def _start(self) -> None:
+        for warning in self._settings.warnings:
+            _log.warning("tracing.warning", warning=warning)
+        self._export.start()
+
+    def _collect(self) -> Iterator[FamilyText]:
+        counts = [((outcome,), times) for outcome, times in self._export.counts]
+        yield from expose(TRACED, counts)
+
+    async def _stop(self) -> None:
+        await asyncio.to_thread(self._export.stop)
+
+
+def tracing_or_none(
+    settings: TracingSettings | None, scheduling: Scheduling, clock: Callable[[], float]
+) -> Tracing | None:
+    """Return what traces requests; None if nothing does. Raises `ConfigError`."""
+    if settings is None:
+        return None
+    if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
+        raise ConfigError(f"OpenTelemetry is not installed: {_EXTRA}", "--tracing")
+    types = {name: kind for kind, name in scheduling.plugin_names.values()}
+    export = SpanExport(settings, clock, measures(scheduling.profiles), types)
+    return Tracing(settings, export, clock, random.Random())  # noqa: S311 (chance, not secrets)

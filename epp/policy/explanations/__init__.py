@@ -1,0 +1,1 @@
+"""Why decisions fell as they did; nothing here is run unless somebody asks."""
