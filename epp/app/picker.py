@@ -112,7 +112,7 @@ class EndpointPicker:
             ended=observers.ended,
             on_fault=faults,
             poll_now=self._sources.poll_now,
-            needs_end=self._fleet.needs_end if options.observation.auto else None,
+            needs_end=self._flow.needs_end if options.observation.auto else None,
             flow=self._flow,
         )
         self._fleet.subscribe(

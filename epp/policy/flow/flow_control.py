@@ -34,7 +34,7 @@ from epp.model.events import (
 from epp.model.fleet import Fleet
 from epp.model.listeners import Listener
 from epp.model.quote import Quote
-from epp.model.request import InferenceRequest
+from epp.model.request import InferenceRequest, RequestId
 from epp.policy.flow.line import Held, Line
 from epp.policy.flow.memory_share import MemoryShare
 from epp.policy.flow.rooms import Axis, Rooms
@@ -47,6 +47,8 @@ _TICK_SECONDS: Final = 0.01
 _TICK_PER_ENDPOINT: Final = 20e-6
 _MOST_TRIES: Final = 32
 """Decisions that one release makes in vain, at most."""
+_SCARCE_SECONDS: Final = 10.0
+"""For how long room is scarce after a request found none."""
 _RETRY_SECONDS: Final = 0.05
 """After how long a request that wants a full endpoint is decided on anew for one with room."""
 _ANYWHERE: Final = EndpointId("")
@@ -86,6 +88,7 @@ class FlowControl:
         self._fleet: Final = fleet
         self._agenda: list[tuple[float, int, Held]] = []  # when a request waits no longer
         self._numbers: Final = count()
+        self._scarce_at = -inf  # when a request last found no room
         self._roomy: set[EndpointId] = set()  # endpoints that had room when last looked at
         fleet.subscribe((LoadReported, EndpointRemoved), self._learn, "flow-control")
 
@@ -108,6 +111,7 @@ class FlowControl:
         axis = self._lacks(quote, decision, now) if quote.chains else None
         if axis is not None:
             self.would_wait[axis] += 1
+            self._scarce_at = now
         waits = self.settings.holds and bool(quote.chains) and request.most_wait > 0
         if waits and (axis is not None or self.line.requests):
             return self._compete(request, quote, decision, now, room=axis is None)
@@ -171,6 +175,14 @@ class FlowControl:
                 reason="line-full",
                 retry_after=1,
             )
+
+    def needs_end(self, request: RequestId, now: float) -> bool:
+        """Return whether a response that has begun is to be observed to its end.
+
+        All are while room is scarce, for room is only as true as the ends that are seen.
+        """
+        scarce = now - self._scarce_at < _SCARCE_SECONDS or self.line.requests > 0
+        return scarce or self._fleet.needs_end(request, now)
 
     def withdraw(self, held: Held) -> None:
         """Take a request out that waits: its client is gone."""

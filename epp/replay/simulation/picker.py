@@ -60,6 +60,7 @@ class SimulatedPicker:
         self._processors = scheduling.request_processors
         self._scheduler = Scheduler(self.fleet, scheduling, self.draw)
         self._flow = FlowControl(self._scheduler, self.fleet, policy.flow or _AT_ONCE)
+        self.needs_end = self._flow.needs_end
         self._waiting: dict[Held, Callable[[Outcome], None]] = {}
         self._woken = inf
 

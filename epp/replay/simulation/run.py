@@ -267,7 +267,7 @@ class Simulation:
         picker, request_id = visit.picker, visit.request_id
         picker.hear(FirstToken(request_id))
         if visit.left and self._plan.observation.auto:
-            visit.left = not picker.fleet.needs_end(request_id, self.now)
+            visit.left = not picker.needs_end(request_id, self.now)
         if visit.left and job.response_tokens > 1:
             picker.hear(Unobserved(request_id, begun=True))
 

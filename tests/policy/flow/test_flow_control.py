@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from epp.errors import NoEndpoints, Overloaded
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved
+from epp.model.request import RequestId
 from epp.policy.flow.rooms import Axis
 from epp.policy.flow.settings import BandLimits
 from tests.policy.flow.flow_rig import FlowRig
@@ -278,6 +279,20 @@ def test_an_empty_pool_that_stays_empty_refuses_with_503():
     rig.wait(30)
     assert rig.release() == []
     assert (rig.refused["1"].status, rig.refused["1"].reason) == (503, "no-endpoints")
+
+
+def test_all_answers_are_watched_while_room_is_scarce():
+    rig = FlowRig(pods=1)
+    unknown = RequestId("which the fleet needs no end of")
+    rig.come("first", LONG)
+    assert not rig.flow.needs_end(unknown, rig.now)
+    rig.come("next", 10)
+    assert rig.flow.needs_end(unknown, rig.now)
+    rig.begin("first")
+    assert rig.release() == ["next"]
+    assert rig.flow.needs_end(unknown, rig.now)
+    rig.wait(60)
+    assert not rig.flow.needs_end(unknown, rig.now)
 
 
 def test_off_only_counts(rig):
