@@ -91,6 +91,7 @@ class Simulation:
                 picker.tell(others, plan.exchange_seconds)
         self._interval = plan.policy.scrape_seconds or plan.scrape_seconds
         self._visits: dict[Job, Visit] = {}
+        self._undecided: dict[int, Visit] = {}
         self._prefills: set[Job] = set()  # those of them that only compute a prompt
         self._left = len(trace.calls)
         self._turns = _turns(trace.calls)
@@ -112,6 +113,8 @@ class Simulation:
         self.clock.run(lambda: not self._left or self._deadline)
         for job, visit in sorted(self._visits.items(), key=lambda each: each[1].number):
             self._settle(visit, CallStatus.UNFINISHED, job)
+        for visit in self._undecided.values():
+            self._settle(visit, CallStatus.UNFINISHED, None)
         self.outcomes.sort(key=lambda each: (each.at, each.call))
         return Played(
             policy=self._plan.policy.name,
@@ -201,11 +204,13 @@ class Simulation:
             self._over(visit, CallStatus.REFUSED, reason=_TOO_MUCH)
             return
         self._tokens_under_way += tokens
+        self._undecided[number] = visit
         picker.route(request_of(visit), partial(self._routed, visit))
 
     def _routed(self, visit: Visit, outcome: Outcome) -> None:
         """Send a call to where it was decided that it goes."""
         call, number, picker = visit.call, visit.number, visit.picker
+        del self._undecided[number]
         if isinstance(outcome, RequestError):
             self._tokens_under_way -= tokens_in(call.prompt)
             self._over(visit, CallStatus.REFUSED, reason=outcome.reason)
