@@ -2,10 +2,12 @@
 
 from collections import Counter
 from itertools import count, pairwise
+from typing import NamedTuple
 
 import msgspec
 
-from epp.model.kv_changes import BlocksRemoved, BlocksStored
+from epp.model.kv_changes import BlocksRemoved, BlocksStored, Change
+from epp.protocol.kvevents.batches import MAX_PAYLOAD_BYTES, UnreadableBatch, open_batch
 
 TOPIC = b"kv@pod-0@base"
 END = (2**64 - 1).to_bytes(8, "big")
@@ -45,6 +47,29 @@ CLEARED = {"type": "AllBlocksCleared"}
 def payload(*events, rank=0):
     """A batch; no two are equal, as each has its time."""
     return msgspec.msgpack.encode([float(next(_clock)), events, rank])
+
+
+class WholeBatch(NamedTuple):
+    """What a batch says, of all its parts; `parts` are the changes of each."""
+
+    changes: list[Change]
+    parts: list[list[Change]]
+    rank: int | None
+    unknown: int
+    malformed: int
+
+
+def read_batch(body, model="", most_bytes=MAX_PAYLOAD_BYTES):
+    """Read all parts of a batch; an `UnreadableBatch` if one of them cannot be."""
+    batch = open_batch(body, model, most_bytes)
+    if isinstance(batch, UnreadableBatch):
+        return batch
+    parts = []
+    while not batch.over:
+        parts.append(list(batch.next_part()))
+    if batch.problem:
+        return UnreadableBatch(batch.problem)
+    return WholeBatch(sum(parts, []), parts, batch.rank, batch.unknown, batch.malformed)
 
 
 def frames(number, body, topic=TOPIC):

@@ -6,21 +6,12 @@ from itertools import count
 
 import zmq
 import zmq.asyncio
-from hypothesis import given
-from hypothesis import strategies as st
-
-from epp.adapters.kvevents.change_parts import parts
 from epp.adapters.kvevents.inbox import Inbox
 from epp.adapters.kvevents.turns import EventTurns
-from epp.model.caches.block_pool.pool import BlockPool
-from epp.model.caches.kv_event_mirror import KvEventMirror
-from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, CacheChanged
-from epp.model.prompts.block_hasher import BlockHasher
+from epp.model.kv_changes import BlocksRemoved, BlocksStored, CacheChanged
 from tests.adapters.test_kvevents import followed
 from tests.kvpublisher import removed, stored
-from tests.strategies import SECRET
 
-BLOCK = 16
 TURN, UNIT = 4, 2**-17
 
 
@@ -134,55 +125,3 @@ async def test_batches_are_applied_in_parts():
 
 
 Blocks = BlocksStored | BlocksRemoved
-names = st.lists(st.integers(0, 30), min_size=1, max_size=20)
-
-
-def _stored(hashes, parent, size, *, content):
-    tokens = b"".join((each % 7).to_bytes(4, "little") * size for each in hashes)
-    return BlocksStored(
-        hashes=hashes,
-        parent=parent,
-        tokens=tokens,
-        size=size,
-        content=[b"image"] * len(hashes) if content else (),
-    )
-
-
-changes = st.lists(
-    st.one_of(
-        st.builds(
-            _stored,
-            st.lists(st.integers(0, 1_000), min_size=1, max_size=20, unique=True),
-            st.none() | st.integers(0, 30),
-            st.sampled_from((0, 4, BLOCK, 24)),
-            content=st.booleans(),
-        ),
-        st.builds(BlocksRemoved, names),
-        st.just(BlocksCleared()),
-    ),
-    max_size=8,
-)
-
-
-@given(changes, st.integers(1, 12))
-def test_parts_say_what_the_whole_says(given_changes, most):
-    found = list(parts(given_changes, most))
-    for part in found:
-        assert part
-        blocks = sum(1 if isinstance(each, BlocksCleared) else len(each.hashes) for each in part)
-        assert blocks <= most
-    whole, split = (_mirrored(each) for each in ([given_changes], found))
-    assert whole <= split if _unknown_parents(given_changes) else whole == split
-
-
-def _unknown_parents(given_changes):
-    return any(isinstance(each, BlocksStored) and each.parent is not None for each in given_changes)
-
-
-def _mirrored(groups):
-    mirror = KvEventMirror(BlockHasher(SECRET, BLOCK), "m")
-    pool = BlockPool(100_000, BLOCK)
-    for group in groups:
-        for change in group:
-            mirror.apply(change, pool)
-    return set(pool.hashes())

@@ -20,8 +20,7 @@ from epp.model.fleet import Fleet
 from epp.model.kv_changes import CacheChanged, CacheFeedUp
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import RequestId, Usage
-from epp.protocol.kvevents.batches import Batch as ReadBatch
-from epp.protocol.kvevents.batches import read_batch
+from tests.kvpublisher import WholeBatch, read_batch
 from tests.strategies import SECRET, endpoint, request
 
 BLOCK = 16
@@ -59,7 +58,7 @@ class SimulatedPod:
         if self.log is None:
             return ()
         batch = read_batch(msgspec.msgpack.encode(Batch(0.0, self.log.take())), "m")
-        assert isinstance(batch, ReadBatch)
+        assert isinstance(batch, WholeBatch)
         return batch.changes
 
 

@@ -22,12 +22,13 @@ from epp.protocol.bodies.usage_reader import usage_reader
 from epp.protocol.endpoints import parse_endpoints
 from epp.protocol.extproc.observation import Observation
 from epp.protocol.kube.watch import LineSplitter, StreamBroken
-from epp.protocol.kvevents.batches import rank_of, read_batch, time_of
+from epp.protocol.kvevents.batches import rank_of, time_of
 from epp.protocol.metrics.metric_specs import parse_spec
 from epp.protocol.metrics.metrics_reader import MetricsReader
 from epp.protocol.metrics.orca import parse_orca
 from epp.protocol.metrics.page import Page
 from epp.protocol.yaml import load_yaml
+from tests.kvpublisher import read_batch
 from tests.native.built import loaded
 from tests.protocol.growth import repeated, seconds, too_steep
 

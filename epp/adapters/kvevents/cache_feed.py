@@ -5,11 +5,10 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from epp.adapters.kvevents.change_parts import parts
 from epp.adapters.kvevents.publishers import SubscriptionSettings
 from epp.adapters.kvevents.turns import EventTurns
 from epp.model.endpoint import Endpoint
-from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp, Change
+from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
 from epp.protocol.kvevents.feed import Feed, FeedSettings
 from epp.protocol.kvevents.notices import (
     Anomaly,
@@ -55,21 +54,15 @@ class CacheFeed:
         self._apply = apply
         self._start_replay = start_replay
         self._warned: set[str] = set()
-        self._waiting: deque[list[Change] | StreamUp | StreamLost | Anomaly] = deque()
+        self._waiting: deque[CacheChanges | StreamUp | StreamLost | Anomaly] = deque()
 
     def handle(self, notices: Sequence[Notice]) -> None:
-        """Act on notices in order; of the changes of a cache, on the first part."""
-        changes: list[Change] = []
+        """Act on notices in order, up to the first changes of a cache and on these."""
         for notice in notices:
-            if isinstance(notice, CacheChanges):
-                changes += notice.changes
-                continue
             if isinstance(notice, ReplayRequest):  # what comes of it is said later
                 self._request_replay(notice.start)
-                continue
-            self._waiting += (*parts(changes), notice)
-            changes = []
-        self._waiting += parts(changes)
+            else:
+                self._waiting.append(notice)
         self._next_part()
 
     @property
@@ -78,7 +71,7 @@ class CacheFeed:
         return bool(self._waiting) or self.feed.behind
 
     async def catch_up(self, turns: EventTurns) -> None:
-        """Act on all that is left, of batches that waited for a replay too, a part in each turn."""
+        """Act on all that is left, of batches that waited for a replay too, in turns."""
         while self.behind:
             turns.done()
             await turns.take()
@@ -91,8 +84,8 @@ class CacheFeed:
         """Act on notices up to the first changes, and on these."""
         while self._waiting:
             first = self._waiting.popleft()
-            if isinstance(first, list):
-                self._apply(CacheChanged(self.endpoint.id, first))
+            if isinstance(first, CacheChanges):
+                self._apply(CacheChanged(self.endpoint.id, first.changes))
                 return
             self._handle_one(first)
 

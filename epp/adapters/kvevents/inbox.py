@@ -12,7 +12,7 @@ Context = zmq.Context[zmq.Socket[bytes]]
 
 _MOST_FRAMES = 8
 """Frames of a message that are kept; a publisher's has three, a replayed one four."""
-_LIVE_QUEUE = 100
+_LIVE_QUEUE = 8
 """Messages that a SUB socket queues (ZMQ_RCVHWM), of a megabyte at most.
 
 What has no room stays with the publisher, which queues it too (vLLM's: 100,000 messages).

@@ -1,6 +1,7 @@
 """One publisher's stream of KV event batches: finds gaps, asks for replays, reports changes.
 
-A state machine without sockets and without a clock: frames go in, notices come out. A publisher
+A state machine without sockets and without a clock: frames go in, notices come out, of a batch a
+part at a time. A publisher
 (vLLM 0.32 `vllm/distributed/kv_events.py` `ZmqEventPublisher`) numbers its batches from 0, sends
 each once to all subscribers (ZMQ PUB), and may have a second socket (ROUTER) that replays the
 latest ones from a given number on.
@@ -18,7 +19,7 @@ from math import inf
 import msgspec
 
 from epp.model.kv_changes import BlocksCleared, Cleared
-from epp.protocol.kvevents.batches import UnreadableBatch, read_batch, time_of
+from epp.protocol.kvevents.batches import Batch, UnreadableBatch, open_batch, time_of
 from epp.protocol.kvevents.notices import (
     Anomaly,
     CacheChanges,
@@ -79,6 +80,7 @@ class Feed:
         self._history = MessageHistory()
         self._backlog = Backlog(self._settings.most_waiting, self._settings.most_waiting_bytes)
         self._due: deque[PublishedMessage] = deque()  # queued batches that wait no longer
+        self._reading: Batch | None = None
 
     @property
     def queued(self) -> int:
@@ -87,8 +89,8 @@ class Feed:
 
     @property
     def behind(self) -> bool:
-        """Whether queued batches are to be accepted, by `catch_up`."""
-        return bool(self._due)
+        """Whether a batch is to be read on, or queued ones are to be accepted, by `catch_up`."""
+        return self._reading is not None or bool(self._due)
 
     # Input.
 
@@ -115,17 +117,17 @@ class Feed:
         return self._drain()
 
     def catch_up(self) -> list[Notice]:
-        """Accept the first of the batches that were queued during a replay, if one is left.
+        """Read the next part of a batch, or accept the first of those queued during a replay.
 
-        There may be thousands. `receive` and `replayed` first accept all that are left.
+        There may be thousands. Messages that come meanwhile are handled after all that is left.
         """
-        self._accept_due()
+        self._go_on()
         return self._drain()
 
     def receive(self, frames: Sequence[bytes]) -> list[Notice]:
         """Handle a message of the PUB socket."""
-        while self._due:
-            self._accept_due()
+        while self.behind:
+            self._go_on()
         message = self._message(frames)
         if message is not None:
             (self._queue if self._replaying else self._accept)(message)
@@ -133,8 +135,8 @@ class Feed:
 
     def replayed(self, frames: Sequence[bytes]) -> list[Notice]:
         """Handle a message of the replay socket; one with an empty payload ends the replay."""
-        while self._due:
-            self._accept_due()
+        while self.behind:
+            self._go_on()
         if not self._replaying:
             return self._drain()
         # vLLM `_service_replay`: batches come as (topic, number, payload) after an empty frame,
@@ -149,6 +151,8 @@ class Feed:
 
     def replay_failed(self) -> list[Notice]:
         """Handle a replay that sent nothing, or nothing more: go on with the batches that came."""
+        while self.behind:
+            self._go_on()
         if self._replaying:
             self._replaying = False
             self._attempts += 1
@@ -262,9 +266,14 @@ class Feed:
             self._report_up(complete=self._complete)
         self._due += self._backlog.drain()
 
+    def _go_on(self) -> None:
+        """Do the first of what is left, if anything is."""
+        if self._reading is not None:
+            self._read_part(self._reading)
+        elif self._due:
+            self._accept_due()
+
     def _accept_due(self) -> None:
-        if not self._due:
-            return
         message = self._due.popleft()
         if self._expected is None or message.sequence >= self._expected:
             self._accept_queued(message)
@@ -313,19 +322,35 @@ class Feed:
         model = message.model or self._settings.model
         if not model:
             self._warn("model", "neither the topic nor the settings name it")
-        batch = read_batch(message.payload, model)
+        batch = open_batch(message.payload, model)
         if isinstance(batch, UnreadableBatch):
             self._on_unreadable(batch.reason)
             return
-        self.counts.batches += 1
-        self._unreadable, self._latest_time = 0, batch.time
-        self._count(batch.unknown, batch.malformed)
+        self._latest_time = batch.time
         if batch.rank is not None and self._settings.rank not in {None, batch.rank}:
+            self._unreadable = 0
+            self.counts.batches += 1
             self._warn("rank", f"of rank {batch.rank}, not {self._settings.rank}")
             return
-        self._report_up(complete=self._complete or BlocksCleared() in batch.changes)
-        if batch.changes:
-            self._notices.append(CacheChanges(batch.changes))
+        self._reading = batch
+        self._read_part(batch)
+
+    def _read_part(self, batch: Batch) -> None:
+        """Report the next changes of the batch that is read."""
+        changes = batch.next_part()
+        if not self._unreadable or (batch.over and not batch.problem):
+            self._report_up(complete=self._complete or BlocksCleared() in changes)
+        if changes:
+            self._notices.append(CacheChanges(changes))
+        if not batch.over:
+            return
+        self._reading = None
+        self._count(batch.unknown, batch.malformed)
+        if batch.problem:
+            self._on_unreadable(batch.problem)
+        else:
+            self.counts.batches += 1
+            self._unreadable = 0
 
     def _count(self, unknown: int, malformed: int) -> None:
         self.counts.unknown += unknown

@@ -5,17 +5,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epp.model.caches.block_pool.pool import BlockPool
+from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, Medium
+from epp.model.prompts.block_hasher import BlockHasher
+from epp.protocol.kvevents.arrays import MOST_NUMBERS, NotAnArray, read_uint32s
 from epp.protocol.kvevents.batches import (
     MAX_BLOCKS,
     MAX_EVENTS,
-    Batch,
     UnreadableBatch,
     rank_of,
-    read_batch,
     time_of,
 )
-from tests.kvpublisher import CLEARED, payload, removed, stored
+from tests.kvpublisher import CLEARED, WholeBatch, payload, read_batch, removed, stored
+from tests.strategies import SECRET
 
 pack = msgspec.msgpack.encode
 
@@ -23,7 +26,7 @@ pack = msgspec.msgpack.encode
 def read(*events):
     """The changes of a batch in which nothing is odd."""
     batch = read_batch(payload(*events), "base")
-    assert isinstance(batch, Batch)
+    assert isinstance(batch, WholeBatch)
     assert (batch.unknown, batch.malformed) == (0, 0)
     return list(batch.changes)
 
@@ -158,7 +161,7 @@ def test_removed_and_cleared():
 def test_a_batch_without_a_rank_and_one_with_more_fields():
     for rank, batch in ((None, [1.5, []]), (None, [1, []]), (2, [1.5, [], 2, "tomorrow"])):
         read_out = read_batch(pack(batch))
-        assert isinstance(read_out, Batch)
+        assert isinstance(read_out, WholeBatch)
         assert read_out.rank == rank
         assert time_of(pack(batch)) == batch[0]
 
@@ -189,7 +192,7 @@ ODD = {
 @pytest.mark.parametrize(("odd", "counted"), ODD.values(), ids=ODD)
 def test_an_odd_event_is_counted_and_the_others_are_read(odd, counted):
     batch = read_batch(payload(removed(1), odd, removed(2)))
-    assert isinstance(batch, Batch)
+    assert isinstance(batch, WholeBatch)
     assert (batch.unknown, batch.malformed) == counted
     assert list(batch.changes) == [gone(n, group=0) for n in (1, 2)]
 
@@ -218,14 +221,14 @@ def test_a_payload_that_is_no_batch_is_unreadable(body):
 
 def test_a_batch_that_is_too_large():
     body = payload(stored(range(10)))
-    assert isinstance(read_batch(body, most_bytes=len(body)), Batch)
+    assert isinstance(read_batch(body, most_bytes=len(body)), WholeBatch)
     refused = read_batch(body, most_bytes=len(body) - 1)
     assert isinstance(refused, UnreadableBatch)
     assert str(len(body)) in refused.reason
 
 
 def test_a_batch_of_too_many_events_is_refused_before_they_are_read():
-    assert isinstance(read_batch(payload(*[{}] * MAX_EVENTS)), Batch)
+    assert isinstance(read_batch(payload(*[{}] * MAX_EVENTS)), WholeBatch)
     refused = read_batch(payload(*[{}] * (MAX_EVENTS + 1)))
     assert isinstance(refused, UnreadableBatch)
     assert str(MAX_EVENTS + 1) in refused.reason
@@ -233,7 +236,7 @@ def test_a_batch_of_too_many_events_is_refused_before_they_are_read():
 
 @given(st.binary(max_size=200))
 def test_no_bytes_raise(body):
-    assert isinstance(read_batch(body), Batch | UnreadableBatch)
+    assert isinstance(read_batch(body), WholeBatch | UnreadableBatch)
     assert time_of(body) is None or isinstance(time_of(body), float)
 
 
@@ -256,7 +259,7 @@ EVENTS = st.one_of(
 @given(st.lists(EVENTS, max_size=5))
 def test_no_event_raises_and_each_is_accounted_for(events):
     batch = read_batch(payload(*events))
-    assert isinstance(batch, Batch)
+    assert isinstance(batch, WholeBatch)
     assert len(batch.changes) + batch.unknown + batch.malformed == len(events)
 
 
@@ -287,7 +290,7 @@ UNREAD: dict[str, bytes] = {
 
 @pytest.mark.parametrize("data", UNREAD.values(), ids=UNREAD)
 def test_what_is_no_batch_is_said_and_never_raised(data):
-    assert isinstance(read_batch(data), Batch | UnreadableBatch)
+    assert isinstance(read_batch(data), WholeBatch | UnreadableBatch)
     assert time_of(data) is None or isinstance(time_of(data), float)
     assert rank_of(data) in (None, 0)
 
@@ -296,21 +299,21 @@ def test_what_is_no_batch_is_said_and_never_raised(data):
 def test_a_salt_that_is_no_text_is_malformed(salt):
     event = ["BlockStored", [1, 2], 9, TOKENS, 2, None, "GPU", {"cache_salt": salt}]
     batch = read_batch(payload(event))
-    assert isinstance(batch, Batch)
+    assert isinstance(batch, WholeBatch)
     assert (batch.changes, batch.malformed) == ([], 1)
 
 
 @pytest.mark.parametrize("group", [-1, 256, 1 << 62, 1.5, "0"])
 def test_a_group_that_no_model_has_is_malformed(group):
     batch = read_batch(payload(stored([1], group_idx=group), removed(1, group_idx=group)))
-    assert isinstance(batch, Batch)
+    assert isinstance(batch, WholeBatch)
     assert (batch.changes, batch.malformed) == ([], 2)
 
 
 def test_a_batch_names_no_more_blocks_than_a_step_stores():
     half = MAX_BLOCKS // 2
     events = (removed(*range(half)), stored(range(half), tokens=[0] * half, size=1))
-    assert isinstance(read_batch(payload(*events)), Batch)
+    assert isinstance(read_batch(payload(*events)), WholeBatch)
     assert isinstance(read_batch(payload(*events, removed(1))), UnreadableBatch)
 
 
@@ -340,5 +343,95 @@ def test_fields_of_any_kind_make_changes_that_can_be_hashed(name, fields, end):
 @given(st.sampled_from(list(stored([1]))), _values)
 def test_one_field_of_another_kind_is_read_or_malformed(field, value):
     batch = read_batch(payload(stored([1]) | {field: value}))
-    assert isinstance(batch, Batch)
+    assert isinstance(batch, WholeBatch)
     assert len(batch.changes) + batch.unknown + batch.malformed == 1
+
+
+_IDS = st.sampled_from([0, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1])
+
+
+@given(st.lists(_IDS, max_size=20), st.integers(1, 70_000), st.integers(1, 5_000))
+def test_numbers_are_read_in_parts_whatever_their_width(ids, length, count):
+    ids = (ids * length)[:length]
+    parts = list(read_uint32s(pack(ids), count))
+    assert b"".join(parts) == packed(*ids)
+    assert [len(part) for part in parts[:-1]] == [4 * count] * (len(parts) - 1)
+    assert 0 <= len(parts[-1] if parts else b"") <= 4 * count
+
+
+@pytest.mark.parametrize("odd", [-1, -200, 2**32, 1.5, "x", b"x", None, [1], {}])
+@pytest.mark.parametrize("at", [0, 40_000, 69_999])
+def test_an_item_that_is_no_token_id_is_found_wherever_it_stands(odd, at):
+    ids = [1] * 70_000
+    ids[at] = odd
+    with pytest.raises(NotAnArray):
+        list(read_uint32s(pack(ids), 128))
+
+
+NAMES_OF_BLOCKS = st.lists(st.integers(0, 30), min_size=1, max_size=20)
+LONG = st.one_of(
+    st.builds(
+        lambda hashes, parent, size, image: stored(
+            hashes,
+            parent,
+            [each % 7 for each in hashes for _ in range(size)],
+            size,
+            extra_keys=[[["image", 1]]] * len(hashes) if image else None,
+        ),
+        st.lists(st.integers(0, 1_000), min_size=1, max_size=20, unique=True),
+        st.none() | st.integers(0, 30),
+        st.sampled_from((0, 4, 16, 24)),
+        st.booleans(),
+    ),
+    st.builds(lambda names: removed(*names), NAMES_OF_BLOCKS),
+    st.just(CLEARED),
+)
+
+
+@given(st.lists(LONG, max_size=8), st.integers(1, 12))
+def test_parts_of_events_say_what_the_whole_says(events, most):
+    """The mirror of a cache is the same, however many blocks are said of at a time."""
+    whole = _mirrored(read(*events))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("epp.protocol.kvevents.events.MOST_BLOCKS", most)
+        patch.setattr("epp.protocol.kvevents.batches._MOST", most)
+        batch = read_batch(payload(*events), "base")
+    for part in batch.parts[:-1]:
+        assert most <= sum(map(_blocks, part)) < 2 * most
+    split = _mirrored(batch.changes)
+    unknown = any(each.get("parent_block_hash") is not None for each in events)
+    assert whole <= split if unknown else whole == split
+
+
+def _blocks(change):
+    return 1 if isinstance(change, BlocksCleared) else max(1, len(change.hashes))
+
+
+def _mirrored(changes):
+    mirror = KvEventMirror(BlockHasher(SECRET, 16), "m")
+    pool = BlockPool(100_000, 16)
+    for change in changes:
+        mirror.apply(change, pool)
+    return set(pool.hashes())
+
+
+def test_a_part_is_small_whatever_a_batch_says():
+    many = [{"type": "BlockRemoved", "block_hashes": [each]} for each in range(5_000)]
+    for events in (
+        [stored(range(12_000))],
+        many,
+        [stored([1], tokens=[0] * 30_000, size=30_000)] * 3,
+        [{}] * 5_000,
+        [CLEARED] * 1_000,
+    ):
+        batch = read_batch(payload(*events))
+        assert isinstance(batch, WholeBatch)
+        for part in batch.parts:
+            assert sum(map(_blocks, part)) < 256
+            assert sum(len(getattr(each, "tokens", b"")) for each in part) <= (4 << 15) + 128 * 256
+
+
+def test_a_block_of_more_tokens_than_any_engine_has_is_malformed():
+    batch = read_batch(payload(stored([1], tokens=[0] * (MOST_NUMBERS + 1), size=MOST_NUMBERS + 1)))
+    assert isinstance(batch, WholeBatch)
+    assert (batch.changes, batch.malformed) == ([], 1)

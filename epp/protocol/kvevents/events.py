@@ -1,0 +1,273 @@
+"""Decodes single KV events of vLLM and SGLang into changes of a cache.
+
+An event is a map with its name under `type` (vLLM from 0.28 on) or an array that starts with its
+name and may leave out what comes last (vLLM before, SGLang). Names, order and meaning of the
+fields: vLLM 0.32 `vllm/distributed/kv_events.py`, SGLang 0.5 `sglang/srt/disaggregation/kv_events.py`.
+Hashes are integers, signed (SGLang) or not (vLLM), or digests, whose last 8 bytes are the integer
+that vLLM would have sent.
+
+What one event says of many blocks is read as several changes, which together say the same.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
+
+from epp.model.kv_changes import (
+    BlocksCleared,
+    BlocksRemoved,
+    BlocksStored,
+    Change,
+    EngineHash,
+    Medium,
+)
+from epp.protocol.kvevents.arrays import MOST_NUMBERS, NotAnArray, array_head, read_uint32s
+
+MOST_BLOCKS = 128
+"""Blocks of one change."""
+
+_UINT64 = (1 << 64) - 1
+_FULL_KINDS = frozenset({None, "full_attention", "mla_attention", "sink_full_attention"})
+"""vLLM `KVCacheSpecKind` values whose hits need every block from the start; None if not sent."""
+
+_MAP_BYTES = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
+"""First bytes of a map (msgpack spec: fixmap, map 16, map 32)."""
+
+_MEDIA = {"gpu": Medium.GPU, "cpu": Medium.CPU, "cpu_pinned": Medium.CPU}
+
+Hash = int | bytes
+_Keys = Sequence[Any]
+_Group = Annotated[int, Meta(ge=0, le=255)] | None
+"""The index of a KV cache group; a model has no more of them than layers."""
+_NONE, _EMPTY = msgspec.Raw(b"\xc0"), msgspec.Raw(b"\x90")
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, NotAnArray)
+"""What decoding raises: of names that are not UTF-8, and of arrays in arrays, the second and third."""
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One event: how many blocks it names, and the changes that it says, read as they are taken.
+
+    Taking them may raise one of `UNREADABLE`: the rest of the event is unknown then.
+    """
+
+    blocks: int
+    changes: Iterator[Change]
+
+
+class _Stored(msgspec.Struct, gc=False):
+    """`BlockStored` as a map. Salts are in `extra_keys` (vLLM) or in `cache_salt` (SGLang)."""
+
+    block_hashes: msgspec.Raw
+    parent_block_hash: Hash | None = None
+    token_ids: msgspec.Raw = _EMPTY
+    block_size: int = 0
+    medium: str | None = None
+    lora_name: str | None = None
+    cache_salt: str | None = None
+    extra_keys: msgspec.Raw = _NONE
+    group_idx: _Group = None
+    kv_cache_spec_kind: str | None = None
+
+
+class _Salted(msgspec.Struct, gc=False):
+    cache_salt: str | None = None
+
+
+class _StoredArray(msgspec.Struct, array_like=True, gc=False):
+    """`BlockStored` as an array; after `medium` SGLang sends a map with a salt, or nothing."""
+
+    type: str
+    block_hashes: msgspec.Raw
+    parent_block_hash: Hash | None
+    token_ids: msgspec.Raw
+    block_size: int
+    lora_id: int | None = None
+    medium: str | None = None
+    lora_name: str | _Salted | None = None
+    extra_keys: msgspec.Raw = _NONE
+    group_idx: _Group = None
+    kv_cache_spec_kind: str | None = None
+
+
+class _Removed(msgspec.Struct, gc=False):
+    block_hashes: msgspec.Raw
+    medium: str | None = None
+    group_idx: _Group = None
+
+
+class _RemovedArray(msgspec.Struct, array_like=True, gc=False):
+    type: str
+    block_hashes: msgspec.Raw
+    medium: str | None = None
+    group_idx: _Group = None
+
+
+class _Named(msgspec.Struct):
+    type: str
+
+
+class _NamedArray(msgspec.Struct, array_like=True):
+    type: str
+
+
+def read_event(event: msgspec.Raw, model: str) -> Event | None:
+    """Decode one event; None for an unknown type. Raises one of `UNREADABLE`.
+
+    `model` is the model of events without a LoRA adapter.
+    """
+    forms = _MAPS if memoryview(event)[0] in _MAP_BYTES else _ARRAYS
+    reader = forms.readers.get(forms.name.decode(event).type)
+    return reader(event, model) if reader else None
+
+
+def _stored(event: msgspec.Raw, model: str) -> Event:
+    it = _STORED.decode(event)
+    return _stored_of(it, it.lora_name, it.cache_salt, model)
+
+
+def _stored_array(event: msgspec.Raw, model: str) -> Event:
+    it = _STORED_ARRAY.decode(event)
+    if isinstance(it.lora_name, _Salted):
+        return _stored_of(it, None, it.lora_name.cache_salt, model)
+    return _stored_of(it, it.lora_name, None, model)
+
+
+def _stored_of(
+    it: _Stored | _StoredArray, adapter: str | None, salt: str | None, model: str
+) -> Event:
+    count, _ = array_head(it.block_hashes)
+    length, _ = array_head(it.token_ids)
+    full = it.kv_cache_spec_kind in _FULL_KINDS
+    # vLLM: a group of sliding-window layers leaves out blocks outside of the window.
+    if full and length and length != count * it.block_size:
+        raise NotAnArray("the number of tokens is not that of the blocks")
+    if not 0 <= it.block_size <= MOST_NUMBERS:
+        raise NotAnArray(f"a block of {it.block_size} tokens")
+    parent = it.parent_block_hash
+    first = BlocksStored(
+        hashes=(),
+        parent=None if parent is None else _hash(parent),
+        tokens=b"",
+        size=it.block_size,
+        model=adapter or model,
+        salt=salt or "",
+        medium=_medium(it.medium),
+        group=it.group_idx,
+        full=full,
+    )
+    return Event(count, _stored_parts(it, first, adapter, tokens=full and length > 0))
+
+
+def _stored_parts(
+    it: _Stored | _StoredArray, first: BlocksStored, adapter: str | None, *, tokens: bool
+) -> Iterator[Change]:
+    """Yield the blocks that an engine stored, some at a time; each follows the one before it."""
+    hashes, keys = _HASHES.decode(it.block_hashes), _extra_keys(it)
+    most = max(1, min(MOST_BLOCKS, MOST_NUMBERS // max(1, first.size)))
+    packed = read_uint32s(it.token_ids, most * first.size) if tokens else iter(())
+    parent, salt = first.parent, first.salt
+    for start in range(0, max(1, len(hashes)), most):
+        some = _hashes(hashes[start : start + most])
+        salts, content = _extra(keys[start : start + most], adapter)
+        salt = salt or salts
+        yield replace(
+            first, hashes=some, parent=parent, tokens=next(packed, b""), salt=salt, content=content
+        )
+        parent = some[-1] if some else parent
+
+
+def _removed(event: msgspec.Raw, _: str) -> Event:
+    return _removed_of(_REMOVED.decode(event))
+
+
+def _removed_array(event: msgspec.Raw, _: str) -> Event:
+    return _removed_of(_REMOVED_ARRAY.decode(event))
+
+
+def _removed_of(it: _Removed | _RemovedArray) -> Event:
+    count, _ = array_head(it.block_hashes)
+    return Event(count, _removed_parts(it))
+
+
+def _removed_parts(it: _Removed | _RemovedArray) -> Iterator[Change]:
+    hashes, medium = _HASHES.decode(it.block_hashes), _medium(it.medium)
+    for start in range(0, max(1, len(hashes)), MOST_BLOCKS):
+        yield BlocksRemoved(_hashes(hashes[start : start + MOST_BLOCKS]), medium, it.group_idx)
+
+
+def _cleared(_: msgspec.Raw, __: str) -> Event:
+    return Event(0, iter((BlocksCleared(),)))
+
+
+def _hash(value: Hash) -> EngineHash:
+    # vLLM `v1/core/kv_cache_utils.py` `maybe_convert_block_hash`: an integer is the lower 64 bits.
+    if isinstance(value, bytes):
+        value = int.from_bytes(value[-8:], "big")
+    return EngineHash(value & _UINT64)
+
+
+def _hashes(values: list[Hash]) -> Sequence[EngineHash]:
+    return [_hash(value) for value in values]
+
+
+def _medium(name: str | None) -> Medium:
+    return Medium.GPU if name is None else _MEDIA.get(name.lower(), Medium.OTHER)
+
+
+def _extra_keys(it: _Stored | _StoredArray) -> Sequence[msgspec.Raw]:
+    """Return the extra keys of each block, not read yet; empty if no block has any."""
+    if it.extra_keys == _NONE:
+        return ()
+    length, start = array_head(it.extra_keys)
+    if not bytes(memoryview(it.extra_keys)[start:]).strip(b"\xc0\x90"):  # nothing but nil and empty arrays
+        return ()
+    if length != array_head(it.block_hashes)[0]:
+        raise NotAnArray("the number of extra keys is not that of the blocks")
+    return _RAWS.decode(it.extra_keys)
+
+
+def _extra(
+    keys: Sequence[msgspec.Raw], adapter: str | None
+) -> tuple[str, Sequence[bytes]]:
+    """Return the salt and the extra content of each block.
+
+    vLLM 0.32 `BlockStored.extra_keys`: per block the LoRA name, (medium, offset) pairs, the salt
+    (of the first block) and digests of embeddings, in this order and without tags.
+    """
+    salt, content, pack = "", [], msgspec.msgpack.encode
+    for block in keys:
+        others = list(_KEYS.decode(block) or ())
+        if adapter and others and others[0] == adapter:
+            del others[0]
+        texts = [key for key in others if isinstance(key, str)]
+        salt = salt or "".join(texts)
+        media = [key for key in others if not isinstance(key, str)]
+        content.append(pack(media) if media else b"")
+    return salt, content if any(content) else ()
+
+
+class _Forms(msgspec.Struct, frozen=True):
+    """Decoders of one wire form: of the event's type, and of the rest by type."""
+
+    name: msgspec.msgpack.Decoder[_Named] | msgspec.msgpack.Decoder[_NamedArray]
+    readers: dict[str, Callable[[msgspec.Raw, str], Event]]
+
+
+_HASHES = msgspec.msgpack.Decoder(list[Hash])
+_RAWS = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_KEYS = msgspec.msgpack.Decoder(_Keys | None)
+_STORED = msgspec.msgpack.Decoder(_Stored)
+_STORED_ARRAY = msgspec.msgpack.Decoder(_StoredArray)
+_REMOVED = msgspec.msgpack.Decoder(_Removed)
+_REMOVED_ARRAY = msgspec.msgpack.Decoder(_RemovedArray)
+_MAPS = _Forms(
+    msgspec.msgpack.Decoder(_Named),
+    {"BlockStored": _stored, "BlockRemoved": _removed, "AllBlocksCleared": _cleared},
+)
+_ARRAYS = _Forms(
+    msgspec.msgpack.Decoder(_NamedArray),
+    {"BlockStored": _stored_array, "BlockRemoved": _removed_array, "AllBlocksCleared": _cleared},
+)
