@@ -1,7 +1,7 @@
 """A publisher of KV events as vLLM has one, without sockets: its batches, its cache, its replay."""
 
 from collections import Counter
-from itertools import count, pairwise
+from itertools import chain, count, pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -69,7 +69,8 @@ def read_batch(body, model="", most_bytes=MAX_PAYLOAD_BYTES):
         parts.append(list(batch.next_part()))
     if batch.problem:
         return UnreadableBatch(batch.problem)
-    return WholeBatch(sum(parts, []), parts, batch.rank, batch.unknown, batch.malformed)
+    changes = [*chain.from_iterable(parts)]
+    return WholeBatch(changes, parts, batch.rank, batch.unknown, batch.malformed)
 
 
 def frames(number, body, topic=TOPIC):

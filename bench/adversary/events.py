@@ -48,6 +48,61 @@ def _removing(count: int) -> Iterator[bytes]:
     return iter([one] * 1_000)
 
 
+def _compact(count: int) -> Iterator[bytes]:
+    """Batches of as many events as are read, each as short as it can be."""
+    for start in range(0, 1 << 30, count):
+        names = range(start, start + count)
+        yield payload(*(["BlockStored", [each], None, [0] * 16, 16] for each in names))
+        yield payload(*(["BlockRemoved", [each]] for each in names))
+
+
+def _small_pages() -> Iterator[bytes]:
+    """Blocks of one token, each after the one before it."""
+    for start in range(0, 1 << 30, 30_000):
+        names = range(start, start + 30_000)
+        tokens = [start // 30_000 % 100] * len(names)
+        yield payload(["BlockStored", list(names), None, tokens, 1])
+
+
+def _long_blocks() -> Iterator[bytes]:
+    for start in range(0, 1 << 30, 7):
+        names = range(start, start + 7)
+        yield payload(
+            *(["BlockStored", [each], None, [each % 100] * 32_000, 32_000] for each in names)
+        )
+
+
+def _images() -> Iterator[bytes]:
+    for start in range(0, 1 << 30, 8_000):
+        names = range(start, start + 8_000)
+        yield payload(stored(names, extra_keys=[[["image", each]] for each in names]))
+
+
+def _one_shard() -> Iterator[bytes]:
+    """Names that a table of them would put side by side."""
+    for start in range(0, 1 << 40, 12_000 << 12):
+        yield payload(stored(range(start, start + (12_000 << 12), 1 << 12)))
+
+
+_FILLED = 30
+"""Batches of different blocks: 360,000 of each server."""
+
+
+def _filled(*then: bytes) -> Iterator[bytes]:
+    """As much as is known of a server, and then what ends all that."""
+    for start in range(0, 1 << 40, _FILLED * 12_000):
+        for first in range(start, start + _FILLED * 12_000, 12_000):
+            yield payload(stored(_blocks(12_000, first)))
+        yield from then
+
+
+def _gaps() -> Iterator[Message]:
+    """The same, and then a number is left out."""
+    for number, body in enumerate(_filled(b"")):
+        if body:
+            yield frames(number, body)
+
+
 def _of(*bodies: bytes) -> Iterator[bytes]:
     while True:
         yield from bodies
@@ -98,8 +153,8 @@ _BLOCK = 32
 def _same_content() -> Iterator[bytes]:
     """Blocks by many names that hold the same tokens, and all of them gone at once."""
     names = range(30_000)
-    for start in range(0, len(names), 6_000):
-        some = names[start : start + 6_000]
+    for start in range(0, len(names), 3_000):
+        some = names[start : start + 3_000]
         yield payload(*(stored([each], tokens=[0] * _BLOCK, size=_BLOCK) for each in some))
     yield payload(removed(*names))
     yield from _same_content()
@@ -117,7 +172,7 @@ def _groups() -> Iterator[bytes]:
 def _renamed() -> Iterator[bytes]:
     """Blocks of one token, and then others by their names."""
     for number in range(1_000_000):
-        names = range(200_000)
+        names = range(30_000)
         yield payload(stored(names, tokens=[number % 100] * len(names), size=1, extra_keys=None))
 
 
@@ -142,10 +197,18 @@ MESSAGES: dict[str, Callable[[], Iterator[Message]]] = {
     "too-large-events": lambda: _numbered(_large(20_000)),
     "too-many-events": lambda: _numbered(_many(20_000)),
     "many-small-batches": lambda: _numbered(_many(1)),
-    "many-removed": lambda: _numbered(_removing(200_000)),
+    "too-many-removed": lambda: _numbered(_removing(200_000)),
+    "compact": lambda: _numbered(_compact(20_000)),
+    "small-pages": lambda: _numbered(_small_pages()),
+    "long-blocks": lambda: _numbered(_long_blocks()),
+    "images": lambda: _numbered(_images()),
+    "one-shard": lambda: _numbered(_one_shard()),
+    "filled-cleared": lambda: _numbered(_filled(payload(["AllBlocksCleared"]))),
+    "filled-lost": lambda: _numbered(_filled(b"\xc1", b"\xc1", b"\xc1")),
+    "filled-gap": _gaps,
     "one-message-of-60mb": lambda: _numbered(_of(b"\x93\x00\xc6\x03\x93\x87\x00" + bytes(60 * MB))),
     "empty-events": lambda: _numbered(_of(payload(*[{}] * 200_000))),
-    "cleared": lambda: _numbered(_of(payload(*[{"type": "AllBlocksCleared"}] * 100_000))),
+    "cleared": lambda: _numbered(_of(payload(*[["AllBlocksCleared"]] * 32_000))),
     "jumping": _jumping,
     "backwards": _backwards,
     "topics": _topics,

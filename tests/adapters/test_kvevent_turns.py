@@ -6,6 +6,7 @@ from itertools import count
 
 import zmq
 import zmq.asyncio
+
 from epp.adapters.kvevents.inbox import Inbox
 from epp.adapters.kvevents.turns import EventTurns
 from epp.model.kv_changes import BlocksRemoved, BlocksStored, CacheChanged

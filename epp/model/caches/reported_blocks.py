@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from epp.model.caches.contract import CacheModel, Tier
+from epp.model.caches.shards import SHARDS
 from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
+
+_MASK: Final = SHARDS - 1
 
 
 class ReportedBlocks:
@@ -30,7 +33,7 @@ class ReportedBlocks:
         self.cache: Final = cache
         self.aside: dict[BlockHash, None] = {}
         self.changing = False
-        self._held: set[BlockHash] = set()
+        self._held: Final[list[set[BlockHash]]] = [set() for _ in range(SHARDS)]
         self._room = 0  # tokens that the engine has yet to store until nothing comes to stand aside
         self._came: list[BlockHash] = []
         self._gone: list[BlockHash] = []
@@ -48,12 +51,14 @@ class ReportedBlocks:
     # Reports of the engine.
 
     def hashes(self) -> Sequence[BlockHash]:
-        """Return all blocks that the cache holds, or the engine is known to."""
-        return list({*self.cache.hashes(), *self._held})
+        """Return all blocks that the cache holds, and all that the engine is known to."""
+        aside = [each for shard in self._held for each in shard]
+        return [*self.cache.hashes(), *aside]
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
         """Take in that the engine holds consecutive blocks of one chain, of `sizes` tokens."""
-        self._held.update(hashes)
+        for each in hashes:
+            self._held[each & _MASK].add(each)
         if self._room <= 0:
             self.cache.store(hashes, sizes)
             return
@@ -67,7 +72,8 @@ class ReportedBlocks:
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
         """Take in that the engine evicted blocks."""
-        self._held.difference_update(hashes)
+        for each in hashes:
+            self._held[each & _MASK].discard(each)
         self._drop([each for each in hashes if each in self.aside])
         self.cache.discard(hashes)
 
@@ -89,7 +95,7 @@ class ReportedBlocks:
         aside, came, gone = self.aside, self._came, self._gone
         for block_hash in stored:
             aside.pop(block_hash, None)
-        kept = [each for each in evicted if each in self._held] if self._room > 0 else []
+        kept = [each for each in evicted if self._holds(each)] if self._room > 0 else []
         aside.update(dict.fromkeys(kept))
         self._came, self._gone = [], []
         self.changing = self._room > 0 or bool(aside)
@@ -99,8 +105,12 @@ class ReportedBlocks:
     def clear(self) -> None:
         """Let nothing stand aside: what the engine holds is known no more."""
         self._room = 0
-        self._held.clear()
+        for shard in self._held:
+            shard.clear()
         self._drop(list(self.aside))
+
+    def _holds(self, block_hash: BlockHash) -> bool:
+        return block_hash in self._held[block_hash & _MASK]
 
     def _drop(self, hashes: Sequence[BlockHash]) -> None:
         for block_hash in hashes:
@@ -112,6 +122,6 @@ class ReportedBlocks:
     def check_invariants(self) -> None:
         """Assert that the engine holds what stands aside, and the cache does not."""
         check(
-            aside_is_held=self._held.issuperset(self.aside),
+            aside_is_held=all(map(self._holds, self.aside)),
             aside_is_not_cached=self.aside.keys().isdisjoint(self.cache.hashes()),
         )

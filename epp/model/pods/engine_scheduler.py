@@ -6,7 +6,7 @@ scheduled last, which waits again before all others.
 """
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -45,6 +45,7 @@ class EngineScheduler:
         self.reported: ReportedBlocks | None = None
         self.capacity = self.held = 0.0
         self.slot: Slot = index.open()
+        self._forgotten: KvEventMirror | None = None  # whose memory is being given back
         self._index = index
         self._ledger = ledger
         self._present = True
@@ -75,9 +76,12 @@ class EngineScheduler:
 
     # The cache.
 
-    def detach(self) -> None:
-        """Remove the endpoint from the index; requests in flight change nothing any more."""
-        self._index.close(self.slot, self._found())
+    def detach(self, mirrored: Iterable[BlockHash]) -> None:
+        """Remove the endpoint from the index; requests in flight change nothing any more.
+
+        `mirrored` are what KV events said, which is gone once it was read.
+        """
+        self._index.close(self.slot, chain(self._found(), mirrored))
         self._present = False
         self._clear()
 
@@ -145,8 +149,20 @@ class EngineScheduler:
         mirror.apply(change, self.cache if self.reported is None else self.reported)
         self._update_index()
 
-    def end_reports(self) -> None:
+    def purge(self, mirror: KvEventMirror | None) -> None:
+        """Go on with what KV events have left to do, and those before that came no more."""
+        for each in (mirror, self._forgotten):
+            if each is not None and each.is_leaving:
+                each.purge(self.cache if self.reported is None else self.reported)
+                self._update_index()
+        if self._forgotten is not None and not self._forgotten.is_leaving:
+            self._forgotten = None
+
+    def end_reports(self, mirror: KvEventMirror | None) -> None:
         """Leave the cache as it is: KV events come no more."""
+        if mirror is not None:
+            mirror.forget()
+            self._forgotten = mirror
         if self.reported is not None:
             self.reported.clear()
             self._update_index()

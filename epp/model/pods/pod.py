@@ -275,7 +275,8 @@ class Pod:
         """Remove the endpoint from the index; its requests change nothing any more."""
         self.home.clear()
         self.pace.join(PaceClass())
-        self.scheduler.detach()
+        self.scheduler.detach(() if self.mirror is None else self.mirror.drain())
+        self.mirror = None
 
     def restart(self) -> None:
         """Start over with an empty cache, as the engine did."""
@@ -288,6 +289,7 @@ class Pod:
 
     def report(self, load: Load) -> None:
         """Take in a scrape: the cache's spec, restarts, reachability."""
+        self.scheduler.purge(self.mirror)
         self.load = load if not self._attributes else self._with_attributes(load)
         self._broken, self.reachable = 0, True
         self._count_external()
@@ -350,14 +352,16 @@ class Pod:
         if self.mirror is None:
             self.mirror = KvEventMirror(self._hasher, "")
             self.scheduler.begin_reports()
+        self.scheduler.purge(self.mirror)
+        self.mirror.room = self.scheduler.spec.capacity + self.scheduler.spec.offload
         for change in changes:
             if isinstance(change, BlocksCleared) and change.reason is Cleared.RESTART:
                 self._reset()
             self.scheduler.apply_change(self.mirror, change)
 
     def _end_reports(self) -> None:
+        self.scheduler.end_reports(self.mirror)
         self.mirror = None
-        self.scheduler.end_reports()
 
     def _count_external(self) -> None:
         """Count others' requests, by a report and the ledger of the same moment."""

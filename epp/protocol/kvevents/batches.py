@@ -27,6 +27,8 @@ _MOST = 128
 """Events, and blocks in them, after which a part is over: a millisecond or less."""
 _BLOCK_BYTES = 256
 """Bytes of token ids that count as a block."""
+_CLEAR = 32
+"""Blocks that a clear counts as."""
 
 
 class UnreadableBatch(msgspec.Struct, frozen=True):
@@ -99,12 +101,11 @@ class Batch:
 
 
 def _size(change: Change | None) -> int:
-    match change:
-        case BlocksStored():
-            return max(1, len(change.hashes), len(change.tokens) // _BLOCK_BYTES)
-        case BlocksRemoved():
-            return max(1, len(change.hashes))
-    return 1
+    if isinstance(change, BlocksStored):
+        return max(1, len(change.hashes), len(change.tokens) // _BLOCK_BYTES)
+    if isinstance(change, BlocksRemoved):
+        return max(1, len(change.hashes))
+    return 1 if change is None else _CLEAR
 
 
 def open_batch(

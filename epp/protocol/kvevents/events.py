@@ -2,7 +2,8 @@
 
 An event is a map with its name under `type` (vLLM from 0.28 on) or an array that starts with its
 name and may leave out what comes last (vLLM before, SGLang). Names, order and meaning of the
-fields: vLLM 0.32 `vllm/distributed/kv_events.py`, SGLang 0.5 `sglang/srt/disaggregation/kv_events.py`.
+fields: vLLM 0.32 `vllm/distributed/kv_events.py`, SGLang 0.5
+`sglang/srt/disaggregation/kv_events.py`.
 Hashes are integers, signed (SGLang) or not (vLLM), or digests, whose last 8 bytes are the integer
 that vLLM would have sent.
 
@@ -44,7 +45,7 @@ _Group = Annotated[int, Meta(ge=0, le=255)] | None
 """The index of a KV cache group; a model has no more of them than layers."""
 _NONE, _EMPTY = msgspec.Raw(b"\xc0"), msgspec.Raw(b"\x90")
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, NotAnArray)
-"""What decoding raises: of names that are not UTF-8, and of arrays in arrays, the second and third."""
+"""What decoding raises: the second of names that are not UTF-8, the third of arrays in arrays."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -222,16 +223,16 @@ def _extra_keys(it: _Stored | _StoredArray) -> Sequence[msgspec.Raw]:
     if it.extra_keys == _NONE:
         return ()
     length, start = array_head(it.extra_keys)
-    if not bytes(memoryview(it.extra_keys)[start:]).strip(b"\xc0\x90"):  # nothing but nil and empty arrays
+    if not bytes(memoryview(it.extra_keys)[start:]).strip(
+        b"\xc0\x90"
+    ):  # nothing but nil and empty arrays
         return ()
     if length != array_head(it.block_hashes)[0]:
         raise NotAnArray("the number of extra keys is not that of the blocks")
     return _RAWS.decode(it.extra_keys)
 
 
-def _extra(
-    keys: Sequence[msgspec.Raw], adapter: str | None
-) -> tuple[str, Sequence[bytes]]:
+def _extra(keys: Sequence[msgspec.Raw], adapter: str | None) -> tuple[str, Sequence[bytes]]:
     """Return the salt and the extra content of each block.
 
     vLLM 0.32 `BlockStored.extra_keys`: per block the LoRA name, (medium, offset) pairs, the salt

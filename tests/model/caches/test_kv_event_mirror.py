@@ -3,13 +3,14 @@
 import tracemalloc
 from array import array
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.model.caches.block_pool.pool import BlockPool
-from epp.model.caches.kv_event_mirror import KvEventMirror
+from epp.model.caches.kv_event_mirror import MOST_BLOCKS, KvEventMirror
 from epp.model.caches.offload import OffloadedCache
 from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, Cleared, Medium
 from epp.model.prompts.block_hasher import BlockHasher
@@ -343,3 +344,111 @@ def test_groups_beyond_those_of_any_model_are_not_followed():
     followed.apply(*(removed(name, group=name) for name in range(1_000)))
     assert len(followed.mirror) == 0
     assert followed.cached(PROMPT) == 0
+
+
+MANY = 20_000
+
+
+def many(first=0, count=MANY):
+    """So many blocks that what clears them takes steps."""
+    return stored(range(first, first + count), [0] * count * BLOCK)
+
+
+def spacious(*changes):
+    return Followed(*changes, cache=BlockPool(1 << 20, BLOCK))
+
+
+def left(followed):
+    return len(followed.pool.hashes())
+
+
+def purged(followed):
+    """Take all out that leaves; how many were left before each step."""
+    steps = [left(followed)]
+    while followed.mirror.is_leaving:
+        followed.mirror.purge(followed.pool)
+        steps.append(left(followed))
+    return steps
+
+
+@pytest.mark.parametrize("reason", list(Cleared))
+def test_what_is_cleared_leaves_a_part_at_a_time(reason):
+    followed = spacious(many(), BlocksCleared(reason))
+    assert len(followed.mirror) == 0
+    steps = purged(followed)
+    assert steps[-1] == 0
+    assert max(before - after for before, after in pairwise([MANY, *steps])) < 6_000
+
+
+@pytest.mark.parametrize("reason", list(Cleared))
+def test_what_is_stored_while_others_leave_stays(reason):
+    followed = spacious(many(), BlocksCleared(reason), stored([-1, -2], PROMPT[: 2 * BLOCK]))
+    followed.apply(many(count=3))  # the same again, by the same names
+    purged(followed)
+    assert followed.cached(PROMPT) == 2
+    assert left(followed) == 5
+    followed.apply(BlocksCleared(reason))
+    assert purged(followed)[-1] == 0
+
+
+@pytest.mark.parametrize("reason", list(Cleared))
+def test_what_is_removed_while_others_leave_is_gone(reason):
+    followed = spacious(many(), BlocksCleared(reason), stored([-1, -2], PROMPT[: 2 * BLOCK]))
+    followed.apply(removed(-2))
+    purged(followed)
+    assert (followed.cached(PROMPT), left(followed)) == (1, 1)
+
+
+def test_changes_take_out_what_leaves():
+    followed = spacious(many(), BlocksCleared(Cleared.GAP))
+    followed.apply(*[stored([-1], PROMPT[:BLOCK])] * 10)
+    assert not followed.mirror.is_leaving
+    assert left(followed) == 1
+
+
+def test_a_mirror_that_ends_leaves_the_cache_as_it_is():
+    followed = spacious(many())
+    followed.mirror.forget()
+    assert len(followed.mirror) == 0
+    steps = purged(followed)
+    assert len(steps) > 4
+    assert set(steps) == {MANY}
+
+
+@given(st.lists(st.sampled_from([*Cleared, "store", "store", "remove"]), max_size=12))
+def test_what_leaves_and_what_comes_add_up_in_any_order(steps):
+    """A step at a time the same is left as if all left at once."""
+    slow, fast = spacious(), spacious()
+    for number, step in enumerate(steps):
+        if isinstance(step, Cleared):
+            change = BlocksCleared(step)
+        elif step == "store":
+            names = range(number * 100, number * 100 + 300)
+            change = stored(names, [each // 16 for each in names for _ in range(BLOCK)])
+        else:
+            change = removed(*range(number * 100, number * 100 + 50))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("epp.model.caches.kv_event_mirror._PURGED", 40)
+            patch.setattr("epp.model.caches.kv_event_mirror._STEP", 40)
+            slow.apply(change)
+        fast.apply(change)
+        while fast.mirror.is_leaving:
+            fast.mirror.purge(fast.pool)
+    purged(slow)
+    assert set(slow.pool.hashes()) == set(fast.pool.hashes())
+
+
+def test_no_more_is_followed_than_the_cache_has_room_for():
+    followed = Followed()
+    followed.mirror.room = 10_000 * BLOCK
+    for first in range(0, 100_000, 100):
+        followed.apply(many(first, 100))
+    assert 15_000 < len(followed.mirror) <= 20_000
+    assert followed.mirror.counts.dropped + len(followed.mirror) == 100_000
+
+
+def test_names_that_share_a_shard_are_bounded_too():
+    followed = Followed()
+    for first in range(0, 4_000_000, 64 * 100):
+        followed.apply(stored(range(first, first + 64 * 100, 64), [0] * 100 * BLOCK))
+    assert len(followed.mirror) <= MOST_BLOCKS // 64
