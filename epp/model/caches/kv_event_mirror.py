@@ -18,12 +18,13 @@ cache a part at a time, with the changes that follow (`purge`).
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice, repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
 from epp.model.caches.contract import CacheModel, Tier
+from epp.model.caches.leaving import Leaving, all_of, drained, emptied, freed, in_steps
 from epp.model.caches.reported_blocks import ReportedBlocks
 from epp.model.caches.shards import SHARDS, Shards
 from epp.model.kv_changes import (
@@ -48,8 +49,8 @@ _LEAST_BLOCKS = 1 << 12
 """Blocks that are followed however small the cache is."""
 _MOST_DROPPED = 32
 """Blocks of a shard that are dropped at a time."""
-_PURGED, _STEP = 1 << 12, 1 << 10
-"""Blocks that are purged with one change, two milliseconds, and in a step of these."""
+_PURGED = 1 << 11
+"""Blocks that are purged with one change: a few milliseconds."""
 
 _MOST_GROUPS = 16
 """KV cache groups, by medium, that are followed at most; a model has few of full attention."""
@@ -92,7 +93,7 @@ class KvEventMirror:
         self._most_of_shard = 1
         self._unfollowed: set[Group] = set()
         self._outdated: list[BlockHash] = []
-        self._leaving: deque[_Leaving] = deque()
+        self._leaving: deque[Leaving] = deque()
         self._stored_again: dict[Medium, set[BlockHash]] = {}  # since the last clear
         self._begin()
 
@@ -311,18 +312,18 @@ class KvEventMirror:
         lower = pool.offload_tier
         self._stored_again = {}
         if reason is Cleared.GAP:
-            mirrored = _drained(self._seeds, self._filled)
-            self._leaving.append(_Leaving(mirrored, (Medium.GPU, Medium.CPU)))
+            mirrored = drained(self._seeds, self._filled)
+            self._leaving.append(Leaving(mirrored, (Medium.GPU, Medium.CPU)))
         else:
-            self._leaving.append(_Leaving(_in_steps(pool.hashes()), (Medium.GPU,)))
+            self._leaving.append(Leaving(all_of(pool), (Medium.GPU,)))
             if lower is not None:
-                self._leaving.append(_Leaving(_in_steps(lower.hashes()), (Medium.CPU,)))
+                self._leaving.append(Leaving(in_steps(lower.hashes()), (Medium.CPU,)))
         self.forget()
         self.purge(pool)
 
-    def forget(self) -> None:
-        """Follow nothing of what was followed; `purge` gives its memory back."""
-        self._leaving.append(_Leaving(_freed(self._known()), ()))
+    def forget(self, held: Sequence[set[BlockHash]] = ()) -> None:
+        """Follow nothing of what was followed; `purge` frees its memory, and that of `held`."""
+        self._leaving.append(Leaving(chain(freed(self._known()), emptied(held)), ()))
         self._unfollowed.clear()
         self._begin()
 
@@ -331,8 +332,8 @@ class KvEventMirror:
 
         Nothing else may be called from then on.
         """
-        mirrored = _drained(self._seeds, self._filled)
-        return chain.from_iterable(chain(mirrored, _freed(self._known())))
+        mirrored = drained(self._seeds, self._filled)
+        return chain.from_iterable(chain(mirrored, freed(self._known())))
 
     def _known(self) -> Sequence[Shards[Any, Any]]:
         copies, fillers = self._copies.values(), self._fillers.values()
@@ -357,37 +358,6 @@ class KvEventMirror:
                 if tier is not None:
                     tier.discard([each for each in some if each not in again])
             blocks -= len(some)
-
-
-class _Leaving(NamedTuple):
-    """Blocks that leave the tiers of `media`, some at a time; of none: memory that is freed."""
-
-    blocks: Iterator[Sequence[BlockHash]]
-    media: Sequence[Medium]
-
-
-def _in_steps(hashes: Sequence[BlockHash]) -> Iterator[Sequence[BlockHash]]:
-    for start in range(0, len(hashes), _STEP):
-        yield hashes[start : start + _STEP]
-
-
-def _drained(
-    seeds: Shards[EngineHash, int], filled: Shards[EngineHash, Sequence[BlockHash]]
-) -> Iterator[Sequence[BlockHash]]:
-    """Yield our hashes of blocks that were followed, which are removed."""
-    for entries in seeds.drain(_STEP):
-        some: list[BlockHash] = []
-        for engine_hash, seed in entries:
-            ours = filled.of(engine_hash).pop(engine_hash, None)
-            some += (BlockHash(seed),) if ours is None else ours
-        yield some
-
-
-def _freed(known: Sequence[Shards[Any, Any]]) -> Iterator[Sequence[BlockHash]]:
-    """Remove everything, and yield what it was known by."""
-    for shards in known:
-        for entries in shards.drain(_STEP):
-            yield [key for key, _ in entries]
 
 
 _NO_COPIES: _Copies = Shards()

@@ -6,7 +6,7 @@ events. What the engine then stores for it needs no space in the model, which ha
 under the hashes of text. It stands aside: it is found while the engine holds it, and takes none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from epp.model.caches.contract import CacheModel, Tier
@@ -33,7 +33,7 @@ class ReportedBlocks:
         self.cache: Final = cache
         self.aside: dict[BlockHash, None] = {}
         self.changing = False
-        self._held: Final[list[set[BlockHash]]] = [set() for _ in range(SHARDS)]
+        self._held: list[set[BlockHash]] = [set() for _ in range(SHARDS)]
         self._room = 0  # tokens that the engine has yet to store until nothing comes to stand aside
         self._came: list[BlockHash] = []
         self._gone: list[BlockHash] = []
@@ -102,12 +102,28 @@ class ReportedBlocks:
         came = [each for each in (*came, *kept) if each in aside]
         return [*stored, *came], [*evicted, *gone]
 
-    def clear(self) -> None:
-        """Let nothing stand aside: what the engine holds is known no more."""
+    def clear(self) -> list[set[BlockHash]]:
+        """Let nothing stand aside: what the engine holds is known no more; return that."""
         self._room = 0
-        for shard in self._held:
-            shard.clear()
+        held, self._held = self._held, [set() for _ in range(SHARDS)]
         self._drop(list(self.aside))
+        return held
+
+    def held_blocks(self, most: int) -> Iterator[Sequence[BlockHash]]:
+        """Yield what the engine is known to hold, `most` blocks at a time.
+
+        It may change meanwhile.
+        """
+        for shard in self._held:
+            blocks = list(shard)
+            for start in range(0, len(blocks), most):
+                yield blocks[start : start + most]
+
+    def drain(self) -> Iterator[BlockHash]:
+        """Yield what the engine was known to hold, whose memory is freed as it is taken."""
+        for shard in self._held:
+            while shard:
+                yield shard.pop()
 
     def _holds(self, block_hash: BlockHash) -> bool:
         return block_hash in self._held[block_hash & _MASK]

@@ -81,7 +81,7 @@ class EngineScheduler:
 
         `mirrored` are what KV events said, which is gone once it was read.
         """
-        self._index.close(self.slot, chain(self._found(), mirrored))
+        self._index.close(self.slot, chain(self._found(), self._drained(), mirrored))
         self._present = False
         self._clear()
 
@@ -89,7 +89,7 @@ class EngineScheduler:
         """Replace the cache by an empty one; requests in flight change nothing any more."""
         self.spec = spec
         if self._present:
-            self._index.close(self.slot, self._found())
+            self._index.close(self.slot, chain(self._found(), self._drained()))
             self.slot = self._index.open()
             self._closed = False
         self._clear()
@@ -160,13 +160,13 @@ class EngineScheduler:
 
     def end_reports(self, mirror: KvEventMirror | None) -> None:
         """Leave the cache as it is: KV events come no more."""
-        if mirror is not None:
-            mirror.forget()
-            self._forgotten = mirror
         if self.reported is not None:
-            self.reported.clear()
+            held = self.reported.clear()
             self._update_index()
             self.reported = None
+            if mirror is not None:
+                mirror.forget(held)
+                self._forgotten = mirror
 
     # Requests. `step` is the duration of the engine's longest step, in seconds.
 
@@ -313,6 +313,10 @@ class EngineScheduler:
     def _found(self) -> Iterator[BlockHash]:
         """Go through all blocks that the index has. They must not change meanwhile."""
         return chain(self.cache, self._promised, self._aside())
+
+    def _drained(self) -> Iterable[BlockHash]:
+        """Free what is known of the engine, as it is read."""
+        return () if self.reported is None else self.reported.drain()
 
     def _aside(self) -> Collection[BlockHash]:
         return () if self.reported is None else self.reported.aside

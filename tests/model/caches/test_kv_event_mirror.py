@@ -401,7 +401,7 @@ def test_what_is_removed_while_others_leave_is_gone(reason):
 
 def test_changes_take_out_what_leaves():
     followed = spacious(many(), BlocksCleared(Cleared.GAP))
-    followed.apply(*[stored([-1], PROMPT[:BLOCK])] * 10)
+    followed.apply(*[stored([-1], PROMPT[:BLOCK])] * 40)
     assert not followed.mirror.is_leaving
     assert left(followed) == 1
 
@@ -429,7 +429,7 @@ def test_what_leaves_and_what_comes_add_up_in_any_order(steps):
             change = removed(*range(number * 100, number * 100 + 50))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("epp.model.caches.kv_event_mirror._PURGED", 40)
-            patch.setattr("epp.model.caches.kv_event_mirror._STEP", 40)
+            patch.setattr("epp.model.caches.leaving.STEP", 40)
             slow.apply(change)
         fast.apply(change)
         while fast.mirror.is_leaving:
