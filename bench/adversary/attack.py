@@ -47,6 +47,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     transport: str
     worst_ms: float
     control_ms: float
+    held_ms: float
+    """The event loop was held for this long at most, by the bounds of its histogram; CPU time."""
     requests: int
     errors: int
     sent_mb: float

@@ -33,6 +33,7 @@ _COLUMNS = (
     ("broken", "bounds that were not kept", ""),
     ("worst_ms", "the longest that others waited", "ms"),
     ("control_ms", "the same at a picker that was let be", "ms"),
+    ("held_ms", "the longest that the event loop was held, of CPU time", "ms"),
     ("errors", "others' errors", ""),
     ("sent_mb", "what was sent", "MiB"),
     ("grown_mb", "memory at its peak, more than before", "MiB"),

@@ -139,16 +139,17 @@ class Ground:
             if sample.name == name
         )
 
-    async def holds(self) -> int:
-        """How often the event loop was held for over 0.1 s since the start, by the page."""
-        count = short = 0.0
-        for family in text_string_to_metric_families(await self.page()):
-            for sample in family.samples:
-                if sample.name == f"{_HELD}_count":
-                    count = sample.value
-                elif sample.name == f"{_HELD}_bucket" and sample.labels["le"] == "0.1":
-                    short = sample.value
-        return int(count - short)
+    async def holds(self) -> dict[float, int]:
+        """How often the event loop was held for up to so many seconds since the start, by the page.
+
+        The process used the CPU meanwhile, in whatever thread: others' use of it does not count.
+        """
+        return {
+            float(sample.labels["le"]): int(sample.value)
+            for family in text_string_to_metric_families(await self.page())
+            for sample in family.samples
+            if sample.name == f"{_HELD}_bucket"
+        }
 
     async def terminate(self) -> str:
         """SIGTERM; what is wrong with how it ends, "" for nothing."""
