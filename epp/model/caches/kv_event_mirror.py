@@ -18,15 +18,14 @@ cache a part at a time, with the changes that follow (`purge`).
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
 from epp.model.caches.contract import CacheModel, Tier
-from epp.model.caches.leaving import Leaving, all_of, drained, emptied, freed, in_steps
 from epp.model.caches.reported_blocks import ReportedBlocks
-from epp.model.caches.shards import SHARDS, Shards
+from epp.model.caches.shards import SHARDS, STEP, Shards, emptied, freed, in_steps
 from epp.model.kv_changes import (
     BlocksCleared,
     BlocksRemoved,
@@ -93,7 +92,7 @@ class KvEventMirror:
         self._most_of_shard = 1
         self._unfollowed: set[Group] = set()
         self._outdated: list[BlockHash] = []
-        self._leaving: deque[Leaving] = deque()
+        self._leaving: deque[_Leaving] = deque()
         self._stored_again: dict[Medium, set[BlockHash]] = {}  # since the last clear
         self._begin()
 
@@ -312,18 +311,18 @@ class KvEventMirror:
         lower = pool.offload_tier
         self._stored_again = {}
         if reason is Cleared.GAP:
-            mirrored = drained(self._seeds, self._filled)
-            self._leaving.append(Leaving(mirrored, (Medium.GPU, Medium.CPU)))
+            mirrored = _drained(self._seeds, self._filled)
+            self._leaving.append(_Leaving(mirrored, (Medium.GPU, Medium.CPU)))
         else:
-            self._leaving.append(Leaving(all_of(pool), (Medium.GPU,)))
+            self._leaving.append(_Leaving(_all_of(pool), (Medium.GPU,)))
             if lower is not None:
-                self._leaving.append(Leaving(in_steps(lower.hashes()), (Medium.CPU,)))
+                self._leaving.append(_Leaving(in_steps(lower.hashes()), (Medium.CPU,)))
         self.forget()
         self.purge(pool)
 
     def forget(self, held: Sequence[set[BlockHash]] = ()) -> None:
         """Follow nothing of what was followed; `purge` frees its memory, and that of `held`."""
-        self._leaving.append(Leaving(chain(freed(self._known()), emptied(held)), ()))
+        self._leaving.append(_Leaving(chain(freed(self._known()), emptied(held)), ()))
         self._unfollowed.clear()
         self._begin()
 
@@ -332,7 +331,7 @@ class KvEventMirror:
 
         Nothing else may be called from then on.
         """
-        mirrored = drained(self._seeds, self._filled)
+        mirrored = _drained(self._seeds, self._filled)
         return chain.from_iterable(chain(mirrored, freed(self._known())))
 
     def _known(self) -> Sequence[Shards[Any, Any]]:
@@ -358,6 +357,32 @@ class KvEventMirror:
                 if tier is not None:
                     tier.discard([each for each in some if each not in again])
             blocks -= len(some)
+
+
+class _Leaving(NamedTuple):
+    """Blocks that leave the tiers of `media`, some at a time; of none: memory that is freed."""
+
+    blocks: Iterator[Sequence[BlockHash]]
+    media: Sequence[Medium]
+
+
+def _all_of(pool: CacheModel | ReportedBlocks) -> Iterator[Sequence[BlockHash]]:
+    """Yield all that a cache holds, and all that its engine is known to."""
+    if isinstance(pool, ReportedBlocks):
+        return chain(in_steps(pool.cache.hashes()), pool.held_blocks(STEP))
+    return in_steps(pool.hashes())
+
+
+def _drained(
+    seeds: Shards[EngineHash, int], filled: Shards[EngineHash, Sequence[BlockHash]]
+) -> Iterator[Sequence[BlockHash]]:
+    """Yield our hashes of blocks that were followed, which are removed."""
+    for entries in seeds.drain():
+        some: list[BlockHash] = []
+        for engine_hash, seed in entries:
+            ours = filled.of(engine_hash).pop(engine_hash, None)
+            some += (BlockHash(seed),) if ours is None else ours
+        yield some
 
 
 _NO_COPIES: _Copies = Shards()
