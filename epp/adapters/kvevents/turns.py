@@ -13,14 +13,15 @@ class EventTurns:
     """Gives each iteration of the loop one turn, however many readers wait for one.
 
     Readers that find the turn over are served in the order in which they ask. A turn may exceed its
-    seconds by what one reader does between two calls; as long a pause follows it.
+    seconds, of the thread's CPU time, by what one reader does between two calls; as long a pause
+    follows it.
     """
 
     def __init__(
-        self, seconds: float = _TURN_SECONDS, now: Callable[[], float] = time.monotonic
+        self, seconds: float = _TURN_SECONDS, now: Callable[[], float] = time.thread_time
     ) -> None:
         self._seconds = seconds
-        self._now = now  # not the loop's own time, which uvloop reads once per iteration
+        self._now = now  # of this thread: what the machine does meanwhile costs no turn
         self._end = now()
         self._excess = 0.0
         self._line = asyncio.Lock()

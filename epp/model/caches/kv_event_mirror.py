@@ -44,8 +44,8 @@ MOST_BLOCKS = 1 << 20
 
 _ROOMS = 2
 """How many times what the cache has room for is followed: its size may be understated."""
-_LEAST_BLOCKS = 1 << 12
-"""Blocks that are followed however small the cache is."""
+_LEAST_ROOM = 1 << 16
+"""Tokens in blocks that are followed however small the cache is."""
 _MOST_DROPPED = 32
 """Blocks of a shard that are dropped at a time."""
 _PURGED = 1 << 11
@@ -56,6 +56,8 @@ _MOST_GROUPS = 16
 
 Group = tuple[Medium, int | None]
 _Copies = Shards[EngineHash, int]
+_Fillers = EngineHash | set[EngineHash]
+"""One is no set: of long blocks there are thousands for each."""
 
 
 class KvEventCounts(msgspec.Struct):
@@ -104,7 +106,7 @@ class KvEventMirror:
         self._partial: Shards[EngineHash, bytes] = Shards()
         self._filled: Shards[EngineHash, Sequence[BlockHash]] = Shards()
         # By group and block of ours, where sizes differ: the engine's blocks there that fill it.
-        self._fillers: dict[Group, Shards[BlockHash, set[EngineHash]]] = {}
+        self._fillers: dict[Group, Shards[BlockHash, _Fillers]] = {}
         self._sizes_differ = False
 
     def __len__(self) -> int:
@@ -225,7 +227,12 @@ class KvEventMirror:
         fillers = self._fillers.setdefault(group, Shards())
         for engine_hash in engine_hashes:
             for own in self._filled.of(engine_hash).get(engine_hash, ()):
-                fillers.of(own).setdefault(own, set()).add(engine_hash)
+                shard = fillers.of(own)
+                before = shard.setdefault(own, engine_hash)
+                if isinstance(before, set):
+                    before.add(engine_hash)
+                elif before != engine_hash:
+                    shard[own] = {before, engine_hash}
 
     def _forget_fillers(self, engine_hashes: Sequence[EngineHash]) -> None:
         for group in self._fillers:
@@ -237,11 +244,12 @@ class KvEventMirror:
             return
         for engine_hash in engine_hashes:
             for own in self._filled.of(engine_hash).get(engine_hash, ()):
-                others = fillers.of(own).get(own)
-                if others is not None:
+                shard = fillers.of(own)
+                others = shard.get(own)
+                if isinstance(others, set):
                     others.discard(engine_hash)
-                    if not others:
-                        del fillers.of(own)[own]
+                if others in (engine_hash, _NOBODY):
+                    del shard[own]
 
     def _our_blocks(self, engine_hash: EngineHash) -> Sequence[BlockHash]:
         """Return our blocks that one of the engine's filled."""
@@ -287,8 +295,9 @@ class KvEventMirror:
 
     def _drop_oldest(self, change: BlocksStored, tier: Tier) -> None:
         """Drop the blocks that were stored first, where there are too many beside those stored."""
-        in_room = _ROOMS * self.room // (change.size or self._hasher.token_block)
-        most = min(self._most_blocks, max(in_room, _LEAST_BLOCKS)) // SHARDS
+        room = max(_ROOMS * self.room, _LEAST_ROOM)
+        in_room = room // (change.size or self._hasher.token_block)
+        most = max(1, min(self._most_blocks, in_room) // SHARDS)
         for engine_hash in change.hashes:
             shard = self._seeds.of(engine_hash)
             if len(shard) > most:
@@ -386,4 +395,5 @@ def _drained(
 
 
 _NO_COPIES: _Copies = Shards()
-_NO_FILLERS: Shards[BlockHash, set[EngineHash]] = Shards()
+_NO_FILLERS: Shards[BlockHash, _Fillers] = Shards()
+_NOBODY: frozenset[EngineHash] = frozenset()

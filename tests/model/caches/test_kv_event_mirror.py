@@ -453,3 +453,13 @@ def test_names_that_share_a_shard_are_bounded_too():
     for first in range(0, 4_000_000, 64 * 100):
         followed.apply(stored(range(first, first + 64 * 100, 64), [0] * 100 * BLOCK))
     assert len(followed.mirror) <= MOST_BLOCKS // 64
+
+
+def test_blocks_of_an_engine_are_bounded_by_their_tokens():
+    followed = Followed()
+    followed.mirror.room = CAPACITY
+    tokens = 20_000
+    for name in range(300):
+        followed.apply(stored([name], [name] * tokens, size=tokens))
+    assert len(followed.mirror) <= 64
+    assert followed.cached([299] * tokens) > 0
