@@ -57,7 +57,7 @@ _MOST_GROUPS = 16
 Group = tuple[Medium, int | None]
 _Copies = Shards[EngineHash, int]
 _Fillers = EngineHash | set[EngineHash]
-"""One is no set: of long blocks there are thousands for each."""
+"""One stands alone: a long block fills thousands of ours."""
 
 
 class KvEventCounts(msgspec.Struct):
