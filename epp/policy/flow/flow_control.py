@@ -344,6 +344,8 @@ class FlowControl:
                 pod = None if endpoint is None else self._fleet.pods.get(endpoint.id)
                 if pod is not None and self.rooms.full(pod, 0.0, 0.0, now) is not None:
                     roomy.discard(pod.endpoint.id)
+            if len(roomy) == 1:  # none is left but that nowhere
+                roomy.discard(_ANYWHERE)
 
     def _decide(self, held: Held, now: float, *, anyway: bool = False) -> Outcome | None:
         """Decide on a request that waits; None if it still has to, at the endpoint that is best.

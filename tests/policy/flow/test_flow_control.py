@@ -48,6 +48,17 @@ def test_a_request_waits_while_all_owe_prefill_and_goes_at_a_first_token(rig):
     assert rig.until() is None
 
 
+def test_those_that_wait_are_not_looked_at_once_the_last_room_is_taken(rig):
+    fill(rig)
+    came = rig.now
+    for priority in range(4):
+        rig.come(f"next {priority}", LONG, priority=priority)
+    rig.wait(0.1)
+    rig.begin("first 1")
+    assert rig.release() == ["next 3"]
+    assert {held.tried_at for held in rig.held.values()} == {came}
+
+
 def test_prefill_that_is_done_by_the_clock_makes_room_too(rig):
     fill(rig)
     rig.come("next", 1000)
