@@ -21,6 +21,7 @@ from bench.exchange.benchmark import measure as measure_exchange
 from bench.extproc.benchmark import measure as measure_extproc
 from bench.figures import Report
 from bench.freshness import measure as measure_freshness
+from bench.hold.benchmark import measure as measure_hold
 from bench.index.benchmark import measure as measure_index
 from bench.kube.benchmark import measure as measure_kube
 from bench.machine import describe
@@ -92,6 +93,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
     "traces": (
         "what a trace costs a request that is sampled, and one that is not",
         measure_traces,
+    ),
+    "hold": (
+        "requests that wait in the picker: three loads, a flood, batches, in virtual time",
+        measure_hold,
     ),
     "replay-validation": (
         "policies on real vLLM and in replay, side by side",
@@ -201,7 +206,7 @@ def _command(name: str, asked: argparse.Namespace) -> str:
         words.append(f"--engine {asked.engine}")
     if name == "accuracy":
         words += [f"--identity {identity}" for identity in asked.identity]
-    if name in {"accuracy", *REPLAYED} and asked.trace:
+    if name in {"accuracy", "hold", *REPLAYED} and asked.trace:
         words.append(f"--trace {asked.trace.name}")
     if name == "accuracy" and asked.observe:
         shares = (str(each).removeprefix("sample:") for each in asked.observe)
@@ -248,8 +253,8 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path(traces) if traces else None,
         metavar="PATH",
-        help="accuracy: replay a trace too, or all in a folder; freshness: the trace to replay"
-        " (default: $WARMPICK_TRACES, if set)",
+        help="accuracy: replay a trace too, or all in a folder; freshness, hold, replay: the trace"
+        " to replay (default: $WARMPICK_TRACES, if set)",
     )
     accuracy.add_argument(
         "--observe",
