@@ -1,0 +1,187 @@
+"""The facts that replicas tell each other, as they are written.
+
+A fact is an array that begins with the number of its kind. Readers pass over kinds that they do
+not know, and over what follows the fields that they know, so that versions next to each other
+understand each other. Requests go by a number that the teller gave them; their ids are told once.
+"""
+
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from epp.model.endpoint import Endpoint
+from epp.model.events import EjectionReason, Failure
+from epp.model.prompts.text_lengths import Kind
+from epp.model.request import Api
+from epp.protocol.replicas.chains import Number, PromptFact
+
+VERSION: Final = 1
+"""Of messages as a whole: those of another one are not read."""
+
+
+class Fact(msgspec.Struct, frozen=True, array_like=True):
+    """What all kinds are."""
+
+
+class RequestFact(Fact, frozen=True, array_like=True):
+    """A fact about a request that was told of before, or will be."""
+
+    number: Number
+
+
+class AdmittedFact(RequestFact, frozen=True, array_like=True, tag=1):
+    """A request was sent to an endpoint, whose engine is the one of that `epoch`."""
+
+    id: str
+    endpoint: str
+    epoch: Number
+    model: str
+    api: Api
+    prompts: list[PromptFact]
+    stream: bool
+    max_tokens: Number | None
+    kind: Kind
+    prefill: str | None = None
+
+
+class FirstTokenFact(RequestFact, frozen=True, array_like=True, tag=2):
+    """Its first token was seen."""
+
+
+class GeneratedFact(RequestFact, frozen=True, array_like=True, tag=3):
+    """It has generated this many tokens so far."""
+
+    tokens: Number
+
+
+class FinishedFact(RequestFact, frozen=True, array_like=True, tag=4):
+    """It ended well. `reported`: the server counted the tokens; else `generated` were streamed."""
+
+    generated: Number = 0
+    reported: bool = False
+    prompt_tokens: Number = 0
+    completion_tokens: Number = 0
+    cached_tokens: Number | None = None
+    doubtful: bool = False
+
+
+class AbortedFact(RequestFact, frozen=True, array_like=True, tag=5):
+    """It ended before its response did (`epp.model.events.Aborted`)."""
+
+    generated: Number = 0
+    refused: bool = False
+    failure: Failure | None = None
+    served: bool = False
+
+
+class UnobservedFact(RequestFact, frozen=True, array_like=True, tag=6):
+    """Nothing more of it will be seen."""
+
+    begun: bool = False
+
+
+class ServedFact(RequestFact, frozen=True, array_like=True, tag=7):
+    """The proxy reported that this target serves it."""
+
+    target: str
+
+
+class EjectedFact(Fact, frozen=True, array_like=True, tag=8):
+    """An endpoint is left out for a while."""
+
+    endpoint: str
+    reason: EjectionReason
+    seconds: float
+
+
+class ReturnedFact(Fact, frozen=True, array_like=True, tag=9):
+    """An endpoint may be picked again."""
+
+    endpoint: str
+
+
+class RepeatedFact(Fact, frozen=True, array_like=True, tag=10):
+    """A prompt repeats the response to a request (`ResponseRepeated`)."""
+
+    id: str
+    anchor: int
+    hashes: bytes
+    sizes: list[Number]
+
+
+class ChainWanted(Fact, frozen=True, array_like=True, tag=20):
+    """Tell the chain of this many blocks that ends with this hash."""
+
+    tip: int
+    blocks: Number
+
+
+class ChainTold(Fact, frozen=True, array_like=True, tag=21):
+    """The chain that was asked for, in full; None if it is not known any more."""
+
+    tip: int
+    prompt: PromptFact | None
+
+
+class BeatFact(Fact, frozen=True, array_like=True, tag=22):
+    """The teller lives, and has this many requests in flight, whose numbers add up to `total`."""
+
+    at: float
+    in_flight: Number
+    total: Number
+
+
+class BeatHeard(Fact, frozen=True, array_like=True, tag=23):
+    """A beat of that time was heard at this one, of the clock of who heard it."""
+
+    beat: float
+    at: float
+
+
+class InFlightWanted(Fact, frozen=True, array_like=True, tag=24):
+    """Tell the numbers of all requests in flight."""
+
+
+class InFlightTold(Fact, frozen=True, array_like=True, tag=25):
+    """The numbers of all requests in flight."""
+
+    numbers: list[Number]
+
+
+class RequestsWanted(Fact, frozen=True, array_like=True, tag=26):
+    """Tell these requests once more."""
+
+    numbers: list[Number]
+
+
+class LeavingFact(Fact, frozen=True, array_like=True, tag=27):
+    """The teller stops, in order."""
+
+
+AnyFact = (
+    AdmittedFact
+    | FirstTokenFact
+    | GeneratedFact
+    | FinishedFact
+    | AbortedFact
+    | UnobservedFact
+    | ServedFact
+    | EjectedFact
+    | ReturnedFact
+    | RepeatedFact
+    | ChainWanted
+    | ChainTold
+    | BeatFact
+    | BeatHeard
+    | InFlightWanted
+    | InFlightTold
+    | RequestsWanted
+    | LeavingFact
+)
+
+
+def epoch_of(endpoint: Endpoint) -> int:
+    """Return what tells one engine of an endpoint's name from another."""
+    uid, target, rank = endpoint.engine
+    return crc32(f"{uid} {target} {rank}".encode(errors="surrogateescape"))

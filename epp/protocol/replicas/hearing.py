@@ -1,0 +1,320 @@
+"""The hearer: messages of other replicas, as events for the fleet and answers to their senders.
+
+Nothing that a peer sends raises: what cannot be used is counted by its reason and dropped. Messages
+may be lost, come twice and in any order.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from epp.model.endpoint import Endpoint, EndpointId, Target
+from epp.model.events import (
+    Aborted,
+    Admitted,
+    Ejected,
+    Event,
+    Finished,
+    FirstToken,
+    Generated,
+    Returned,
+    Served,
+    Unobserved,
+)
+from epp.model.prompts.hashing import BlockHash
+from epp.model.prompts.repeated import ResponseRepeated
+from epp.model.quote import Quote
+from epp.model.request import InferenceRequest, RequestId, Usage
+from epp.protocol.replicas.chains import KnownChains, UnknownChain, read_hashes, read_prompt
+from epp.protocol.replicas.facts import (
+    AbortedFact,
+    AdmittedFact,
+    AnyFact,
+    BeatFact,
+    BeatHeard,
+    ChainTold,
+    ChainWanted,
+    EjectedFact,
+    FinishedFact,
+    FirstTokenFact,
+    GeneratedFact,
+    InFlightTold,
+    InFlightWanted,
+    LeavingFact,
+    RepeatedFact,
+    RequestFact,
+    RequestsWanted,
+    ReturnedFact,
+    ServedFact,
+    UnobservedFact,
+    epoch_of,
+)
+from epp.protocol.replicas.messages import (
+    Dropped,
+    Rejected,
+    ReplicaMessage,
+    read_facts,
+    read_message,
+)
+from epp.protocol.replicas.peers import Peer
+from epp.protocol.replicas.telling import Teller
+
+LEASE_SECONDS: Final = 10.0
+"""How long a peer may say nothing before its requests are no longer expected to be told of."""
+_CHAIN_SECONDS: Final = 1.0
+"""How long a request waits for the chain that it starts with."""
+_FORGOTTEN_SECONDS: Final = 600.0
+"""How long a peer that is gone is remembered."""
+_MOST_PEERS: Final = 1024
+_MOST_ASKED: Final = 4096
+"""Requests that are asked for at once, at most."""
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """What one message came to: the events, in order, and what to answer."""
+
+    sender: int
+    events: Sequence[Event]
+    answers: Sequence[AnyFact]
+    lag: float | None
+    """Seconds since the first fact of it was noted; None while the sender's clock is unknown."""
+
+
+_NOTHING: Final = Heard(0, (), (), None)
+
+
+class Hearer:
+    """Reads the messages of all peers of one replica; arguments are those of its teller."""
+
+    def __init__(
+        self,
+        pool: bytes,
+        own: int,
+        known: KnownChains,
+        endpoint_of: Callable[[EndpointId], Endpoint | None],
+        teller: Teller,
+    ) -> None:
+        self.applied = 0
+        self.dropped: Final = Counter[Dropped]()
+        self.peers: Final[dict[int, Peer]] = {}
+        self._pool: Final = pool
+        self._own: Final = own
+        self._known: Final = known
+        self._endpoint_of: Final = endpoint_of
+        self._teller: Final = teller
+        self._epochs: Final[dict[EndpointId, tuple[Endpoint, int]]] = {}
+        self._now = 0.0
+        self._answers: list[AnyFact] = []
+
+    def hear(self, data: bytes, now: float) -> Heard:
+        """Take in one message."""
+        try:
+            message = read_message(data)
+            peer = self._sender(message)
+            facts, unknown = read_facts(message)
+        except Rejected as rejected:
+            self.dropped[rejected.reason] += 1
+            return _NOTHING
+        if unknown:
+            self.dropped[Dropped.UNKNOWN_KIND] += unknown
+        lag = peer.heard(message, now)
+        self._now, self._answers = now, []
+        events: list[Event] = []
+        for fact in facts:
+            try:
+                events += _READERS[type(fact)](self, peer, fact)
+            except ValueError:
+                self.dropped[Dropped.NONSENSE] += 1
+        self.applied += len(events)
+        return Heard(peer.number, events, self._answers, lag)
+
+    def _sender(self, message: ReplicaMessage) -> Peer:
+        if message.pool != self._pool:
+            raise Rejected(Dropped.POOL)
+        if message.sender == self._own:
+            raise Rejected(Dropped.OWN)
+        peer = self.peers.get(message.sender)
+        if peer is None:
+            if len(self.peers) >= _MOST_PEERS:
+                raise Rejected(Dropped.STRANGER)
+            peer = self.peers[message.sender] = Peer(message.sender)
+        if message.sequence and not peer.is_new(message.sequence):
+            raise Rejected(Dropped.REPEATED)
+        return peer
+
+    def lapse(self, now: float) -> Iterator[Event]:
+        """Yield what becomes of the requests of peers that say nothing any more.
+
+        The fleet then guesses how they end, by its clock and by what the engines count.
+        """
+        for number, peer in list(self.peers.items()):
+            waited = peer.overdue_chains(now - _CHAIN_SECONDS)
+            if waited:
+                self.dropped[Dropped.NO_CHAIN] += waited
+            silent = now - peer.heard_at
+            if silent > LEASE_SECONDS and peer.present:
+                yield from peer.leave()
+            if silent > _FORGOTTEN_SECONDS:
+                del self.peers[number]
+
+    @property
+    def present(self) -> int:
+        """How many peers are heard."""
+        return sum([peer.present for peer in self.peers.values()])
+
+    # Requests.
+
+    def _admitted(self, peer: Peer, fact: AdmittedFact) -> Iterator[Event]:
+        if not self._is_current(fact.endpoint, fact.epoch):
+            return
+        prefill = None if fact.prefill is None else EndpointId(fact.prefill)
+        try:
+            prompts = [read_prompt(each, self._known) for each in fact.prompts]
+        except UnknownChain as unknown:
+            if not peer.requests.is_over(fact.number) and peer.wait(unknown.tip, fact, self._now):
+                self._answers.append(ChainWanted(unknown.tip, unknown.blocks))
+            return
+        request = InferenceRequest(
+            id=RequestId(fact.id),
+            target_model=fact.model,
+            api=fact.api,
+            stream=fact.stream,
+            max_tokens=fact.max_tokens,
+        )
+        if not peer.requests.admit(fact.number, request.id):
+            self.dropped[Dropped.REPEATED] += 1
+            return
+        quote = Quote(
+            request, [each[0] for each in prompts], [each[1] for each in prompts], fact.kind
+        )
+        yield Admitted(quote, EndpointId(fact.endpoint), prefill)
+        for request_id, early in peer.requests.early(fact.number):
+            yield _EVENTS[type(early)](request_id, early)
+
+    def _is_current(self, name: str, epoch: int) -> bool:
+        endpoint_id = EndpointId(name)
+        endpoint = self._endpoint_of(endpoint_id)
+        if endpoint is None:
+            self._epochs.pop(endpoint_id, None)
+            self.dropped[Dropped.UNKNOWN_ENDPOINT] += 1
+            return False
+        known = self._epochs.get(endpoint_id)
+        if known is None or known[0] is not endpoint:
+            known = self._epochs[endpoint_id] = endpoint, epoch_of(endpoint)
+        if known[1] != epoch:
+            self.dropped[Dropped.STALE_ENDPOINT] += 1
+            return False
+        return True
+
+    def _of_request(self, peer: Peer, fact: RequestFact) -> Sequence[Event]:
+        request = peer.requests.take(fact)
+        return () if request is None else (_EVENTS[type(fact)](request, fact),)
+
+    # Endpoints and responses.
+
+    def _ejected(self, _peer: Peer, fact: EjectedFact) -> Sequence[Event]:
+        return (Ejected(EndpointId(fact.endpoint), fact.reason, fact.seconds),)
+
+    def _returned(self, _peer: Peer, fact: ReturnedFact) -> Sequence[Event]:
+        return (Returned(EndpointId(fact.endpoint)),)
+
+    def _repeated(self, _peer: Peer, fact: RepeatedFact) -> Sequence[Event]:
+        hashes = read_hashes(fact.hashes)
+        if not hashes or len(hashes) != len(fact.sizes):
+            raise ValueError("as many sizes as blocks")
+        named = [BlockHash(each) for each in hashes]
+        return (ResponseRepeated(RequestId(fact.id), BlockHash(fact.anchor), named, fact.sizes),)
+
+    # Chains.
+
+    def _chain_wanted(self, _peer: Peer, fact: ChainWanted) -> Sequence[Event]:
+        self._answers.append(self._teller.chain(fact))
+        return ()
+
+    def _chain_told(self, peer: Peer, fact: ChainTold) -> Iterator[Event]:
+        waiting = peer.waiting_for(fact.tip)
+        if fact.prompt is None:
+            self.dropped[Dropped.NO_CHAIN] += len(waiting)
+            return
+        try:
+            read_prompt(fact.prompt, self._known)
+        except UnknownChain:
+            raise ValueError("a chain is told in full") from None
+        for admitted in waiting:
+            yield from self._admitted(peer, admitted)
+
+    # Signs of life.
+
+    def _beat(self, peer: Peer, fact: BeatFact) -> Sequence[Event]:
+        self._answers.append(BeatHeard(fact.at, self._now))
+        if not peer.agrees(fact):
+            self._answers.append(InFlightWanted())
+        return ()
+
+    def _beat_heard(self, peer: Peer, fact: BeatHeard) -> Sequence[Event]:
+        peer.set_clock(fact.beat, fact.at, self._now)
+        return ()
+
+    def _in_flight_wanted(self, _peer: Peer, _fact: InFlightWanted) -> Sequence[Event]:
+        self._answers.append(InFlightTold(self._teller.in_flight()))
+        return ()
+
+    def _in_flight_told(self, peer: Peer, fact: InFlightTold) -> Iterator[Event]:
+        told = set(fact.numbers)
+        for number in peer.requests.in_flight.keys() - told:
+            request = peer.requests.end(number)
+            if request is not None:
+                yield Aborted(request)
+        missing = [each for each in fact.numbers if each not in peer.believed()]
+        if missing:
+            self._answers.append(RequestsWanted(missing[:_MOST_ASKED]))
+
+    def _requests_wanted(self, _peer: Peer, fact: RequestsWanted) -> Sequence[Event]:
+        self._answers += self._teller.again(fact.numbers)
+        return ()
+
+    def _leaving(self, peer: Peer, _fact: LeavingFact) -> Iterator[Event]:
+        return peer.leave()
+
+
+_READERS: Final[dict[type[AnyFact], Callable[[Hearer, Peer, Any], Any]]] = {
+    AdmittedFact: Hearer._admitted,  # noqa: SLF001 (the table of this class)
+    ServedFact: Hearer._of_request,  # noqa: SLF001
+    FirstTokenFact: Hearer._of_request,  # noqa: SLF001
+    GeneratedFact: Hearer._of_request,  # noqa: SLF001
+    FinishedFact: Hearer._of_request,  # noqa: SLF001
+    AbortedFact: Hearer._of_request,  # noqa: SLF001
+    UnobservedFact: Hearer._of_request,  # noqa: SLF001
+    EjectedFact: Hearer._ejected,  # noqa: SLF001
+    ReturnedFact: Hearer._returned,  # noqa: SLF001
+    RepeatedFact: Hearer._repeated,  # noqa: SLF001
+    ChainWanted: Hearer._chain_wanted,  # noqa: SLF001
+    ChainTold: Hearer._chain_told,  # noqa: SLF001
+    BeatFact: Hearer._beat,  # noqa: SLF001
+    BeatHeard: Hearer._beat_heard,  # noqa: SLF001
+    InFlightWanted: Hearer._in_flight_wanted,  # noqa: SLF001
+    InFlightTold: Hearer._in_flight_told,  # noqa: SLF001
+    RequestsWanted: Hearer._requests_wanted,  # noqa: SLF001
+    LeavingFact: Hearer._leaving,  # noqa: SLF001
+}
+
+
+def _finished(request: RequestId, fact: FinishedFact) -> Event:
+    usage = None
+    if fact.reported:
+        usage = Usage(fact.prompt_tokens, fact.completion_tokens, fact.cached_tokens, fact.doubtful)
+    return Finished(request, usage, fact.generated)
+
+
+_EVENTS: Final[dict[type[RequestFact], Callable[[RequestId, Any], Event]]] = {
+    ServedFact: lambda request, fact: Served(request, Target(fact.target)),
+    FirstTokenFact: lambda request, _: FirstToken(request),
+    GeneratedFact: lambda request, fact: Generated(request, fact.tokens),
+    FinishedFact: _finished,
+    AbortedFact: lambda request, fact: Aborted(
+        request, fact.generated, fact.refused, fact.failure, fact.served
+    ),
+    UnobservedFact: lambda request, fact: Unobserved(request, fact.begun),
+}

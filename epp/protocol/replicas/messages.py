@@ -1,0 +1,125 @@
+"""Messages between replicas: facts of one teller in the order in which they were noted."""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from epp.protocol.replicas.facts import VERSION, AnyFact
+
+LONGEST: Final = 8 << 20
+"""Bytes of a message; longer ones are not read."""
+POOL_BYTES: Final = 8
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class Dropped(Enum):
+    """Why something that was received is not used; the values are the `reason` of a metric."""
+
+    STRANGER = "stranger"
+    """A connection without the shared secret."""
+    TOO_LONG = "too_long"
+    """A message longer than `LONGEST`."""
+    MALFORMED = "malformed"
+    """A message that cannot be read."""
+    VERSION = "version"
+    """A message of another version."""
+    POOL = "pool"
+    """A message of another pool."""
+    OWN = "own"
+    """A message of this replica."""
+    REPEATED = "repeated"
+    """A message that was received before."""
+    UNKNOWN_KIND = "unknown_kind"
+    """A fact of a kind that this version does not know, or that cannot be read."""
+    NONSENSE = "nonsense"
+    """A fact that cannot be."""
+    UNKNOWN_ENDPOINT = "unknown_endpoint"
+    """A fact about an endpoint that is not known here."""
+    STALE_ENDPOINT = "stale_endpoint"
+    """A fact about another engine than the one that has the endpoint's name here."""
+    NO_CHAIN = "no_chain"
+    """A request whose chain is not known here, and was not told in time."""
+    LATE = "late"
+    """A fact about a request that has ended, or was never told of."""
+
+
+class Rejected(Exception):
+    """A message that is not used as a whole."""
+
+    def __init__(self, reason: Dropped) -> None:
+        self.reason: Final = reason
+        super().__init__(reason.value)
+
+
+class ReplicaMessage(msgspec.Struct, frozen=True, array_like=True):
+    """What one replica sends at once."""
+
+    version: int
+    """Says how the rest is read."""
+    pool: bytes
+    """A keyed hash of the pool's name."""
+    sender: int
+    """A random number that the sender drew when it started."""
+    sequence: int
+    """Counts the messages to all, from 1; 0 is an answer to one."""
+    noted: float
+    """When its first fact was noted, in seconds of the sender's clock."""
+    facts: msgspec.Raw
+    """An array of facts."""
+
+
+class _Version(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_messages = msgspec.msgpack.Decoder(ReplicaMessage)
+_versions = msgspec.msgpack.Decoder(_Version)
+_all_facts = msgspec.msgpack.Decoder(list[AnyFact])
+_each_raw = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_one_fact = msgspec.msgpack.Decoder(AnyFact)
+
+
+def write_message(
+    pool: bytes, sender: int, sequence: int, noted: float, facts: Sequence[AnyFact]
+) -> bytes:
+    """Write a message."""
+    return _encoder.encode((VERSION, pool, sender, sequence, noted, facts))
+
+
+def read_message(data: bytes) -> ReplicaMessage:
+    """Read a message, but not its facts. Raises `Rejected`."""
+    if len(data) > LONGEST:
+        raise Rejected(Dropped.TOO_LONG)
+    try:
+        message = _messages.decode(data)
+    except _UNREADABLE:
+        message = None
+    if message is not None and message.version == VERSION:
+        return message
+    try:
+        other = _versions.decode(data).version != VERSION
+    except _UNREADABLE:
+        other = False
+    raise Rejected(Dropped.VERSION if other else Dropped.MALFORMED)
+
+
+def read_facts(message: ReplicaMessage) -> tuple[list[AnyFact], int]:
+    """Read the facts of a message; return how many could not be, too. Raises `Rejected`."""
+    try:
+        return _all_facts.decode(message.facts), 0
+    except _UNREADABLE:
+        pass
+    facts, unknown = [], 0
+    try:
+        every = _each_raw.decode(message.facts)
+    except _UNREADABLE:
+        raise Rejected(Dropped.MALFORMED) from None
+    for raw in every:
+        try:
+            facts.append(_one_fact.decode(raw))
+        except _UNREADABLE:
+            unknown += 1
+    return facts, unknown

@@ -1,0 +1,114 @@
+"""One peer, as it is heard: its messages, its requests, and how its clock differs."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from epp.model.events import Event, Unobserved
+from epp.protocol.replicas.facts import AdmittedFact, BeatFact
+from epp.protocol.replicas.messages import ReplicaMessage
+from epp.protocol.replicas.requests_of_peer import RequestsOfPeer
+
+_WINDOW: Final = 4096
+"""How far back a message may be overtaken by others and still be taken in."""
+_MOST_WAITING: Final = 4096
+"""Requests that wait for chains, at most."""
+_MASK: Final = (1 << 40) - 1
+
+
+class Peer:
+    """A replica that was heard, which drew `number` when it started.
+
+    It was last heard at `heard_at`, and is `present` unless it has left or was silent for long.
+    `missing` counts its messages that were not received. `lag` is that of its last message in
+    seconds, None while its clock is unknown.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number: Final = number
+        self.requests: Final = RequestsOfPeer()
+        self.heard_at = 0.0
+        self.present = False
+        self.missing = 0
+        self.lag: float | None = None
+        self._ahead: float | None = None  # seconds by which its clock is ahead of ours
+        self._first = self._highest = 0
+        self._seen: set[int] = set()
+        self._waiting: dict[int, list[tuple[float, AdmittedFact]]] = {}
+
+    # Messages.
+
+    def is_new(self, sequence: int) -> bool:
+        """Take in a message's number; return whether it was not received before."""
+        if sequence > self._highest:
+            if self._highest:
+                self.missing += sequence - self._highest - 1
+            else:
+                self._first = sequence
+            self._highest = sequence
+        elif sequence in self._seen or sequence <= self._highest - _WINDOW:
+            return False
+        elif sequence > self._first:
+            self.missing -= 1
+        self._seen.add(sequence)
+        if len(self._seen) > 2 * _WINDOW:
+            least = self._highest - _WINDOW
+            self._seen = {each for each in self._seen if each > least}
+        return True
+
+    def heard(self, message: ReplicaMessage, now: float) -> float | None:
+        """Take in that it lives; return the lag of a message to all."""
+        self.heard_at, self.present = now, True
+        if self._ahead is None or not message.sequence:
+            return None
+        self.lag = max(0.0, now + self._ahead - message.noted)
+        return self.lag
+
+    def set_clock(self, asked: float, answered: float, now: float) -> None:
+        """Learn how far its clock is ahead: it answered at `answered`, between two of ours."""
+        if asked <= now:
+            self._ahead = answered - (asked + now) / 2
+
+    # Requests.
+
+    def agrees(self, beat: BeatFact) -> bool:
+        """Return whether it has the requests in flight that are believed."""
+        believed = self.believed()
+        return len(believed) == beat.in_flight and sum(believed) & _MASK == beat.total
+
+    def believed(self) -> set[int]:
+        """Return the numbers of the requests that it is believed to have in flight."""
+        waiting = {fact.number for facts in self._waiting.values() for _, fact in facts}
+        over = {each for each in waiting if self.requests.ends_early(each)}
+        return self.requests.in_flight.keys() | (waiting - over)
+
+    def leave(self) -> Iterator[Event]:
+        """Yield what becomes of its requests: nothing more of them will be seen."""
+        self.present = False
+        self._waiting.clear()
+        for request in self.requests.end_all():
+            yield Unobserved(request)
+
+    # Chains.
+
+    def wait(self, tip: int, fact: AdmittedFact, now: float) -> bool:
+        """Keep a request until a chain is told; return whether that is to be asked for."""
+        waiting = self._waiting.setdefault(tip, [])
+        if sum(map(len, self._waiting.values())) < _MOST_WAITING:
+            waiting.append((now, fact))
+        return len(waiting) == 1
+
+    def waiting_for(self, tip: int) -> list[AdmittedFact]:
+        """Return the requests that waited for a chain."""
+        return [fact for _, fact in self._waiting.pop(tip, ())]
+
+    def overdue_chains(self, before: float) -> int:
+        """Drop requests that have waited since `before`; return how many."""
+        overdue = 0
+        for tip, waiting in list(self._waiting.items()):
+            left = [(since, fact) for since, fact in waiting if since > before]
+            overdue += len(waiting) - len(left)
+            if left:
+                self._waiting[tip] = left
+            else:
+                del self._waiting[tip]
+        return overdue

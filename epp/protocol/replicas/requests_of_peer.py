@@ -1,0 +1,133 @@
+"""The requests of one peer: facts in any order become events in the order that a fleet needs.
+
+A request's facts have stages. What comes before the request itself is kept until that comes; what
+comes after a later stage is late, and changes nothing. Facts that come twice are such, too.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from epp.model.learning.bounded import make_room
+from epp.model.request import RequestId
+from epp.protocol.replicas.facts import (
+    AbortedFact,
+    FinishedFact,
+    FirstTokenFact,
+    GeneratedFact,
+    RequestFact,
+    ServedFact,
+    UnobservedFact,
+)
+
+_MOST_EARLY: Final = 4096
+"""Requests of which facts are kept that came before them, at most."""
+_MOST_PER_REQUEST: Final = 64
+_MOST_OVER: Final = 1 << 14
+"""Requests that are over and remembered, at most."""
+_MASK: Final = (1 << 40) - 1
+
+_STAGES: Final[dict[type[RequestFact], int]] = {
+    ServedFact: 1,
+    FirstTokenFact: 2,
+    GeneratedFact: 3,
+    UnobservedFact: 4,
+    AbortedFact: 4,
+    FinishedFact: 4,
+}
+_OVER: Final = 4
+
+
+class RequestsOfPeer:
+    """What one peer has in flight, by the numbers that it gave its requests."""
+
+    def __init__(self) -> None:
+        self.in_flight: Final[dict[int, RequestId]] = {}
+        self._stages: Final[dict[int, int]] = {}
+        self._by_id: Final[dict[RequestId, int]] = {}
+        self._early: Final[dict[int, list[RequestFact]]] = {}
+        self._over: Final[dict[int, None]] = {}
+
+    def admit(self, number: int, request: RequestId) -> bool:
+        """Take in that a request was sent; return whether that is news."""
+        if number in self.in_flight or number in self._over:
+            return False
+        before = self._by_id.get(request)
+        if before is not None:  # sent again, under another number
+            self._forget(before)
+        self.in_flight[number] = request
+        self._by_id[request] = number
+        self._stages[number] = 0
+        return True
+
+    def early(self, number: int) -> Iterator[tuple[RequestId, RequestFact]]:
+        """Yield what was told of a request before it was, in the order of its stages."""
+        for fact in sorted(self._early.pop(number, ()), key=_stage):
+            request = self.take(fact)
+            if request is not None:
+                yield request, fact
+
+    def take(self, fact: RequestFact) -> RequestId | None:
+        """Take in a fact; return the request that it is about, None if it changes nothing now."""
+        number, stage = fact.number, _STAGES[type(fact)]
+        request = self.in_flight.get(number)
+        if request is None:
+            self._keep(fact)
+            return None
+        if stage < self._stages[number]:
+            return None
+        if stage == _OVER:
+            self._forget(number)
+        else:
+            self._stages[number] = stage
+        return request
+
+    def is_over(self, number: int) -> bool:
+        """Return whether a request is known to have ended."""
+        return number in self._over
+
+    def ends_early(self, number: int) -> bool:
+        """Return whether the end of a request was told before itself."""
+        return any(_stage(each) == _OVER for each in self._early.get(number, ()))
+
+    @property
+    def total(self) -> int:
+        """The sum of the numbers of all in flight."""
+        return sum(self.in_flight) & _MASK
+
+    def end(self, number: int) -> RequestId | None:
+        """Take in that a request is not in flight any more; return it, None if it was not."""
+        request = self.in_flight.get(number)
+        if request is not None:
+            self._forget(number)
+        return request
+
+    def end_all(self) -> list[RequestId]:
+        """Take in that nothing more will be told; return what was in flight."""
+        requests = list(self.in_flight.values())
+        self.in_flight.clear()
+        self._stages.clear()
+        self._by_id.clear()
+        self._early.clear()
+        return requests
+
+    def _forget(self, number: int) -> None:
+        request = self.in_flight.pop(number)
+        del self._stages[number]
+        if self._by_id.get(request) == number:
+            del self._by_id[request]
+        make_room(self._over, _MOST_OVER)
+        self._over[number] = None
+
+    def _keep(self, fact: RequestFact) -> None:
+        if fact.number in self._over:
+            return
+        kept = self._early.get(fact.number)
+        if kept is None:
+            make_room(self._early, _MOST_EARLY)
+            kept = self._early[fact.number] = []
+        if len(kept) < _MOST_PER_REQUEST:
+            kept.append(fact)
+
+
+def _stage(fact: RequestFact) -> int:
+    return _STAGES[type(fact)]

@@ -1,0 +1,305 @@
+"""The teller: what this replica sees of its requests, as messages to all others.
+
+It keeps what the fleet's listener notes until a message is due, so that a request pays for a list
+that grows, and for nothing else.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from epp.model.endpoint import Endpoint, EndpointId
+from epp.model.events import (
+    Aborted,
+    Admitted,
+    Ejected,
+    Event,
+    Finished,
+    FirstToken,
+    Generated,
+    Returned,
+    Served,
+    Unobserved,
+)
+from epp.model.prompts.repeated import ResponseRepeated
+from epp.model.request import RequestId
+from epp.protocol.replicas.chains import LARGEST, KnownChains, write_prompt, written_hashes
+from epp.protocol.replicas.facts import (
+    AbortedFact,
+    AdmittedFact,
+    AnyFact,
+    BeatFact,
+    ChainTold,
+    ChainWanted,
+    EjectedFact,
+    FinishedFact,
+    FirstTokenFact,
+    GeneratedFact,
+    RepeatedFact,
+    ReturnedFact,
+    ServedFact,
+    UnobservedFact,
+    epoch_of,
+)
+from epp.protocol.replicas.messages import write_message
+
+TOLD: Final[tuple[type[Event], ...]] = (
+    Admitted,
+    Served,
+    FirstToken,
+    Generated,
+    Finished,
+    Aborted,
+    Unobserved,
+    Ejected,
+    Returned,
+    ResponseRepeated,
+)
+"""The events that others are told of: what each can find out by itself is not among them."""
+_ENDS: Final = frozenset((Finished, Aborted, Unobserved))
+_MOST_FACTS: Final = 512
+_MOST_BYTES: Final = 256 << 10
+"""What a message has at most, one fact aside: facts, and bytes of hashes."""
+_MASK: Final = (1 << 40) - 1
+
+
+class Teller:
+    """Writes the messages of one replica.
+
+    `pool` is a keyed hash of the pool's name, `own` the number that this replica drew. `known` has
+    the chains that were told or heard. `endpoint_of` returns an endpoint by its id, None for an
+    unknown one; `admission_of` returns how a request in flight was admitted, None if it is not.
+    """
+
+    def __init__(
+        self,
+        pool: bytes,
+        own: int,
+        known: KnownChains,
+        endpoint_of: Callable[[EndpointId], Endpoint | None],
+        admission_of: Callable[[RequestId], Admitted | None],
+    ) -> None:
+        self.told = 0
+        self._pool: Final = pool
+        self._own: Final = own
+        self._known: Final = known
+        self._endpoint_of: Final = endpoint_of
+        self._admission_of: Final = admission_of
+        self._noted: list[Event] = []
+        self._since = 0.0
+        self._sequence = 0
+        self._numbers: dict[RequestId, int] = {}
+        self._next = 0
+        self._epochs: dict[EndpointId, tuple[Endpoint, int]] = {}
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything was noted that is not told."""
+        return bool(self._noted)
+
+    def note(self, event: Event, now: float, *, guessed: bool) -> bool:
+        """Keep an event to be told; return whether it is the first since the last message.
+
+        What a fleet guesses is not told, unless it ends a request that others believe in flight.
+        """
+        if guessed and (type(event) is not Aborted or event.request_id not in self._numbers):
+            return False
+        self._noted.append(event)
+        if len(self._noted) > 1:
+            return False
+        self._since = now
+        return True
+
+    def messages(self) -> Iterator[bytes]:
+        """Write what was noted, as messages to all."""
+        noted, self._noted = self._noted, []
+        facts: list[AnyFact] = []
+        size = 0
+        for event in noted:
+            fact = self._fact(event)
+            if fact is None:
+                continue
+            facts.append(fact)
+            if type(fact) is AdmittedFact:
+                size += sum([len(each.hashes) for each in fact.prompts])
+            if size >= _MOST_BYTES or len(facts) >= _MOST_FACTS:
+                yield self.to_all(facts, self._since)
+                facts, size = [], 0
+        if facts:
+            yield self.to_all(facts, self._since)
+
+    def skip(self) -> None:
+        """Tell nobody of what was noted: nobody is there."""
+        noted, self._noted = self._noted, []
+        for event in noted:
+            if type(event) is Admitted:
+                self._number(event.quote.request_id)
+            elif type(event) in _ENDS:
+                self._numbers.pop(event.request_id, None)  # type: ignore[union-attr]  # ends have it
+
+    def to_all(self, facts: Sequence[AnyFact], since: float) -> bytes:
+        """Write a message to all."""
+        self._sequence += 1
+        self.told += len(facts)
+        return self._written(self._sequence, facts, since)
+
+    def to_one(self, facts: Sequence[AnyFact], now: float) -> bytes:
+        """Write an answer."""
+        return self._written(0, facts, now)
+
+    def _written(self, sequence: int, facts: Sequence[AnyFact], at: float) -> bytes:
+        try:
+            return write_message(self._pool, self._own, sequence, at, facts)
+        except (OverflowError, UnicodeError):  # what a client sent is in one of them
+            facts = [each for each in facts if _can_be_written(each)]
+            return write_message(self._pool, self._own, sequence, at, facts)
+
+    # Answers.
+
+    def beat(self, now: float) -> BeatFact:
+        """Return a sign of life, with what tells whether others know all requests in flight."""
+        numbers = self._numbers.values()
+        return BeatFact(now, len(numbers), sum(numbers) & _MASK)
+
+    def in_flight(self) -> list[int]:
+        """Return the numbers of all requests in flight that are observed."""
+        return list(self._numbers.values())
+
+    def again(self, numbers: Sequence[int]) -> list[AdmittedFact]:
+        """Tell requests once more, those that are still in flight."""
+        wanted, told = set(numbers), list[AdmittedFact]()
+        for request, number in list(self._numbers.items()):
+            if number in wanted and (admitted := self._admission_of(request)) is not None:
+                fact = self._admitted(admitted, number)
+                if fact is not None:
+                    told.append(fact)
+        return told
+
+    def chain(self, wanted: ChainWanted) -> ChainTold:
+        """Tell a chain in full."""
+        found = self._known.find(wanted.tip, wanted.blocks)
+        return ChainTold(wanted.tip, None if found is None else write_prompt(*found, KnownChains()))
+
+    # Facts.
+
+    def _fact(self, event: Event) -> AnyFact | None:
+        return _WRITERS[type(event)](self, event)
+
+    def _number(self, request: RequestId) -> int:
+        self._next = number = self._next + 1
+        self._numbers[request] = number
+        return number
+
+    def _epoch(self, endpoint_id: EndpointId) -> int | None:
+        endpoint = self._endpoint_of(endpoint_id)
+        if endpoint is None:
+            self._epochs.pop(endpoint_id, None)
+            return None
+        known = self._epochs.get(endpoint_id)
+        if known is None or known[0] is not endpoint:
+            known = self._epochs[endpoint_id] = endpoint, epoch_of(endpoint)
+        return known[1]
+
+    def _admission(self, event: Admitted) -> AdmittedFact | None:
+        return self._admitted(event, self._number(event.quote.request_id))
+
+    def _admitted(self, event: Admitted, number: int) -> AdmittedFact | None:
+        quote, known = event.quote, self._known
+        epoch = self._epoch(event.endpoint_id)
+        if epoch is None:
+            return None
+        return AdmittedFact(
+            number,
+            quote.request_id,
+            event.endpoint_id,
+            epoch,
+            quote.target_model,
+            quote.api,
+            [
+                write_prompt(chain, quote.token_offsets[position], known)
+                for position, chain in enumerate(quote.chains)
+            ],
+            quote.stream,
+            None if quote.max_tokens is None else _bounded(quote.max_tokens),
+            quote.kind,
+            event.prefill_endpoint_id,
+        )
+
+    def _served(self, event: Served) -> AnyFact | None:
+        number = self._numbers.get(event.request_id)
+        return None if number is None else ServedFact(number, event.target)
+
+    def _first_token(self, event: FirstToken) -> AnyFact | None:
+        number = self._numbers.get(event.request_id)
+        return None if number is None else FirstTokenFact(number)
+
+    def _generated(self, event: Generated) -> AnyFact | None:
+        number = self._numbers.get(event.request_id)
+        return None if number is None else GeneratedFact(number, _bounded(event.tokens))
+
+    def _finished(self, event: Finished) -> AnyFact | None:
+        number = self._numbers.pop(event.request_id, None)
+        if number is None:
+            return None
+        usage = event.usage
+        if usage is None:
+            return FinishedFact(number, _bounded(event.generated))
+        cached = usage.cached_tokens
+        return FinishedFact(
+            number,
+            _bounded(event.generated),
+            reported=True,
+            prompt_tokens=_bounded(usage.prompt_tokens),
+            completion_tokens=_bounded(usage.completion_tokens),
+            cached_tokens=None if cached is None else _bounded(cached),
+            doubtful=usage.doubtful,
+        )
+
+    def _aborted(self, event: Aborted) -> AnyFact | None:
+        number = self._numbers.pop(event.request_id, None)
+        if number is None:
+            return None
+        generated = _bounded(event.generated)
+        return AbortedFact(number, generated, event.refused, event.failure, event.served)
+
+    def _unobserved(self, event: Unobserved) -> AnyFact | None:
+        number = self._numbers.pop(event.request_id, None)
+        return None if number is None else UnobservedFact(number, event.begun)
+
+    def _ejected(self, event: Ejected) -> AnyFact:
+        return EjectedFact(event.endpoint_id, event.reason, event.seconds)
+
+    def _returned(self, event: Returned) -> AnyFact:
+        return ReturnedFact(event.endpoint_id)
+
+    def _repeated(self, event: ResponseRepeated) -> AnyFact:
+        hashes = written_hashes(event.hashes)
+        return RepeatedFact(event.request_id, event.anchor, hashes, list(event.sizes))
+
+
+def _bounded(count: int) -> int:
+    """Return a count that clients or servers gave, within what is read."""
+    return min(max(count, 0), LARGEST)
+
+
+def _can_be_written(fact: AnyFact) -> bool:
+    try:
+        msgspec.msgpack.encode(fact)
+    except (OverflowError, UnicodeError):
+        return False
+    return True
+
+
+_WRITERS: Final[dict[type[Event], Callable[[Teller, Any], AnyFact | None]]] = {
+    Admitted: Teller._admission,  # noqa: SLF001 (the table of this class)
+    Served: Teller._served,  # noqa: SLF001
+    FirstToken: Teller._first_token,  # noqa: SLF001
+    Generated: Teller._generated,  # noqa: SLF001
+    Finished: Teller._finished,  # noqa: SLF001
+    Aborted: Teller._aborted,  # noqa: SLF001
+    Unobserved: Teller._unobserved,  # noqa: SLF001
+    Ejected: Teller._ejected,  # noqa: SLF001
+    Returned: Teller._returned,  # noqa: SLF001
+    ResponseRepeated: Teller._repeated,  # noqa: SLF001
+}

@@ -1,0 +1,105 @@
+"""Fleets that tell each other what they see, message by message."""
+
+from collections import deque
+
+from epp.model.endpoint import EndpointId
+from epp.model.events import Admitted
+from epp.protocol.replicas.chains import KnownChains
+from epp.protocol.replicas.hearing import Hearer
+from epp.protocol.replicas.telling import TOLD, Teller
+from tests.model.rig import Rig
+
+POOL = b"the pool"
+
+
+class Replica(Rig):
+    """A rig whose events are told. `told` has its messages to all."""
+
+    def __init__(self, number, pods=2, pool=POOL):
+        super().__init__(pods)
+        self.number = number
+        self.known = KnownChains()
+        self.teller = Teller(pool, number, self.known, self.endpoint_of, self.admission_of)
+        self.hearer = Hearer(pool, number, self.known, self.endpoint_of, self.teller)
+        self.told: deque[bytes] = deque()
+        self.hears = False
+        self.fleet.subscribe(TOLD, self.note)
+
+    def endpoint_of(self, endpoint_id):
+        pod = self.fleet.pods.get(endpoint_id)
+        return None if pod is None else pod.endpoint
+
+    def admission_of(self, request):
+        found = self.fleet.in_flight.get(request)
+        return None if found is None else Admitted(found.quote, found.pod.endpoint.id)
+
+    def note(self, event, now, guessed):
+        if not self.hears:
+            self.teller.note(event, now, guessed=guessed)
+
+    def tell(self):
+        """Write what was noted; return all messages that nobody took yet."""
+        self.told += self.teller.messages()
+        messages = list(self.told)
+        self.told.clear()
+        return messages
+
+    def beat(self):
+        return self.teller.to_all([self.teller.beat(self.now)], self.now)
+
+    def hear(self, message):
+        """Take in a message; return the answer, None without one."""
+        heard = self.hearer.hear(message, self.now)
+        self.hears = True
+        try:
+            for event in heard.events:
+                self.apply(event)
+        finally:
+            self.hears = False
+        return self.teller.to_one(heard.answers, self.now) if heard.answers else None
+
+    def lapse(self):
+        self.hears = True
+        try:
+            for event in list(self.hearer.lapse(self.now)):
+                self.apply(event)
+        finally:
+            self.hears = False
+
+    @property
+    def dropped(self):
+        return {reason.name: times for reason, times in self.hearer.dropped.items()}
+
+    def admit(self, identity, *texts, pod="pod-0", **more):
+        self.send(pod, identity, *texts, **more)
+
+
+def exchange(one, other, message):
+    """Send a message from one to the other, and all answers that it leads to."""
+    there, back = other, one
+    while message is not None:
+        message = there.hear(message)
+        there, back = back, there
+
+
+def settle(one, other):
+    """Have each hear all that the other tells."""
+    for here, there in ((one, other), (other, one)):
+        for message in here.tell():
+            exchange(here, there, message)
+
+
+def in_flight(replica):
+    return {
+        name: each.pod.endpoint.id
+        for name, each in replica.fleet.in_flight.items()
+        if not each.unobserved
+    }
+
+
+def held(replica):
+    """What each endpoint's cache is believed to hold."""
+    return {pod.endpoint.id: set(pod.scheduler.cache) for pod in replica.fleet.pods.values()}
+
+
+POD = EndpointId("default/pod-0")

@@ -1,0 +1,163 @@
+"""What others may send a replica: of it nothing is learned, and it is counted."""
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.model.endpoint import Target
+from epp.model.events import Served
+from epp.model.request import RequestId
+from epp.protocol.replicas.facts import VERSION, AbortedFact, AdmittedFact, FirstTokenFact
+from epp.protocol.replicas.messages import LONGEST
+from tests.protocol.replicas.pair import POOL, Replica, held, in_flight
+from tests.strategies import text
+
+PROMPT = text(400)
+
+
+def raw(sender, sequence, facts):
+    return msgspec.msgpack.encode([VERSION, POOL, sender, sequence, 0.0, facts])
+
+
+def told(number=1, pool=POOL):
+    one = Replica(number, pool=pool)
+    one.admit("a", PROMPT)
+    (message,) = one.tell()
+    return message
+
+
+def learned(replica):
+    return in_flight(replica), held(replica), replica.hearer.applied
+
+
+NOTHING = learned(Replica(9))
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (told(pool=b"another!"), "POOL"),
+        (told(number=2), "OWN"),
+        (b"\0" * (10 << 20), "TOO_LONG"),
+        (b"", "MALFORMED"),
+        (b"GET / HTTP/1.1\r\n\r\n", "MALFORMED"),
+        (b"\x91" * 100_000, "MALFORMED"),
+        (msgspec.msgpack.encode([VERSION + 1, "whatever comes", {}]), "VERSION"),
+        (msgspec.msgpack.encode([VERSION, POOL, 1, 1, 0.0]), "MALFORMED"),
+        (msgspec.msgpack.encode([VERSION, POOL, 1, 1, 0.0, "facts"]), "MALFORMED"),
+        (raw(1, 1, [["no", "kind"]]), "UNKNOWN_KIND"),
+        (raw(1, 1, [[99, 1, 2]]), "UNKNOWN_KIND"),
+        (raw(1, 1, [[1, -1, "a"]]), "UNKNOWN_KIND"),
+        (raw(1, 1, [[2, 1 << 60]]), "UNKNOWN_KIND"),
+        (raw(1, 1, [[10, "a", 5, b"1234567", [1]]]), "NONSENSE"),
+        (raw(1, 1, [[10, "a", 5, b"", []]]), "NONSENSE"),
+    ],
+)
+def test_what_cannot_be_used_is_dropped_and_counted(message, reason):
+    replica = Replica(2)
+    assert replica.hear(message) is None
+    assert replica.dropped == {reason: 1}
+    assert learned(replica) == NOTHING
+
+
+@given(st.binary(max_size=200))
+def test_noise_never_raises(noise):
+    replica = Replica(2)
+    replica.hear(noise)
+    assert learned(replica) == NOTHING
+
+
+@given(st.data())
+def test_a_message_that_is_cut_off_or_changed_never_raises(data):
+    message = bytearray(told())
+    end = data.draw(st.integers(0, len(message)))
+    for _ in range(data.draw(st.integers(0, 3))):
+        message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
+    replica = Replica(2)
+    replica.hear(bytes(message[:end]))
+    replica.fleet.check_invariants()
+
+
+def test_a_fact_of_a_later_version_costs_no_other():
+    """Kinds that come later, and fields that come later, are passed over."""
+    one = Replica(1)
+    one.admit("a", PROMPT)
+    one.teller._noted, noted = [], one.teller._noted
+    admitted = one.teller._fact(noted[0])
+    longer = [*msgspec.msgpack.decode(msgspec.msgpack.encode(admitted)), "a field of tomorrow"]
+    replica = Replica(2)
+    replica.hear(raw(1, 1, [[99, "a kind of tomorrow"], longer]))
+    assert in_flight(replica) == in_flight(one)
+    assert replica.dropped == {"UNKNOWN_KIND": 1}
+
+
+def test_a_message_that_comes_again_changes_nothing():
+    replica, message = Replica(2), told()
+    replica.hear(message)
+    once = learned(replica)
+    replica.hear(message)
+    assert learned(replica) == once
+    assert replica.dropped == {"REPEATED": 1}
+
+
+def test_a_message_from_the_future_is_a_message():
+    replica = Replica(2)
+    first = told()
+    later = raw(1, 1 << 30, [FirstTokenFact(1)])
+    replica.hear(later)
+    replica.hear(first)
+    assert replica.dropped == {"REPEATED": 1}  # too far behind to be told from one that came before
+    assert learned(replica) == NOTHING
+
+
+def test_facts_about_requests_that_nobody_told_of_are_kept_within_bounds():
+    replica = Replica(2)
+    for sequence in range(1, 40):
+        facts = [AbortedFact(number + 500 * sequence) for number in range(500)]
+        replica.hear(raw(1, sequence, facts))
+    (peer,) = replica.hearer.peers.values()
+    assert len(peer.requests._early) == 4096
+    assert learned(replica) == NOTHING
+
+
+def test_requests_that_wait_for_chains_are_kept_within_bounds():
+    replica = Replica(2)
+    one = Replica(1)
+    one.admit("a", PROMPT)
+    one.tell()
+    one.admit("b", PROMPT)
+    fact = one.teller._fact(one.teller._noted[0])
+    assert isinstance(fact, AdmittedFact)
+    for number in range(9):
+        facts = [msgspec.structs.replace(fact, number=number * 500 + each) for each in range(500)]
+        replica.hear(raw(1, number + 1, facts))
+    (peer,) = replica.hearer.peers.values()
+    assert len(peer.believed()) == 4096
+    assert learned(replica) == NOTHING
+
+
+def test_more_senders_than_any_pool_has_are_not_listened_to():
+    replica = Replica(2)
+    for number in range(3, 1100):
+        replica.hear(raw(number, 1, [FirstTokenFact(1)]))
+    assert len(replica.hearer.peers) == 1024
+    assert set(replica.dropped) == {"STRANGER"}
+
+
+def test_the_longest_message_is_long_enough_for_a_prompt_of_a_million_tokens():
+    one = Replica(1)
+    one.admit("a", list(range(1 << 20)))
+    (message,) = one.tell()
+    assert len(message) < LONGEST
+
+
+def test_what_cannot_be_written_costs_nobody_else():
+    """Clients choose limits as they like, and proxies what they report."""
+    one, other = Replica(1), Replica(2)
+    one.admit("a", PROMPT, max_tokens=1 << 90)
+    one.apply(Served(RequestId("a"), Target("\udcff")))
+    one.admit("b", PROMPT)
+    for message in one.tell():
+        other.hear(message)
+    assert in_flight(other) == {"a": "default/pod-0", "b": "default/pod-0"}

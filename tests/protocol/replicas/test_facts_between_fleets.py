@@ -1,0 +1,341 @@
+"""Replicas that tell each other what they see believe the same; loss and disorder are mended."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epp.model.endpoint import EndpointId
+from epp.model.events import (
+    Aborted,
+    Ejected,
+    EjectionReason,
+    Failure,
+    Finished,
+    FirstToken,
+    Generated,
+    Returned,
+    Served,
+    Unobserved,
+)
+from epp.model.request import RequestId, Usage
+from epp.protocol.replicas.facts import InFlightTold, LeavingFact
+from epp.protocol.replicas.hearing import LEASE_SECONDS
+from tests.protocol.replicas.pair import POD, Replica, exchange, held, in_flight, settle
+from tests.strategies import text
+
+PROMPTS = [text(400, seed=seed) + text(200, seed=more) for seed in "ab" for more in "cd"]
+ENDS = (
+    Finished(RequestId(""), Usage(650, 40, 320)),
+    Finished(RequestId(""), None, 12),
+    Aborted(RequestId(""), 3),
+    Aborted(RequestId(""), refused=True),
+    Aborted(RequestId(""), failure=Failure.ERROR, served=True),
+)
+
+
+def named(event, request):
+    fields = {each: getattr(event, each) for each in event.__struct_fields__}
+    return type(event)(**{**fields, "request_id": RequestId(request)})
+
+
+@st.composite
+def scripts(draw):
+    """Requests with what is seen of each, in an order in which it can be seen."""
+    begun, script = [], []
+    for number in range(draw(st.integers(1, 8))):
+        name = f"r{number}"
+        begun.append(name)
+        pod = draw(st.sampled_from(["pod-0", "pod-1"]))
+        script.append(("admit", name, draw(st.sampled_from(PROMPTS)), pod))
+        for other in draw(st.lists(st.sampled_from(begun), max_size=3, unique=True)):
+            what = draw(st.sampled_from(["first", "grow", "end", "end"]))
+            script.append((what, other, draw(st.sampled_from(ENDS)), draw(st.integers(1, 90))))
+            if what == "end":
+                begun.remove(other)
+    return script
+
+
+def play(replica, script, messages_apart=1):
+    for position, (what, name, more, last) in enumerate(script):
+        replica.now += 0.01
+        match what:
+            case "admit":
+                replica.admit(name, more, pod=last)
+            case "first":
+                replica.apply(FirstToken(RequestId(name)))
+            case "grow":
+                replica.apply(Generated(RequestId(name), last))
+            case _:
+                replica.apply(named(more, name))
+        if position % messages_apart == 0:
+            replica.told += replica.teller.messages()
+
+
+@given(scripts(), st.integers(1, 4))
+def test_who_hears_everything_in_order_predicts_the_same(script, apart):
+    one, other = Replica(1), Replica(2)
+    play(one, script, apart)
+    for message in one.tell():
+        other.now = one.now
+        exchange(one, other, message)
+    assert in_flight(other) == in_flight(one)
+    assert held(other) == held(one)
+    for prompt in PROMPTS:
+        assert other.cached(prompt) == one.cached(prompt)
+    other.fleet.check_invariants()
+    assert other.dropped == {}
+
+
+@settings(deadline=None)
+@given(st.data(), scripts())
+def test_any_order_any_number_of_times_comes_to_the_same_requests(data, script):
+    one, other = Replica(1), Replica(2)
+    play(one, script)
+    sent = one.tell()
+    for message in data.draw(st.permutations(sent + sent)):
+        other.now = one.now
+        exchange(one, other, message)
+    assert in_flight(other) == in_flight(one)
+    assert set(other.dropped) <= {"REPEATED"}
+    other.fleet.check_invariants()
+    exchange(one, other, one.beat())
+    assert in_flight(other) == in_flight(one)
+
+
+@settings(deadline=None)
+@given(st.data(), scripts())
+def test_what_was_lost_is_found_with_the_next_beat(data, script):
+    one, other = Replica(1), Replica(2)
+    play(one, script)
+    for message in one.tell():
+        if data.draw(st.booleans()):
+            exchange(one, other, message)
+    other.now = one.now
+    exchange(one, other, one.beat())
+    assert in_flight(other) == in_flight(one)
+    exchange(one, other, one.beat())
+    other.fleet.check_invariants()
+
+
+def test_both_tell_and_nothing_comes_back():
+    one, other = Replica(1), Replica(2)
+    one.admit("a", PROMPTS[0])
+    other.admit("b", PROMPTS[1], pod="pod-1")
+    settle(one, other)
+    assert in_flight(one) == in_flight(other) == {"a": POD, "b": "default/pod-1"}
+    assert one.tell() == other.tell() == []
+    assert held(one) == held(other)
+
+
+def test_a_chain_that_a_third_one_told_is_asked_for():
+    """Who knows a chain from others tells its tip to one who never heard of it."""
+    one, other, late = Replica(1), Replica(2), Replica(3)
+    one.admit("a", PROMPTS[0])
+    settle(one, other)
+    other.admit("b", PROMPTS[0], pod="pod-1")
+    (message,) = other.tell()
+    assert len(message) < 200
+    exchange(other, late, message)
+    assert in_flight(late) == {"b": "default/pod-1"}
+    assert held(late)["default/pod-1"] == held(other)["default/pod-1"]
+
+
+def test_what_is_told_of_a_request_while_its_chain_is_asked_for_is_not_lost():
+    one, late = Replica(1), Replica(2)
+    one.admit("a", PROMPTS[0])
+    one.tell()
+    one.admit("b", PROMPTS[0])
+    (message,) = one.tell()
+    asked = late.hear(message)
+    one.apply(FirstToken(RequestId("b")))
+    one.apply(Finished(RequestId("b"), Usage(600, 5, 0)))
+    for more in one.tell():
+        assert late.hear(more) is None
+    assert in_flight(late) == {}
+    exchange(late, one, asked)
+    assert in_flight(late) == {}
+    assert held(late)[POD]
+    assert late.hearer.applied == 3
+
+
+def test_a_chain_that_nobody_has_any_more_costs_its_request():
+    one, late = Replica(1), Replica(2)
+    one.admit("a", PROMPTS[0])
+    one.tell()
+    one.admit("b", PROMPTS[0])
+    (message,) = one.tell()
+    asked = late.hear(message)
+    one.known.__init__()  # type: ignore[misc]
+    exchange(late, one, asked)
+    assert (in_flight(late), late.dropped) == ({}, {"NO_CHAIN": 1})
+
+
+def test_a_chain_that_is_not_told_in_time_costs_its_request():
+    one, late = Replica(1), Replica(2)
+    one.admit("a", PROMPTS[0])
+    one.tell()
+    one.admit("b", PROMPTS[0])
+    (message,) = one.tell()
+    late.hear(message)
+    late.now += 2
+    late.lapse()
+    assert late.dropped == {"NO_CHAIN": 1}
+    late.now = one.now = late.now + 1
+    exchange(one, late, one.beat())
+    assert in_flight(late) == in_flight(one)
+
+
+def test_requests_of_a_peer_that_is_gone_end_as_those_that_nobody_observes():
+    """They are counted once: the fleet guesses their ends, and the engine's count corrects it."""
+    one, other = Replica(1), Replica(2)
+    one.admit("a", PROMPTS[0], max_tokens=10)
+    settle(one, other)
+    other.now += LEASE_SECONDS + 1
+    other.lapse()
+    assert other.hearer.present == 0
+    assert other.in_flight("a").unobserved
+    assert other.pod("pod-0").ledger.requests == 1
+    other.now += 600
+    other.ask()
+    assert other.fleet.in_flight == {}
+    assert other.pod("pod-0").ledger.requests == 0
+    assert other.tell() == []  # guesses of others' requests are not told
+
+
+def test_a_peer_that_was_silent_and_comes_back_is_believed_again():
+    one, other = Replica(1), Replica(2)
+    one.admit("a", PROMPTS[0])
+    settle(one, other)
+    other.now = one.now = one.now + LEASE_SECONDS + 1
+    other.lapse()
+    exchange(one, other, one.beat())
+    assert in_flight(other) == {"a": POD}
+    one.apply(Finished(RequestId("a"), Usage(600, 5, 0)))
+    settle(one, other)
+    assert other.fleet.in_flight == {}
+    assert other.pod("pod-0").ledger.requests == 0
+
+
+def test_one_that_leaves_says_so():
+    one, other = Replica(1), Replica(2)
+    one.admit("a", PROMPTS[0])
+    settle(one, other)
+    other.hear(one.teller.to_all([LeavingFact()], one.now))
+    assert other.hearer.present == 0
+    assert other.in_flight("a").unobserved
+
+
+def test_a_request_that_is_left_unobserved_is_nobodys_business_any_more():
+    one, other = Replica(1), Replica(2)
+    one.admit("a", PROMPTS[0])
+    one.apply(Unobserved(RequestId("a"), begun=True))
+    settle(one, other)
+    assert other.in_flight("a").unobserved
+    assert one.teller.beat(0).in_flight == 0
+    assert other.hear(one.beat()) is not None
+    one.now += 1000
+    one.ask()
+    assert one.fleet.in_flight == {}
+    assert one.tell() == []
+
+
+def test_a_request_that_is_sent_again_is_where_it_was_sent_last():
+    one, other = Replica(1), Replica(2)
+    one.admit("a", PROMPTS[0])
+    one.admit("a", PROMPTS[0], pod="pod-1")
+    settle(one, other)
+    assert in_flight(other) == {"a": "default/pod-1"}
+    exchange(one, other, one.beat())
+    assert in_flight(other) == {"a": "default/pod-1"}
+    one.apply(Finished(RequestId("a")))
+    settle(one, other)
+    assert other.fleet.in_flight == {}
+
+
+def test_who_served_and_who_is_left_out_is_told():
+    one, other = Replica(1, pods=3), Replica(2, pods=3)
+    one.admit("a", PROMPTS[0])
+    one.apply(Served(RequestId("a"), one.pod("pod-1").endpoint.target))
+    one.apply(Ejected(EndpointId("default/pod-2"), EjectionReason.FAILURES, 30.0))
+    settle(one, other)
+    assert in_flight(other) == {"a": "default/pod-1"}
+    assert other.pod("pod-2").outlier.ejected is EjectionReason.FAILURES
+    one.apply(Returned(EndpointId("default/pod-2")))
+    settle(one, other)
+    assert other.pod("pod-2").outlier.ejected is None
+
+
+def test_a_response_that_a_prompt_repeats_is_told():
+    """The first turn at one, the second at the other: both know the blocks of the response."""
+    one, other = Replica(1, pods=1), Replica(2, pods=1)
+    first = text(400)
+    one.admit("a", first)
+    one.apply(FirstToken(RequestId("a")))
+    one.apply(Finished(RequestId("a"), Usage(400, 300, 0)))
+    settle(one, other)
+    second = first + text(300, seed="x") + text(100, seed="y")
+    other.admit("b", second)
+    settle(other, one)
+    assert one.cached(second) == other.cached(second)
+    assert held(one) == held(other)
+
+
+def test_an_endpoint_that_is_not_known_or_is_another_engine_by_now_is_passed_over():
+    one, other = Replica(1, pods=3), Replica(2)
+    one.admit("a", PROMPTS[0], pod="pod-2")
+    settle(one, other)
+    assert other.dropped == {"UNKNOWN_ENDPOINT": 1}
+    other.add("pod-0", "10.0.0.77")
+    one.admit("b", PROMPTS[0])
+    settle(one, other)
+    assert other.dropped == {"UNKNOWN_ENDPOINT": 1, "STALE_ENDPOINT": 1}
+    assert other.fleet.in_flight == {}
+
+
+def test_without_peers_numbers_are_kept_and_nothing_is_written():
+    one, other = Replica(1), Replica(2)
+    for name in "abc":
+        one.admit(name, PROMPTS[0])
+    one.apply(Finished(RequestId("b")))
+    one.teller.skip()
+    assert not one.teller.waits
+    assert one.tell() == []
+    exchange(one, other, one.beat())
+    assert in_flight(other) == in_flight(one) == {"a": POD, "c": POD}
+
+
+def test_many_facts_are_told_in_several_messages():
+    one, other = Replica(1), Replica(2)
+    for number in range(700):
+        one.admit(f"r{number}", text(20, seed=str(number)))
+    messages = one.tell()
+    assert len(messages) > 1
+    for message in messages:
+        exchange(one, other, message)
+    assert in_flight(other) == in_flight(one)
+
+
+def test_the_lag_is_known_once_clocks_were_compared():
+    """The clocks of two machines have nothing to do with each other."""
+    one, other = Replica(1), Replica(2)
+    other.now = one.now + 5000
+    one.admit("a", PROMPTS[0])
+    (message,) = one.tell()
+    assert other.hearer.hear(message, other.now).lag is None
+    answer = one.hear(other.beat())
+    other.now += 0.002
+    other.hear(answer)
+    one.now += 0.002
+    one.admit("b", PROMPTS[0])
+    one.now, other.now = one.now + 0.001, other.now + 0.001
+    (message,) = one.tell()
+    assert other.hearer.hear(message, other.now).lag == pytest.approx(0.001, abs=0.0011)
+
+
+def test_a_list_of_requests_that_are_not_in_flight_ends_those_of_that_peer_alone():
+    one, other = Replica(1), Replica(2)
+    one.admit("a", PROMPTS[0])
+    other.admit("b", PROMPTS[0])
+    settle(one, other)
+    other.hear(one.teller.to_one([InFlightTold([])], one.now))
+    assert in_flight(other) == {"b": POD}
