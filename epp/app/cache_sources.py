@@ -1,4 +1,4 @@
-"""Builders of what the cache model learns from: the fleet, the tokenizer and the KV events.
+"""Builders of what the cache model learns from: fleet, tokenizer, KV events, other replicas.
 
 A source that needs an extra which is not installed, or that cannot be loaded, is left out and
 logged as an error: the picker then predicts from less, and serves.
@@ -14,6 +14,7 @@ import structlog
 
 from epp.adapters.kvevents.publishers import SubscriptionSettings
 from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
+from epp.app.options import ServeOptions
 from epp.config.file import Settings
 from epp.config.kv_events import KvEventsConfig
 from epp.config.tokens import TokenSettings
@@ -28,6 +29,7 @@ from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
 
 if TYPE_CHECKING:  # it needs an extra
     from epp.adapters.kvevents.kv_event_listener import KvEventListener
+    from epp.app.replicas import Replicas
 
 _log = structlog.get_logger(__name__)
 
@@ -127,6 +129,22 @@ def kv_events_or_none(
         _log.error("kv_events.not_loaded", missing=error.name, remedy=_EVENTS_EXTRA)
         return None
     return KvEventListener(apply, subscription_settings(config, base_model))
+
+
+def replicas_of(options: ServeOptions, fleet: Fleet, clock: Callable[[], float]) -> "Replicas":
+    """Return the exchange with other replicas. Raises `ConfigError` if there is none to be had."""
+    from epp.app.replicas import Replicas  # noqa: PLC0415 (an extra)
+
+    if options.replicas is None:
+        raise ConfigError("no replicas are configured")
+    return Replicas(
+        fleet,
+        options.replicas,
+        options.hash_secret,
+        pool=options.pool_name,
+        bind_address=options.bind_address,
+        clock=clock,
+    )
 
 
 def subscription_settings(config: KvEventsConfig, base_model: str) -> SubscriptionSettings:

@@ -19,6 +19,7 @@ from epp.protocol.extproc.observation import AUTO, Observation
 
 if TYPE_CHECKING:  # see `reader_tls`
     from epp.adapters.tls import ReaderTls
+    from epp.adapters.replicas.settings import ReplicaSettings
 
 _HELD_SHARE = 4
 """Unfinished requests may hold the memory divided by this."""
@@ -93,6 +94,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How long they may where the proxy's `message_timeout` runs."""
     eject_after: int = OUTLIERS.consecutive_failures
     """Failures in a row after which an endpoint is left out for a while; 0: never."""
+    replicas: "ReplicaSettings | None" = None
+    """Where the pool's other replicas are; None: nothing is exchanged with any."""
     recording: RecordingSettings | None = None
     """Where traffic is recorded; None: nowhere."""
     tracing: TracingSettings | None = None

@@ -23,6 +23,7 @@ from epp.app.cache_sources import (
     build_fleet,
     kv_event_batches,
     kv_events_or_none,
+    replicas_of,
     tokenizer_or_none,
     untokenized_prompts,
 )
@@ -149,6 +150,8 @@ class EndpointPicker:
         yield Observer(name="faults", collect=self._faults.collect)
         yield FleetNews(self._fleet).observer
         yield Observer(name="flow-control", collect=self._collect_flow)
+        if options.replicas:
+            yield replicas_of(options, self._fleet, self._clock).observer
         if options.recording:
             yield recording(Recorder(options.recording, self._clock), self._fleet)
         if self._tracing is not None:

@@ -16,6 +16,7 @@ from epp.cli.files import read, read_text
 from epp.cli.go_arguments import GoArgumentParser, with_command
 from epp.cli.llm_d_router_flags import check_removed, notices
 from epp.cli.pool_flags import pool_of, unheeded
+from epp.cli.replica_flags import replicas_of
 from epp.cli.serve_flags import add_serve, log_settings
 from epp.cli.several_pools import parse, pools_of
 from epp.cli.tls_flags import check_metrics_tls
@@ -65,7 +66,8 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
     from epp.app.options import ServeOptions  # noqa: PLC0415
     from epp.policy.flow.settings import FlowSettings  # noqa: PLC0415
 
-    secret = arguments.hash_secret_file
+    file = arguments.hash_secret_file
+    secret = read(file, "--hash-secret-file").strip()[:64] if file else b""
     return ServeOptions(
         settings=settings,
         source=pool.source,
@@ -103,7 +105,8 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
         stream_metrics=arguments.enable_grpc_stream_metrics,
         heed_subset=not arguments.disable_endpoint_subset_filter,
         request_orca=arguments.request_orca,
-        hash_secret=read(secret, "--hash-secret-file").strip()[:64] if secret else b"",
+        hash_secret=secret,
+        replicas=replicas_of(arguments, secret),
         recording=recording_of(arguments, pool.name, settings.base_model),
         tracing=tracing_of(arguments, os.environ, pool.name),
         shadow=shadow_of(arguments),

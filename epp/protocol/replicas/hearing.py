@@ -80,9 +80,12 @@ class Heard(msgspec.Struct, frozen=True):
     answers: Sequence[AnyFact]
     lag: float | None
     """Seconds since the first fact of it was noted; None while the sender's clock is unknown."""
+    own: bool = False
+    """Whether it is this replica's own."""
 
 
 _NOTHING: Final = Heard(0, (), (), None)
+_OWN: Final = Heard(0, (), (), None, own=True)
 
 
 class Hearer:
@@ -116,7 +119,7 @@ class Hearer:
             facts, unknown = read_facts(message)
         except Rejected as rejected:
             self.dropped[rejected.reason] += 1
-            return _NOTHING
+            return _OWN if rejected.reason is Dropped.OWN else _NOTHING
         if unknown:
             self.dropped[Dropped.UNKNOWN_KIND] += unknown
         lag = peer.heard(message, now)

@@ -41,8 +41,6 @@ class Dropped(Enum):
     """A fact about another engine than the one that has the endpoint's name here."""
     NO_CHAIN = "no_chain"
     """A request whose chain is not known here, and was not told in time."""
-    LATE = "late"
-    """A fact about a request that has ended, or was never told of."""
 
 
 class Rejected(Exception):

@@ -58,9 +58,9 @@ TOLD: Final[tuple[type[Event], ...]] = (
 )
 """The events that others are told of: what each can find out by itself is not among them."""
 _ENDS: Final = frozenset((Finished, Aborted, Unobserved))
-_MOST_FACTS: Final = 512
+_MOST_FACTS: Final = 64
 _MOST_BYTES: Final = 256 << 10
-"""What a message has at most, one fact aside: facts, and bytes of hashes."""
+"""What a message has at most, one fact aside: facts, which take a millisecond, and hashes."""
 _MASK: Final = (1 << 40) - 1
 
 

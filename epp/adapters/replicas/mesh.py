@@ -1,0 +1,160 @@
+"""The connections of one replica with all others: each sends to each, and nothing waits.
+
+A replica listens at one port, and connects to the ports of all others, to which it sends. Answers
+come back on the connection that brought the question. What cannot be sent at once is dropped: what
+is missing is found by those who miss it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import structlog
+import zmq
+
+from epp.adapters.replicas.settings import Keys, PeerAddress, ReplicaSettings
+from epp.adapters.replicas.sockets import (
+    Context,
+    Gatekeeper,
+    SocketReader,
+    StrangerWatch,
+    connection,
+    listener,
+)
+from epp.errors import ConfigError
+from epp.system.host_names import HostNames
+
+_log = structlog.get_logger(__name__)
+
+THIS_IS_YOU: Final = b""
+"""The answer to a replica that has connected to itself: names list it among the others."""
+_MOST_PEERS: Final = 256
+_MOST_SOCKETS: Final = 4 * _MOST_PEERS
+
+Receive = Callable[[bytes], bytes | None]
+"""Called with a message; returns the answer, None without one, `THIS_IS_YOU` for its own."""
+
+
+class ReplicaMesh:
+    """Sends messages to all other replicas, and passes what they send to `receive`.
+
+    `stranger` is called each time that a connection is refused for want of the secret. Before
+    `open` and after `close` nothing is sent.
+    """
+
+    def __init__(
+        self,
+        settings: ReplicaSettings,
+        keys: Keys,
+        bind_address: str,
+        receive: Receive,
+        stranger: Callable[[], None],
+    ) -> None:
+        self.unsent = 0
+        self.port = 0
+        self._settings: Final = settings
+        self._keys: Final = keys
+        self._bind_address: Final = bind_address
+        self._receive: Final = receive
+        self._stranger: Final = stranger
+        self._names: Final = HostNames()
+        self._connections: dict[PeerAddress, SocketReader] = {}
+        self._own: set[PeerAddress] = set()
+        self._problems: set[str] = set()
+        self._context: Context | None = None
+        self._closing: list[Callable[[], None]] = []
+
+    @property
+    def known(self) -> int:
+        """How many addresses of other replicas are known."""
+        return len(self._connections)
+
+    def open(self) -> None:
+        """Listen. Raises `ConfigError` if the port cannot be had."""
+        context: Context = zmq.Context()
+        context.set(zmq.MAX_SOCKETS, _MOST_SOCKETS)
+        self._context = context
+        gatekeeper = Gatekeeper(context, self._keys)
+        self._closing.append(gatekeeper.close)
+        try:
+            socket, self.port = listener(
+                context, self._keys, self._bind_address, self._settings.port
+            )
+        except zmq.ZMQError as error:
+            self.close()
+            raise ConfigError(
+                f"cannot listen for replicas at port {self._settings.port}: {error}",
+                "--replicas-port",
+            ) from error
+        self._listening = SocketReader(socket, self._heard)
+        watch = StrangerWatch(socket, self._stranger)
+        self._closing += (watch.close, self._listening.close)
+
+    async def run(self) -> None:
+        """Follow where the others are; never returns."""
+        while True:
+            await self.look_up()
+            await asyncio.sleep(self._settings.look_up)
+
+    async def look_up(self) -> None:
+        """Look the names of the others up, and connect to those that are new."""
+        loop = asyncio.get_running_loop()
+        found: dict[PeerAddress, None] = {}
+        for peer in self._settings.peers:
+            resolved = await loop.run_in_executor(None, self._names.resolve, peer.host, peer.port)
+            if resolved.problem and resolved.problem not in self._problems:
+                self._problems.add(resolved.problem)
+                _log.warning("replicas.name", problem=resolved.problem)
+            found |= dict.fromkeys(PeerAddress(ip, peer.port) for ip in resolved.addresses)
+        self._connect_to([each for each in found if each not in self._own][:_MOST_PEERS])
+
+    def _connect_to(self, addresses: list[PeerAddress]) -> None:
+        if self._context is None:
+            return
+        for gone in self._connections.keys() - set(addresses):
+            self._connections.pop(gone).close()
+        for address in addresses:
+            if address not in self._connections:
+                socket = connection(self._context, self._keys, self._settings, str(address))
+                self._connections[address] = SocketReader(socket, partial(self._answered, address))
+
+    def send(self, message: bytes) -> int:
+        """Send a message to all; return to how many it could be sent."""
+        sent = sum([each.send([message]) for each in self._connections.values()])
+        self.unsent += len(self._connections) - sent
+        return sent
+
+    def _heard(self, frames: list[bytes]) -> None:
+        """Take in what a connection to this replica brought."""
+        sender, *rest = frames
+        answer = self._receive(_only(rest))
+        if answer is not None:
+            self._listening.send([sender, answer])
+
+    def _answered(self, address: PeerAddress, frames: list[bytes]) -> None:
+        """Take in what a connection from this replica brought."""
+        if frames == [THIS_IS_YOU]:
+            self._own.add(address)
+            self._connections.pop(address).close()
+            return
+        answer = self._receive(_only(frames))
+        if answer:
+            self._connections[address].send([answer])
+
+    def close(self) -> None:
+        """Close all connections."""
+        for each in self._connections.values():
+            each.close()
+        self._connections = {}
+        for close in self._closing:
+            close()
+        self._closing = []
+        if self._context is not None:
+            self._context.destroy(linger=0)
+            self._context = None
+
+
+def _only(frames: list[bytes]) -> bytes:
+    """Return the frame of a message that has one; of another one nothing, which is malformed."""
+    return frames[0] if len(frames) == 1 else b""

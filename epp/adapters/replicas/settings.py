@@ -1,0 +1,79 @@
+"""Where the other replicas are, and the keys that all of them derive from the shared secret."""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+import zmq
+from zmq.utils import z85
+
+from epp.errors import ConfigError
+from epp.protocol.replicas.messages import POOL_BYTES
+
+DEFAULT_PORT: Final = 9004
+LEAST_SECRET: Final = 16
+"""Bytes of a secret, at least: keys are derived from it."""
+_KEY_BYTES: Final = 32
+
+
+class PeerAddress(msgspec.Struct, frozen=True):
+    """A host or an IP address, without brackets, and the port that its replica listens at."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replica is told of the others."""
+
+    peers: Sequence[PeerAddress]
+    """Where the others listen. A name stands for all of its addresses, this replica's too."""
+    port: int = DEFAULT_PORT
+    """The port that this one listens at; 0 is any free one."""
+    reconnect: tuple[float, float] = (0.1, 2.0)
+    """Seconds between attempts to connect, at first and at most."""
+    look_up: float = 5.0
+    """Seconds between two look-ups of names."""
+    alone: float = 5.0
+    """Seconds without another replica after which it is logged."""
+
+
+class Keys(msgspec.Struct, frozen=True):
+    """One pair of CURVE keys (Z85), which all replicas have: who has it is a replica."""
+
+    public: bytes
+    secret: bytes
+
+
+def derive_keys(secret: bytes) -> Keys:
+    """Return the keys of a secret. Raises `ConfigError` for a short one."""
+    if len(secret) < LEAST_SECRET:
+        raise ConfigError(
+            f"replicas share a secret of at least {LEAST_SECRET} bytes; make one with"
+            " `openssl rand -base64 32 > FILE`, the same for all of them",
+            "--hash-secret-file",
+        )
+    private = blake2b(key=secret, digest_size=_KEY_BYTES, person=b"replica keys").digest()
+    encoded = z85.encode(private)
+    return Keys(zmq.curve_public(encoded), encoded)
+
+
+def mark_of(secret: bytes, pool: str) -> bytes:
+    """Return a keyed hash of a pool's name, which messages of another pool do not have."""
+    name = pool.encode(errors="surrogateescape")
+    return blake2b(name, key=secret, digest_size=POOL_BYTES, person=b"replica pool").digest()
+
+
+def peer_address(text: str, default_port: int = DEFAULT_PORT) -> PeerAddress:
+    """Read `HOST`, `HOST:PORT` or `[IPV6]:PORT`. Raises `ValueError`."""
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]") or ("[" not in text and text.count(":") > 1):
+        host, port = text, str(default_port)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise ValueError(f"`{text}` is not a host and a port, as in picker-0.pickers:9004")
+    return PeerAddress(host, int(port))

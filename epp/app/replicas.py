@@ -1,0 +1,227 @@
+"""The exchange with other replicas: what this one sees is told, what they tell is taken in."""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import structlog
+
+from epp.adapters.replicas.mesh import THIS_IS_YOU, ReplicaMesh
+from epp.adapters.replicas.settings import ReplicaSettings, derive_keys, mark_of
+from epp.adapters.telemetry.histogram import Histogram
+from epp.adapters.telemetry.series import Family, FamilyText, expose
+from epp.app.observers import Observer
+from epp.model.endpoint import Endpoint, EndpointId
+from epp.model.events import Admitted, Event
+from epp.model.fleet import Fleet
+from epp.model.request import RequestId
+from epp.protocol.replicas.chains import KnownChains
+from epp.protocol.replicas.facts import LeavingFact
+from epp.protocol.replicas.hearing import Hearer
+from epp.protocol.replicas.messages import Dropped
+from epp.protocol.replicas.telling import TOLD, Teller
+
+_log = structlog.get_logger(__name__)
+
+_BATCH_SECONDS: Final = 0.001
+"""How long facts are gathered before they are told."""
+_BEAT_SECONDS: Final = 1.0
+"""How often a replica says that it lives."""
+_LOOKING_SECONDS: Final = 0.1
+"""How often it does while it is alone."""
+
+KNOWN: Final = Family(
+    name="warmpick_replicas_known",
+    help="Other replicas of this picker, by their addresses.",
+    kind="gauge",
+)
+HEARD: Final = Family(
+    name="warmpick_replicas_heard",
+    help="Other replicas of this picker that were heard within ten seconds.",
+    kind="gauge",
+)
+SENT: Final = Family(
+    name="warmpick_replica_facts_sent_total",
+    help="Facts that were told to the other replicas.",
+    kind="counter",
+)
+UNSENT: Final = Family(
+    name="warmpick_replica_messages_unsent_total",
+    help="Messages that a replica was not there for, or had no room for.",
+    kind="counter",
+)
+APPLIED: Final = Family(
+    name="warmpick_replica_facts_applied_total",
+    help="Facts of other replicas that were taken in.",
+    kind="counter",
+)
+DROPPED: Final = Family(
+    name="warmpick_replica_dropped_total",
+    help="What others sent that was not used, by reason.",
+    kind="counter",
+    labels=("reason",),
+)
+MISSING: Final = Family(
+    name="warmpick_replica_messages_missing",
+    help="Messages of the replicas that are known that did not arrive.",
+    kind="gauge",
+)
+LAG: Final = Family(
+    name="warmpick_replica_lag_seconds",
+    help="Time from when a fact was noted at another replica to when it was taken in here.",
+    kind="histogram",
+)
+_LAGS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 10.0)
+
+
+class Replicas:
+    """One replica among others. Raises `ConfigError` for a secret that is too short.
+
+    `pool` is the pool's name: others with the same secret and another pool are not listened to.
+    """
+
+    def __init__(  # noqa: PLR0913 (what it joins)
+        self,
+        fleet: Fleet,
+        settings: ReplicaSettings,
+        secret: bytes,
+        *,
+        pool: str,
+        bind_address: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._fleet: Final = fleet
+        self._clock: Final = clock
+        self._settings: Final = settings
+        own, mark, known = (
+            int.from_bytes(os.urandom(7), "big"),
+            mark_of(secret, pool),
+            KnownChains(),
+        )
+        self._teller: Final = Teller(mark, own, known, self._endpoint, self._admission)
+        self._hearer: Final = Hearer(mark, own, known, self._endpoint, self._teller)
+        self.mesh: Final = ReplicaMesh(
+            settings, derive_keys(secret), bind_address, self._receive, self._stranger
+        )
+        self._lags: Final = Histogram(_LAGS)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._hearing = False
+        self._reached = 0
+        self._alone_since: float | None = None
+        self._said_alone: bool | None = None  # nothing was said yet
+        fleet.subscribe(TOLD, self._note, "observer/replicas")
+
+    @property
+    def observer(self) -> Observer:
+        """What runs it."""
+        return Observer(
+            name="replicas", start=self._start, run=self._run, collect=self.collect, stop=self._stop
+        )
+
+    # Out.
+
+    def _note(self, event: Event, now: float, guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        if self._hearing:  # those who told it have told it to all
+            return
+        if self._teller.note(event, now, guessed=guessed) and self._loop is not None:
+            self._loop.call_later(_BATCH_SECONDS, self._tell)
+
+    def _tell(self) -> None:
+        """Send what was noted."""
+        if not self._reached:
+            self._teller.skip()
+            return
+        for message in self._teller.messages():
+            self.mesh.send(message)
+
+    def _endpoint(self, endpoint_id: EndpointId) -> Endpoint | None:
+        pod = self._fleet.pods.get(endpoint_id)
+        return None if pod is None else pod.endpoint
+
+    def _admission(self, request: RequestId) -> Admitted | None:
+        found = self._fleet.in_flight.get(request)
+        if found is None:
+            return None
+        prefill = None if found.prefill is None else found.prefill.pod.endpoint.id
+        return Admitted(found.quote, found.pod.endpoint.id, prefill)
+
+    # In.
+
+    def _receive(self, data: bytes) -> bytes | None:
+        now = self._clock()
+        heard = self._hearer.hear(data, now)
+        if heard.own:
+            return THIS_IS_YOU
+        if heard.lag is not None:
+            self._lags.observe(heard.lag)
+        self._apply(heard.events, now)
+        if not heard.answers:
+            return None
+        self._tell()  # what answers are about comes before them
+        return self._teller.to_one(heard.answers, now)
+
+    def _apply(self, events: Iterable[Event], now: float) -> None:
+        self._hearing = True
+        try:
+            for event in events:
+                self._fleet.apply(event, now)
+        finally:
+            self._hearing = False
+
+    def _stranger(self) -> None:
+        self._hearer.dropped[Dropped.STRANGER] += 1
+
+    # Its life.
+
+    def _start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.mesh.open()
+        _log.info("replicas.listening", port=self.mesh.port)
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.mesh.run(), name="replicas: addresses")
+            while True:
+                self._beat()
+                await asyncio.sleep(_BEAT_SECONDS if self._reached else _LOOKING_SECONDS)
+
+    def _beat(self) -> None:
+        now = self._clock()
+        self._tell()
+        self._reached = self.mesh.send(self._teller.to_all([self._teller.beat(now)], now))
+        self._apply(self._hearer.lapse(now), now)
+        self._say(now)
+
+    def _say(self, now: float) -> None:
+        """Log once that this replica is alone, and once that it is not any more."""
+        if self._hearer.present:
+            if self._said_alone is not False:
+                _log.info("replicas.heard", replicas=self._hearer.present)
+            self._said_alone, self._alone_since = False, now
+            return
+        if self._alone_since is None:
+            self._alone_since = now
+        if not self._said_alone and now - self._alone_since >= self._settings.alone:
+            self._said_alone = True
+            _log.warning(
+                "replicas.alone", known=self.mesh.known, goes_on="with what it sees itself"
+            )
+
+    async def _stop(self) -> None:
+        self._tell()
+        self.mesh.send(self._teller.to_all([LeavingFact()], self._clock()))
+        await asyncio.sleep(_LOOKING_SECONDS)  # sockets send in a thread of their own
+        self.mesh.close()
+
+    def collect(self) -> Iterator[FamilyText]:
+        """Yield the families."""
+        hearer = self._hearer
+        yield from expose(KNOWN, [((), self.mesh.known)])
+        yield from expose(HEARD, [((), hearer.present)])
+        yield from expose(SENT, [((), self._teller.told)])
+        yield from expose(UNSENT, [((), self.mesh.unsent)])
+        yield from expose(APPLIED, [((), hearer.applied)])
+        yield from expose(DROPPED, [((why.value,), hearer.dropped[why]) for why in Dropped])
+        yield from expose(MISSING, [((), sum(each.missing for each in hearer.peers.values()))])
+        yield from expose(LAG, [((), self._lags)])

@@ -1,0 +1,258 @@
+"""Replicas over real ZMQ sockets: who has the secret takes part, who does not is counted."""
+
+import asyncio
+import contextlib
+
+import pytest
+import zmq
+
+from epp.adapters.replicas.mesh import THIS_IS_YOU, ReplicaMesh
+from epp.adapters.replicas.settings import (
+    PeerAddress,
+    ReplicaSettings,
+    derive_keys,
+    mark_of,
+    peer_address,
+)
+from epp.adapters.replicas.sockets import connection
+from epp.errors import ConfigError
+from epp.protocol.replicas.messages import LONGEST
+
+SECRET = b"the secret of all of them"
+KEYS = derive_keys(SECRET)
+DEADLINE = 10
+HERE = "127.0.0.1"
+
+
+class Station:
+    """A replica that keeps what it hears, and answers `?...` with `!...`."""
+
+    def __init__(self, *peers, keys=KEYS, port=0):
+        self.heard = []
+        self.strangers = 0
+        self.changed = asyncio.Event()
+        addresses = [PeerAddress(HERE, port) for port in peers]
+        settings = ReplicaSettings(peers=addresses, port=port, reconnect=(0.01, 0.05), look_up=0.05)
+        self.mesh = ReplicaMesh(settings, keys, HERE, self.receive, self.stranger)
+
+    def receive(self, message):
+        self.heard.append(message)
+        self.changed.set()
+        if message == b"it is me":
+            return THIS_IS_YOU
+        return b"!" + message[1:] if message.startswith(b"?") else None
+
+    def stranger(self):
+        self.strangers += 1
+        self.changed.set()
+
+    async def until(self, condition):
+        async with asyncio.timeout(DEADLINE):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def tell(self, message):
+        """Send as soon as there is somebody."""
+        async with asyncio.timeout(DEADLINE):
+            while not self.mesh.send(message):
+                await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def station(*peers, keys=KEYS):
+    made = Station(*peers, keys=keys)
+    made.mesh.open()
+    task = asyncio.create_task(made.mesh.run())
+    try:
+        yield made
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        made.mesh.close()
+
+
+async def test_what_one_sends_all_others_hear():
+    async with (
+        station() as one,
+        station() as other,
+        station(one_port(one), one_port(other)) as third,
+    ):
+        async with asyncio.timeout(DEADLINE):
+            while third.mesh.send(b"hello") < 2:
+                await asyncio.sleep(0.005)
+        await one.until(lambda: b"hello" in one.heard)
+        await other.until(lambda: b"hello" in other.heard)
+        assert third.heard == []
+
+
+def one_port(made):
+    return made.mesh.port
+
+
+async def test_answers_come_back_and_are_answered():
+    async with station() as one, station(one_port(one)) as other:
+        await other.tell(b"?how")
+        await other.until(lambda: other.heard == [b"!how"])
+        assert one.heard == [b"?how"]
+
+
+async def test_a_replica_that_finds_itself_among_the_others_leaves_itself_out():
+    async with station() as one:
+        one.mesh._settings.peers.append(PeerAddress(HERE, one_port(one)))
+        await one.tell(b"it is me")
+        async with asyncio.timeout(DEADLINE):
+            while one.mesh.known:
+                await asyncio.sleep(0.005)
+        await one.mesh.look_up()
+        assert one.mesh.known == 0
+        assert one.strangers == 0
+
+
+async def test_nothing_is_kept_for_who_is_not_there():
+    async with station(1) as one:
+        async with asyncio.timeout(DEADLINE):
+            while not one.mesh.known:
+                await asyncio.sleep(0.005)
+        for _ in range(3):
+            assert one.mesh.send(b"hello") == 0
+        assert one.mesh.unsent == 3
+
+
+async def test_one_that_comes_back_is_found_again():
+    async with station() as first:
+        port = one_port(first)
+        second = Station(port)
+        second.mesh.open()
+        await second.mesh.look_up()
+        await second.tell(b"one")
+        await first.until(lambda: first.heard == [b"one"])
+    third = Station(port=port)
+    third.mesh.open()
+    try:
+        async with asyncio.timeout(DEADLINE):
+            while b"two" not in third.heard:
+                second.mesh.send(b"two")
+                await asyncio.sleep(0.01)
+    finally:
+        second.mesh.close()
+        third.mesh.close()
+
+
+@contextlib.contextmanager
+def stranger(port, **options):
+    """Connect without the secret, and try to say something."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        for option, value in {"LINGER": 0, **options}.items():
+            socket.setsockopt(getattr(zmq, option), value)
+        socket.connect(f"tcp://{HERE}:{port}")
+        socket.send(b"?let me in")
+        yield
+
+
+@contextlib.contextmanager
+def peer(port):
+    """Connect with the secret, as no replica does."""
+    settings = ReplicaSettings(peers=[], reconnect=(10.0, 10.0))
+    with zmq.Context() as context, connection(context, KEYS, settings, f"{HERE}:{port}") as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        yield socket
+
+
+async def send(socket, *frames):
+    async with asyncio.timeout(DEADLINE):
+        while True:
+            with contextlib.suppress(zmq.Again):
+                return socket.send_multipart(frames, zmq.NOBLOCK)
+            await asyncio.sleep(0.005)
+
+
+OTHER = derive_keys(b"the secret of somebody else")
+STRANGERS = {
+    "no keys": {},
+    "other keys": {
+        "CURVE_SERVERKEY": OTHER.public,
+        "CURVE_PUBLICKEY": OTHER.public,
+        "CURVE_SECRETKEY": OTHER.secret,
+    },
+    "the public key alone": {
+        "CURVE_SERVERKEY": KEYS.public,
+        "CURVE_PUBLICKEY": OTHER.public,
+        "CURVE_SECRETKEY": OTHER.secret,
+    },
+}
+
+
+@pytest.mark.parametrize("who", STRANGERS)
+async def test_strangers_are_counted_and_not_heard(who):
+    async with station() as one:
+        with stranger(one_port(one), **STRANGERS[who]):
+            await one.until(lambda: one.strangers)
+        assert one.heard == []
+
+
+async def test_who_does_not_speak_zeromq_is_counted_and_not_heard():
+    async with station() as one:
+        _, writer = await asyncio.open_connection(HERE, one_port(one))
+        writer.write(b"GET / HTTP/1.1\r\nhost: picker\r\n\r\n" * 20)
+        await one.until(lambda: one.strangers)
+        writer.close()
+        assert one.heard == []
+
+
+async def test_a_message_that_is_too_long_costs_its_connection_and_nobody_else():
+    async with station() as one:
+        with peer(one_port(one)) as socket:
+            await send(socket, b"x" * (10 << 20))
+            async with station(one_port(one)) as other:
+                await other.tell(b"?how")
+                await other.until(lambda: other.heard == [b"!how"])
+                await other.tell(b"y" * (LONGEST - 1))
+                await one.until(lambda: len(one.heard) > 1)
+        assert [len(each) for each in one.heard] == [4, LONGEST - 1]
+
+
+async def test_a_message_of_several_frames_is_passed_on_as_none():
+    async with station() as one:
+        with peer(one_port(one)) as socket:
+            await send(socket, b"a", b"b")
+            await one.until(lambda: one.heard == [b""])
+
+
+async def test_a_port_that_is_taken_is_said():
+    async with station() as one:
+        other = Station(port=one_port(one))
+        with pytest.raises(ConfigError, match="--replicas-port: cannot listen for replicas"):
+            other.mesh.open()
+
+
+def test_keys_and_marks_come_from_the_secret():
+    assert derive_keys(SECRET) == KEYS
+    assert derive_keys(SECRET + b".") != KEYS
+    assert zmq.curve_public(KEYS.secret) == KEYS.public
+    assert mark_of(SECRET, "a") == mark_of(SECRET, "a")
+    assert len({mark_of(SECRET, "a"), mark_of(SECRET, "b"), mark_of(SECRET + b".", "a")}) == 3
+    with pytest.raises(ConfigError, match="at least 16 bytes"):
+        derive_keys(b"short")
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("pickers", "pickers", 9004),
+        ("pickers.default.svc:9100", "pickers.default.svc", 9100),
+        ("10.0.0.1:9100", "10.0.0.1", 9100),
+        ("fd00::1", "fd00::1", 9004),
+        ("[fd00::1]", "fd00::1", 9004),
+        ("[fd00::1]:9100", "fd00::1", 9100),
+    ],
+)
+def test_addresses_are_read(text, host, port):
+    assert peer_address(text) == PeerAddress(host, port)
+    assert peer_address(str(peer_address(text))) == PeerAddress(host, port)
+
+
+@pytest.mark.parametrize("text", ["", ":9100", "pickers:", "pickers:port", "pickers:0", "a:70000"])
+def test_what_is_not_an_address_is_said(text):
+    with pytest.raises(ValueError, match="is not a host and a port"):
+        peer_address(text)

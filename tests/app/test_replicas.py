@@ -1,0 +1,238 @@
+"""Replicas that exchange what they see over real sockets, in one process and in two."""
+
+import asyncio
+import contextlib
+import json
+import time
+
+import aiohttp
+import grpc
+import pytest
+from structlog.testing import capture_logs
+
+from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings
+from epp.app.replicas import Replicas
+from epp.errors import ConfigError
+from epp.gateway.processes import free_port
+from epp.model.events import Finished, FirstToken
+from epp.model.request import RequestId, Usage
+from tests.adapters.ext_proc_peer import Peer, body, destination, head, response_body, response_head
+from tests.model.rig import Rig
+from tests.processes import picker, said
+from tests.strategies import text
+
+SECRET = b"a secret of sixteen bytes and more"
+DEADLINE = 10
+HERE = "127.0.0.1"
+PROMPT = text(400)
+
+
+class Started(Rig):
+    """A fleet with its exchange; its clock goes on only as it is told."""
+
+    def __init__(self, *ports, secret=SECRET, pool="pool", alone=5.0):
+        super().__init__()
+        settings = ReplicaSettings(
+            peers=[PeerAddress(HERE, port) for port in ports],
+            port=0,
+            reconnect=(0.01, 0.05),
+            look_up=0.05,
+            alone=alone,
+        )
+        self.replicas = Replicas(
+            self.fleet, settings, secret, pool=pool, bind_address=HERE, clock=lambda: self.now
+        )
+        observer = self.replicas.observer
+        assert observer.start is not None
+        assert observer.run is not None
+        assert observer.stop is not None
+        assert observer.collect is not None
+        self.start, self.run, self.stop = observer.start, observer.run, observer.stop
+        self.collect = observer.collect
+
+    @property
+    def port(self):
+        return self.replicas.mesh.port
+
+    def metrics(self):
+        lines = "".join(each.lines for each in self.collect()).splitlines()
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+    async def hears(self, number=1):
+        await until(lambda: self.metrics()["warmpick_replicas_heard"] == number)
+
+    def in_flight_here(self):
+        return {name: each.pod.endpoint.name for name, each in self.fleet.in_flight.items()}
+
+
+async def until(condition):
+    async with asyncio.timeout(DEADLINE):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def started(*ports, **more):
+    made = Started(*ports, **more)
+    made.start()
+    task = asyncio.ensure_future(made.run())
+    try:
+        yield made
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await made.stop()
+
+
+@contextlib.asynccontextmanager
+async def two(**more):
+    async with started(**more) as one, started(one.port) as other:
+        one.replicas.mesh._settings.peers.append(PeerAddress(HERE, other.port))
+        await one.hears()
+        await other.hears()
+        yield one, other
+
+
+async def test_what_one_sees_the_other_knows_and_says_it_to_nobody():
+    async with two() as (one, other):
+        one.send("pod-1", "a", PROMPT)
+        other.send("pod-0", "b", PROMPT)
+        both = {"a": "pod-1", "b": "pod-0"}
+        await until(lambda: one.in_flight_here() == other.in_flight_here() == both)
+        assert other.cached(PROMPT) == one.cached(PROMPT)
+        for event in (FirstToken(RequestId("a")), Finished(RequestId("a"), Usage(400, 5, 0))):
+            one.apply(event)
+        await until(lambda: other.in_flight_here() == {"b": "pod-0"})
+        for each, applied in ((one, 1), (other, 3)):
+            metrics = each.metrics()
+            assert metrics["warmpick_replica_facts_applied_total"] == applied
+            assert metrics["warmpick_replica_messages_missing"] == 0
+            dropped = {name: value for name, value in metrics.items() if "dropped" in name}
+            assert sum(dropped.values()) == 0
+
+
+async def test_the_end_of_a_replica_that_is_killed_is_guessed():
+    async with two() as (one, other):
+        one.send("pod-1", "a", PROMPT, max_tokens=5)
+        await until(lambda: other.in_flight_here() == {"a": "pod-1"})
+        one.replicas.mesh.close()
+        other.now += 11
+        await other.hears(0)
+        assert other.in_flight("a").unobserved
+        other.now += 600
+        other.ask()
+        assert other.in_flight_here() == {}
+
+
+async def test_a_replica_that_stops_says_so():
+    async with started() as one:
+        async with started(one.port):
+            await one.hears()
+        await one.hears(0)
+
+
+async def test_alone_is_said_once_and_no_longer_alone_once():
+    with capture_logs() as logs:
+        async with started(alone=0.0) as one:
+            one.now += 1
+            await until(lambda: any(each["event"] == "replicas.alone" for each in logs))
+            async with started(one.port):
+                await one.hears()
+                await until(lambda: any(each["event"] == "replicas.heard" for each in logs))
+    said = [each["event"] for each in logs if each["event"] != "replicas.listening"]
+    assert said[:2] == ["replicas.alone", "replicas.heard"]
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [({"secret": b"another secret of sixteen bytes"}, "stranger"), ({"pool": "other"}, "pool")],
+)
+async def test_replicas_of_another_pool_or_secret_are_not_listened_to(more, reason):
+    async with started() as one, started(one.port, **more) as other:
+        other.send("pod-0", "a", PROMPT)
+        name = f'warmpick_replica_dropped_total{{reason="{reason}"}}'
+        await until(lambda: one.metrics()[name] > 0)
+        assert one.in_flight_here() == {}
+        assert one.metrics()["warmpick_replicas_heard"] == 0
+
+
+async def test_a_chain_is_asked_for_over_the_wire():
+    async with two() as (one, other):
+        one.send("pod-1", "a", PROMPT)
+        await until(lambda: other.in_flight_here() == {"a": "pod-1"})
+        async with started(one.port, other.port) as third:
+            one.replicas.mesh._settings.peers.append(PeerAddress(HERE, third.port))
+            await third.hears(2)
+            await until(lambda: third.in_flight_here() == {"a": "pod-1"})  # with the next beat
+            one.send("pod-0", "b", PROMPT)
+            await until(lambda: third.in_flight_here().get("b") == "pod-0")
+
+
+def test_a_secret_that_is_too_short_is_refused():
+    with pytest.raises(ConfigError, match="--hash-secret-file"):
+        Started(secret=b"short")
+
+
+async def test_two_pickers_decide_as_one(tmp_path):
+    """Prompts that were sent through one go to the same pods when they are sent through the other.
+
+    By chance all eight would in one of 256 runs.
+    """
+    (tmp_path / "secret").write_bytes(SECRET)
+    (tmp_path / "endpoints.yaml").write_text(
+        "endpoints:\n"
+        + "".join(
+            f"- {{name: pod-{number}, address: 127.0.0.{number + 1}, port: 1}}\n"
+            for number in range(2)
+        )
+    )
+    ports = [free_port(), free_port()]
+    words = (
+        *("--endpoints-file", "endpoints.yaml", "--secure-serving=false", "--zap-encoder=json"),
+        *("--hash-secret-file", "secret", "--replicas", f"{HERE}:{ports[0]},{HERE}:{ports[1]}"),
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        channels, pages = [], []
+        for port in ports:
+            lines = await stack.enter_async_context(
+                picker((*words, f"--replicas-port={port}"), tmp_path)
+            )
+            serving = await said(lines, "serving")
+            channels.append(
+                await stack.enter_async_context(
+                    grpc.aio.insecure_channel(f"{HERE}:{serving['grpc_port']}")
+                )
+            )
+            pages.append(f"http://{HERE}:{serving['metrics_port']}/metrics")
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        for page in pages:
+            await shows(session, page, "warmpick_replicas_heard", 1)
+        chosen = [await answered(channels[0], number) for number in range(8)]
+        await shows(session, pages[1], "warmpick_replica_facts_applied_total", 16)
+        assert [await answered(channels[1], number) for number in range(8)] == chosen
+
+
+async def answered(channel, number):
+    """Ask where a prompt goes, and have it answered; return where it went."""
+    asked = {"model": "m", "prompt": text(1000, seed=f"prompt {number}"), "stream": False}
+    peer = Peer(channel)
+    reply = await peer.ask(head(path="/v1/completions"), body(json.dumps(asked).encode()))
+    where = destination(reply, "request_headers")
+    usage = {"usage": {"prompt_tokens": 1000, "completion_tokens": 5}}
+    await peer.send(response_head(), response_body(json.dumps(usage).encode()))
+    await peer.call.done_writing()
+    await peer.rest()
+    return where
+
+
+async def shows(session, page, name, least):
+    """Wait until a metric has a value, at least."""
+    end = time.monotonic() + 3 * DEADLINE
+    while time.monotonic() < end:
+        async with session.get(page) as response:
+            lines = (await response.text()).splitlines()
+        found = [float(line.split()[-1]) for line in lines if line.startswith(f"{name} ")]
+        if found and found[0] >= least:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{name} is not {least}")
