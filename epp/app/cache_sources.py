@@ -29,7 +29,7 @@ from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
 
 if TYPE_CHECKING:  # it needs an extra
     from epp.adapters.kvevents.kv_event_listener import KvEventListener
-    from epp.app.replicas import Replicas
+    from epp.app.replicas.exchange import Replicas
 
 _log = structlog.get_logger(__name__)
 
@@ -133,7 +133,7 @@ def kv_events_or_none(
 
 def replicas_of(options: ServeOptions, fleet: Fleet, clock: Callable[[], float]) -> "Replicas":
     """Return the exchange with other replicas. Raises `ConfigError` if there is none to be had."""
-    from epp.app.replicas import Replicas  # noqa: PLC0415 (an extra)
+    from epp.app.replicas.exchange import Replicas  # noqa: PLC0415 (an extra)
 
     if options.replicas is None:
         raise ConfigError("no replicas are configured")

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings
-from epp.app.replicas import Replicas
+from epp.app.replicas.exchange import Replicas
 from epp.errors import ConfigError
 from epp.gateway.processes import free_port
 from epp.model.events import Finished, FirstToken

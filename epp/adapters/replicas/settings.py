@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from hashlib import blake2b
+from ipaddress import IPv6Address
 from typing import Final
 
 import msgspec
@@ -71,9 +72,18 @@ def mark_of(secret: bytes, pool: str) -> bytes:
 def peer_address(text: str, default_port: int = DEFAULT_PORT) -> PeerAddress:
     """Read `HOST`, `HOST:PORT` or `[IPV6]:PORT`. Raises `ValueError`."""
     host, colon, port = text.rpartition(":")
-    if not colon or text.endswith("]") or ("[" not in text and text.count(":") > 1):
+    if not colon or text.endswith("]") or _is_ipv6(text):
         host, port = text, str(default_port)
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+    named = bool(host) and (":" not in host or _is_ipv6(host))
+    if not named or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ValueError(f"`{text}` is not a host and a port, as in picker-0.pickers:9004")
     return PeerAddress(host, int(port))
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        IPv6Address(text)
+    except ValueError:
+        return False
+    return True

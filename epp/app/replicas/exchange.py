@@ -10,8 +10,9 @@ import structlog
 from epp.adapters.replicas.mesh import THIS_IS_YOU, ReplicaMesh
 from epp.adapters.replicas.settings import ReplicaSettings, derive_keys, mark_of
 from epp.adapters.telemetry.histogram import Histogram
-from epp.adapters.telemetry.series import Family, FamilyText, expose
+from epp.adapters.telemetry.series import FamilyText
 from epp.app.observers import Observer
+from epp.app.replicas.families import LAGS, families
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Admitted, Event
 from epp.model.fleet import Fleet
@@ -30,49 +31,6 @@ _BEAT_SECONDS: Final = 1.0
 """How often a replica says that it lives."""
 _LOOKING_SECONDS: Final = 0.1
 """How often it does while it is alone."""
-
-KNOWN: Final = Family(
-    name="warmpick_replicas_known",
-    help="Other replicas of this picker, by their addresses.",
-    kind="gauge",
-)
-HEARD: Final = Family(
-    name="warmpick_replicas_heard",
-    help="Other replicas of this picker that were heard within ten seconds.",
-    kind="gauge",
-)
-SENT: Final = Family(
-    name="warmpick_replica_facts_sent_total",
-    help="Facts that were told to the other replicas.",
-    kind="counter",
-)
-UNSENT: Final = Family(
-    name="warmpick_replica_messages_unsent_total",
-    help="Messages that a replica was not there for, or had no room for.",
-    kind="counter",
-)
-APPLIED: Final = Family(
-    name="warmpick_replica_facts_applied_total",
-    help="Facts of other replicas that were taken in.",
-    kind="counter",
-)
-DROPPED: Final = Family(
-    name="warmpick_replica_dropped_total",
-    help="What others sent that was not used, by reason.",
-    kind="counter",
-    labels=("reason",),
-)
-MISSING: Final = Family(
-    name="warmpick_replica_messages_missing",
-    help="Messages of the replicas that are known that did not arrive.",
-    kind="gauge",
-)
-LAG: Final = Family(
-    name="warmpick_replica_lag_seconds",
-    help="Time from when a fact was noted at another replica to when it was taken in here.",
-    kind="histogram",
-)
-_LAGS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 10.0)
 
 
 class Replicas:
@@ -104,7 +62,7 @@ class Replicas:
         self.mesh: Final = ReplicaMesh(
             settings, derive_keys(secret), bind_address, self._receive, self._stranger
         )
-        self._lags: Final = Histogram(_LAGS)
+        self._lags: Final = Histogram(LAGS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._hearing = False
         self._reached = 0
@@ -216,12 +174,4 @@ class Replicas:
 
     def collect(self) -> Iterator[FamilyText]:
         """Yield the families."""
-        hearer = self._hearer
-        yield from expose(KNOWN, [((), self.mesh.known)])
-        yield from expose(HEARD, [((), hearer.present)])
-        yield from expose(SENT, [((), self._teller.told)])
-        yield from expose(UNSENT, [((), self.mesh.unsent)])
-        yield from expose(APPLIED, [((), hearer.applied)])
-        yield from expose(DROPPED, [((why.value,), hearer.dropped[why]) for why in Dropped])
-        yield from expose(MISSING, [((), sum(each.missing for each in hearer.peers.values()))])
-        yield from expose(LAG, [((), self._lags)])
+        return families(self.mesh, self._teller, self._hearer, self._lags)

@@ -1,0 +1,1 @@
+"""The exchange with other replicas of this picker, for one pool."""

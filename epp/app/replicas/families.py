@@ -1,0 +1,69 @@
+"""What operators see of the exchange with other replicas: metric families."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from epp.adapters.replicas.mesh import ReplicaMesh
+from epp.adapters.telemetry.histogram import Histogram
+from epp.adapters.telemetry.series import Family, FamilyText, expose
+from epp.protocol.replicas.hearing import Hearer
+from epp.protocol.replicas.messages import Dropped
+from epp.protocol.replicas.telling import Teller
+
+KNOWN: Final = Family(
+    name="warmpick_replicas_known",
+    help="Other replicas of this picker, by their addresses.",
+    kind="gauge",
+)
+HEARD: Final = Family(
+    name="warmpick_replicas_heard",
+    help="Other replicas of this picker that were heard within ten seconds.",
+    kind="gauge",
+)
+SENT: Final = Family(
+    name="warmpick_replica_facts_sent_total",
+    help="Facts that were told to the other replicas.",
+    kind="counter",
+)
+UNSENT: Final = Family(
+    name="warmpick_replica_messages_unsent_total",
+    help="Messages that a replica was not there for, or had no room for.",
+    kind="counter",
+)
+APPLIED: Final = Family(
+    name="warmpick_replica_facts_applied_total",
+    help="Facts of other replicas that were taken in.",
+    kind="counter",
+)
+DROPPED: Final = Family(
+    name="warmpick_replica_dropped_total",
+    help="What others sent that was not used, by reason.",
+    kind="counter",
+    labels=("reason",),
+)
+MISSING: Final = Family(
+    name="warmpick_replica_messages_missing",
+    help="Messages of the replicas that are known that did not arrive.",
+    kind="gauge",
+)
+LAG: Final = Family(
+    name="warmpick_replica_lag_seconds",
+    help="Time from when a fact was noted at another replica to when it was taken in here.",
+    kind="histogram",
+)
+LAGS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 10.0)
+"""Bounds of the lag's histogram, in seconds."""
+
+
+def families(
+    mesh: ReplicaMesh, teller: Teller, hearer: Hearer, lags: Histogram
+) -> Iterator[FamilyText]:
+    """Yield the families of one replica."""
+    yield from expose(KNOWN, [((), mesh.known)])
+    yield from expose(HEARD, [((), hearer.present)])
+    yield from expose(SENT, [((), teller.told)])
+    yield from expose(UNSENT, [((), mesh.unsent)])
+    yield from expose(APPLIED, [((), hearer.applied)])
+    yield from expose(DROPPED, [((why.value,), hearer.dropped[why]) for why in Dropped])
+    yield from expose(MISSING, [((), sum(each.missing for each in hearer.peers.values()))])
+    yield from expose(LAG, [((), lags)])
