@@ -20,8 +20,10 @@ from epp.model.prompts.hashing import BLOCK_ENDS, BlockHash
 from epp.model.prompts.text_lengths import sizes_between
 from epp.model.prompts.token_offsets import TokenOffsets
 
-_ROOM: Final = 1 << 16
-"""Blocks that are known in each of two generations: some 30 MB, with their chains."""
+_ROOM: Final = 1 << 17
+"""Blocks that are known in each of two generations: some 20 MB, with their chains."""
+_STRIDE: Final = 8
+"""How many blocks lie between two by which a chain is found."""
 _HASH_BYTES: Final = 8
 LARGEST: Final = 1 << 40
 """What is counted is at most so much."""
@@ -65,13 +67,15 @@ class UnknownChain(Exception):
 
 
 class KnownChains:
-    """The chains that were told or heard, the ones used last: `room` blocks, twice at most.
+    """The chains that were told or heard, the ones used last: of `room` blocks, twice at most.
 
-    Blocks are kept in two generations: where the young one is full, the old one is dropped.
+    A chain is found by its last block, and by every eighth one. Chains are kept in two generations:
+    where the young one is full, the old one is dropped.
     """
 
     def __init__(self, room: int = _ROOM) -> None:
         self._room: Final = room
+        self._left = room
         self._young: dict[int, tuple[Chain, TokenOffsets]] = {}
         self._old: dict[int, tuple[Chain, TokenOffsets]] = {}
 
@@ -80,17 +84,21 @@ class KnownChains:
 
     def longest(self, hashes: Sequence[BlockHash]) -> int:
         """Return how many leading blocks of a chain are known, about: it searches by bisection."""
-        low, high = 0, len(hashes)
-        if not high or self._at(hashes[0]) is None:
-            return 0
-        middle = high  # most often the whole of it is, or all but the last message
+        blocks = len(hashes)
+        if not blocks or self._at(hashes[-1]) is not None:
+            return blocks
+        low, high = 0, blocks // _STRIDE
         while low < high:
-            if self._at(hashes[middle - 1]) is not None:
+            middle = (low + high + 1) >> 1
+            if self._at(hashes[middle * _STRIDE - 1]) is not None:
                 low = middle
             else:
                 high = middle - 1
-            middle = (low + high + 1) >> 1
-        return low
+        known = low * _STRIDE
+        for last in range(min(blocks, known + _STRIDE) - 1, known, -1):
+            if self._at(hashes[last - 1]) is not None:
+                return last
+        return known
 
     def find(self, tip: int, blocks: int) -> tuple[Chain, TokenOffsets] | None:
         """Return a chain that has this hash as its block of that number, with its lengths."""
@@ -101,9 +109,15 @@ class KnownChains:
 
     def add(self, chain: Chain, offsets: TokenOffsets, first: int = 0) -> None:
         """Know a chain, whose first blocks are known already."""
-        if len(self._young) + len(chain.hashes) - first > self._room:
+        hashes, entry = chain.hashes, (chain, offsets)
+        self._left -= len(hashes) - first
+        if self._left < 0:
+            self._left = self._room
             self._old, self._young = self._young, {}
-        self._young.update(dict.fromkeys(chain.hashes[first:], (chain, offsets)))
+        young = self._young
+        for last in range(first - first % _STRIDE + _STRIDE, len(hashes), _STRIDE):
+            young[hashes[last - 1]] = entry
+        young[hashes[-1]] = entry
 
     def _at(self, block_hash: int) -> tuple[Chain, TokenOffsets] | None:
         found = self._young.get(block_hash)
@@ -211,7 +225,8 @@ def _text(
             tokens = array("Q", [int(each * scale) for each in tokens])
             tokens[-1] = fact.tokens_before
     ends.extend(_cuts(start, fact.size, fact.marks))
-    tokens.extend(list(accumulate(sizes, initial=fact.tokens_before))[1:])
+    if sizes:
+        tokens.extend(accumulate([fact.tokens_before + sizes[0], *sizes[1:]]))
     if not len(ends) == len(tokens) == len(hashes):
         raise ValueError("a text has as many blocks as it is cut into")
     chain = Chain(

@@ -245,16 +245,15 @@ class Teller:
         usage = event.usage
         if usage is None:
             return FinishedFact(number, _bounded(event.generated))
-        cached = usage.cached_tokens
-        return FinishedFact(
-            number,
-            _bounded(event.generated),
-            reported=True,
-            prompt_tokens=_bounded(usage.prompt_tokens),
-            completion_tokens=_bounded(usage.completion_tokens),
-            cached_tokens=None if cached is None else _bounded(cached),
-            doubtful=usage.doubtful,
+        prompt, completion, cached = (
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            usage.cached_tokens,
         )
+        if cached is not None:
+            cached = _bounded(cached)
+        counts = _bounded(event.generated), True, _bounded(prompt), _bounded(completion), cached
+        return FinishedFact(number, *counts, usage.doubtful)
 
     def _aborted(self, event: Aborted) -> AnyFact | None:
         number = self._numbers.pop(event.request_id, None)

@@ -158,6 +158,19 @@ def test_what_is_told_of_a_request_while_its_chain_is_asked_for_is_not_lost():
     assert late.hearer.applied == 3
 
 
+def test_a_request_of_two_prompts_waits_for_the_one_that_is_not_known():
+    one, late = Replica(1), Replica(2)
+    one.admit("a", PROMPTS[0])
+    one.tell()
+    one.admit("b", text(300, seed="new"), PROMPTS[0])
+    (message,) = one.tell()
+    exchange(one, late, message)
+    there, here = late.in_flight("b").quote, one.in_flight("b").quote
+    for position in range(2):
+        ours, theirs = here.token_offsets[position], there.token_offsets[position]
+        assert list(theirs.ends) == list(ours.ends)
+
+
 def test_a_chain_that_nobody_has_any_more_costs_its_request():
     one, late = Replica(1), Replica(2)
     one.admit("a", PROMPTS[0])
