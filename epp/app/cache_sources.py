@@ -131,12 +131,17 @@ def kv_events_or_none(
     return KvEventListener(apply, subscription_settings(config, base_model))
 
 
-def replicas_of(options: ServeOptions, fleet: Fleet, clock: Callable[[], float]) -> "Replicas":
-    """Return the exchange with other replicas. Raises `ConfigError` if there is none to be had."""
+def replicas_or_none(
+    options: ServeOptions,
+    fleet: Fleet,
+    clock: Callable[[], float],
+    became_warm: Callable[[], None],
+) -> "Replicas | None":
+    """Return the exchange with other replicas; None if there are none. Raises `ConfigError`."""
+    if options.replicas is None:
+        return None
     from epp.app.replicas.exchange import Replicas  # noqa: PLC0415 (an extra)
 
-    if options.replicas is None:
-        raise ConfigError("no replicas are configured")
     return Replicas(
         fleet,
         options.replicas,
@@ -144,6 +149,7 @@ def replicas_of(options: ServeOptions, fleet: Fleet, clock: Callable[[], float])
         pool=options.pool_name,
         bind_address=options.bind_address,
         clock=clock,
+        became_warm=became_warm,
     )
 
 

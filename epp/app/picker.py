@@ -23,7 +23,7 @@ from epp.app.cache_sources import (
     build_fleet,
     kv_event_batches,
     kv_events_or_none,
-    replicas_of,
+    replicas_or_none,
     tokenizer_or_none,
     untokenized_prompts,
 )
@@ -92,6 +92,10 @@ class EndpointPicker:
             options.settings.data_layer, options.scrape_interval, self._apply, self._clock
         )
         self._tracing = tracing_or_none(options.tracing, scheduling, self._clock)
+        self._readiness_changed = asyncio.Event()
+        self._replicas = replicas_or_none(
+            options, self._fleet, self._clock, self._readiness_changed.set
+        )
         self._observers = observers = Observers(tuple(self._observing()))
         self._telemetry = Telemetry(self._metric_sources())
         scheduler = Scheduler(
@@ -119,7 +123,6 @@ class EndpointPicker:
         self._fleet.subscribe(
             (EndpointUpserted, EndpointRemoved, ScrapeFailed), self._follow, "endpoints"
         )
-        self._readiness_changed = asyncio.Event()
         self._discovery = build_discovery(
             options.source,
             self._apply,
@@ -150,8 +153,8 @@ class EndpointPicker:
         yield Observer(name="faults", collect=self._faults.collect)
         yield FleetNews(self._fleet).observer
         yield Observer(name="flow-control", collect=self._collect_flow)
-        if options.replicas:
-            yield replicas_of(options, self._fleet, self._clock).observer
+        if self._replicas is not None:
+            yield self._replicas.observer
         if options.recording:
             yield recording(Recorder(options.recording, self._clock), self._fleet)
         if self._tracing is not None:
@@ -191,7 +194,8 @@ class EndpointPicker:
     @property
     def ready(self) -> bool:
         """Whether traffic may come: endpoints are known, and no shutdown has begun."""
-        return self._fleet.synced and self._discovery.ready and self._serving
+        warm = self._replicas is None or self._replicas.warm
+        return self._fleet.synced and self._discovery.ready and self._serving and warm
 
     def _ext_proc_server(self) -> ExtProcServer:
         options = self._options

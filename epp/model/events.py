@@ -6,7 +6,7 @@ from enum import Enum
 import msgspec
 
 from epp.model.endpoint import Endpoint, EndpointId, Load, Target
-from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
+from epp.model.kv_changes import CacheChanged, CacheCopied, CacheFeedLost, CacheFeedUp
 from epp.model.prompts.repeated import ResponseRepeated
 from epp.model.quote import Quote
 from epp.model.request import RequestId, Usage
@@ -218,6 +218,7 @@ Event = (
     | BooksCorrected
     | ResponseRepeated
     | CacheChanged
+    | CacheCopied
     | CacheFeedUp
     | CacheFeedLost
 )

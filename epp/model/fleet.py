@@ -39,7 +39,7 @@ from epp.model.events import (
     Unobserved,
 )
 from epp.model.invariants import check
-from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
+from epp.model.kv_changes import CacheChanged, CacheCopied, CacheFeedLost, CacheFeedUp
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.listeners import Listener, Listeners, OnFault, reraise
 from epp.model.pods.in_flight import InFlightRequest
@@ -392,7 +392,5 @@ _HANDLERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {
     Returned: Fleet._follow_outlier,  # noqa: SLF001
     BooksCorrected: Fleet._corrected,  # noqa: SLF001
     ResponseRepeated: Fleet._repeated,  # noqa: SLF001
-    CacheChanged: Fleet._of_pod,  # noqa: SLF001
-    CacheFeedUp: Fleet._of_pod,  # noqa: SLF001
-    CacheFeedLost: Fleet._of_pod,  # noqa: SLF001
+    **dict.fromkeys((CacheChanged, CacheCopied, CacheFeedUp, CacheFeedLost), Fleet._of_pod),  # noqa: SLF001
 }

@@ -1,7 +1,7 @@
-"""Changes of an engine's KV cache, as vLLM's KV events report them, and their model events.
+"""Changes of an engine's KV cache, as vLLM's KV events or other replicas report them.
 
-Mirrors vLLM 0.32 `vllm/distributed/kv_events.py` without its wire format, which
-`epp.protocol.kvevents.batches` reads.
+What the engine reports mirrors vLLM 0.32 `vllm/distributed/kv_events.py` without its wire format,
+which `epp.protocol.kvevents.batches` reads.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from typing import NewType
 import msgspec
 
 from epp.model.endpoint import EndpointId
+from epp.model.prompts.hashing import BlockHash
 
 EngineHash = NewType("EngineHash", int)
 """The engine's own hash of a block: 64 bits, unsigned; the last 8 bytes of a longer digest."""
@@ -102,3 +103,21 @@ class CacheFeedLost(msgspec.Struct, frozen=True):
 
     endpoint_id: EndpointId
     reason: str
+
+
+class CacheCopied(msgspec.Struct, frozen=True):
+    """Blocks that another replica believes to be in an endpoint's cache, or not to be there.
+
+    `hashes` with their `sizes` in tokens are there, the last to be evicted first; `gone` are not.
+    `closed`: what is there has all that precede it (`CacheModel.closed`).
+    """
+
+    endpoint_id: EndpointId
+    hashes: Sequence[BlockHash] = ()
+    sizes: Sequence[int] = ()
+    gone: Sequence[BlockHash] = ()
+    closed: bool = False
+
+
+CacheNews = CacheChanged | CacheCopied | CacheFeedUp | CacheFeedLost
+"""Events of an endpoint's cache."""

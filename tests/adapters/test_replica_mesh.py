@@ -35,12 +35,13 @@ class Station:
         settings = ReplicaSettings(peers=addresses, port=port, reconnect=(0.01, 0.05), look_up=0.05)
         self.mesh = ReplicaMesh(settings, keys, HERE, self.receive, self.stranger)
 
-    def receive(self, message):
+    def receive(self, message, reply):
         self.heard.append(message)
         self.changed.set()
         if message == b"it is me":
-            return THIS_IS_YOU
-        return b"!" + message[1:] if message.startswith(b"?") else None
+            reply(THIS_IS_YOU)
+        elif message.startswith(b"?"):
+            reply(b"!" + message[1:])
 
     def stranger(self):
         self.strangers += 1

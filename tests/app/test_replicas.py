@@ -30,14 +30,14 @@ PROMPT = text(400)
 class Started(Rig):
     """A fleet with its exchange; its clock goes on only as it is told."""
 
-    def __init__(self, *ports, secret=SECRET, pool="pool", alone=5.0):
+    def __init__(self, *ports, secret=SECRET, pool="pool", **more):
         super().__init__()
         settings = ReplicaSettings(
             peers=[PeerAddress(HERE, port) for port in ports],
             port=0,
             reconnect=(0.01, 0.05),
             look_up=0.05,
-            alone=alone,
+            **more,
         )
         self.replicas = Replicas(
             self.fleet, settings, secret, pool=pool, bind_address=HERE, clock=lambda: self.now

@@ -146,6 +146,25 @@ class NativeBesideReference(RuleBasedStateMachine):
         assert len(native) == len(reference)
         assert sorted(native) == sorted(reference)
         assert native.free_blocks() == reference.free_blocks()
+        cached = reference._blocks.cached
+        free = {name for name, copies in cached.items() if not copies[0].ref_cnt}
+        told = [list(zip(*pool.contents(), strict=True)) for pool in self.pools]
+        assert sorted(told[0]) == sorted(told[1])
+        assert {name for name, _ in told[0]} == set(native)
+        in_queue = [[name for name, _ in each if name in free] for each in told]
+        assert in_queue[0] == in_queue[1]
+
+    @rule(capacity=st.sampled_from([40, 160, 2000]), closed=st.booleans())
+    def start_over_from_what_another_holds(self, capacity, closed):
+        hashes, sizes = self.pools[1].contents()
+        copies = [kind(capacity, self.block) for kind in KINDS]
+        for copy in copies:
+            copy.restore(hashes, sizes, closed=closed)
+        native, reference = copies
+        for fact in FACTS:
+            assert getattr(native, fact) == getattr(reference, fact), fact
+        assert native.free_blocks() == reference.free_blocks()
+        assert changes(native) == changes(reference)
 
     @precondition(lambda self: hasattr(self, "pools"))
     @invariant()

@@ -32,8 +32,10 @@ THIS_IS_YOU: Final = b""
 _MOST_PEERS: Final = 256
 _MOST_SOCKETS: Final = 4 * _MOST_PEERS
 
-Receive = Callable[[bytes], bytes | None]
-"""Called with a message; returns the answer, None without one, `THIS_IS_YOU` for its own."""
+Reply = Callable[[bytes], object]
+"""Sends a message to the replica that another one came from, now or later."""
+Receive = Callable[[bytes, Reply], None]
+"""Called with each message, and with what replies to it: `THIS_IS_YOU` to an own one."""
 
 
 class ReplicaMesh:
@@ -128,9 +130,7 @@ class ReplicaMesh:
     def _heard(self, frames: list[bytes]) -> None:
         """Take in what a connection to this replica brought."""
         sender, *rest = frames
-        answer = self._receive(_only(rest))
-        if answer is not None:
-            self._listening.send([sender, answer])
+        self._receive(_only(rest), lambda answer: self._listening.send([sender, answer]))
 
     def _answered(self, address: PeerAddress, frames: list[bytes]) -> None:
         """Take in what a connection from this replica brought."""
@@ -138,9 +138,8 @@ class ReplicaMesh:
             self._own.add(address)
             self._connections.pop(address).close()
             return
-        answer = self._receive(_only(frames))
-        if answer:
-            self._connections[address].send([answer])
+        connected = self._connections[address]
+        self._receive(_only(frames), lambda answer: connected.send([answer]))
 
     def close(self) -> None:
         """Close all connections."""

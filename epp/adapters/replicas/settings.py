@@ -39,6 +39,8 @@ class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between attempts to connect, at first and at most."""
     look_up: float = 5.0
     """Seconds between two look-ups of names."""
+    warm_limit: float = 5.0
+    """Seconds that a start may wait for what another replica knows."""
     alone: float = 5.0
     """Seconds without another replica after which it is logged."""
 

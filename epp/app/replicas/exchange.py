@@ -2,23 +2,25 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import structlog
 
-from epp.adapters.replicas.mesh import THIS_IS_YOU, ReplicaMesh
+from epp.adapters.replicas.mesh import THIS_IS_YOU, ReplicaMesh, Reply
 from epp.adapters.replicas.settings import ReplicaSettings, derive_keys, mark_of
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import FamilyText
 from epp.app.observers import Observer
+from epp.app.replicas.copies import DIGEST_SECONDS, CacheCopies
 from epp.app.replicas.families import LAGS, families
+from epp.app.replicas.warm_boot import WarmBoot
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Admitted, Event
 from epp.model.fleet import Fleet
 from epp.model.request import RequestId
 from epp.protocol.replicas.chains import KnownChains
-from epp.protocol.replicas.facts import LeavingFact
+from epp.protocol.replicas.facts import AnyFact, LeavingFact, SnapshotWanted
 from epp.protocol.replicas.hearing import Hearer
 from epp.protocol.replicas.messages import Dropped
 from epp.protocol.replicas.telling import TOLD, Teller
@@ -30,13 +32,16 @@ _BATCH_SECONDS: Final = 0.001
 _BEAT_SECONDS: Final = 1.0
 """How often a replica says that it lives."""
 _LOOKING_SECONDS: Final = 0.1
-"""How often it does while it is alone."""
+"""How often it does while it is alone, or starts."""
+_UNSETTLED_SECONDS: Final = 3 * DIGEST_SECONDS
+"""How long one that started cold learns from others before it may own endpoints."""
 
 
 class Replicas:
     """One replica among others. Raises `ConfigError` for a secret that is too short.
 
     `pool` is the pool's name: others with the same secret and another pool are not listened to.
+    `became_warm` is called once it is `warm`: it knows what the others know, or has given that up.
     """
 
     def __init__(  # noqa: PLR0913 (what it joins)
@@ -48,6 +53,7 @@ class Replicas:
         pool: str,
         bind_address: str,
         clock: Callable[[], float],
+        became_warm: Callable[[], None] = lambda: None,
     ) -> None:
         self._fleet: Final = fleet
         self._clock: Final = clock
@@ -62,6 +68,25 @@ class Replicas:
         self.mesh: Final = ReplicaMesh(
             settings, derive_keys(secret), bind_address, self._receive, self._stranger
         )
+        self._boot: Final = WarmBoot(
+            fleet,
+            self._hearer,
+            lambda number: self._answer(number, [SnapshotWanted()]),
+            self._apply,
+            settings.warm_limit,
+        )
+        self._copies: Final = CacheCopies(
+            fleet,
+            self._teller,
+            self._hearer,
+            self._tell_all,
+            self._answer,
+            self._apply,
+            self._boot.hear,
+        )
+        self.warm = False
+        self._became_warm: Final = became_warm
+        self._replies: dict[int, Reply] = {}
         self._lags: Final = Histogram(LAGS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._hearing = False
@@ -93,6 +118,11 @@ class Replicas:
         for message in self._teller.messages():
             self.mesh.send(message)
 
+    def _tell_all(self, facts: Sequence[AnyFact]) -> None:
+        if self._reached:
+            self._tell()
+            self.mesh.send(self._teller.to_all(facts, self._clock()))
+
     def _endpoint(self, endpoint_id: EndpointId) -> Endpoint | None:
         pod = self._fleet.pods.get(endpoint_id)
         return None if pod is None else pod.endpoint
@@ -106,20 +136,33 @@ class Replicas:
 
     # In.
 
-    def _receive(self, data: bytes) -> bytes | None:
+    def _receive(self, data: bytes, reply: Reply) -> None:
         now = self._clock()
         heard = self._hearer.hear(data, now)
         if heard.own:
-            return THIS_IS_YOU
+            reply(THIS_IS_YOU)
+            return
+        if heard.sender:
+            self._replies[heard.sender] = reply
         if heard.lag is not None:
             self._lags.observe(heard.lag)
-        self._apply(heard.events, now)
-        if not heard.answers:
-            return None
-        self._tell()  # what answers are about comes before them
-        return self._teller.to_one(heard.answers, now)
+        self._apply_at(heard.events, now)
+        for fact in heard.copies:
+            self._copies.take(heard.sender, fact)
+        if heard.answers:
+            self._answer(heard.sender, heard.answers)
 
-    def _apply(self, events: Iterable[Event], now: float) -> None:
+    def _answer(self, sender: int, facts: Sequence[AnyFact]) -> None:
+        """Answer one replica; what the answer is about comes before it."""
+        self._tell()
+        reply = self._replies.get(sender)
+        if reply is not None:
+            reply(self._teller.to_one(facts, self._clock()))
+
+    def _apply(self, events: Iterable[Event]) -> None:
+        self._apply_at(events, self._clock())
+
+    def _apply_at(self, events: Iterable[Event], now: float) -> None:
         self._hearing = True
         try:
             for event in events:
@@ -140,15 +183,32 @@ class Replicas:
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.mesh.run(), name="replicas: addresses")
+            tasks.create_task(self._copies.run(), name="replicas: copies")
+            tasks.create_task(self._copies.tell_digests(), name="replicas: digests")
+            tasks.create_task(self._warm_up(), name="replicas: warm boot")
             while True:
                 self._beat()
-                await asyncio.sleep(_BEAT_SECONDS if self._reached else _LOOKING_SECONDS)
+                calm = self._reached and self.warm
+                await asyncio.sleep(_BEAT_SECONDS if calm else _LOOKING_SECONDS)
+
+    async def _warm_up(self) -> None:
+        """Warm up once; a replica that could not counts as warm, but does not warm others yet."""
+        if self.warm:
+            return
+        settled = await self._boot.run()
+        self.warm = True
+        self._became_warm()
+        if not settled:
+            await asyncio.sleep(_UNSETTLED_SECONDS)
+        self._teller.settled = True
 
     def _beat(self) -> None:
         now = self._clock()
         self._tell()
         self._reached = self.mesh.send(self._teller.to_all([self._teller.beat(now)], now))
-        self._apply(self._hearer.lapse(now), now)
+        self._apply_at(self._hearer.lapse(now), now)
+        for gone in self._replies.keys() - self._hearer.peers.keys():
+            del self._replies[gone]
         self._say(now)
 
     def _say(self, now: float) -> None:
@@ -174,4 +234,4 @@ class Replicas:
 
     def collect(self) -> Iterator[FamilyText]:
         """Yield the families."""
-        return families(self.mesh, self._teller, self._hearer, self._lags)
+        return families(self.mesh, self._teller, self._hearer, self._copies, self._lags)

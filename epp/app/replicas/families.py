@@ -6,6 +6,7 @@ from typing import Final
 from epp.adapters.replicas.mesh import ReplicaMesh
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import Family, FamilyText, expose
+from epp.app.replicas.copies import CacheCopies
 from epp.protocol.replicas.hearing import Hearer
 from epp.protocol.replicas.messages import Dropped
 from epp.protocol.replicas.telling import Teller
@@ -51,12 +52,24 @@ LAG: Final = Family(
     help="Time from when a fact was noted at another replica to when it was taken in here.",
     kind="histogram",
 )
+COMPARED: Final = Family(
+    name="warmpick_replica_caches_compared_total",
+    help="Caches that were compared with what the replica that owns the endpoint believes.",
+    kind="counter",
+    labels=("result",),
+)
+COPIED: Final = Family(
+    name="warmpick_replica_blocks_copied_total",
+    help="Blocks that were added or dropped because another replica believed otherwise.",
+    kind="counter",
+)
+_COMPARED: Final = (("same", False), ("different", True))
 LAGS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 10.0)
 """Bounds of the lag's histogram, in seconds."""
 
 
 def families(
-    mesh: ReplicaMesh, teller: Teller, hearer: Hearer, lags: Histogram
+    mesh: ReplicaMesh, teller: Teller, hearer: Hearer, copies: CacheCopies, lags: Histogram
 ) -> Iterator[FamilyText]:
     """Yield the families of one replica."""
     yield from expose(KNOWN, [((), mesh.known)])
@@ -67,3 +80,6 @@ def families(
     yield from expose(DROPPED, [((why.value,), hearer.dropped[why]) for why in Dropped])
     yield from expose(MISSING, [((), sum(each.missing for each in hearer.peers.values()))])
     yield from expose(LAG, [((), lags)])
+    compared = [((name,), copies.compared[differs]) for name, differs in _COMPARED]
+    yield from expose(COMPARED, compared)
+    yield from expose(COPIED, [((), copies.copied)])

@@ -134,6 +134,21 @@ class CacheModel(Protocol):
     def discard(self, hashes: Sequence[BlockHash]) -> None:
         """Take in that the engine evicted blocks. Those that requests hold here stay."""
 
+    # Copies of other replicas.
+
+    def contents(self) -> tuple[Sequence[BlockHash], Sequence[int]]:
+        """Return blocks that can be found, with their tokens, the last to be evicted first.
+
+        Models whose order of eviction takes more to be told give none.
+        """
+
+    def restore(self, hashes: Sequence[BlockHash], sizes: Sequence[int], *, closed: bool) -> None:
+        """Hold what the `contents` of another replica's model of this cache were.
+
+        An empty cache evicts them in the same order then, and is closed if that one was; what does
+        not fit is left out.
+        """
+
     # Memory, and changes for the index.
 
     def coarsen(self, blocks: int) -> None:

@@ -232,6 +232,14 @@ class OffloadedCache:
         """Change the capacity of the first tier, in tokens."""
         self._first.resize(capacity)
 
+    def contents(self) -> tuple[Sequence[BlockHash], Sequence[int]]:
+        """Return those of the first tier."""
+        return self._first.contents()
+
+    def restore(self, hashes: Sequence[BlockHash], sizes: Sequence[int], *, closed: bool) -> None:
+        """Hold blocks in the first tier; what the second one holds is not known."""
+        self._first.restore(hashes, sizes, closed=closed)
+
     def coarsen(self, blocks: int) -> None:
         """Evict first the blocks that only the second tier holds, then those of the first.
 

@@ -36,6 +36,13 @@ class SingleTierCache:
         missing = next(filterfalse(self._keys.__contains__, hashes), None)
         return len(hashes) if missing is None else hashes.index(missing)
 
+    def contents(self) -> tuple[Sequence[BlockHash], Sequence[int]]:
+        """Return nothing: when a block is evicted is not known by its place alone."""
+        return (), ()
+
+    def restore(self, hashes: Sequence[BlockHash], sizes: Sequence[int], *, closed: bool) -> None:
+        """Hold nothing: no model of this kind gives anything (`contents`)."""
+
     def take_stored(self) -> Sequence[BlockHash]:
         """Return the blocks that can be found and could not at the last call."""
         return self._changes.take_stored()

@@ -16,7 +16,7 @@ from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.caches.lease import Lease
 from epp.model.caches.reported_blocks import ReportedBlocks
 from epp.model.invariants import check
-from epp.model.kv_changes import Change
+from epp.model.kv_changes import CacheCopied, Change
 from epp.model.pods.ledger import Ledger
 from epp.model.pods.sequence import SequenceState
 from epp.model.prefix_index.index import PrefixIndex, Slot
@@ -139,6 +139,13 @@ class EngineScheduler:
         """Return the most tokens that a prompt shares with a running or a `finished` one."""
         others = chain(finished, self._running)
         return max((sequence.common_tokens(other) for other in others), default=0)
+
+    def copy(self, event: CacheCopied) -> None:
+        """Correct the cache by what another replica believes of it, unless its engine reports."""
+        if self.reported is None:
+            self.cache.discard(event.gone)
+            self.cache.restore(event.hashes, event.sizes, closed=event.closed)
+            self._update_index()
 
     def begin_reports(self) -> None:
         """Expect KV events from here on."""

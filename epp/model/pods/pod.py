@@ -19,8 +19,10 @@ from epp.model.events import (
 from epp.model.kv_changes import (
     BlocksCleared,
     CacheChanged,
+    CacheCopied,
     CacheFeedLost,
     CacheFeedUp,
+    CacheNews,
     Change,
     Cleared,
 )
@@ -45,9 +47,7 @@ _MOST_SUSPECTS: Final = 5
 _EVICTED_SHARE: Final = 0.01
 """The share of the cache that is evicted for a prediction that was too high."""
 
-PodEvent = (
-    LoadReported | AttributesReported | ScrapeFailed | CacheChanged | CacheFeedUp | CacheFeedLost
-)
+PodEvent = LoadReported | AttributesReported | ScrapeFailed | CacheNews
 """Events of an endpoint itself, not of its requests."""
 
 
@@ -266,6 +266,8 @@ class Pod:
                 self.record_failure(event.reason)
             case CacheChanged():
                 self.follow(event.changes)
+            case CacheCopied():
+                self.scheduler.copy(event)
             case CacheFeedUp():
                 self.follow(())
             case CacheFeedLost():

@@ -130,6 +130,8 @@ class BeatFact(Fact, frozen=True, array_like=True, tag=22):
     at: float
     in_flight: Number
     total: Number
+    settled: bool = False
+    """Whether it knows of caches what the others know: it may own endpoints, and warm others."""
 
 
 class BeatHeard(Fact, frozen=True, array_like=True, tag=23):
@@ -159,6 +161,63 @@ class LeavingFact(Fact, frozen=True, array_like=True, tag=27):
     """The teller stops, in order."""
 
 
+class DigestFact(Fact, frozen=True, array_like=True, tag=30):
+    """What the owner of an endpoint believes its cache to hold, as sums of buckets.
+
+    `epoch` tells one start of its engine from another, in all facts about caches.
+    """
+
+    endpoint: str
+    epoch: Number
+    sums: bytes
+
+
+class BucketsWanted(Fact, frozen=True, array_like=True, tag=31):
+    """Tell what these buckets of an endpoint's cache hold."""
+
+    endpoint: str
+    epoch: Number
+    buckets: list[Number]
+    added: bool = False
+    """Whether they are to be added to what who asks holds there."""
+
+
+class BucketsTold(Fact, frozen=True, array_like=True, tag=32):
+    """All blocks in these buckets, the last to be evicted first, with their tokens.
+
+    `added`: blocks of others in these buckets are there, too.
+    """
+
+    endpoint: str
+    epoch: Number
+    buckets: list[Number]
+    hashes: bytes
+    sizes: bytes
+    added: bool = False
+
+
+class SnapshotWanted(Fact, frozen=True, array_like=True, tag=33):
+    """Tell what all endpoints' caches hold."""
+
+
+class ContentsTold(Fact, frozen=True, array_like=True, tag=34):
+    """What an endpoint's cache holds; `left` endpoints follow in the same snapshot."""
+
+    endpoint: str
+    epoch: Number
+    hashes: bytes
+    sizes: bytes
+    closed: bool
+    left: Number
+
+
+class NoSnapshot(Fact, frozen=True, array_like=True, tag=35):
+    """The teller has nothing to tell: it has just started, or knows no endpoint."""
+
+
+CopyFact = DigestFact | BucketsWanted | BucketsTold | SnapshotWanted | ContentsTold | NoSnapshot
+"""Facts about caches as a whole."""
+
 AnyFact = (
     AdmittedFact
     | FirstTokenFact
@@ -178,6 +237,12 @@ AnyFact = (
     | InFlightTold
     | RequestsWanted
     | LeavingFact
+    | DigestFact
+    | BucketsWanted
+    | BucketsTold
+    | SnapshotWanted
+    | ContentsTold
+    | NoSnapshot
 )
 
 

@@ -36,6 +36,7 @@ from epp.protocol.replicas.facts import (
     BeatHeard,
     ChainTold,
     ChainWanted,
+    CopyFact,
     EjectedFact,
     FinishedFact,
     FirstTokenFact,
@@ -82,6 +83,8 @@ class Heard(msgspec.Struct, frozen=True):
     """Seconds since the first fact of it was noted; None while the sender's clock is unknown."""
     own: bool = False
     """Whether it is this replica's own."""
+    copies: Sequence[CopyFact] = ()
+    """What it says of caches as a whole: to be compared beside the requests, which takes time."""
 
 
 _NOTHING: Final = Heard(0, (), (), None)
@@ -110,6 +113,7 @@ class Hearer:
         self._epochs: Final[dict[EndpointId, tuple[Endpoint, int]]] = {}
         self._now = 0.0
         self._answers: list[AnyFact] = []
+        self._copies: list[CopyFact] = []
 
     def hear(self, data: bytes, now: float) -> Heard:
         """Take in one message."""
@@ -123,7 +127,7 @@ class Hearer:
         if unknown:
             self.dropped[Dropped.UNKNOWN_KIND] += unknown
         lag = peer.heard(message, now)
-        self._now, self._answers = now, []
+        self._now, self._answers, self._copies = now, [], []
         events: list[Event] = []
         for fact in facts:
             try:
@@ -131,7 +135,7 @@ class Hearer:
             except ValueError:
                 self.dropped[Dropped.NONSENSE] += 1
         self.applied += len(events)
-        return Heard(peer.number, events, self._answers, lag)
+        return Heard(peer.number, events, self._answers, lag, copies=self._copies)
 
     def _sender(self, message: ReplicaMessage) -> Peer:
         if message.pool != self._pool:
@@ -252,6 +256,7 @@ class Hearer:
 
     def _beat(self, peer: Peer, fact: BeatFact) -> Sequence[Event]:
         self._answers.append(BeatHeard(fact.at, self._now))
+        peer.settled = fact.settled
         if not peer.agrees(fact):
             self._answers.append(InFlightWanted())
         return ()
@@ -281,6 +286,10 @@ class Hearer:
     def _leaving(self, peer: Peer, _fact: LeavingFact) -> Iterator[Event]:
         return peer.leave()
 
+    def _copy(self, _peer: Peer, fact: CopyFact) -> Sequence[Event]:
+        self._copies.append(fact)
+        return ()
+
 
 _READERS: Final[dict[type[AnyFact], Callable[[Hearer, Peer, Any], Any]]] = {
     AdmittedFact: Hearer._admitted,  # noqa: SLF001 (the table of this class)
@@ -301,6 +310,7 @@ _READERS: Final[dict[type[AnyFact], Callable[[Hearer, Peer, Any], Any]]] = {
     InFlightTold: Hearer._in_flight_told,  # noqa: SLF001
     RequestsWanted: Hearer._requests_wanted,  # noqa: SLF001
     LeavingFact: Hearer._leaving,  # noqa: SLF001
+    **dict.fromkeys(CopyFact.__args__, Hearer._copy),  # noqa: SLF001
 }
 
 

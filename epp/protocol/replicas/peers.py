@@ -19,7 +19,8 @@ class Peer:
     """A replica that was heard, which drew `number` when it started.
 
     It was last heard at `heard_at`, and is `present` unless it has left or was silent for long.
-    `missing` counts its messages that were not received. `lag` is that of its last message in
+    `missing` counts its messages that were not received, `losses` how often some were. `settled`
+    says whether it knows of caches what others do. `lag` is that of its last message in
     seconds, None while its clock is unknown.
     """
 
@@ -28,12 +29,18 @@ class Peer:
         self.requests: Final = RequestsOfPeer()
         self.heard_at = 0.0
         self.present = False
-        self.missing = 0
+        self.missing = self.losses = 0
+        self.settled = False
         self.lag: float | None = None
         self._ahead: float | None = None  # seconds by which its clock is ahead of ours
         self._first = self._highest = 0
         self._seen: set[int] = set()
         self._waiting: dict[int, list[tuple[float, AdmittedFact]]] = {}
+
+    @property
+    def owns(self) -> bool:
+        """Whether it may own endpoints, and warm others up."""
+        return self.present and self.settled
 
     # Messages.
 
@@ -41,7 +48,9 @@ class Peer:
         """Take in a message's number; return whether it was not received before."""
         if sequence > self._highest:
             if self._highest:
-                self.missing += sequence - self._highest - 1
+                lost = sequence - self._highest - 1
+                self.missing += lost
+                self.losses += lost > 0
             else:
                 self._first = sequence
             self._highest = sequence
@@ -84,6 +93,7 @@ class Peer:
     def leave(self) -> Iterator[Event]:
         """Yield what becomes of its requests: nothing more of them will be seen."""
         self.present = False
+        self.losses += 1
         self._waiting.clear()
         for request in self.requests.end_all():
             yield Unobserved(request)

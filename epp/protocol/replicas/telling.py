@@ -70,6 +70,7 @@ class Teller:
     `pool` is a keyed hash of the pool's name, `own` the number that this replica drew. `known` has
     the chains that were told or heard. `endpoint_of` returns an endpoint by its id, None for an
     unknown one; `admission_of` returns how a request in flight was admitted, None if it is not.
+    `settled`: it knows of caches what the others know.
     """
 
     def __init__(
@@ -81,8 +82,9 @@ class Teller:
         admission_of: Callable[[RequestId], Admitted | None],
     ) -> None:
         self.told = 0
+        self.settled = False
         self._pool: Final = pool
-        self._own: Final = own
+        self.own: Final = own
         self._known: Final = known
         self._endpoint_of: Final = endpoint_of
         self._admission_of: Final = admission_of
@@ -150,17 +152,17 @@ class Teller:
 
     def _written(self, sequence: int, facts: Sequence[AnyFact], at: float) -> bytes:
         try:
-            return write_message(self._pool, self._own, sequence, at, facts)
+            return write_message(self._pool, self.own, sequence, at, facts)
         except (OverflowError, UnicodeError):  # what a client sent is in one of them
             facts = [each for each in facts if _can_be_written(each)]
-            return write_message(self._pool, self._own, sequence, at, facts)
+            return write_message(self._pool, self.own, sequence, at, facts)
 
     # Answers.
 
     def beat(self, now: float) -> BeatFact:
         """Return a sign of life, with what tells whether others know all requests in flight."""
         numbers = self._numbers.values()
-        return BeatFact(now, len(numbers), sum(numbers) & _MASK)
+        return BeatFact(now, len(numbers), sum(numbers) & _MASK, self.settled)
 
     def in_flight(self) -> list[int]:
         """Return the numbers of all requests in flight that are observed."""

@@ -128,6 +128,28 @@ def test_generated_blocks_are_found_by_the_next_turn(kind):
     assert allocate(cache, (*prompt, *output, 1), [16] * 6).cached == 5
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_model_holds_can_be_told_to_another(kind):
+    """Blocks are evicted in the same order there; what a model cannot tell it leaves out."""
+    cache = cache_of(kind, 160)
+    for path in ((0, 1, 0), (0, 1, 1), (1,)):
+        cache.release(allocate(cache, path, [16] * len(path)))
+    held = allocate(cache, (1, 1), [16] * 2)
+    hashes, sizes = cache.contents()
+    assert len(hashes) == len(sizes) == (len(cache) if kind[:2] == ("vllm", "lru") else 0)
+    copy = cache_of(kind, 160)
+    copy.restore(hashes, sizes, closed=cache.closed)
+    assert set(copy.hashes()) == set(hashes)
+    cache.release(held)
+    if not hashes:
+        return
+    assert copy.closed is cache.closed
+    for path in ((0, 0, 0), (1, 0, 0)):  # six blocks more: some have to go
+        for each in (cache, copy):
+            each.release(allocate(each, path, [16] * 3))
+        assert set(copy.hashes()) == set(cache.hashes())
+
+
 @pytest.mark.parametrize("kind", HONEST)
 def test_growth_needs_space_and_takes_nothing_where_there_is_none(kind):
     cache = cache_of(kind, 64)

@@ -292,6 +292,32 @@ class BlockPool(SingleTierCache):
                     self._last_hole = self._blocks.releases
                 self._blocks.evict(block)
 
+    # Copies of other replicas.
+
+    def contents(self) -> tuple[Sequence[BlockHash], Sequence[int]]:
+        """Return the blocks that requests hold, then free ones, the last to be evicted first.
+
+        Blocks without a hash, and all but one of those with the same, are left out.
+        """
+        found = [copies[0] for copies in self._blocks.cached.values()]
+        first, queued = set(found), reversed(list(self._blocks.queue))
+        blocks = [each for each in found if each.ref_cnt] + [
+            each for each in queued if each in first
+        ]
+        named = [each.block_hash for each in blocks if each.block_hash is not None]
+        return named, [each.size for each in blocks]
+
+    def restore(self, hashes: Sequence[BlockHash], sizes: Sequence[int], *, closed: bool) -> None:
+        """Take blocks into a free queue in the order that `contents` gave them in.
+
+        In a pool that holds nothing they are as complete as there (`closed`).
+        """
+        empty, reports = not self._blocks.count, self._engine_reports
+        self.store(hashes, sizes)
+        self._engine_reports = reports
+        if empty and closed:
+            self._last_hole = 0
+
     # Capacity and memory.
 
     def resize(self, capacity: int) -> None:

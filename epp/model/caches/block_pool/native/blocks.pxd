@@ -124,6 +124,14 @@ cdef inline uint64_t hash_of(Store* store, uint32_t block) noexcept nogil:
     return store.blocks[block].block_hash
 
 
+cdef inline bint is_found(Store* store, uint32_t block) noexcept nogil:
+    """Whether a block has a hash, by which it is found and not another one of it."""
+    cdef uint32_t link = store.blocks[block].link
+    if link & (UNHASHED | RECORD):
+        return False
+    return not link & COPIED or find_block(store, hash_of(store, block)) == block
+
+
 cdef inline void mark_joint(Store* store, uint32_t block) noexcept nogil:
     """Mark a block that was hit: another chain goes on there."""
     cdef uint32_t at = copy_before(store, block) if store.blocks[block].link & COPIED else block

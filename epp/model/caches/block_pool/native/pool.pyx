@@ -14,18 +14,18 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
 
-from epp.model.caches.block_pool.native.blocks cimport find_longest_hit, hash_of
+from epp.model.caches.block_pool.native.blocks cimport find_longest_hit, hash_of, is_found
 from epp.model.caches.block_pool.native.engine_reports cimport (
     assign_hashes, discard, coarsen, still_unhashed, store_blocks,
 )
-from epp.model.caches.block_pool.native.free_queue cimport head, span_of
+from epp.model.caches.block_pool.native.free_queue cimport head, span_of, tail
 from epp.model.caches.block_pool.native.requests cimport (
     DONE, NO_MEMORY, NO_SPACE, TOO_LARGE, Answer, Lease, Pool, allocate, allocate_space,
     correct_sizes, free_tokens, grow, keep_unhashed, release, reserve_blocks,
     revoke,
 )
 from epp.model.caches.block_pool.native.store cimport (
-    COPIED, LARGEST, SPARE, UNHASHED, Block, Log, Store, find_block, free_store,
+    COPIED, IN_USE, LARGEST, SPARE, UNHASHED, Block, Log, Store, find_block, free_store,
 )
 from epp.model.prompts.uint64_view cimport UInt64View, acquire_view, release_view
 
@@ -275,6 +275,37 @@ cdef class BlockPool:
         for at in range(view.size):
             discard(&self.state, view.at[at])
         release_view(&view)
+
+    # Copies of other replicas.
+
+    def contents(self):
+        cdef Store* store = &self.state.store
+        cdef array hashes = clone(_HASHES, store.taken - store.records, False)
+        cdef array sizes = clone(_HASHES, store.taken - store.records, False)
+        cdef Py_ssize_t count = 0
+        cdef uint32_t at
+        for at in range(1, store.begun):
+            if store.blocks[at].older == IN_USE and is_found(store, at):
+                hashes.data.as_ulonglongs[count] = hash_of(store, at)
+                sizes.data.as_ulonglongs[count] = store.blocks[at].size
+                count += 1
+        at = tail(store)
+        while at:
+            if is_found(store, at):
+                hashes.data.as_ulonglongs[count] = hash_of(store, at)
+                sizes.data.as_ulonglongs[count] = store.blocks[at].size
+                count += 1
+            at = store.blocks[at].older
+        resize(hashes, count)
+        resize(sizes, count)
+        return hashes, sizes
+
+    def restore(self, hashes, sizes, *, closed):
+        cdef bint empty = not self.state.store.taken, reports = self.engine_reports
+        self.store(hashes, sizes)
+        self.engine_reports = reports
+        if empty and closed:
+            self.state.store.last_hole = 0
 
     def resize(self, capacity):
         cdef int64_t tokens = tokens_of(capacity, _MOST_TOKENS)

@@ -1,0 +1,268 @@
+"""Caches as a whole, compared and copied between replicas, beside the requests.
+
+Facts that are lost, or come in another order, leave caches that differ. Every 15 seconds the owner
+of an endpoint tells a digest of what it believes its cache to hold; who differs by more than facts
+under way explain asks for what differs, and believes it. An owner that has missed facts of who asks
+asks back first, so that what both sides of a partition have seen comes together.
+
+Long loops run in a thread, and caches change a little at a time.
+"""
+
+import asyncio
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from epp.model.caches.contract import CacheModel
+from epp.model.endpoint import EndpointId
+from epp.model.events import Event
+from epp.model.fleet import Fleet
+from epp.model.kv_changes import CacheCopied
+from epp.model.pods.pod import Pod
+from epp.model.prompts.hashing import BlockHash
+from epp.protocol.replicas.chains import read_hashes, written_hashes
+from epp.protocol.replicas.digests import (
+    BUCKETS,
+    cache_epoch,
+    changes,
+    differing,
+    digest,
+    owner_of,
+    too_different,
+    within,
+)
+from epp.protocol.replicas.facts import (
+    AnyFact,
+    BucketsTold,
+    BucketsWanted,
+    ContentsTold,
+    CopyFact,
+    DigestFact,
+    NoSnapshot,
+    SnapshotWanted,
+)
+from epp.protocol.replicas.hearing import Hearer
+from epp.protocol.replicas.messages import Dropped
+from epp.protocol.replicas.telling import Teller
+
+DIGEST_SECONDS: Final = 15.0
+"""How often the owner of an endpoint tells its digest."""
+_MOST_WAITING: Final = 4096
+"""Facts about caches that wait to be looked at, at most."""
+_AT_ONCE: Final = 1024
+"""Blocks that are copied at once: a fraction of a millisecond."""
+_TOLD_AT_ONCE: Final = 64
+"""Digests in a message."""
+_SIZE_BYTES: Final = 4
+
+
+class CacheCopies:
+    """Compares what caches hold with what the endpoints' owners believe, and copies.
+
+    `tell` tells all, `answer` one by its number. `snapshot` is called with what others tell of a
+    snapshot. `compared` counts comparisons by whether they differed, `copied` blocks.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 (what it joins)
+        self,
+        fleet: Fleet,
+        teller: Teller,
+        hearer: Hearer,
+        tell: Callable[[Sequence[AnyFact]], None],
+        answer: Callable[[int, Sequence[AnyFact]], None],
+        apply: Callable[[Iterable[Event]], None],
+        snapshot: Callable[[int, ContentsTold | NoSnapshot], None],
+    ) -> None:
+        self.compared: Final = Counter[bool]()
+        self.copied = 0
+        self._fleet: Final = fleet
+        self._teller: Final = teller
+        self._hearer: Final = hearer
+        self._tell: Final = tell
+        self._answer: Final = answer
+        self._apply: Final = apply
+        self._snapshot: Final = snapshot
+        self._waiting: Final = asyncio.Queue[tuple[int, CopyFact]](_MOST_WAITING)
+        self._asked: Final[set[tuple[int, str]]] = set()
+        self._mended: Final[dict[tuple[int, str], int]] = {}  # losses that were asked about
+
+    def take(self, sender: int, fact: CopyFact) -> None:
+        """Keep a fact until it is its turn; what is too much is found again with a later digest."""
+        if not self._waiting.full():
+            self._waiting.put_nowait((sender, fact))
+
+    async def run(self) -> None:
+        """Look at what others tell, until cancelled."""
+        while True:
+            sender, fact = await self._waiting.get()
+            try:
+                await _READERS[type(fact)](self, sender, fact)
+            except ValueError:
+                self._hearer.dropped[Dropped.NONSENSE] += 1
+
+    async def tell_digests(self) -> None:
+        """Tell the digests of the endpoints that belong to this replica, until cancelled."""
+        while True:
+            await asyncio.sleep(DIGEST_SECONDS)
+            await self.tell_own()
+
+    async def tell_own(self) -> None:
+        """Tell them once."""
+        facts: list[AnyFact] = []
+        for pod in [each for each in self._own() if each.mirror is None]:
+            sums = await asyncio.to_thread(digest, pod.scheduler.cache.hashes())
+            facts.append(DigestFact(pod.endpoint.id, _epoch(pod), sums))
+            if len(facts) >= _TOLD_AT_ONCE:
+                self._tell(facts)
+                facts = []
+        if facts:
+            self._tell(facts)
+
+    def _own(self) -> Iterator[Pod]:
+        if not self._teller.settled:
+            return
+        others = [each.number for each in self._hearer.peers.values() if each.owns]
+        for pod in list(self._fleet.pods.values()):
+            if owner_of(pod.endpoint.id, [self._teller.own, *others]) == self._teller.own:
+                yield pod
+
+    def _pod(self, fact: DigestFact | BucketsWanted | BucketsTold | ContentsTold) -> Pod | None:
+        """Return the pod of a fact, if it is about this start of its engine."""
+        pod = self._fleet.pods.get(EndpointId(fact.endpoint))
+        if pod is None or pod.mirror is not None:  # what its engine reports is not told
+            return None
+        if _epoch(pod) != fact.epoch:
+            self._hearer.dropped[Dropped.STALE_ENDPOINT] += 1
+            return None
+        return pod
+
+    # Comparing.
+
+    async def _compare(self, sender: int, fact: DigestFact) -> None:
+        pod = self._pod(fact)
+        if pod is None:
+            return
+        hashes = pod.scheduler.cache.hashes()
+        buckets = differing(await asyncio.to_thread(digest, hashes), fact.sums)
+        differs = too_different(len(buckets), len(hashes))
+        self.compared[differs] += 1
+        if differs:
+            self._ask(sender, BucketsWanted(fact.endpoint, fact.epoch, buckets))
+
+    def _ask(self, sender: int, wanted: BucketsWanted) -> None:
+        self._asked.add((sender, wanted.endpoint))
+        self._answer(sender, [wanted])
+
+    async def _tell_buckets(self, sender: int, fact: BucketsWanted) -> None:
+        pod = self._pod(fact)
+        if pod is None or not all(each < BUCKETS for each in fact.buckets):
+            return
+        peer, key = self._hearer.peers.get(sender), (sender, fact.endpoint)
+        if peer is not None and not fact.added and self._mended.get(key, 0) < peer.losses:
+            self._mended[key] = peer.losses
+            self._ask(sender, BucketsWanted(fact.endpoint, fact.epoch, fact.buckets, added=True))
+            return
+        contents = pod.scheduler.cache.contents()
+        hashes, sizes = await asyncio.to_thread(within, *contents, fact.buckets)
+        told = written_hashes(hashes), written_sizes(sizes)
+        self._answer(
+            sender, [BucketsTold(fact.endpoint, fact.epoch, fact.buckets, *told, fact.added)]
+        )
+
+    async def _believe(self, sender: int, fact: BucketsTold) -> None:
+        if (sender, fact.endpoint) not in self._asked:
+            raise ValueError("nobody asked")
+        self._asked.discard((sender, fact.endpoint))
+        pod = self._pod(fact)
+        if pod is None:
+            return
+        theirs, sizes = read_hashes(fact.hashes), read_sizes(fact.sizes)
+        if len(theirs) != len(sizes):
+            raise ValueError("as many sizes as blocks")
+        ours, cache = pod.scheduler.cache.hashes(), pod.scheduler.cache
+        come, tokens, gone = await asyncio.to_thread(changes, ours, theirs, sizes, fact.buckets)
+        if fact.added:
+            gone = array("Q")
+        for copied in _pieces(pod.endpoint.id, come, tokens, gone):
+            if pod.scheduler.cache is not cache:  # it has started again
+                return
+            self.copied += len(copied.hashes) + len(copied.gone)
+            self._apply([copied])
+            await asyncio.sleep(0)
+
+    # Snapshots.
+
+    async def _tell_snapshot(self, sender: int, _fact: SnapshotWanted) -> None:
+        pods = [each for each in self._fleet.pods.values() if each.mirror is None]
+        if not pods or not self._teller.settled:
+            self._answer(sender, [NoSnapshot()])
+            return
+        for left, pod in zip(reversed(range(len(pods))), pods, strict=True):
+            self._answer(sender, [contents_told(pod, left)])
+            await asyncio.sleep(0)
+
+    async def _hear_snapshot(self, sender: int, fact: ContentsTold | NoSnapshot) -> None:
+        self._snapshot(sender, fact)
+
+
+_READERS: Final[dict[type[CopyFact], Callable[[CacheCopies, int, Any], Any]]] = {
+    DigestFact: CacheCopies._compare,  # noqa: SLF001 (the table of this class)
+    BucketsWanted: CacheCopies._tell_buckets,  # noqa: SLF001
+    BucketsTold: CacheCopies._believe,  # noqa: SLF001
+    SnapshotWanted: CacheCopies._tell_snapshot,  # noqa: SLF001
+    ContentsTold: CacheCopies._hear_snapshot,  # noqa: SLF001
+    NoSnapshot: CacheCopies._hear_snapshot,  # noqa: SLF001
+}
+
+
+def _epoch(pod: Pod) -> int:
+    return cache_epoch(pod.endpoint, pod.load.started_at)
+
+
+def contents_told(pod: Pod, left: int) -> ContentsTold:
+    """Return what an endpoint's cache holds, as a part of a snapshot."""
+    cache: CacheModel = pod.scheduler.cache
+    hashes, sizes = cache.contents()
+    told = written_hashes(hashes), written_sizes(sizes)
+    return ContentsTold(pod.endpoint.id, _epoch(pod), *told, cache.closed, left)
+
+
+def copied_from(pod: Pod, fact: ContentsTold) -> CacheCopied | None:
+    """Return a part of a snapshot as an event; None if it is about another start of the engine.
+
+    Raises `ValueError` for one that cannot be.
+    """
+    hashes, sizes = read_hashes(fact.hashes), read_sizes(fact.sizes)
+    if len(hashes) != len(sizes):
+        raise ValueError("as many sizes as blocks")
+    if _epoch(pod) != fact.epoch:
+        return None
+    return CacheCopied(pod.endpoint.id, _named(hashes), sizes, closed=fact.closed)
+
+
+def _pieces(
+    endpoint: EndpointId, come: "array[int]", sizes: "array[int]", gone: "array[int]"
+) -> Iterator[CacheCopied]:
+    """Yield changes a few at a time, of those that come the first to be evicted first."""
+    for start in range(0, len(gone), _AT_ONCE):
+        yield CacheCopied(endpoint, gone=_named(gone[start : start + _AT_ONCE]))
+    for end in range(len(come), 0, -_AT_ONCE):
+        start = max(0, end - _AT_ONCE)
+        yield CacheCopied(endpoint, _named(come[start:end]), sizes[start:end])
+
+
+def _named(hashes: "array[int]") -> Sequence[BlockHash]:
+    return hashes  # type: ignore[return-value]  # what they are called
+
+
+def written_sizes(sizes: Sequence[int]) -> bytes:
+    """Return sizes of blocks in tokens, 4 bytes each, little-endian."""
+    return array("I", sizes).tobytes()
+
+
+def read_sizes(data: bytes) -> "array[int]":
+    """Read sizes of blocks. Raises `ValueError` for a part of one."""
+    if len(data) % _SIZE_BYTES:
+        raise ValueError("a size has 4 bytes")
+    return array("Q", array("I", data))

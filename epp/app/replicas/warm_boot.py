@@ -1,0 +1,128 @@
+"""The start of a replica: it asks another one what all caches hold before it takes requests.
+
+All or nothing: a snapshot that does not come whole, in time, changes nothing. The replica then
+starts with empty caches, says so, and learns from the digests of the others what they hold.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import structlog
+
+from epp.app.replicas.copies import copied_from
+from epp.model.endpoint import EndpointId
+from epp.model.events import Event
+from epp.model.fleet import Fleet
+from epp.protocol.replicas.facts import ContentsTold, NoSnapshot
+from epp.protocol.replicas.hearing import Hearer
+from epp.protocol.replicas.peers import Peer
+
+_log = structlog.get_logger(__name__)
+
+_LOOK_SECONDS: Final = 0.02
+"""How often it is looked whether another replica is heard."""
+_FIRST_SECONDS: Final = 1.0
+"""How long a replica waits for another one to be heard before it is the first."""
+
+
+class WarmBoot:
+    """Asks for a snapshot, and applies it. `limit` is how long that may take, in seconds.
+
+    `ask` asks the replica of a number for one.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        hearer: Hearer,
+        ask: Callable[[int], None],
+        apply: Callable[[Iterable[Event]], None],
+        limit: float,
+    ) -> None:
+        self._fleet: Final = fleet
+        self._hearer: Final = hearer
+        self._ask: Final = ask
+        self._apply: Final = apply
+        self._limit: Final = limit
+        self._asked = self._left = 0
+        self._parts: dict[str, ContentsTold] = {}
+        self._told: asyncio.Future[bool] | None = None
+
+    def hear(self, sender: int, fact: ContentsTold | NoSnapshot) -> None:
+        """Take in a part of the snapshot that was asked for."""
+        told = self._told
+        if told is None or told.done() or sender != self._asked:
+            return
+        if isinstance(fact, NoSnapshot):
+            told.set_result(False)
+            return
+        expected = fact.left + 1 if not self._parts else self._left
+        self._left = fact.left
+        self._parts[fact.endpoint] = fact
+        if expected != fact.left + 1:
+            told.set_result(False)
+        elif not fact.left:
+            told.set_result(True)
+
+    async def run(self) -> bool:
+        """Warm up; return whether this replica knows now what the others know.
+
+        The first of all replicas does, too.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        refused: set[int] = set()
+        try:
+            async with asyncio.timeout(self._limit):
+                while True:
+                    peer = self._sibling(refused)
+                    if peer is not None:
+                        if await self._pull(peer):
+                            break
+                        refused.add(peer.number)
+                    elif self._nobody_left(refused, loop.time() - began):
+                        _log.info("replicas.first", heard=self._hearer.present)
+                        return True
+                    else:
+                        await asyncio.sleep(_LOOK_SECONDS)
+        except TimeoutError:
+            _log.warning("replicas.cold", after=self._limit, starts_with="empty caches")
+            return False
+        finally:
+            self._told, self._parts = None, {}
+        took = round(loop.time() - began, 3)
+        _log.info("replicas.warm", seconds=took, blocks=self._fleet.indexed_blocks)
+        return True
+
+    def _sibling(self, refused: set[int]) -> Peer | None:
+        known = self._hearer.peers.values()
+        return next((each for each in known if each.owns and each.number not in refused), None)
+
+    def _nobody_left(self, refused: set[int], waited: float) -> bool:
+        """Whether no replica is there to ask, or none that knows more than this one."""
+        return waited >= _FIRST_SECONDS and not any(
+            each.owns and each.number not in refused for each in self._hearer.peers.values()
+        )
+
+    async def _pull(self, peer: Peer) -> bool:
+        self._told = asyncio.get_running_loop().create_future()
+        self._asked, self._parts = peer.number, {}
+        self._ask(peer.number)
+        if not await self._told:
+            return False
+        try:
+            copied = list(self._copied())
+        except ValueError:
+            return False
+        for event in copied:
+            self._apply([event])
+            await asyncio.sleep(0)
+        return True
+
+    def _copied(self) -> Iterator[Event]:
+        for name, fact in self._parts.items():
+            pod = self._fleet.pods.get(EndpointId(name))
+            event = None if pod is None else copied_from(pod, fact)
+            if event is not None:
+                yield event

@@ -1,0 +1,102 @@
+"""Digests of what caches hold, by which replicas find out that they differ, and where.
+
+Hashes fall into buckets by their first bits. Of each bucket a sum is told, in which order does not
+matter. How many buckets differ says about how many blocks do.
+"""
+
+from array import array
+from collections.abc import Collection, Iterable, Sequence
+from hashlib import blake2b
+from math import inf, log
+from typing import Final
+from zlib import crc32
+
+from epp.model.endpoint import Endpoint, EndpointId
+
+BUCKETS: Final = 1024
+_BUCKET_SHIFT: Final = 64 - BUCKETS.bit_length() + 1
+_MASK: Final = (1 << 32) - 1
+_SUM_BYTES: Final = 4
+LEAST_DIFFERENT: Final = 64
+"""Blocks of one endpoint in which replicas may differ: facts are under way."""
+MOST_DIFFERENT: Final = 0.01
+"""The same, as a share of all that one of them holds."""
+
+
+def digest(hashes: Iterable[int]) -> bytes:
+    """Return the sums of all buckets."""
+    sums = [0] * BUCKETS
+    for each in hashes:
+        sums[each >> _BUCKET_SHIFT] += each & _MASK
+    return array("I", [each & _MASK for each in sums]).tobytes()
+
+
+def differing(ours: bytes, theirs: bytes) -> list[int]:
+    """Return the buckets that differ. Raises `ValueError` for what is not a digest."""
+    if len(theirs) != len(ours) or len(ours) != BUCKETS * _SUM_BYTES:
+        raise ValueError(f"a digest has {BUCKETS} sums")
+    if ours == theirs:
+        return []
+    one, other = array("I", ours), array("I", theirs)
+    return [bucket for bucket in range(BUCKETS) if one[bucket] != other[bucket]]
+
+
+def blocks_apart(buckets: int) -> float:
+    """Return about how many blocks differ if this many buckets do; infinite if all do."""
+    return -BUCKETS * log(1 - buckets / BUCKETS) if buckets < BUCKETS else inf
+
+
+def too_different(buckets: int, blocks: int) -> bool:
+    """Return whether caches differ by more than facts that are under way explain."""
+    return blocks_apart(buckets) > max(LEAST_DIFFERENT, MOST_DIFFERENT * blocks)
+
+
+def within(
+    hashes: Sequence[int], sizes: Sequence[int], buckets: Collection[int]
+) -> tuple["array[int]", "array[int]"]:
+    """Return those of some blocks that fall into some buckets, with their sizes."""
+    wanted = bytearray(BUCKETS)
+    for bucket in buckets:
+        wanted[bucket] = 1
+    kept = [at for at, each in enumerate(hashes) if wanted[each >> _BUCKET_SHIFT]]
+    return array("Q", [hashes[at] for at in kept]), array("Q", [sizes[at] for at in kept])
+
+
+def changes(
+    ours: Sequence[int], theirs: Sequence[int], sizes: Sequence[int], buckets: Collection[int]
+) -> tuple["array[int]", "array[int]", "array[int]"]:
+    """Return the blocks that others hold and we do not, with their sizes, and the other way round.
+
+    `theirs` are all that they hold in these buckets.
+    """
+    there, here = set(theirs), set(ours)
+    wanted = set(buckets)
+    come = [at for at, each in enumerate(theirs) if each not in here]
+    gone = [each for each in ours if each not in there and each >> _BUCKET_SHIFT in wanted]
+    return (
+        array("Q", [theirs[at] for at in come]),
+        array("Q", [sizes[at] for at in come]),
+        array("Q", gone),
+    )
+
+
+def owner_of(endpoint: EndpointId, replicas: Collection[int]) -> int:
+    """Return which of some replicas an endpoint belongs to, for all that know the same ones.
+
+    Rendezvous hashing: one that comes or goes moves its own endpoints alone.
+    """
+    return max(replicas, key=lambda each: (_weight(endpoint, each), each))
+
+
+def _weight(endpoint: EndpointId, replica: int) -> bytes:
+    name = endpoint.encode(errors="surrogateescape")
+    return blake2b(name, key=replica.to_bytes(8, "big"), digest_size=8).digest()
+
+
+def cache_epoch(endpoint: Endpoint, started_at: float | None) -> int:
+    """Return what tells one start of an endpoint's engine from another.
+
+    `started_at` is when its process started, as it reports it.
+    """
+    uid, target, rank = endpoint.engine
+    return crc32(f"{uid} {target} {rank} {started_at}".encode(errors="surrogateescape"))

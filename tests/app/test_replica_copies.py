@@ -1,0 +1,193 @@
+"""Caches as a whole: compared, mended and copied between replicas, over real sockets."""
+
+import asyncio
+
+from structlog.testing import capture_logs
+
+from epp.adapters.replicas.settings import PeerAddress
+from epp.app.replicas import warm_boot
+from epp.model.events import Finished
+from epp.model.request import RequestId, Usage
+from tests.app.test_replicas import HERE, Started, started, two, until
+from tests.protocol.replicas.pair import held
+from tests.strategies import text
+
+MANY = 30
+
+
+def serve_many(rig, count=MANY, seed="", pod="pod-0"):
+    for number in range(count):
+        name = f"{seed}{number}"
+        rig.send(pod, name, text(300, seed=f"{seed}x{number}y"))
+        rig.apply(Finished(RequestId(name), Usage(300, 1, 0)))
+
+
+def unheard(rig):
+    """Have what follows not be told."""
+    rig.replicas._hearing = True
+
+
+def heard(rig):
+    rig.replicas._hearing = False
+
+
+async def settled(*rigs):
+    """Wait until each may own endpoints, and all others know."""
+    await until(lambda: all(each.replicas._teller.settled for each in rigs))
+    await until(lambda: all(peer.owns for each in rigs for peer in peers(each)))
+
+
+def peers(rig):
+    return list(rig.replicas._hearer.peers.values())
+
+
+def compared(rig, result):
+    return rig.metrics()[f'warmpick_replica_caches_compared_total{{result="{result}"}}']
+
+
+async def compare(*rigs):
+    """Have digests go round, and wait until each endpoint's was looked at."""
+    before = sum(compared(each, result) for each in rigs for result in ("same", "different"))
+    for each in rigs:
+        await each.replicas._copies.tell_own()
+    await until(
+        lambda: (
+            sum(compared(each, result) for each in rigs for result in ("same", "different"))
+            == before + 2
+        )
+    )
+
+
+def queue(rig, name="pod-0"):
+    return list(rig.pod(name).scheduler.cache.free_blocks())
+
+
+async def test_a_fresh_replica_knows_what_another_knows_before_it_is_warm():
+    async with started() as one:
+        serve_many(one)
+        await until(lambda: one.replicas.warm)
+        one.send("pod-1", "under way", text(300))
+        await settled(one)
+        fresh = Started(one.port)
+        one.replicas.mesh._settings.peers.append(PeerAddress(HERE, one.port))
+        with capture_logs() as logs:
+            fresh.start()
+            one.replicas.mesh._settings.peers.append(PeerAddress(HERE, fresh.port))
+            task = asyncio.ensure_future(fresh.run())
+            try:
+                assert held(fresh) == {"default/pod-0": set(), "default/pod-1": set()}
+                await until(lambda: fresh.replicas.warm)
+                assert held(fresh)["default/pod-0"] == held(one)["default/pod-0"]
+                assert queue(fresh) == queue(one)
+                await until(lambda: fresh.in_flight_here() == {"under way": "pod-1"})
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                await fresh.stop()
+        assert "replicas.warm" in [each["event"] for each in logs]
+        fresh.fleet.check_invariants()
+
+
+async def test_the_first_replica_is_warm_soon_and_says_that_it_is_the_first():
+    with capture_logs() as logs:
+        async with started() as one:
+            assert not one.replicas.warm
+            await until(lambda: one.replicas.warm)
+    assert "replicas.first" in [each["event"] for each in logs]
+
+
+async def test_a_snapshot_that_does_not_come_in_time_changes_nothing(monkeypatch):
+    with capture_logs() as logs:
+        async with started() as one:
+            serve_many(one)
+            await until(lambda: one.replicas.warm)
+            await settled(one)
+            monkeypatch.setattr(one.replicas._copies, "take", lambda *_: None)
+            async with started(one.port, warm_limit=0.5) as fresh:
+                one.replicas.mesh._settings.peers.append(PeerAddress(HERE, fresh.port))
+                await until(lambda: fresh.replicas.warm)
+                assert held(fresh) == {"default/pod-0": set(), "default/pod-1": set()}
+                assert not fresh.replicas._teller.settled
+    assert "replicas.cold" in [each["event"] for each in logs]
+
+
+async def test_a_snapshot_with_a_part_missing_is_none(monkeypatch):
+    monkeypatch.setattr(warm_boot, "_FIRST_SECONDS", 0.0)
+    async with started() as one:
+        serve_many(one)
+        await until(lambda: one.replicas.warm)
+        await settled(one)
+        answer = one.replicas._copies._answer
+        monkeypatch.setattr(
+            one.replicas._copies,
+            "_answer",
+            lambda to, facts: None if getattr(facts[0], "left", 0) else answer(to, facts),
+        )
+        async with started(one.port, warm_limit=1.0) as fresh:
+            one.replicas.mesh._settings.peers.append(PeerAddress(HERE, fresh.port))
+            await until(lambda: fresh.replicas.warm)
+            assert held(fresh)["default/pod-0"] == set()
+
+
+async def test_what_was_never_told_is_found_by_its_digest():
+    """Whoever owns the endpoint, the other believes it."""
+    async with two() as (one, other):
+        await settled(one, other)
+        serve_many(one, count=5)
+        await until(lambda: held(one) == held(other))
+        unheard(one)
+        serve_many(one, seed="lost")
+        heard(one)
+        assert held(one) != held(other)
+        await compare(one, other)
+        await until(lambda: held(one) == held(other))
+        for each in (one, other):
+            each.fleet.check_invariants()
+        assert compared(one, "different") + compared(other, "different") == 1
+
+
+async def test_both_sides_of_a_partition_come_together():
+    """What each saw alone, both know after the digests went round twice."""
+    async with two() as (one, other):
+        await settled(one, other)
+        for each, seed in ((one, "left"), (other, "right")):
+            unheard(each)
+            serve_many(each, seed=seed)
+            heard(each)
+            (peer,) = peers(each)
+            peer.losses += 1
+        both = held(one)["default/pod-0"] | held(other)["default/pod-0"]
+        await compare(one, other)
+        await until(lambda: both in (held(one)["default/pod-0"], held(other)["default/pod-0"]))
+        await compare(one, other)
+        await until(lambda: held(one) == held(other))
+        assert held(one)["default/pod-0"] == both
+
+
+async def test_little_is_left_as_it_is():
+    async with two() as (one, other):
+        await settled(one, other)
+        unheard(one)
+        serve_many(one, count=1)
+        heard(one)
+        await compare(one, other)
+        assert compared(one, "same") + compared(other, "same") == 2
+        assert held(one) != held(other)
+
+
+async def test_blocks_from_before_a_restart_do_not_come_back():
+    async with two() as (one, other):
+        await settled(one, other)
+        serve_many(one)
+        await until(lambda: held(one) == held(other) and held(one)["default/pod-0"])
+        for each in (one, other):
+            each.report("pod-0", started_at=1000.0)
+            each.report("pod-1", started_at=1000.0)
+        one.report("pod-0", started_at=2000.0)
+        assert held(one)["default/pod-0"] == set()
+        stale = 'warmpick_replica_dropped_total{reason="stale_endpoint"}'
+        for each in (one, other):
+            await each.replicas._copies.tell_own()
+        await until(lambda: one.metrics()[stale] + other.metrics()[stale] == 1)
+        assert held(one)["default/pod-0"] == set()
+        assert held(other)["default/pod-0"] != set()
