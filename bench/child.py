@@ -15,16 +15,17 @@ class MeasurementFailed(WarmpickError):
 class Child:
     """The process of `python -m MODULE`, killed at the end. An async context manager.
 
-    Lines that it writes have at most `line_limit` bytes.
+    Lines that it writes have at most `line_limit` bytes. `arguments` come after the module.
     """
 
-    def __init__(self, module: str, line_limit: int) -> None:
+    def __init__(self, module: str, line_limit: int, *arguments: str) -> None:
         self._module = module
+        self._arguments = arguments
         self._line_limit = line_limit
 
     async def __aenter__(self) -> Self:
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", self._module),
+            *(sys.executable, "-m", self._module, *self._arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=self._line_limit,

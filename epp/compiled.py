@@ -91,6 +91,11 @@ MODULES: dict[str, Compiler] = {
     "epp.protocol.extproc.record": "mypyc",
     "epp.protocol.extproc.request": "mypyc",
     "epp.protocol.extproc.response": "mypyc",
+    "epp.protocol.replicas.chains": "mypyc",
+    "epp.protocol.replicas.hearing": "mypyc",
+    "epp.protocol.replicas.peers": "mypyc",
+    "epp.protocol.replicas.requests_of_peer": "mypyc",
+    "epp.protocol.replicas.telling": "mypyc",
 }
 """What compiles each: mypyc the `.py`, all such modules into one library; Cython the `.pyx`."""
 

@@ -199,6 +199,12 @@ def _build_replay(parser: GoArgumentParser) -> None:
     parser.set_defaults(run=_replay, refused=2)
 
 
+def _build_replicas(parser: GoArgumentParser) -> None:
+    from epp.cli.replica_command import add_replica_commands  # noqa: PLC0415 (see `_COMMANDS`)
+
+    add_replica_commands(parser)
+
+
 def _build_demo(parser: GoArgumentParser) -> None:
     from epp.demo.command import add_arguments, run  # noqa: PLC0415 (see `_COMMANDS`)
 
@@ -214,6 +220,7 @@ _COMMANDS: Mapping[str, tuple[str, Callable[[GoArgumentParser], None]]] = {
         "compare policies on recorded traffic, in front of simulated engines",
         _build_replay,
     ),
+    "replicas": ("compare what several pickers believe", _build_replicas),
     "demo": ("Envoy, model servers and the picker on loopback", _build_demo),
 }
 """What a command is for, and what builds its parser once it is the one that is asked for.

@@ -1,13 +1,14 @@
 """The flags of what replicas tell each other: `--replicas` and `--replicas-port`."""
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from epp.cli.types import port_number, words
 from epp.errors import ConfigError
 
 if TYPE_CHECKING:  # it needs an extra
-    from epp.adapters.replicas.settings import ReplicaSettings
+    from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings
 
 _EXTRA = "pip install 'warmpick[replicas]'"
 
@@ -39,17 +40,20 @@ def replicas_of(arguments: argparse.Namespace, secret: bytes) -> "ReplicaSetting
     given: list[str] = [each for each in arguments.replicas if each]
     if not given:
         return None
+    peers = peer_addresses(list(dict.fromkeys(given)))
+    from epp.adapters.replicas.settings import ReplicaSettings, derive_keys  # noqa: PLC0415
+
+    derive_keys(secret)
+    return ReplicaSettings(peers=peers, port=arguments.replicas_port)
+
+
+def peer_addresses(given: Sequence[str]) -> "list[PeerAddress]":
+    """Read where replicas listen. Raises `ConfigError`, also if the extra is missing."""
     try:
-        from epp.adapters.replicas.settings import (  # noqa: PLC0415 (an extra)
-            ReplicaSettings,
-            derive_keys,
-            peer_address,
-        )
+        from epp.adapters.replicas.settings import peer_address  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise ConfigError(f"`{error.name}` is missing: {_EXTRA}", "--replicas") from error
-    derive_keys(secret)
     try:
-        peers = [peer_address(each) for each in dict.fromkeys(given)]
+        return [peer_address(each) for each in given]
     except ValueError as error:
         raise ConfigError(str(error), "--replicas") from error
-    return ReplicaSettings(peers=peers, port=arguments.replicas_port)

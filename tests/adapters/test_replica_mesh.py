@@ -20,7 +20,7 @@ from epp.protocol.replicas.messages import LONGEST
 
 SECRET = b"the secret of all of them"
 KEYS = derive_keys(SECRET)
-DEADLINE = 10
+DEADLINE = 30
 HERE = "127.0.0.1"
 
 

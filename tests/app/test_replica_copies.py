@@ -2,10 +2,11 @@
 
 import asyncio
 
+import pytest
 from structlog.testing import capture_logs
 
 from epp.adapters.replicas.settings import PeerAddress
-from epp.app.replicas import warm_boot
+from epp.app.replicas import copies, warm_boot
 from epp.model.events import Finished
 from epp.model.request import RequestId, Usage
 from tests.app.test_replicas import HERE, Started, started, two, until
@@ -13,6 +14,11 @@ from tests.protocol.replicas.pair import held
 from tests.strategies import text
 
 MANY = 30
+
+
+@pytest.fixture(autouse=True)
+def digests_when_they_are_wanted(monkeypatch):
+    monkeypatch.setattr(copies, "DIGEST_SECONDS", 1e6)
 
 
 def serve_many(rig, count=MANY, seed="", pod="pod-0"):

@@ -22,7 +22,7 @@ from tests.processes import picker, said
 from tests.strategies import text
 
 SECRET = b"a secret of sixteen bytes and more"
-DEADLINE = 10
+DEADLINE = 30
 HERE = "127.0.0.1"
 PROMPT = text(400)
 

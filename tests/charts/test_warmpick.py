@@ -263,6 +263,7 @@ SWITCHES = (
     v.CUSTOM,
     v.TUNED,
     v.epp(replicas=3),
+    v.EXCHANGE,
     v.epp(leaderElection=True),
     v.epp(tls={"secretName": "mine"}),
     *map(v.provider, v.PROVIDERS),

@@ -49,6 +49,7 @@ ACTIVE = epp(
     podDisruptionBudget={"enabled": True},
     autoscaling={"enabled": True, "minReplicas": 2, "maxReplicas": 5},
 )
+EXCHANGE = epp(replicas=3, exchange={"enabled": True})
 ENVOY = epp(sidecar={"enabled": True, "proxyType": "envoy"})
 SCRAPED = epp(monitoring={"prometheus": {"enabled": True, "extraLabels": {"release": "prom"}}})
 OPEN = epp(monitoring={"prometheus": {"auth": {"enabled": False}}})
@@ -102,6 +103,7 @@ CASES = {
     "defaults": POOL,
     "leader": merged(POOL, epp(replicas=3), FENCED),
     "active": merged(POOL, ACTIVE),
+    "exchange": merged(POOL, EXCHANGE, FENCED),
     "selector": SELECTOR,
     "selector-leader": merged(SELECTOR, epp(replicas=2), OPEN),
     "standalone": merged(SELECTOR, ENVOY, FENCED, SCRAPED),

@@ -52,6 +52,12 @@
 {{- if and $epp.podDisruptionBudget.enabled $leader -}}
 {{- fail "inferenceExtension.podDisruptionBudget would keep nodes from draining: only the leader is ever ready. Leave it off, or set inferenceExtension.leaderElection=false" -}}
 {{- end -}}
+{{- if and $epp.exchange.enabled $leader -}}
+{{- fail "inferenceExtension.exchange is for replicas that all serve: leave leaderElection out, or set it to false" -}}
+{{- end -}}
+{{- if and $epp.exchange.enabled $router -}}
+{{- fail "inferenceExtension.exchange sets flags that llm-d-router does not have: use inferenceExtension.* in place of router.*" -}}
+{{- end -}}
 {{- if and $epp.tls.secretName $epp.tls.certManager.enabled -}}
 {{- fail "inferenceExtension.tls has both secretName and certManager.enabled: keep one" -}}
 {{- end -}}

@@ -26,6 +26,11 @@ flag can be set.
 {{- if include "warmpick.leaderElection" . -}}
 {{- $_ := set $flags "ha-enable-leader-election" true -}}
 {{- end -}}
+{{- if $epp.exchange.enabled -}}
+{{- $_ := set $flags "replicas" (printf "%s-replicas.%s.svc.%s:%d" (include "warmpick.name" .) .Release.Namespace $epp.clusterDomain (int $epp.exchange.port)) -}}
+{{- $_ := set $flags "replicas-port" (int $epp.exchange.port) -}}
+{{- $_ := set $flags "hash-secret-file" "/replicas/secret" -}}
+{{- end -}}
 {{- if include "warmpick.tlsSecret" . -}}
 {{- $_ := set $flags "cert-path" "/certificate" -}}
 {{- end -}}

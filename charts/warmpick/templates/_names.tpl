@@ -47,9 +47,14 @@ labels:
 {{- $epp := .Values.inferenceExtension -}}
 {{- if kindIs "bool" $epp.leaderElection -}}
 {{- if $epp.leaderElection }}true{{ end -}}
-{{- else if and (gt (int $epp.replicas) 1) (not $epp.autoscaling.enabled) (not (include "warmpick.ordered" .)) -}}
+{{- else if and (gt (int $epp.replicas) 1) (not $epp.autoscaling.enabled) (not (include "warmpick.ordered" .)) (not $epp.exchange.enabled) -}}
 true
 {{- end -}}
+{{- end -}}
+
+{{- /* The Secret that makes a pod a replica: the chart's, or yours. */ -}}
+{{- define "warmpick.exchangeSecret" -}}
+{{- .Values.inferenceExtension.exchange.secretName | default (printf "%s-replicas" (include "warmpick.name" .)) -}}
 {{- end -}}
 
 {{- define "warmpick.metricsAuth" -}}

@@ -11,50 +11,19 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Annotated, Final, cast
-
-import msgspec
+from typing import Final, cast
 
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BLOCK_ENDS, BlockHash
 from epp.model.prompts.text_lengths import sizes_between
 from epp.model.prompts.token_offsets import TokenOffsets
+from epp.protocol.replicas.facts import PromptFact
 
 _ROOM: Final = 1 << 17
 """Blocks that are known in each of two generations: some 20 MB, with their chains."""
 _STRIDE: Final = 8
 """How many blocks lie between two by which a chain is found."""
 _HASH_BYTES: Final = 8
-LARGEST: Final = 1 << 40
-"""What is counted is at most so much."""
-
-Number = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
-"""A count of bytes, tokens or blocks."""
-
-
-class PromptFact(msgspec.Struct, frozen=True, array_like=True):
-    """One prompt. Fields that others add come last, and are passed over by those that lack them."""
-
-    hashes: bytes
-    """The blocks after the known prefix, 8 bytes each, little-endian."""
-    sizes: list[Number] | Number
-    """Tokens of each of these; of token ids the size of all blocks of the prompt."""
-    size: Number
-    """The length of the prompt, in bytes of text or in tokens."""
-    total: Number
-    """Its length in tokens."""
-    known: Number
-    """The tokens at its start that a server counted."""
-    rest_digest: int
-    """A hash of what follows the last full block."""
-    marks: list[Number] = []
-    """The ends of messages after the known prefix."""
-    tip: int = 0
-    """The last hash of the known prefix."""
-    before: Number = 0
-    """How many blocks the known prefix has."""
-    tokens_before: Number = 0
-    """How many tokens it has."""
 
 
 class UnknownChain(Exception):

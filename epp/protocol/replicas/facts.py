@@ -5,7 +5,7 @@ not know, and over what follows the fields that they know, so that versions next
 understand each other. Requests go by a number that the teller gave them; their ids are told once.
 """
 
-from typing import Final
+from typing import Annotated, Final
 from zlib import crc32
 
 import msgspec
@@ -14,10 +14,39 @@ from epp.model.endpoint import Endpoint
 from epp.model.events import EjectionReason, Failure
 from epp.model.prompts.text_lengths import Kind
 from epp.model.request import Api
-from epp.protocol.replicas.chains import Number, PromptFact
 
 VERSION: Final = 1
 """Of messages as a whole: those of another one are not read."""
+LARGEST: Final = 1 << 40
+"""What is counted is at most so much."""
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+"""A count of bytes, tokens or blocks."""
+
+
+class PromptFact(msgspec.Struct, frozen=True, array_like=True):
+    """One prompt. Fields that others add come last, and are passed over by those that lack them."""
+
+    hashes: bytes
+    """The blocks after the known prefix, 8 bytes each, little-endian."""
+    sizes: list[Number] | Number
+    """Tokens of each of these; of token ids the size of all blocks of the prompt."""
+    size: Number
+    """The length of the prompt, in bytes of text or in tokens."""
+    total: Number
+    """Its length in tokens."""
+    known: Number
+    """The tokens at its start that a server counted."""
+    rest_digest: int
+    """A hash of what follows the last full block."""
+    marks: list[Number] = []
+    """The ends of messages after the known prefix."""
+    tip: int = 0
+    """The last hash of the known prefix."""
+    before: Number = 0
+    """How many blocks the known prefix has."""
+    tokens_before: Number = 0
+    """How many tokens it has."""
 
 
 class Fact(msgspec.Struct, frozen=True, array_like=True):

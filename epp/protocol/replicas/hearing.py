@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import (
     Aborted,
@@ -54,6 +52,7 @@ from epp.protocol.replicas.facts import (
 )
 from epp.protocol.replicas.messages import (
     Dropped,
+    Heard,
     Rejected,
     ReplicaMessage,
     read_facts,
@@ -71,20 +70,6 @@ _FORGOTTEN_SECONDS: Final = 600.0
 _MOST_PEERS: Final = 1024
 _MOST_ASKED: Final = 4096
 """Requests that are asked for at once, at most."""
-
-
-class Heard(msgspec.Struct, frozen=True):
-    """What one message came to: the events, in order, and what to answer."""
-
-    sender: int
-    events: Sequence[Event]
-    answers: Sequence[AnyFact]
-    lag: float | None
-    """Seconds since the first fact of it was noted; None while the sender's clock is unknown."""
-    own: bool = False
-    """Whether it is this replica's own."""
-    copies: Sequence[CopyFact] = ()
-    """What it says of caches as a whole: to be compared beside the requests, which takes time."""
 
 
 _NOTHING: Final = Heard(0, (), (), None)

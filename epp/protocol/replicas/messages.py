@@ -6,7 +6,8 @@ from typing import Final
 
 import msgspec
 
-from epp.protocol.replicas.facts import VERSION, AnyFact
+from epp.model.events import Event
+from epp.protocol.replicas.facts import VERSION, AnyFact, CopyFact
 
 LONGEST: Final = 8 << 20
 """Bytes of a message; longer ones are not read."""
@@ -66,6 +67,20 @@ class ReplicaMessage(msgspec.Struct, frozen=True, array_like=True):
     """When its first fact was noted, in seconds of the sender's clock."""
     facts: msgspec.Raw
     """An array of facts."""
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """What one message came to: the events, in order, and what to answer."""
+
+    sender: int
+    events: Sequence[Event]
+    answers: Sequence[AnyFact]
+    lag: float | None
+    """Seconds since the first fact of it was noted; None while the sender's clock is unknown."""
+    own: bool = False
+    """Whether it is this replica's own."""
+    copies: Sequence[CopyFact] = ()
+    """What it says of caches as a whole: to be compared beside the requests, which takes time."""
 
 
 class _Version(msgspec.Struct, frozen=True, array_like=True):

@@ -24,8 +24,9 @@ from epp.model.events import (
 )
 from epp.model.prompts.repeated import ResponseRepeated
 from epp.model.request import RequestId
-from epp.protocol.replicas.chains import LARGEST, KnownChains, write_prompt, written_hashes
+from epp.protocol.replicas.chains import KnownChains, write_prompt, written_hashes
 from epp.protocol.replicas.facts import (
+    LARGEST,
     AbortedFact,
     AdmittedFact,
     AnyFact,

@@ -10,11 +10,11 @@ from epp.model.prompts.token_offsets import TokenOffsets
 from epp.model.request import Prompt
 from epp.protocol.replicas.chains import (
     KnownChains,
-    PromptFact,
     UnknownChain,
     read_prompt,
     write_prompt,
 )
+from epp.protocol.replicas.facts import PromptFact
 from tests.strategies import SECRET, text
 
 HASHER = BlockHasher(SECRET)

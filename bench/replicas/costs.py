@@ -1,0 +1,97 @@
+"""What a request costs the event loop of a replica: told to the others, and taken in from one.
+
+CPU of the thread, by a request that is admitted, begins and ends: three facts. Told: what the
+listener notes, writing, and sending over one encrypted connection. Taken in: reading, and the
+fleet. Encryption itself is done by a thread of libzmq's.
+"""
+
+import random
+import time
+from collections.abc import Iterator
+
+from epp.model.endpoint import Endpoint, EndpointId
+from epp.model.events import Admitted, EndpointUpserted, Event, Finished, FirstToken
+from epp.model.fleet import Fleet
+from epp.model.prompts.block_hasher import BlockHasher
+from epp.model.quote import Quote
+from epp.model.request import Api, InferenceRequest, Prompt, RequestId, Usage
+from epp.protocol.replicas.chains import KnownChains
+from epp.protocol.replicas.hearing import Hearer
+from epp.protocol.replicas.telling import Teller
+
+_MARK = b"in bench"
+_PODS = 10
+_BATCH = 4
+"""Requests of a message: a millisecond at 4,000 a second."""
+SIZES = {"2k": (2 << 10, 4000), "220k": (220 << 10, 400)}
+"""Bytes of a prompt, and how many requests are measured."""
+
+
+class Side:
+    """One replica without its sockets."""
+
+    def __init__(self, number: int) -> None:
+        self.now = 1000.0
+        self.fleet = Fleet(BlockHasher(b"a secret of the benchmark"))
+        for pod in range(_PODS):
+            endpoint = Endpoint("default", f"vllm-7d9f8c6b5-{pod:05}", f"10.0.0.{pod + 1}", 8000)
+            self.fleet.apply(EndpointUpserted(endpoint), self.now)
+        known = KnownChains()
+        self.teller = Teller(_MARK, number, known, self._endpoint, lambda _: None)
+        self.hearer = Hearer(_MARK, number, known, self._endpoint, self.teller)
+
+    def _endpoint(self, endpoint_id: EndpointId) -> Endpoint | None:
+        pod = self.fleet.pods.get(endpoint_id)
+        return None if pod is None else pod.endpoint
+
+    def quote(self, number: int, text: bytes) -> Quote:
+        request = InferenceRequest(
+            id=RequestId(f"00000000-0000-4000-8000-{number:012}"),
+            api=Api.CHAT,
+            model="m",
+            target_model="meta-llama/Llama-3.1-8B-Instruct",
+            prompts=(Prompt(text),),
+            stream=True,
+            max_tokens=200,
+        )
+        return self.fleet.quote(request, self.now)
+
+
+def measure(size: str, send) -> tuple[float, float, float]:
+    """Return microseconds a request to tell and to take in, and bytes a request.
+
+    `send` sends a message to another replica.
+    """
+    length, count = SIZES[size]
+    one, other, chance = Side(1), Side(2), random.Random(1)
+    quotes = [
+        one.quote(number, chance.randbytes(length // 2).hex().encode()) for number in range(count)
+    ]
+    told = heard = 0.0
+    carried = 0
+    for start in range(0, count, _BATCH):
+        events = list(_course(quotes[start : start + _BATCH], chance))
+        began = time.thread_time()
+        for event in events:
+            one.teller.note(event, one.now, guessed=False)
+        messages = list(one.teller.messages())
+        for message in messages:
+            send(message)
+        told += time.thread_time() - began
+        carried += sum(map(len, messages))
+        one.now = other.now = one.now + 0.001
+        began = time.thread_time()
+        for message in messages:
+            for event in other.hearer.hear(message, other.now).events:
+                other.fleet.apply(event, other.now)
+        heard += time.thread_time() - began
+    return told / count * 1e6, heard / count * 1e6, carried / count
+
+
+def _course(quotes: list[Quote], chance: random.Random) -> Iterator[Event]:
+    for quote in quotes:
+        name = f"default/vllm-7d9f8c6b5-{chance.randrange(_PODS):05}"
+        yield Admitted(quote, EndpointId(name))
+    for quote in quotes:
+        yield FirstToken(quote.request_id)
+        yield Finished(quote.request_id, Usage(quote.tokens, 200, 0))

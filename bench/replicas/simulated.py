@@ -1,0 +1,92 @@
+"""Replicas in virtual time: what they decide beside one, and how evenly, at a lag.
+
+Simulated here are engines, clients and the network; what pickers do is the product's own code,
+with the facts as they are written and read (`told.py`).
+"""
+
+from collections import Counter
+from statistics import mean
+
+import msgspec
+
+from bench.replicas.told import ToldPicker, exchange
+from epp.model.endpoint import EndpointId
+from epp.replay.engines.contract import Limits
+from epp.replay.plan import PodPlan, RunPlan, Traffic
+from epp.replay.policies import NAMED
+from epp.replay.simulation.outcome import CallStatus
+from epp.replay.simulation.run import Simulation
+from epp.replay.sweep import read_traffic
+
+LAG_SECONDS = 0.003
+"""From one replica to another: what `lag_ms_p99` allows, and more than it measures."""
+PODS = 8
+WORKLOAD = "interactive-chat"
+_POD = PodPlan(limits=Limits(num_gpu_blocks=20_001))
+_WINDOW = 0.05
+_BUSIEST_PODS = 10
+_BUSIEST_RATE = 1000.0
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One run: so many replicas, told or each on its own."""
+
+    replicas: int
+    told: bool = True
+    requests: int = 3000
+    workload: str = WORKLOAD
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of it: cached tokens of all, and the mean time to first token in seconds."""
+
+    hit: float
+    ttft: float
+    served: int
+
+
+def play(case: Case) -> Outcome:
+    """Play one run."""
+    trace = read_traffic(Traffic(source=case.workload, requests=case.requests))
+    plan = RunPlan(policy=NAMED["least-ttft"], pods=(_POD,) * PODS, pickers=case.replicas)
+    simulation = Simulation(trace, plan)
+    if case.told and case.replicas > 1:
+        exchange(simulation, LAG_SECONDS)
+    served = [each for each in simulation.run().outcomes if each.status is CallStatus.SERVED]
+    cached = sum(each.cached for each in served)
+    return Outcome(
+        hit=cached / sum(each.prompt for each in served),
+        ttft=mean(each.ttft for each in served),
+        served=len(served),
+    )
+
+
+def worst_share(replicas: int, requests: int) -> float:
+    """Return the most that an endpoint got within 50 ms, as a multiple of an even share.
+
+    Short requests that share nothing arrive evenly, 1,000 a second, at so many replicas in turn.
+    """
+    source = f"chat:rate={_BUSIEST_RATE:g}"
+    trace = read_traffic(Traffic(source=source, requests=requests, rate=_BUSIEST_RATE))
+    plan = RunPlan(
+        policy=NAMED["least-ttft"],
+        pods=(PodPlan(limits=Limits(num_gpu_blocks=100_001)),) * _BUSIEST_PODS,
+        pickers=replicas,
+    )
+    simulation = Simulation(trace, plan)
+    if replicas > 1:
+        exchange(simulation, LAG_SECONDS)
+    counts = Counter[tuple[int, int]]()
+    for each in simulation.run().outcomes:
+        if each.endpoint >= 0:
+            counts[int(each.at / _WINDOW), each.endpoint] += 1
+    return max(counts.values()) / (_BUSIEST_RATE * _WINDOW / _BUSIEST_PODS)
+
+
+def differing(told: list[ToldPicker]) -> int:
+    """Return of how many endpoints two replicas hold something else."""
+    names = [EndpointId(each.endpoint.id) for each in told[0].fleet.pods.values()]
+    one, other = (
+        [set(each.fleet.pods[name].scheduler.cache.hashes()) for name in names] for each in told
+    )
+    return sum(ours != theirs for ours, theirs in zip(one, other, strict=True))

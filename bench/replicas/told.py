@@ -1,0 +1,91 @@
+"""Simulated pickers that tell each other what they see as real replicas do, in virtual time.
+
+The facts, their encoding and how they are taken in are the product's (`epp.protocol.replicas`);
+what is simulated is the network: each message arrives after a lag.
+"""
+
+from functools import partial
+
+from epp.model.endpoint import EndpointId
+from epp.model.events import Admitted
+from epp.model.request import RequestId
+from epp.protocol.replicas.chains import KnownChains
+from epp.protocol.replicas.hearing import Hearer
+from epp.protocol.replicas.telling import TOLD, Teller
+from epp.replay.simulation.clock import Clock
+from epp.replay.simulation.picker import SimulatedPicker
+from epp.replay.simulation.run import Simulation
+
+_BATCH_SECONDS = 0.001
+_BEAT_SECONDS = 1.0
+_MARK = b"in bench"
+
+
+class ToldPicker:
+    """One picker's side of the exchange. Nothing reaches it, or leaves it, while it is `away`."""
+
+    def __init__(self, number: int, picker: SimulatedPicker, clock: Clock, lag: float) -> None:
+        self.number, self.away = number, False
+        self.others: list[ToldPicker] = []
+        self.fleet = picker.fleet
+        self._clock, self._lag = clock, lag
+        known = KnownChains()
+        self.teller = Teller(_MARK, number, known, self._endpoint, self._admission)
+        self.hearer = Hearer(_MARK, number, known, self._endpoint, self.teller)
+        self._hearing = False
+        self.fleet.subscribe(TOLD, self._note)
+        clock.routinely_at(_BEAT_SECONDS, self._beat)
+
+    def _endpoint(self, endpoint_id: EndpointId):
+        pod = self.fleet.pods.get(endpoint_id)
+        return None if pod is None else pod.endpoint
+
+    def _admission(self, request: RequestId) -> Admitted | None:
+        found = self.fleet.in_flight.get(request)
+        return None if found is None else Admitted(found.quote, found.pod.endpoint.id)
+
+    def _note(self, event, now, guessed) -> None:
+        if not self._hearing and self.teller.note(event, now, guessed=guessed):
+            self._clock.at(self._clock.now + _BATCH_SECONDS, self._tell)
+
+    def _tell(self) -> None:
+        for message in self.teller.messages():
+            self._send(self.others, message)
+
+    def _send(self, others: list["ToldPicker"], message: bytes) -> None:
+        for other in others:
+            if not self.away and not other.away:
+                self._clock.at(self._clock.now + self._lag, partial(other.hear, self, message))
+
+    def hear(self, sender: "ToldPicker", message: bytes) -> None:
+        heard = self.hearer.hear(message, self._clock.now)
+        self._apply(heard.events)
+        if heard.answers:
+            self._tell()
+            self._send([sender], self.teller.to_one(heard.answers, self._clock.now))
+
+    def _apply(self, events) -> None:
+        self._hearing = True
+        try:
+            for event in events:
+                self.fleet.apply(event, self._clock.now)
+        finally:
+            self._hearing = False
+
+    def _beat(self) -> None:
+        now = self._clock.now
+        self._tell()
+        self._send(self.others, self.teller.to_all([self.teller.beat(now)], now))
+        self._apply(list(self.hearer.lapse(now)))
+        self._clock.routinely_at(now + _BEAT_SECONDS, self._beat)
+
+
+def exchange(simulation: Simulation, lag: float) -> list[ToldPicker]:
+    """Have the pickers of a run tell each other what they see, which arrives after `lag`."""
+    told = [
+        ToldPicker(number + 1, picker, simulation.clock, lag)
+        for number, picker in enumerate(simulation.pickers)
+    ]
+    for each in told:
+        each.others = [other for other in told if other is not each]
+    return told

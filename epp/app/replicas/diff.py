@@ -1,0 +1,124 @@
+"""What two replicas believe of the same caches, side by side."""
+
+import asyncio
+import os
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from epp.adapters.replicas.mesh import ReplicaMesh, Reply
+from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings, derive_keys, mark_of
+from epp.errors import ConfigError
+from epp.model.endpoint import Endpoint, EndpointId
+from epp.model.request import RequestId
+from epp.protocol.replicas.chains import KnownChains, read_hashes
+from epp.protocol.replicas.digests import LEAST_DIFFERENT, MOST_DIFFERENT
+from epp.protocol.replicas.facts import ContentsTold, LeavingFact, NoSnapshot, SnapshotWanted
+from epp.protocol.replicas.hearing import Hearer
+from epp.protocol.replicas.telling import Teller
+
+_HERE = "127.0.0.1"
+_LOOK_SECONDS = 0.02
+
+
+class CacheDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """What two replicas hold of one endpoint, in blocks."""
+
+    endpoint: str
+    """The endpoint."""
+    first: int
+    """How many the first one has."""
+    second: int
+    """How many the second one has."""
+    only_first: int
+    """How many the first one alone has."""
+    only_second: int
+    """How many the second one alone has."""
+    restarted: bool
+    """Whether they speak of different starts of the engine."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether they differ by more than facts that are under way explain."""
+        apart = self.only_first + self.only_second
+        bound = max(LEAST_DIFFERENT, MOST_DIFFERENT * max(self.first, self.second))
+        return self.restarted or apart > bound
+
+
+class _Dump:
+    """Asks one replica for a snapshot. It is heard as a replica that knows nothing, and leaves."""
+
+    def __init__(self, address: PeerAddress, secret: bytes, pool: str) -> None:
+        self.parts: dict[str, ContentsTold] = {}
+        self.done = asyncio.Event()
+        self._address = address
+        mark, known = mark_of(secret, pool), KnownChains()
+        own = int.from_bytes(os.urandom(7), "big")
+        self._teller = Teller(mark, own, known, _no_endpoint, _no_admission)
+        self._hearer = Hearer(mark, own, known, _no_endpoint, self._teller)
+        settings = ReplicaSettings(peers=[address], port=0)
+        self._mesh = ReplicaMesh(settings, derive_keys(secret), _HERE, self._hear, lambda: None)
+
+    def _hear(self, data: bytes, _reply: Reply) -> None:
+        for fact in self._hearer.hear(data, time.monotonic()).copies:
+            if isinstance(fact, ContentsTold):
+                self.parts[fact.endpoint] = fact
+                if not fact.left:
+                    self.done.set()
+            elif isinstance(fact, NoSnapshot):
+                self.done.set()
+
+    async def read(self, seconds: float) -> dict[str, ContentsTold]:
+        """Return what the replica holds. Raises `ConfigError` if it does not say so in time."""
+        self._mesh.open()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._mesh.look_up()
+                asked = self._teller.to_one([SnapshotWanted()], 0.0)
+                while not self._mesh.send(asked):  # noqa: ASYNC110 (sockets connect by themselves)
+                    await asyncio.sleep(_LOOK_SECONDS)
+                await self.done.wait()
+                self._mesh.send(self._teller.to_one([LeavingFact()], 0.0))
+                await asyncio.sleep(_LOOK_SECONDS)  # sockets send in a thread of their own
+        except TimeoutError:
+            raise ConfigError(
+                f"{self._address} does not answer within {seconds:g} s: is it a replica, with this"
+                " secret and pool?"
+            ) from None
+        finally:
+            self._mesh.close()
+        return self.parts
+
+
+async def diff(
+    addresses: tuple[PeerAddress, PeerAddress], secret: bytes, pool: str, seconds: float
+) -> Sequence[CacheDiff]:
+    """Compare two replicas, endpoint by endpoint. Raises `ConfigError`."""
+    first, second = await asyncio.gather(
+        *(_Dump(address, secret, pool).read(seconds) for address in addresses)
+    )
+    return [compare(name, first.get(name), second.get(name)) for name in sorted({*first, *second})]
+
+
+def compare(name: str, first: ContentsTold | None, second: ContentsTold | None) -> CacheDiff:
+    """Compare what two replicas hold of an endpoint; None is an endpoint that one does not know."""
+    one = set(read_hashes(first.hashes)) if first is not None else set[int]()
+    other = set(read_hashes(second.hashes)) if second is not None else set[int]()
+    epochs = {each.epoch for each in (first, second) if each is not None}
+    return CacheDiff(
+        endpoint=name,
+        first=len(one),
+        second=len(other),
+        only_first=len(one - other),
+        only_second=len(other - one),
+        restarted=len(epochs) > 1,
+    )
+
+
+def _no_endpoint(_: EndpointId) -> Endpoint | None:
+    return None
+
+
+def _no_admission(_: RequestId) -> None:
+    return None

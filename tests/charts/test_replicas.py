@@ -1,0 +1,83 @@
+"""Replicas that tell each other what they see, as the chart installs them."""
+
+import base64
+
+import pytest
+
+from epp.adapters.replicas.settings import LEAST_SECRET, PeerAddress
+from epp.cli.replica_flags import replicas_of
+from tests.charts import values as v
+from tests.charts.helm import objects, only, refused_or_rendered
+from tests.charts.picker import arguments, container
+
+CHART = "warmpick"
+
+
+def rendered(*more):
+    return objects(CHART, v.merged(v.POOL, v.EXCHANGE, *more))
+
+
+def test_nothing_is_there_unless_it_is_wanted():
+    things = objects(CHART, v.merged(v.POOL, v.epp(replicas=3)))
+    assert not [each for each in things if each["metadata"]["name"].endswith("-replicas")]
+    assert arguments(things).replicas == []
+
+
+def test_replicas_find_each_other_by_a_headless_service():
+    things = rendered()
+    service = only(things, "Service", "rel-epp-replicas")["spec"]
+    assert service["clusterIP"] == "None"
+    assert service["publishNotReadyAddresses"] is True
+    assert service["selector"] == only(things, "Deployment")["spec"]["selector"]["matchLabels"]
+    parsed = arguments(things)
+    settings = replicas_of(parsed, b"x" * LEAST_SECRET)
+    assert settings is not None
+    assert settings.peers == [PeerAddress("rel-epp-replicas.inf.svc.cluster.local", 9004)]
+    (port,) = [each for each in container(things)["ports"] if each["name"] == "replicas"]
+    assert port["containerPort"] == settings.port == 9004
+    assert not parsed.ha_enable_leader_election
+
+
+def test_the_secret_is_made_and_mounted_where_the_picker_reads_it():
+    things = rendered()
+    secret = only(things, "Secret", "rel-epp-replicas")
+    assert len(base64.b64decode(secret["data"]["secret"])) >= LEAST_SECRET
+    assert secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    pod = only(things, "Deployment")["spec"]["template"]["spec"]
+    (volume,) = [each for each in pod["volumes"] if each["name"] == "replicas"]
+    (mount,) = [each for each in container(things)["volumeMounts"] if each["name"] == "replicas"]
+    assert volume["secret"]["secretName"] == "rel-epp-replicas"
+    assert str(arguments(things).hash_secret_file) == f"{mount['mountPath']}/secret"
+
+
+def test_a_secret_of_ones_own_is_used():
+    things = rendered(v.epp(exchange={"secretName": "mine"}))
+    assert not [each for each in things if each["kind"] == "Secret"]
+    pod = only(things, "Deployment")["spec"]["template"]["spec"]
+    assert "mine" in [each.get("secret", {}).get("secretName") for each in pod["volumes"]]
+
+
+def test_not_all_go_at_once():
+    things = rendered()
+    assert only(things, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    deployment = only(things, "Deployment")["spec"]
+    assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    (spread,) = deployment["template"]["spec"]["topologySpreadConstraints"]
+    assert spread["topologyKey"] == "kubernetes.io/hostname"
+
+
+def test_a_network_policy_lets_replicas_talk_to_each_other_alone():
+    policy = only(rendered(v.FENCED), "NetworkPolicy")["spec"]
+    for rules, others in ((policy["ingress"], "from"), (policy["egress"], "to")):
+        (rule,) = [each for each in rules if {"port": 9004, "protocol": "TCP"} in each["ports"]]
+        assert rule[others] == [{"podSelector": {"matchLabels": {"inferencepool": "rel-epp"}}}]
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [(v.epp(leaderElection=True), "leave leaderElection out"), ({"router": {}}, "")],
+)
+def test_what_does_not_go_together_is_refused(more, reason):
+    things, said = refused_or_rendered(CHART, v.merged(v.POOL, v.EXCHANGE, more))
+    assert bool(things) is (not reason)
+    assert reason in said
