@@ -30,6 +30,7 @@ from bench.pick import measure as measure_pick
 from bench.profiling import measure as measure_profile
 from bench.progress import Progress
 from bench.replay.benchmark import measure as measure_replay
+from bench.replicas.benchmark import measure as measure_replicas
 from bench.soak import measure as measure_soak
 from bench.trace import measure as measure_trace
 from bench.traces import measure as measure_traces
@@ -101,6 +102,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
     "replay-validation": (
         "policies on real vLLM and in replay, side by side",
         measure_validation,
+    ),
+    "replicas": (
+        "several pickers that tell each other what they see: what they decide, and what it costs",
+        measure_replicas,
     ),
     "adversary": (
         "attacks, each with bounds on what others feel of it and on what remains",

@@ -7,8 +7,13 @@ fleet. Encryption itself is done by a thread of libzmq's.
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+import zmq
+
+from epp.adapters.replicas.settings import ReplicaSettings, derive_keys
+from epp.adapters.replicas.sockets import connection
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Admitted, EndpointUpserted, Event, Finished, FirstToken
 from epp.model.fleet import Fleet
@@ -20,6 +25,7 @@ from epp.protocol.replicas.hearing import Hearer
 from epp.protocol.replicas.telling import Teller
 
 _MARK = b"in bench"
+_SECRET = b"a secret of the benchmark"
 _PODS = 10
 _BATCH = 4
 """Requests of a message: a millisecond at 4,000 a second."""
@@ -32,7 +38,7 @@ class Side:
 
     def __init__(self, number: int) -> None:
         self.now = 1000.0
-        self.fleet = Fleet(BlockHasher(b"a secret of the benchmark"))
+        self.fleet = Fleet(BlockHasher(_SECRET))
         for pod in range(_PODS):
             endpoint = Endpoint("default", f"vllm-7d9f8c6b5-{pod:05}", f"10.0.0.{pod + 1}", 8000)
             self.fleet.apply(EndpointUpserted(endpoint), self.now)
@@ -57,7 +63,7 @@ class Side:
         return self.fleet.quote(request, self.now)
 
 
-def measure(size: str, send) -> tuple[float, float, float]:
+def measure(size: str, send: Callable[[bytes], object]) -> tuple[float, float, float]:
     """Return microseconds a request to tell and to take in, and bytes a request.
 
     `send` sends a message to another replica.
@@ -86,6 +92,21 @@ def measure(size: str, send) -> tuple[float, float, float]:
                 other.fleet.apply(event, other.now)
         heard += time.thread_time() - began
     return told / count * 1e6, heard / count * 1e6, carried / count
+
+
+@contextmanager
+def connected() -> Iterator[Callable[[bytes], object]]:
+    """Give what sends a message over an encrypted connection to a socket that reads it."""
+    keys = derive_keys(_SECRET)
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as there:
+        there.setsockopt(zmq.CURVE_SERVER, 1)
+        there.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+        there.setsockopt(zmq.LINGER, 0)
+        port = there.bind_to_random_port("tcp://127.0.0.1")
+        with connection(context, keys, ReplicaSettings(peers=[]), f"127.0.0.1:{port}") as here:
+            here.setsockopt(zmq.LINGER, 0)
+            here.send(b"hello", 0)  # waits until it is connected
+            yield lambda message: here.send_multipart([message], zmq.NOBLOCK)
 
 
 def _course(quotes: list[Quote], chance: random.Random) -> Iterator[Event]:

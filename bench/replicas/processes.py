@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 
 import msgspec
 
@@ -11,7 +11,7 @@ from bench.replicas.station import Told
 
 _LINE_BYTES = 1 << 20
 _REPLICAS = 2
-_RATE = 100.0
+_RATE = 20.0
 """Requests a second of each: what two shared cores bear."""
 _LAG_BUCKET = 'warmpick_replica_lag_seconds_bucket{le="'
 _NAME = "bench.replicas.station"
@@ -24,10 +24,10 @@ async def tell(child: Child, told: Told) -> dict[str, float]:
 
 
 @contextlib.asynccontextmanager
-async def replicas(count: int, endpoints: int):
+async def replicas(count: int, endpoints: int) -> AsyncIterator[tuple[list[Child], list[int]]]:
     """Start replicas that know each other, and wait until they are warm."""
     async with contextlib.AsyncExitStack() as stack:
-        children, ports = [], list[int]()
+        children, ports = list[Child](), list[int]()
         for number in range(count):
             child = await stack.enter_async_context(Child(_NAME, _LINE_BYTES, str(number + 1)))
             ports.append(int(await child.answer()))

@@ -9,14 +9,14 @@ from statistics import mean
 
 import msgspec
 
-from bench.replicas.told import ToldPicker, exchange
-from epp.model.endpoint import EndpointId
+from bench.replicas.told import exchange
 from epp.replay.engines.contract import Limits
 from epp.replay.plan import PodPlan, RunPlan, Traffic
 from epp.replay.policies import NAMED
 from epp.replay.simulation.outcome import CallStatus
 from epp.replay.simulation.run import Simulation
 from epp.replay.sweep import read_traffic
+from epp.replay.traffic.calls import Call, Run, Trace
 
 LAG_SECONDS = 0.003
 """From one replica to another: what `lag_ms_p99` allows, and more than it measures."""
@@ -26,6 +26,8 @@ _POD = PodPlan(limits=Limits(num_gpu_blocks=20_001))
 _WINDOW = 0.05
 _BUSIEST_PODS = 10
 _BUSIEST_RATE = 1000.0
+_SHORT_PROMPT, _SHORT_RESPONSE = 128, 16
+"""Tokens."""
 
 
 class Case(msgspec.Struct, frozen=True):
@@ -66,8 +68,16 @@ def worst_share(replicas: int, requests: int) -> float:
 
     Short requests that share nothing arrive evenly, 1,000 a second, at so many replicas in turn.
     """
-    source = f"chat:rate={_BUSIEST_RATE:g}"
-    trace = read_traffic(Traffic(source=source, requests=requests, rate=_BUSIEST_RATE))
+    calls = [
+        Call(
+            at=number / _BUSIEST_RATE,
+            prompt=(Run(2 * number, _SHORT_PROMPT),),
+            response=(Run(2 * number + 1, _SHORT_RESPONSE),),
+            session=number,
+        )
+        for number in range(requests)
+    ]
+    trace = Trace(name="busy", calls=calls)
     plan = RunPlan(
         policy=NAMED["least-ttft"],
         pods=(PodPlan(limits=Limits(num_gpu_blocks=100_001)),) * _BUSIEST_PODS,
@@ -81,12 +91,3 @@ def worst_share(replicas: int, requests: int) -> float:
         if each.endpoint >= 0:
             counts[int(each.at / _WINDOW), each.endpoint] += 1
     return max(counts.values()) / (_BUSIEST_RATE * _WINDOW / _BUSIEST_PODS)
-
-
-def differing(told: list[ToldPicker]) -> int:
-    """Return of how many endpoints two replicas hold something else."""
-    names = [EndpointId(each.endpoint.id) for each in told[0].fleet.pods.values()]
-    one, other = (
-        [set(each.fleet.pods[name].scheduler.cache.hashes()) for name in names] for each in told
-    )
-    return sum(ours != theirs for ours, theirs in zip(one, other, strict=True))

@@ -4,10 +4,11 @@ The facts, their encoding and how they are taken in are the product's (`epp.prot
 what is simulated is the network: each message arrives after a lag.
 """
 
+from collections.abc import Sequence
 from functools import partial
 
-from epp.model.endpoint import EndpointId
-from epp.model.events import Admitted
+from epp.model.endpoint import Endpoint, EndpointId
+from epp.model.events import Admitted, Event
 from epp.model.request import RequestId
 from epp.protocol.replicas.chains import KnownChains
 from epp.protocol.replicas.hearing import Hearer
@@ -36,7 +37,7 @@ class ToldPicker:
         self.fleet.subscribe(TOLD, self._note)
         clock.routinely_at(_BEAT_SECONDS, self._beat)
 
-    def _endpoint(self, endpoint_id: EndpointId):
+    def _endpoint(self, endpoint_id: EndpointId) -> Endpoint | None:
         pod = self.fleet.pods.get(endpoint_id)
         return None if pod is None else pod.endpoint
 
@@ -44,7 +45,7 @@ class ToldPicker:
         found = self.fleet.in_flight.get(request)
         return None if found is None else Admitted(found.quote, found.pod.endpoint.id)
 
-    def _note(self, event, now, guessed) -> None:
+    def _note(self, event: Event, now: float, guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         if not self._hearing and self.teller.note(event, now, guessed=guessed):
             self._clock.at(self._clock.now + _BATCH_SECONDS, self._tell)
 
@@ -64,7 +65,7 @@ class ToldPicker:
             self._tell()
             self._send([sender], self.teller.to_one(heard.answers, self._clock.now))
 
-    def _apply(self, events) -> None:
+    def _apply(self, events: Sequence[Event]) -> None:
         self._hearing = True
         try:
             for event in events:

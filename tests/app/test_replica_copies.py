@@ -44,7 +44,7 @@ async def settled(*rigs):
 
 
 def peers(rig):
-    return list(rig.replicas._hearer.peers.values())
+    return list(rig.replicas.hearer.peers.values())
 
 
 def compared(rig, result):
@@ -55,7 +55,7 @@ async def compare(*rigs):
     """Have digests go round, and wait until each endpoint's was looked at."""
     before = sum(compared(each, result) for each in rigs for result in ("same", "different"))
     for each in rigs:
-        await each.replicas._copies.tell_own()
+        await each.replicas.copies.tell_own()
     await until(
         lambda: (
             sum(compared(each, result) for each in rigs for result in ("same", "different"))
@@ -108,7 +108,7 @@ async def test_a_snapshot_that_does_not_come_in_time_changes_nothing(monkeypatch
             serve_many(one)
             await until(lambda: one.replicas.warm)
             await settled(one)
-            monkeypatch.setattr(one.replicas._copies, "take", lambda *_: None)
+            monkeypatch.setattr(one.replicas.copies, "take", lambda *_: None)
             async with started(one.port, warm_limit=0.5) as fresh:
                 one.replicas.mesh._settings.peers.append(PeerAddress(HERE, fresh.port))
                 await until(lambda: fresh.replicas.warm)
@@ -123,9 +123,9 @@ async def test_a_snapshot_with_a_part_missing_is_none(monkeypatch):
         serve_many(one)
         await until(lambda: one.replicas.warm)
         await settled(one)
-        answer = one.replicas._copies._answer
+        answer = one.replicas.copies._answer
         monkeypatch.setattr(
-            one.replicas._copies,
+            one.replicas.copies,
             "_answer",
             lambda to, facts: None if getattr(facts[0], "left", 0) else answer(to, facts),
         )
@@ -193,7 +193,7 @@ async def test_blocks_from_before_a_restart_do_not_come_back():
         assert held(one)["default/pod-0"] == set()
         stale = 'warmpick_replica_dropped_total{reason="stale_endpoint"}'
         for each in (one, other):
-            await each.replicas._copies.tell_own()
+            await each.replicas.copies.tell_own()
         await until(lambda: one.metrics()[stale] + other.metrics()[stale] == 1)
         assert held(one)["default/pod-0"] == set()
         assert held(other)["default/pod-0"] != set()

@@ -80,7 +80,7 @@ def within(selector, labels):
 def test_what_selects_the_picker_finds_it(name):
     things = rendered(name)
     labels = pods(things)["metadata"]["labels"]
-    service = only(things, "Service")
+    service = only(things, "Service", "rel-epp")
     assert within(only(things, "Deployment")["spec"]["selector"]["matchLabels"], labels)
     assert within(service["spec"]["selector"], labels)
     for thing in things:
@@ -100,7 +100,7 @@ def test_ports_that_are_named_are_there(name):
         for container in containers(things).values()
         for port in container.get("ports", ())
     }
-    service = only(things, "Service")["spec"]["ports"]
+    service = only(things, "Service", "rel-epp")["spec"]["ports"]
     for port in service:
         assert port["targetPort"] in {*named, *named.values()}
     for thing in things:
@@ -111,7 +111,7 @@ def test_ports_that_are_named_are_there(name):
     if name not in {"selector", "selector-leader", "standalone", "pool-of-ones-own"}:
         pool = only(things, "InferencePool")["spec"]
         picker = pool.get("endpointPickerRef") or pool["extensionRef"]
-        assert picker["name"] == only(things, "Service")["metadata"]["name"]
+        assert picker["name"] == only(things, "Service", "rel-epp")["metadata"]["name"]
         port = picker["port"]["number"] if "port" in picker else picker["portNumber"]
         assert port in {each["port"] for each in service}
 

@@ -87,6 +87,11 @@ class CacheCopies:
         self._asked: Final[set[tuple[int, str]]] = set()
         self._mended: Final[dict[tuple[int, str], int]] = {}  # losses that were asked about
 
+    @property
+    def busy(self) -> bool:
+        """Whether anything that others told waits to be looked at."""
+        return not self._waiting.empty()
+
     def take(self, sender: int, fact: CopyFact) -> None:
         """Keep a fact until it is its turn; what is too much is found again with a later digest."""
         if not self._waiting.full():

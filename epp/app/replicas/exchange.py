@@ -64,21 +64,21 @@ class Replicas:
             KnownChains(),
         )
         self._teller: Final = Teller(mark, own, known, self._endpoint, self._admission)
-        self._hearer: Final = Hearer(mark, own, known, self._endpoint, self._teller)
+        self.hearer: Final = Hearer(mark, own, known, self._endpoint, self._teller)
         self.mesh: Final = ReplicaMesh(
             settings, derive_keys(secret), bind_address, self._receive, self._stranger
         )
         self._boot: Final = WarmBoot(
             fleet,
-            self._hearer,
+            self.hearer,
             lambda number: self._answer(number, [SnapshotWanted()]),
             self._apply,
             settings.warm_limit,
         )
-        self._copies: Final = CacheCopies(
+        self.copies: Final = CacheCopies(
             fleet,
             self._teller,
-            self._hearer,
+            self.hearer,
             self._tell_all,
             self._answer,
             self._apply,
@@ -138,7 +138,7 @@ class Replicas:
 
     def _receive(self, data: bytes, reply: Reply) -> None:
         now = self._clock()
-        heard = self._hearer.hear(data, now)
+        heard = self.hearer.hear(data, now)
         if heard.own:
             reply(THIS_IS_YOU)
             return
@@ -148,7 +148,7 @@ class Replicas:
             self._lags.observe(heard.lag)
         self._apply_at(heard.events, now)
         for fact in heard.copies:
-            self._copies.take(heard.sender, fact)
+            self.copies.take(heard.sender, fact)
         if heard.answers:
             self._answer(heard.sender, heard.answers)
 
@@ -171,7 +171,7 @@ class Replicas:
             self._hearing = False
 
     def _stranger(self) -> None:
-        self._hearer.dropped[Dropped.STRANGER] += 1
+        self.hearer.dropped[Dropped.STRANGER] += 1
 
     # Its life.
 
@@ -183,8 +183,8 @@ class Replicas:
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.mesh.run(), name="replicas: addresses")
-            tasks.create_task(self._copies.run(), name="replicas: copies")
-            tasks.create_task(self._copies.tell_digests(), name="replicas: digests")
+            tasks.create_task(self.copies.run(), name="replicas: copies")
+            tasks.create_task(self.copies.tell_digests(), name="replicas: digests")
             tasks.create_task(self._warm_up(), name="replicas: warm boot")
             while True:
                 self._beat()
@@ -206,16 +206,16 @@ class Replicas:
         now = self._clock()
         self._tell()
         self._reached = self.mesh.send(self._teller.to_all([self._teller.beat(now)], now))
-        self._apply_at(self._hearer.lapse(now), now)
-        for gone in self._replies.keys() - self._hearer.peers.keys():
+        self._apply_at(self.hearer.lapse(now), now)
+        for gone in self._replies.keys() - self.hearer.peers.keys():
             del self._replies[gone]
         self._say(now)
 
     def _say(self, now: float) -> None:
         """Log once that this replica is alone, and once that it is not any more."""
-        if self._hearer.present:
+        if self.hearer.present:
             if self._said_alone is not False:
-                _log.info("replicas.heard", replicas=self._hearer.present)
+                _log.info("replicas.heard", replicas=self.hearer.present)
             self._said_alone, self._alone_since = False, now
             return
         if self._alone_since is None:
@@ -234,4 +234,4 @@ class Replicas:
 
     def collect(self) -> Iterator[FamilyText]:
         """Yield the families."""
-        return families(self.mesh, self._teller, self._hearer, self._copies, self._lags)
+        return families(self.mesh, self._teller, self.hearer, self.copies, self._lags)

@@ -1,0 +1,131 @@
+"""What several replicas decide together, what it costs, and how they come together again.
+
+python -m bench replicas [--quick]
+"""
+
+import asyncio
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
+from bench.figures import Budget, Figure, Report
+from bench.options import Options
+from bench.progress import Progress
+from bench.replicas import costs, healing, processes, simulated
+
+_COUNTS = (2, 4, 8)
+_REQUESTS, _QUICK_REQUESTS = 12_000, 2_000
+_ROUNDS, _QUICK_ROUNDS = 5, 3
+_LAG_SECONDS, _QUICK_LAG_SECONDS = 30.0, 10.0
+_ENDPOINTS, _BLOCKS = 100, 35_000
+_BUSY, _QUICK_BUSY = 20_000, 4_000
+_APART, _QUICK_APART = 3_000, 600
+_NOTES = (
+    (
+        "Ratios to one replica and shares are played in virtual time: engines and network are"
+        f" simulated, facts are as they are written, the lag is {simulated.LAG_SECONDS * 1e3:g} ms."
+    ),
+    (
+        "The lag and the warm start are those of processes of their own over loopback, encrypted."
+        " They make their requests by themselves: no gateway, no pods."
+    ),
+    "Costs are CPU of the event loop's thread; libzmq encrypts in a thread of its own.",
+    "Not measured: replicas that are killed behind a gateway.",
+)
+
+
+async def measure(progress: Progress, options: Options) -> Report:
+    """Measure all of it."""
+    quick = options.quick
+    figures = [*_costs(progress, _QUICK_ROUNDS if quick else _ROUNDS)]
+    progress.step("the lag between two processes")
+    lag, sent, missed = await processes.lag(_QUICK_LAG_SECONDS if quick else _LAG_SECONDS)
+    figures += [
+        _figure("lag_ms_p99", "from a fact to its peer, p99", "ms", lag, Budget(most=10.0)),
+        _figure("facts", "facts that were told meanwhile", "", sent),
+        _figure("messages_missing", "messages that did not arrive", "", missed, Budget(most=0)),
+    ]
+    progress.step(f"one more replica, {_ENDPOINTS} endpoints of {_BLOCKS:,} blocks")
+    seconds, blocks = await processes.warm(_ENDPOINTS, _BLOCKS)
+    figures += [
+        _figure("warm_s", "until it knows them", "s", seconds, Budget(most=2.0)),
+        _figure("warm_blocks", "blocks that it knows then", "", blocks),
+    ]
+    progress.step("two replicas apart, and together again")
+    apart, left, took = await healing.measure(_QUICK_APART if quick else _APART)
+    figures += [
+        _figure("diverged_apart", "endpoints that differ while they are apart", "", apart),
+        _figure("diverged_after_heal", "after two rounds of digests", "", left, Budget(most=0)),
+        _figure("heal_s", "that two rounds of digests took", "s", took),
+    ]
+    figures += await _played(progress, quick=quick)
+    return Report(name="replicas", figures=tuple(figures), notes=_NOTES)
+
+
+def _costs(progress: Progress, rounds: int) -> list[Figure]:
+    figures = []
+    most = {"2k": (10.0, 15.0), "220k": (None, 40.0)}
+    for size in costs.SIZES:
+        progress.step(f"what a request of {size} costs to tell and to take in")
+        with costs.connected() as send:
+            found = [costs.measure(size, send) for _ in range(rounds)]
+        told, heard, carried = zip(*found, strict=True)
+        publish, apply = most[size]
+        figures += [
+            Figure(
+                key=f"publish_us_{size}",
+                says=f"CPU to tell of a request of {size}",
+                unit="µs",
+                runs=told,
+                budget=None if publish is None else Budget(most=publish),
+            ),
+            Figure(
+                key=f"apply_us_{size}",
+                says="CPU to take it in, with what the fleet does",
+                unit="µs",
+                runs=heard,
+                budget=Budget(most=apply),
+            ),
+            Figure(key=f"bytes_{size}", says="told, a new prompt", unit="B", runs=carried),
+        ]
+    return figures
+
+
+async def _played(progress: Progress, *, quick: bool) -> list[Figure]:
+    requests = _QUICK_REQUESTS if quick else _REQUESTS
+    cases = [
+        simulated.Case(replicas=count, told=told, requests=requests)
+        for count, told in ((1, True), *((count, True) for count in _COUNTS), (4, False))
+    ]
+    progress.step(f"{requests:,} requests at 1, 2, 4 and 8 replicas, and at 4 on their own")
+    loop, spawn = asyncio.get_running_loop(), multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, mp_context=spawn) as pool:
+        played = [loop.run_in_executor(pool, simulated.play, case) for case in cases]
+        busiest = [
+            loop.run_in_executor(
+                pool, simulated.worst_share, count, _QUICK_BUSY if quick else _BUSY
+            )
+            for count in (1, 4)
+        ]
+        one, *several, alone = await asyncio.gather(*played)
+        share_of_one, share = await asyncio.gather(*busiest)
+    figures = []
+    for count, found in zip(_COUNTS, several, strict=True):
+        hit, ttft = found.hit / one.hit, found.ttft / one.ttft
+        says = f"{count} replicas beside one: cached tokens"
+        figures += [
+            _figure(f"hit_ratio_{count}", says, "", hit, Budget(least=0.99)),
+            _figure(f"ttft_ratio_{count}", "mean time to first token", "", ttft, Budget(most=1.03)),
+        ]
+    return [
+        *figures,
+        _figure("hit_ratio_4_alone", "4 on their own", "", alone.hit / one.hit),
+        _figure("ttft_ratio_4_alone", "4 on their own", "", alone.ttft / one.ttft),
+        _figure(
+            "share_worst_50ms", "of 10 endpoints, 4 replicas, 1,000/s", "", share, Budget(most=1.2)
+        ),
+        _figure("share_worst_50ms_one", "the same, one replica", "", share_of_one),
+    ]
+
+
+def _figure(key: str, says: str, unit: str, value: float, budget: Budget | None = None) -> Figure:
+    return Figure(key=key, says=says, unit=unit, runs=(float(value),), budget=budget)
