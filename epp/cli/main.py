@@ -200,7 +200,7 @@ def _build_replay(parser: GoArgumentParser) -> None:
 
 
 def _build_replicas(parser: GoArgumentParser) -> None:
-    from epp.cli.replica_command import add_replica_commands  # noqa: PLC0415 (see `_COMMANDS`)
+    from epp.cli.replica_flags import add_replica_commands  # noqa: PLC0415 (see `_COMMANDS`)
 
     add_replica_commands(parser)
 
