@@ -48,7 +48,13 @@ async def measure(progress: Progress, options: Options) -> Report:
     seconds, blocks = await processes.warm(_ENDPOINTS, _BLOCKS)
     figures += [
         _figure("warm_s", "until it knows them", "s", seconds, Budget(most=2.0)),
-        _figure("warm_blocks", "blocks that it knows then", "", blocks),
+        _figure(
+            "warm_blocks",
+            "blocks that it knows then",
+            "",
+            blocks,
+            Budget(least=_ENDPOINTS * _BLOCKS),
+        ),
     ]
     progress.step("two replicas apart, and together again")
     apart, left, took = await healing.measure(_QUICK_APART if quick else _APART)

@@ -72,10 +72,11 @@ def _percentile(metrics: Mapping[str, float], share: float = 0.99) -> float:
 async def warm(endpoints: int, blocks: int) -> tuple[float, float]:
     """Return the seconds that one more replica takes to be warm, and how many blocks it has."""
     async with replicas(1, 0) as ((child,), (port,)):
-        await tell(child, Told(endpoints=endpoints, blocks=blocks))
+        await tell(child, Told(endpoints=endpoints, room=blocks, blocks=blocks))
         await asyncio.sleep(1.5)  # a beat says that it may warm others
         async with Child(_NAME, _LINE_BYTES, "9") as fresh:
             own = int(await fresh.answer())
             await tell(child, Told(peers=[own]))
-            said = await tell(fresh, Told(peers=[port], endpoints=endpoints, warm=True))
+            wanted = Told(peers=[port], endpoints=endpoints, room=blocks, warm=True)
+            said = await tell(fresh, wanted)
     return said["seconds"], said["blocks"]

@@ -36,8 +36,10 @@ class Told(msgspec.Struct, kw_only=True):
     """Connect to the replicas at these ports."""
     endpoints: int = 0
     """Know so many endpoints from here on."""
+    room: int = 1000
+    """Each of them has so many blocks,"""
     blocks: int = 0
-    """Believe each of them to hold so many blocks."""
+    """and is believed to hold so many."""
     warm: bool = False
     """Wait until it is warm."""
     rate: float = 0.0
@@ -78,7 +80,7 @@ class Station:
     async def _do(self, told: Told) -> dict[str, float]:
         began = time.monotonic()
         self._peers += [PeerAddress(HERE, port) for port in told.peers]
-        self._know(told.endpoints, told.blocks)
+        self._know(told.endpoints, told.room, told.blocks)
         while told.warm and not self._replicas.warm:
             await asyncio.sleep(0.005)
         warm = time.monotonic() - began
@@ -87,12 +89,12 @@ class Station:
         found = {"seconds": warm, "blocks": float(self._fleet.indexed_blocks)}
         return found | (self._metrics() if told.metrics else {})
 
-    def _know(self, endpoints: int, blocks: int) -> None:
+    def _know(self, endpoints: int, room: int, blocks: int) -> None:
         now = time.monotonic()
         for number in range(endpoints):
             endpoint = Endpoint("default", f"pod-{number}", "10.0.0.1", 8000 + number)
             self._fleet.apply(EndpointUpserted(endpoint), now)
-            load = Load(num_blocks=max(blocks, 1000) + 1, block_size=_BLOCK, started_at=1.0)
+            load = Load(num_blocks=room + 1, block_size=_BLOCK, started_at=1.0)
             self._fleet.apply(LoadReported(endpoint.id, load), now)
             if blocks:
                 held = [BlockHash(self._chance.getrandbits(64)) for _ in range(blocks)]

@@ -18,8 +18,8 @@ from epp.policy.flow.settings import FlowSettings
 from epp.protocol.extproc.observation import AUTO, Observation
 
 if TYPE_CHECKING:  # see `reader_tls`
-    from epp.adapters.tls import ReaderTls
     from epp.adapters.replicas.settings import ReplicaSettings
+    from epp.adapters.tls import ReaderTls
 
 _HELD_SHARE = 4
 """Unfinished requests may hold the memory divided by this."""

@@ -117,6 +117,28 @@ async def test_a_snapshot_that_does_not_come_in_time_changes_nothing(monkeypatch
     assert "replicas.cold" in [each["event"] for each in logs]
 
 
+async def test_a_snapshot_that_came_is_applied_as_a_whole_however_long_that_takes(monkeypatch):
+    async with started() as one:
+        for pod in ("pod-0", "pod-1"):
+            serve_many(one, seed=pod, pod=pod)
+        await until(lambda: one.replicas.warm)
+        await settled(one)
+        async with started(one.port, warm_limit=5.0) as fresh:
+            apply = fresh.replicas._boot._apply
+            loop = asyncio.get_running_loop()
+
+            def slowly(events):
+                end = loop.time() + 6.0  # longer than the limit
+                while loop.time() < end and not held(fresh)["default/pod-0"]:
+                    pass
+                apply(events)
+
+            monkeypatch.setattr(fresh.replicas._boot, "_apply", slowly)
+            one.replicas.mesh._settings.peers.append(PeerAddress(HERE, fresh.port))
+            await until(lambda: fresh.replicas.warm)
+            assert held(fresh) == held(one)
+
+
 async def test_a_snapshot_with_a_part_missing_is_none(monkeypatch):
     monkeypatch.setattr(warm_boot, "_FIRST_SECONDS", 0.0)
     async with started() as one:

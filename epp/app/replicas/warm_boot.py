@@ -5,7 +5,7 @@ starts with empty caches, says so, and learns from the digests of the others wha
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import structlog
@@ -72,53 +72,53 @@ class WarmBoot:
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
-        refused: set[int] = set()
         try:
             async with asyncio.timeout(self._limit):
-                while True:
-                    peer = self._sibling(refused)
-                    if peer is not None:
-                        if await self._pull(peer):
-                            break
-                        refused.add(peer.number)
-                    elif self._nobody_left(refused, loop.time() - began):
-                        _log.info("replicas.first", heard=self._hearer.present)
-                        return True
-                    else:
-                        await asyncio.sleep(_LOOK_SECONDS)
+                copied = await self._snapshot(began)
         except TimeoutError:
             _log.warning("replicas.cold", after=self._limit, starts_with="empty caches")
             return False
         finally:
             self._told, self._parts = None, {}
+        if copied is None:
+            _log.info("replicas.first", heard=self._hearer.present)
+            return True
+        for event in copied:  # all of it, however long that takes
+            self._apply([event])
+            await asyncio.sleep(0)
         took = round(loop.time() - began, 3)
         _log.info("replicas.warm", seconds=took, blocks=self._fleet.indexed_blocks)
         return True
+
+    async def _snapshot(self, began: float) -> Sequence[Event] | None:
+        """Return a whole snapshot of another replica; None if there is none that has one."""
+        refused: set[int] = set()
+        while True:
+            peer = self._sibling(refused)
+            if peer is not None:
+                copied = await self._pull(peer)
+                if copied is not None:
+                    return copied
+                refused.add(peer.number)
+            elif asyncio.get_running_loop().time() - began >= _FIRST_SECONDS:
+                return None
+            else:
+                await asyncio.sleep(_LOOK_SECONDS)
 
     def _sibling(self, refused: set[int]) -> Peer | None:
         known = self._hearer.peers.values()
         return next((each for each in known if each.owns and each.number not in refused), None)
 
-    def _nobody_left(self, refused: set[int], waited: float) -> bool:
-        """Whether no replica is there to ask, or none that knows more than this one."""
-        return waited >= _FIRST_SECONDS and not any(
-            each.owns and each.number not in refused for each in self._hearer.peers.values()
-        )
-
-    async def _pull(self, peer: Peer) -> bool:
+    async def _pull(self, peer: Peer) -> Sequence[Event] | None:
         self._told = asyncio.get_running_loop().create_future()
         self._asked, self._parts = peer.number, {}
         self._ask(peer.number)
         if not await self._told:
-            return False
+            return None
         try:
-            copied = list(self._copied())
+            return list(self._copied())
         except ValueError:
-            return False
-        for event in copied:
-            self._apply([event])
-            await asyncio.sleep(0)
-        return True
+            return None
 
     def _copied(self) -> Iterator[Event]:
         for name, fact in self._parts.items():

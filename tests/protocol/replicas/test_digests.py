@@ -46,7 +46,7 @@ def test_what_differs_is_found_in_its_bucket_and_mended(ours, theirs):
 
 @pytest.mark.parametrize("apart", [0, 10, 100, 1000, 3000])
 def test_how_many_blocks_differ_is_estimated(apart):
-    chance = Random(apart)
+    chance = Random(apart)  # noqa: S311 (no secrets)
     ours = [chance.getrandbits(64) for _ in range(30_000)]
     theirs = ours[apart:]
     estimated = blocks_apart(len(differing(digest(ours), digest(theirs))))
