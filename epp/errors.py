@@ -10,9 +10,11 @@
         ├── BodyTooLarge       413
         ├── UnsupportedCoding  415
         ├── Overloaded         429
-        │   └── EndpointsFull  429, a NoEndpoints too
+        │   ├── EndpointsFull  429, a NoEndpoints too
+        │   └── WaitedTooLong  429
         ├── PickerFault        500
         └── NoEndpoints        503
+            └── ShuttingDown   503
 
 The core raises; only `epp.protocol.extproc.errors` turns a `RequestError` into a reply.
 """
@@ -57,7 +59,7 @@ class RequestError(WarmpickError):
     machine-readable cause that travels in `x-warmpick-reason`. `dropped_reason`, where set, is
     llm-d-router's word for the same cause (`x-llm-d-request-dropped-reason`), `code` its
     canonical error code (the `error_code` label of its metrics), `retry_after` a number of
-    seconds.
+    seconds. `waited` is for how many seconds flow control held the request; None: it was not asked.
     """
 
     status: ClassVar[int] = 500
@@ -70,6 +72,7 @@ class RequestError(WarmpickError):
         super().__init__(message)
         self.reason = reason or self.default_reason
         self.retry_after = retry_after
+        self.waited: float | None = None
 
 
 class MalformedRequest(RequestError):
@@ -156,3 +159,17 @@ class EndpointsFull(Overloaded, NoEndpoints):
     """Every endpoint has as much as the configuration allows it: 429, for it is the load."""
 
     default_reason = "endpoints-full"
+
+
+class WaitedTooLong(Overloaded):
+    """The request waited in the picker until its time to live was over."""
+
+    dropped_reason = "rejected-ttl-expired"
+    default_reason = "ttl-expired"
+
+
+class ShuttingDown(NoEndpoints):
+    """The request waited in a picker that stops."""
+
+    dropped_reason = "rejected-shutting-down"
+    default_reason = "shutting-down"

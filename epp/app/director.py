@@ -20,7 +20,7 @@ from epp.model.events import Event
 from epp.model.listeners import OnFault, reraise
 from epp.model.request import InferenceRequest, RequestId
 from epp.policy.flow.flow_control import FlowControl
-from epp.policy.flow.line import Held
+from epp.policy.flow.held import Held
 from epp.policy.plugins import PluginTimer
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.director import PendingDecision

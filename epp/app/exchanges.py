@@ -7,7 +7,11 @@ import msgspec
 from epp.config.file import Settings
 from epp.model.request import InferenceRequest
 from epp.policy.plugins import RequestProcessor, ResponseProcessor
-from epp.protocol.extproc.debug_headers import decision_header, served_header
+from epp.protocol.extproc.debug_headers import (
+    decision_header,
+    queue_duration_header,
+    served_header,
+)
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.response import HeaderSource
 from epp.protocol.extproc.settings import ExchangeSettings, Headers
@@ -39,6 +43,8 @@ def exchange_settings(  # noqa: PLR0913 (one for each flag)
         header_sources.append(decision_header)
     if settings.report_served:
         header_sources.append(served_header)
+    if settings.flow.gate is not None:
+        header_sources.append(queue_duration_header)
     header_sources += [_header_source(each) for each in scheduling.response_processors]
     return ExchangeSettings(
         max_body_bytes=max_body_bytes,

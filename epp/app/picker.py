@@ -18,6 +18,7 @@ from epp.adapters.recording.recorder import Recorder
 from epp.adapters.telemetry.http import OperatorServer, Readers
 from epp.adapters.telemetry.loop_delay import LoopDelay
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
+from epp.adapters.telemetry.queue_metrics import QueueMetrics
 from epp.adapters.telemetry.series import FamilyText
 from epp.app.cache_sources import (
     build_fleet,
@@ -106,7 +107,8 @@ class EndpointPicker:
             committing=observers.committing,
             on_fault=faults,
         )
-        self._flow = FlowControl(scheduler, self._fleet, options.flow)
+        self._queues = QueueMetrics(options.pool_name)
+        self._flow = FlowControl(scheduler, self._fleet, options.flow, self._queues.count)
         self._director = PickerDirector(
             scheduler,
             self._fleet.apply,
@@ -165,7 +167,7 @@ class EndpointPicker:
     def _collect_flow(self) -> Iterator[FamilyText]:
         if self._director.held is not None:
             yield from flow_metrics.collect(
-                self._flow, self._director.held, self._fleet, self._clock()
+                self._flow, self._director.held, self._queues, self._fleet, self._clock()
             )
 
     def _metric_sources(self) -> MetricSources:

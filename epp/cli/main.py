@@ -8,6 +8,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 import epp.app.process  # noqa: F401 (before anything that imports structlog)
 from epp import __version__, compiled
 from epp.cli.companion_flags import recording_of, shadow_of, tracing_of
@@ -64,7 +66,6 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
     pool = pool_of(arguments, settings.endpoints_file, os.environ)
     # Imported here so that `epp check` and `epp --help` do not wait for servers they do not run.
     from epp.app.options import ServeOptions  # noqa: PLC0415
-    from epp.policy.flow.settings import FlowSettings  # noqa: PLC0415
 
     file = arguments.hash_secret_file
     secret = read(file, "--hash-secret-file").strip()[:64] if file else b""
@@ -92,10 +93,11 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
         request_timeout=arguments.request_timeout,
         observation=arguments.observe_responses,
         eject_after=arguments.eject_after,
-        flow=FlowSettings(
+        flow=replace(
+            settings.flow,
             holds=arguments.hold == "auto",
             most_seconds=arguments.hold_timeout,
-            empty_seconds=arguments.hold_empty_timeout,
+            empty_seconds=arguments.hold_empty_timeout or settings.flow.empty_seconds,
         ),
         buffered_wait=arguments.gateway_message_timeout / 2,
         scrape_interval=arguments.scrape_interval,

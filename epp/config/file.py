@@ -5,7 +5,7 @@ as `plugins[2].type`; so is a scorer whose scores the picker ignores. What is re
 effect is a warning.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -13,14 +13,7 @@ import msgspec
 from epp.config.catalogue import PLUGINS
 from epp.config.data_layer import DataLayerSettings, data_layer
 from epp.config.data_sources import FileDiscoveryConfig
-from epp.config.flow_control import (
-    NOT_HELD,
-    BandTemplate,
-    FairnessPolicy,
-    FlowControlSection,
-    OrderingPolicy,
-    UsageLimitPolicy,
-)
+from epp.config.flow_control import FlowControlSection, flow_settings, saturation_detector
 from epp.config.parsers import PARSERS, ParserSettings, parser_settings
 from epp.config.plugins import Plugins
 from epp.config.prefix_caches import CacheSettings, cache_settings
@@ -37,7 +30,7 @@ from epp.config.schema import (
 )
 from epp.errors import ConfigError
 from epp.policy.conformance import ServedVerifier
-from epp.policy.filters.detectors import UtilizationDetector
+from epp.policy.flow.settings import FlowSettings
 from epp.policy.pickers import LeastTtftPicker, RandomPicker
 from epp.policy.plugins import (
     Admitter,
@@ -59,14 +52,13 @@ from epp.policy.plugins import (
 from epp.policy.profile import Profile, Scheduling, SingleProfileHandler, WeightedScorer
 
 FLOW_CONTROL_GATE = "flowControl"
-GATES: Mapping[str, str] = {
-    FLOW_CONTROL_GATE: NOT_HELD,
-    "haPopulateNonLeaderDatastore": "",
-    "dataLayer": "",
-    "prepareDataPlugins": "",
-    "enableLegacyMetrics": "",
-}
-"""Feature gates, and what is said where one is switched on; those without a word are always on."""
+GATES = (
+    FLOW_CONTROL_GATE,
+    *("haPopulateNonLeaderDatastore", "dataLayer", "prepareDataPlugins", "enableLegacyMetrics"),
+)
+"""Feature gates; all but the first are always on."""
+_UNGATED = f"flowControl has no effect: feature gate `{FLOW_CONTROL_GATE}` is off"
+_DETECTORS = ("utilization-detector", "concurrency-detector")
 _PREDICTED_LATENCY = "predicted-latency-producer"
 _SWITCHES = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
@@ -76,6 +68,8 @@ class Settings(CacheSettings, frozen=True, kw_only=True):
 
     scheduling: Scheduling
     """The started plug-ins, by what they do."""
+    flow: FlowSettings
+    """When requests wait for the pool, how long, and in which order they go."""
     endpoints_file: str
     """The path that a `file-discovery` plug-in names; empty without one."""
     host_names: bool
@@ -139,7 +133,7 @@ def load(
     0..n-1 to plug-ins that need one; by default it is seeded by the system.
     """
     config, deprecated = decode(text)
-    ungated = tuple(_check_gates(config, gates or {}))
+    gated = _gates(config, gates or {}).get(FLOW_CONTROL_GATE, False)
     plugins = Plugins(config.plugins, below)
     written = bool(config.scheduling_profiles)
     profiles = _profiles(config, plugins)
@@ -147,19 +141,22 @@ def load(
     place = "schedulingProfiles[0].plugins" if written else "plugins"
     unused = [line for each in profiles.values() for line in _check_scores_are_used(each, place)]
     sources = _data_layer(config.data_layer or DataLayer(), plugins)
-    flow_control = config.flow_control or FlowControlSection()
-    _check_flow_control(flow_control, plugins)
-    detector = _saturation_detector(flow_control, plugins)
+    section = config.flow_control or FlowControlSection()
+    refer = partial(plugins.refer, known=PLUGINS)
+    detector = saturation_detector(section, partial(plugins.refer, known=_DETECTORS))
+    flow = flow_settings(section, detector, refer, on=gated)
     request_handler = config.request_handler or RequestHandler()
-    refer = partial(plugins.refer, known=PARSERS)
-    parsers = parser_settings(request_handler.parsers, refer, plugins.structs)
+    refer_parser = partial(plugins.refer, known=PARSERS)
+    parsers = parser_settings(request_handler.parsers, refer_parser, plugins.structs)
     discovery = _discovery(config, plugins)
     caches = cache_settings(plugins.structs.values())
     noted = (*plugins.warnings, *unhonoured_sections(config), *caches.warnings)
     read = (*sources.warnings, *parsers.warnings)
-    warnings = (*deprecated, *ungated, *noted, *read, *unused, *unrun)
+    idle = () if gated or section.detects_only else (_UNGATED,)
+    warnings = (*deprecated, *idle, *noted, *read, *unused, *unrun)
     return Settings(
-        scheduling=_scheduling(profiles, handler, detector, plugins),
+        scheduling=_scheduling(profiles, handler, None if gated else detector, plugins),
+        flow=flow,
         endpoints_file=discovery.path if discovery else "",
         host_names=discovery is not None and discovery.host_names,
         data_layer=sources,
@@ -172,8 +169,8 @@ def load(
     )
 
 
-def _check_gates(config: EndpointPickerConfig, overrides: Mapping[str, bool]) -> Iterator[str]:
-    """Yield a warning for each gate that is on and opens nothing. Raises `ConfigError`."""
+def _gates(config: EndpointPickerConfig, overrides: Mapping[str, bool]) -> dict[str, bool]:
+    """Return which feature gates are set, and how. Raises `ConfigError`."""
     gates: dict[str, bool] = {}
     for position, gate in enumerate(config.feature_gates):
         place = f"featureGates[{position}]"
@@ -183,14 +180,7 @@ def _check_gates(config: EndpointPickerConfig, overrides: Mapping[str, bool]) ->
         if sign and value.strip().lower() not in _SWITCHES:
             raise ConfigError(f"`{value}` is neither true nor false", place)
         gates[name] = _SWITCHES[value.strip().lower()] if sign else True
-    gates |= overrides
-    for name, on in gates.items():
-        if on and GATES[name]:
-            yield f"feature gate `{name}` is {GATES[name]}"
-    if config.flow_control is not None and not gates.get(FLOW_CONTROL_GATE):
-        detector = FlowControlSection(saturation_detector=config.flow_control.saturation_detector)
-        if config.flow_control != detector:
-            yield f"flowControl has no effect: feature gate `{FLOW_CONTROL_GATE}` is off"
+    return {**gates, **overrides}
 
 
 # Scheduling.
@@ -273,7 +263,7 @@ def _handler(
 def _scheduling(
     profiles: Mapping[str, Profile],
     handler: ProfileHandler,
-    detector: SaturationDetector,
+    detector: SaturationDetector | None,
     plugins: Plugins,
 ) -> Scheduling:
     return Scheduling(
@@ -323,43 +313,6 @@ def _data_layer(layer: DataLayer, plugins: Plugins) -> DataLayerSettings:
             plugins.refer(extractor, f"{place}.extractors[{index}].pluginRef")
         wanted.append((source.plugin_ref, extractors))
     return data_layer(wanted, plugins.structs, inject_defaults=layer.inject_defaults)
-
-
-def _check_flow_control(section: FlowControlSection, plugins: Plugins) -> None:
-    if section.usage_limit_policy_plugin_ref:
-        place = "flowControl.usageLimitPolicyPluginRef"
-        _expect(section.usage_limit_policy_plugin_ref, UsageLimitPolicy, plugins, place)
-    bands = {f"priorityBands[{at}]": band for at, band in enumerate(section.priority_bands)}
-    bands |= {
-        "defaultPriorityBand": section.default_priority_band or BandTemplate(),
-        "defaultNegativePriorityBand": section.default_negative_priority_band or BandTemplate(),
-    }
-    for name, band in bands.items():
-        if band.fairness_policy_ref:
-            place = f"flowControl.{name}.fairnessPolicyRef"
-            _expect(band.fairness_policy_ref, FairnessPolicy, plugins, place)
-        if band.ordering_policy_ref:
-            place = f"flowControl.{name}.orderingPolicyRef"
-            _expect(band.ordering_policy_ref, OrderingPolicy, plugins, place)
-
-
-def _saturation_detector(section: FlowControlSection, plugins: Plugins) -> SaturationDetector:
-    """Return the detector that the section names, or llm-d-router's default."""
-    if section.saturation_detector is None:
-        return UtilizationDetector()
-    name, place = section.saturation_detector.plugin_ref, "flowControl.saturationDetector.pluginRef"
-    found = plugins.refer(name, place, known=("utilization-detector", "concurrency-detector"))
-    if not isinstance(found, SaturationDetector):
-        raise ConfigError(
-            f"`{name}` does not detect saturation; `utilization-detector` does", place
-        )
-    return found
-
-
-def _expect(name: str, kind: type[object], plugins: Plugins, place: str) -> None:
-    found = plugins.refer(name, place, known=PLUGINS)
-    if not isinstance(found, kind):
-        raise ConfigError(f"`{name}` is not a policy of this kind", place)
 
 
 def _discovery(config: EndpointPickerConfig, plugins: Plugins) -> FileDiscoveryConfig | None:

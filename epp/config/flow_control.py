@@ -1,20 +1,30 @@
-"""The section `flowControl` and its plug-ins, as types: read and checked, and without effect yet.
+"""The section `flowControl` and its plug-ins, as types, and what they mean for flow control.
 
-Names, parameters, defaults and bounds are llm-d-router's. The saturation detectors are in
-`epp.policy`, for they act as filters too, and shed requests of negative priority.
+Names, parameters, defaults and bounds are llm-d-router's. The policies are in `epp.policy.flow`,
+the saturation detectors in `epp.policy.filters`, for they act as filters too.
 """
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator
+from math import inf
+from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 
-from epp.policy.effects import Effect, without_effect
-from epp.policy.plugins import PluginParameters
+from epp.errors import ConfigError
+from epp.policy.effects import mapped_to, without_effect
+from epp.policy.filters.detectors import UtilizationDetector
+from epp.policy.flow.fairness import FairnessPolicy, StartTimeFairness
+from epp.policy.flow.orders import OrderingPolicy
+from epp.policy.flow.settings import BandLimits, FlowSettings, GateSettings
+from epp.policy.flow.usage_limits import StaticUsageLimitPolicy, UsageLimitPolicy
+from epp.policy.plugins import PluginParameters, SaturationDetector
 from epp.quantities import quantity, seconds
 
-_HOLDING = without_effect("requests are not held in the picker yet")
-NOT_HELD = str(_HOLDING)
-"""What is said where a configuration asks for flow control."""
+T = TypeVar("T")
+_TTL = 60.0
+"""Seconds that a request may wait unless the section says otherwise."""
+_RUNNING = without_effect("requests under way are not evicted")
+_LEDGER = mapped_to("the room of each endpoint, whose limits are learned")
 
 
 class DetectorRef(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -43,21 +53,20 @@ class FlowControlSection(
 ):
     """The section: how many requests wait, for how long, and in which order they go."""
 
-    max_bytes: Annotated[str | int | None, _HOLDING] = None
-    max_requests: Annotated[str | int | None, _HOLDING] = None
-    default_request_ttl: Annotated[str | None, _HOLDING] = msgspec.field(
-        default=None, name="defaultRequestTTL"
-    )
-    no_endpoint_request_ttl: Annotated[str | None, _HOLDING] = msgspec.field(
-        default=None, name="noEndpointRequestTTL"
-    )
-    default_priority_band: Annotated[BandTemplate | None, _HOLDING] = None
-    default_negative_priority_band: Annotated[BandTemplate | None, _HOLDING] = None
-    priority_bands: Annotated[list[BandTemplate], _HOLDING] = []
-    usage_limit_policy_plugin_ref: Annotated[str, _HOLDING] = ""
-    band_selection_policy_plugin_ref: Annotated[str, _HOLDING] = ""
+    max_bytes: str | int | None = None
+    max_requests: str | int | None = None
+    default_request_ttl: str | None = msgspec.field(default=None, name="defaultRequestTTL")
+    no_endpoint_request_ttl: str | None = msgspec.field(default=None, name="noEndpointRequestTTL")
+    default_priority_band: BandTemplate | None = None
+    default_negative_priority_band: BandTemplate | None = None
+    priority_bands: list[BandTemplate] = []
+    usage_limit_policy_plugin_ref: str = ""
+    band_selection_policy_plugin_ref: Annotated[
+        str, without_effect("bands go from the highest priority to the lowest")
+    ] = ""
+    endpoint_gate_plugin_ref: Annotated[str, _LEDGER] = ""
     saturation_detector: DetectorRef | None = None
-    enable_eviction: Annotated[bool, _HOLDING] = False
+    enable_eviction: Annotated[bool, _RUNNING] = False
 
     def __post_init__(self) -> None:
         _check_limits(self.max_bytes, self.max_requests)
@@ -65,6 +74,11 @@ class FlowControlSection(
         priorities = [band.priority for band in self.priority_bands]
         if len(set(priorities)) < len(priorities):
             raise ValueError("two bands of `priorityBands` have the same priority")
+
+    @property
+    def detects_only(self) -> bool:
+        """Whether it says nothing but which detector of saturation is asked."""
+        return self == FlowControlSection(saturation_detector=self.saturation_detector)
 
 
 def _check_limits(*limits: str | int | None) -> None:
@@ -79,61 +93,135 @@ def _check_times(*times: str | None) -> None:
             seconds(time, zero=True)
 
 
-class FlowControlPlugin(PluginParameters, frozen=True):
-    """A plug-in of flow control."""
-
-    effect: ClassVar[Effect] = _HOLDING
-
-
-class FairnessPolicy(FlowControlPlugin, frozen=True):
-    """Chooses the flow of a priority band that goes next."""
-
-
-class ProgramAwareFairness(FairnessPolicy, frozen=True):
-    """Shares a band between programs, by attained service (`las`) or by turns."""
-
-    strategy: Literal["las", "turn-priority"] = "las"
-    eviction_ttl_seconds: float = 3600.0
-    eviction_sweep_seconds: float = 300.0
-    las_weight_service: float = 0.8
-    las_weight_head_wait: float = 0.2
-    las_half_life_seconds: float = 60.0
-    time_weight: float = 1.0
-    inactivity_seconds: float = 60.0
-
-    def __post_init__(self) -> None:
-        if self.eviction_ttl_seconds <= 0 or self.eviction_sweep_seconds <= 0:
-            raise ValueError("`evictionTtlSeconds` and `evictionSweepSeconds` must be above 0")
-        if self.las_half_life_seconds < 0:
-            raise ValueError("`lasHalfLifeSeconds` must not be negative")
-
-
-class OrderingPolicy(FlowControlPlugin, frozen=True):
-    """Orders the requests of one flow."""
-
-
-class UsageLimitPolicy(FlowControlPlugin, frozen=True):
-    """Sets ceilings of saturation for priorities."""
-
-
-class StaticUsageLimitPolicy(UsageLimitPolicy, frozen=True):
-    """One ceiling for all priorities."""
-
-    threshold: float = 1.0
-
-
-class PriorityHoldbackPolicy(UsageLimitPolicy, frozen=True):
-    """Lower ceilings for lower priorities."""
-
-    min_ceiling: float
-    max_ceiling: float = 1.0
-    shape: Literal["linear"] = "linear"
-    domain: Literal["rank", "value"] = "rank"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.min_ceiling < self.max_ceiling <= 1:
-            raise ValueError("0 <= `minCeiling` < `maxCeiling` <= 1 must hold")
-
-
-class EvictionPolicy(FlowControlPlugin, frozen=True):
+class EvictionPolicy(PluginParameters, frozen=True):
     """Chooses requests under way that are evicted."""
+
+    effect = _RUNNING
+
+
+class CapacityLedger(PluginParameters, frozen=True):
+    """Books what requests hold of an engine, by its parameters."""
+
+    effect = _LEDGER
+
+    slots_per_endpoint: int
+    step_token_budget: int
+    max_model_len: int
+    speculative_tokens: int = 0
+    reservation_ttl: str = msgspec.field(default="1s", name="reservationTTL")
+    prefix_match_info_producer_name: str = ""
+
+    def __post_init__(self) -> None:
+        if min(self.slots_per_endpoint, self.step_token_budget, self.max_model_len) <= 0:
+            raise ValueError(
+                "`slotsPerEndpoint`, `stepTokenBudget` and `maxModelLen` must be above 0"
+            )
+        if self.speculative_tokens < 0:
+            raise ValueError("`speculativeTokens` must not be negative")
+        seconds(self.reservation_ttl)
+
+
+class Refer(Protocol):
+    """Returns a started plug-in by its name (`Plugins.refer`)."""
+
+    def __call__(self, name: str, place: str) -> Any:  # noqa: ANN401 (of any kind)
+        """Return it; `place` is what an error names. Raises `ConfigError`."""
+
+
+def saturation_detector(section: FlowControlSection, refer: Refer) -> SaturationDetector:
+    """Return the detector that the section names, or llm-d-router's default."""
+    if section.saturation_detector is None:
+        return UtilizationDetector()
+    name, place = section.saturation_detector.plugin_ref, "flowControl.saturationDetector.pluginRef"
+    found = refer(name, place)
+    if not isinstance(found, SaturationDetector):
+        raise ConfigError(
+            f"`{name}` does not detect saturation; `utilization-detector` does", place
+        )
+    return found
+
+
+def flow_settings(
+    section: FlowControlSection, detector: SaturationDetector, refer: Refer, *, on: bool
+) -> FlowSettings:
+    """Return what a section means where its feature gate is `on`. Raises `ConfigError`.
+
+    Where it is off the section is checked, and requests wait for the room of endpoints alone.
+    """
+    bands = _Bands(section, refer)
+    limits: UsageLimitPolicy = StaticUsageLimitPolicy()
+    if section.usage_limit_policy_plugin_ref:
+        place = "flowControl.usageLimitPolicyPluginRef"
+        limits = _policy(section.usage_limit_policy_plugin_ref, UsageLimitPolicy, refer, place)
+    settings = FlowSettings(
+        gate=GateSettings(
+            detector=detector,
+            name=(section.saturation_detector or DetectorRef()).plugin_ref,
+            usage_limits=limits,
+            priorities=tuple(bands.own),
+        ),
+        empty_seconds=_empty_seconds(section),
+        bands=bands.own,
+        band=bands.band,
+        negative_band=bands.negative,
+        max_requests=quantity(section.max_requests or 0) or inf,
+        max_bytes=quantity(section.max_bytes or 0) or inf,
+    )
+    return settings if on else FlowSettings()
+
+
+def _empty_seconds(section: FlowControlSection) -> float:
+    """Return how long requests wait while the pool is empty: as otherwise, if nothing is said."""
+    written = section.no_endpoint_request_ttl
+    return _ttl(section.default_request_ttl if written is None else written)
+
+
+def _ttl(written: str | None) -> float:
+    return _TTL if written is None else seconds(written, zero=True) or inf
+
+
+class _Bands:
+    """The bands of a section, with what it leaves to their templates and to itself."""
+
+    def __init__(self, section: FlowControlSection, refer: Refer) -> None:
+        self._ttl = _ttl(section.default_request_ttl)
+        self._refer = refer
+        template = section.default_priority_band or BandTemplate()
+        negative = section.default_negative_priority_band
+        self.band = self._limits(template, "defaultPriorityBand")
+        self.negative = (
+            None if negative is None else self._limits(negative, "defaultNegativePriorityBand")
+        )
+        self.own = dict(self._own(section))
+
+    def _own(self, section: FlowControlSection) -> Iterator[tuple[int, BandLimits]]:
+        for position, band in enumerate(section.priority_bands):
+            yield band.priority, self._limits(band, f"priorityBands[{position}]")
+
+    def _limits(self, band: BandTemplate, name: str) -> BandLimits:
+        usual, place = BandLimits(), f"flowControl.{name}"
+        fairness: FairnessPolicy = StartTimeFairness()
+        order: OrderingPolicy | None = None
+        if band.fairness_policy_ref:
+            fairness = _policy(
+                band.fairness_policy_ref, FairnessPolicy, self._refer, f"{place}.fairnessPolicyRef"
+            )
+        if band.ordering_policy_ref:
+            order = _policy(
+                band.ordering_policy_ref, OrderingPolicy, self._refer, f"{place}.orderingPolicyRef"
+            )
+        written = band.default_request_ttl
+        return BandLimits(
+            max_requests=quantity(band.max_requests or 0) or usual.max_requests,
+            max_bytes=quantity(band.max_bytes or 0) or usual.max_bytes,
+            ttl=self._ttl if written is None else _ttl(written),
+            fairness=fairness,
+            order=order,
+        )
+
+
+def _policy(name: str, kind: type[T], refer: Refer, place: str) -> T:
+    found = refer(name, place)
+    if not isinstance(found, kind):
+        raise ConfigError(f"`{name}` is not a policy of this kind", place)
+    return found

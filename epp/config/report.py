@@ -52,12 +52,9 @@ def _plugin_rows(spec: PluginSpec, kind: type[object]) -> Iterator[Row]:
 
 
 def unhonoured_sections(config: EndpointPickerConfig) -> Iterator[str]:
-    """Yield a warning for each field of a section that is written and does not do what it says.
-
-    Those of `flowControl` are left to its feature gate.
-    """
+    """Yield a warning for each field of a section that is written and does not do what it says."""
     for name, _, said in _section_rows(config):
-        if said != HONOURED and not name.startswith("  flowControl."):
+        if said != HONOURED:
             yield f"{name.strip()} is {said}"
 
 

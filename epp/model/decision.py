@@ -59,6 +59,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     `decode-only`, `prefill-decode`, `encode-decode` or `encode-prefill-decode`."""
 
+    waited: float | None = None
+    """For how many seconds flow control held the request; None: it was not asked."""
+
     def of(self, profile: str) -> "Decision | None":
         """Return the decision of a profile, or this one for an empty name; None without one."""
         if not profile or profile == self.profile:

@@ -44,6 +44,7 @@ WANTED: dict[str, dict[str, Any]] = {
     "k8s-notification-source": {"group": "", "version": "v1", "kind": "Pod"},
     "label-producer": {"labels": [{"label": "l", "attributeKey": "a"}]},
     "priority-holdback-policy": {"minCeiling": 0.5},
+    "capacity-ledger": {"slotsPerEndpoint": 1, "stepTokenBudget": 1, "maxModelLen": 1},
 }
 """Parameters that a type must have."""
 BESIDE = {

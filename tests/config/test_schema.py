@@ -1,11 +1,17 @@
 """The file's versions: deprecated fields are converted, with a warning each."""
 
+from math import inf
+
 import pytest
 
 from epp.config.file import load
 from epp.config.report import report
 from epp.config.schema import API_VERSION, OLD_API_VERSIONS, decode
 from epp.errors import ConfigError
+from epp.policy.flow.fairness import RoundRobinFairnessPolicy
+from epp.policy.flow.orders import EdfOrderingPolicy
+from epp.policy.flow.settings import FlowSettings
+from epp.policy.flow.usage_limits import PriorityHoldbackPolicy
 
 OLD = """
 apiVersion: {version}
@@ -115,21 +121,88 @@ def test_errors_name_the_place_and_the_problem(text, place, said):
     assert said in raised.value.problem
 
 
-def test_flow_control_is_read_and_said_to_have_no_effect():
-    text = """
+FLOWS = """
 featureGates: [flowControl]
-plugins: [{type: queue-scorer}, {type: round-robin-fairness-policy}]
+plugins:
+- {type: queue-scorer}
+- {type: round-robin-fairness-policy}
+- {type: edf-ordering-policy}
+- {type: priority-holdback-policy, parameters: {minCeiling: 0.5}}
 flowControl:
   maxBytes: 10Gi
   defaultRequestTTL: 1m30s
-  priorityBands: [{priority: 100, maxRequests: 1k, fairnessPolicyRef: round-robin-fairness-policy}]
+  usageLimitPolicyPluginRef: priority-holdback-policy
+  saturationDetector: {pluginRef: concurrency-detector}
+  priorityBands:
+  - {priority: 100, maxRequests: 1k, fairnessPolicyRef: round-robin-fairness-policy}
+  - {priority: -10, maxBytes: 1M, defaultRequestTTL: 0s, orderingPolicyRef: edf-ordering-policy}
+  defaultNegativePriorityBand: {maxRequests: 7}
 """
-    assert set(load(text).warnings) == {
-        f"{name} without effect here, because requests are not held in the picker yet"
-        for name in ("feature gate `flowControl` is", "round-robin-fairness-policy:")
+
+
+def test_flow_control_is_what_the_section_says():
+    settings = load(FLOWS)
+    assert settings.warnings == ()
+    flow = settings.flow
+    assert (flow.max_bytes, flow.max_requests, flow.empty_seconds) == (10 << 30, inf, 90.0)
+    high, low = flow.limits_of(100), flow.limits_of(-10)
+    assert (high.max_requests, high.max_bytes, high.ttl) == (1000, 1e9, 90.0)
+    assert isinstance(high.fairness, RoundRobinFairnessPolicy)
+    assert high.order is None
+    assert (low.max_requests, low.max_bytes, low.ttl) == (5000, 10**6, inf)
+    assert isinstance(low.order, EdfOrderingPolicy)
+    assert (flow.limits_of(3).max_requests, flow.limits_of(-3).max_requests) == (5000, 7)
+    assert flow.gate is not None
+    assert flow.gate.priorities == (100, -10)
+    assert flow.gate.usage_limits == PriorityHoldbackPolicy(min_ceiling=0.5)
+    assert flow.gate.detector is not settings.scheduling.saturation_detector is None
+
+
+@pytest.mark.parametrize(
+    ("section", "empty"),
+    [
+        ("{}", 60.0),
+        ("{defaultRequestTTL: 5s}", 5.0),
+        ("{defaultRequestTTL: 5s, noEndpointRequestTTL: 1m}", 60.0),
+        ("{defaultRequestTTL: 0s}", inf),
+        ("{noEndpointRequestTTL: 0s}", inf),
+    ],
+)
+def test_how_long_requests_wait_for_the_first_endpoint(section, empty):
+    flow = load(f"featureGates: [flowControl]\nflowControl: {section}").flow
+    assert flow.empty_seconds == empty
+
+
+def test_a_section_whose_gate_is_off_is_checked_and_idle():
+    gated = load(FLOWS, gates={"flowControl": False})
+    assert gated.warnings == ("flowControl has no effect: feature gate `flowControl` is off",)
+    assert gated.flow == FlowSettings()
+    assert gated.scheduling.saturation_detector is not None
+
+
+LEDGER = """
+featureGates: [flowControl]
+plugins:
+- {type: queue-scorer}
+- type: capacity-ledger
+  name: ledger
+  parameters: {slotsPerEndpoint: 256, stepTokenBudget: 8192, maxModelLen: 32768}
+- {type: sheddable-eviction-filter}
+flowControl: {endpointGatePluginRef: ledger, enableEviction: true}
+"""
+
+
+def test_what_has_no_part_in_flow_control_is_said():
+    ledger, eviction = (
+        "mapped to the room of each endpoint, whose limits are learned",
+        "without effect here, because requests under way are not evicted",
+    )
+    assert set(load(LEDGER).warnings) == {
+        f"ledger: {ledger}",
+        f"sheddable-eviction-filter: {eviction}",
+        f"flowControl.endpointGatePluginRef is {ledger}",
+        f"flowControl.enableEviction is {eviction}",
     }
-    gated = load(text, gates={"flowControl": False})
-    assert "flowControl has no effect: feature gate `flowControl` is off" in gated.warnings
 
 
 def test_the_report_says_what_becomes_of_everything():
@@ -141,12 +214,11 @@ flowControl: {enableEviction: true}
 """)
     lines = report(settings.effective, settings.plugins)
     said = {line[2:].split("  ")[0 if line[2] != " " else 1]: line for line in lines}
-    held = "without effect here, because requests are not held in the picker yet"
     assert said["prefix (prefix-cache-scorer)"].endswith("  honoured")
     assert said["matchLengthWeight"].endswith(" 0.0    honoured")
     assert "  false  without effect here, because blocks and capacities" in said["autoTune"]
-    assert said["fcfs-ordering-policy"].endswith(held)
-    assert said["flowControl.enableEviction"].endswith(held)
+    assert said["fcfs-ordering-policy"].endswith("  honoured")
+    assert said["flowControl.enableEviction"].endswith("requests under way are not evicted")
 
 
 @pytest.mark.parametrize("place", ["", "flowControl: "])

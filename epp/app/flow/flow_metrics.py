@@ -4,10 +4,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from epp.adapters.telemetry.queue_metrics import QueueMetrics
 from epp.adapters.telemetry.series import Family, FamilyText, expose
 from epp.app.flow.held_requests import HeldRequests
 from epp.model.fleet import Fleet
 from epp.policy.flow.flow_control import FlowControl
+from epp.policy.flow.headroom import headroom
 from epp.policy.flow.rooms import Axis, unaccounted
 
 WAITING: Final = Family(
@@ -59,8 +61,30 @@ SHARE: Final = Family(
 )
 
 
+SOURCES: Final = Family(
+    name="warmpick_flow_waited_total",
+    help="Requests that waited, by the header that their fairness id came from.",
+    kind="counter",
+    labels=("fairness_source",),
+)
+HEADROOM: Final = Family(
+    name="warmpick_headroom_requests",
+    help="Requests that could start now over all endpoints, of negative priority (batch) or of any"
+    " other (interactive).",
+    kind="gauge",
+    labels=("class",),
+)
+HEADROOM_TOKENS: Final = Family(
+    name="warmpick_headroom_tokens",
+    help="Tokens that are free at endpoints where such a request could start now.",
+    kind="gauge",
+    labels=("class",),
+)
+_CLASSES: Final = {"interactive": False, "batch": True}
+
+
 def collect(
-    flow: FlowControl, held: HeldRequests, fleet: Fleet, now: float
+    flow: FlowControl, held: HeldRequests, queues: QueueMetrics, fleet: Fleet, now: float
 ) -> Iterator[FamilyText]:
     """Yield the families."""
     line, rooms = flow.line, flow.rooms
@@ -81,3 +105,10 @@ def collect(
     reasons = Counter(filter(None, (unaccounted(pod, now) for pod in pods)))
     yield from expose(UNACCOUNTED, [((reason,), times) for reason, times in reasons.items()])
     yield from expose(SHARE, [((), rooms.share.value)])
+    yield from expose(SOURCES, [((source,), times) for source, times in held.sources.items()])
+    left = {name: headroom(flow, fleet, now, batch=batch) for name, batch in _CLASSES.items()}
+    yield from expose(HEADROOM, [((name,), each.requests) for name, each in left.items()])
+    yield from expose(HEADROOM_TOKENS, [((name,), each.tokens) for name, each in left.items()])
+    yield from queues.collect(line, flow.settings)
+    if flow.gate is not None:
+        yield from queues.saturation(flow.gate.measure(now), flow.gate.detected(now))

@@ -10,13 +10,15 @@ from functools import partial
 from typing import Final
 
 from epp.adapters.telemetry.histogram import Histogram
-from epp.errors import FAULTS, NoEndpoints
+from epp.errors import FAULTS, ShuttingDown
 from epp.model.decision import Decision
 from epp.model.events import Event
 from epp.model.listeners import OnFault
 from epp.model.request import InferenceRequest
 from epp.policy.flow.flow_control import FlowControl
-from epp.policy.flow.line import Held
+from epp.policy.flow.held import Held
+from epp.policy.flow.refusals import QueueOutcome
+from epp.policy.producers.identity import fairness_source
 from epp.protocol.extproc.director import PendingDecision
 
 _WAIT_BOUNDS: Final = (
@@ -58,6 +60,8 @@ class HeldRequests:
         """How long requests waited before they were sent, in seconds."""
         self.refused: Final[Counter[str]] = Counter()
         """Requests that waited and were refused, by the reason."""
+        self.sources: Final[Counter[str]] = Counter()
+        """Requests that waited, by the header that their flow came from."""
         self._pending: dict[Held, PendingDecision] = {}
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -71,6 +75,7 @@ class HeldRequests:
         if not self._pending:
             self._flow.watch(self._wake)
         self._pending[held] = pending
+        self.sources[fairness_source(held.request)] += 1
         pending.when_cancelled(partial(self._withdraw, held))
         self._set_timer()
         return pending
@@ -79,7 +84,14 @@ class HeldRequests:
         """Take out a request whose client is gone."""
         if self._pending.pop(held, None) is not None:
             self._flow.withdraw(held)
+            self._count_gone(held, QueueOutcome.EVICTED_CANCELLED)
             self._rest()
+
+    def _count_gone(self, held: Held, outcome: QueueOutcome) -> float:
+        """Count a request that is taken out; return for how many seconds it waited."""
+        waited = max(0.0, self._clock() - held.since)
+        self._flow.on_outcome(held.request, outcome, waited)
+        return waited
 
     def _rest(self) -> None:
         """Hear no more of the fleet, unless requests wait."""
@@ -128,10 +140,10 @@ class HeldRequests:
         """Refuse all that wait: the picker stops."""
         for held, pending in list(self._pending.items()):
             self._flow.withdraw(held)
-            self.refused["shutting-down"] += 1
-            pending.decided(
-                NoEndpoints("the picker is shutting down", reason="shutting-down", retry_after=1)
-            )
+            error = ShuttingDown("the picker is shutting down", retry_after=1)
+            error.waited = self._count_gone(held, QueueOutcome.EVICTED_OTHER)
+            self.refused[error.reason] += 1
+            pending.decided(error)
         self._pending.clear()
         self._rest()
         if self._soon is not None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import isinf
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -157,23 +157,36 @@ class MaxSaturationDetector(PluginParameters, frozen=True):
         """Return what asks the detectors."""
         found = {name: context.plugin(name, SaturationDetector) for name in self.detectors}
         return _MostSaturated(
-            tuple((found[name], tuple(self.stages.get(name, ()))) for name in self.detectors)
+            tuple((name, found[name], tuple(self.stages.get(name, ()))) for name in self.detectors)
         )
 
 
+@runtime_checkable
+class SeveralDetectors(Protocol):
+    """A detector that consists of others."""
+
+    def found(self, candidates: Sequence[Candidate]) -> Sequence[tuple[str, float]]:
+        """Return what each of them finds, by their names."""
+
+
 class _MostSaturated(msgspec.Struct, frozen=True):
-    children: tuple[tuple[SaturationDetector, tuple[Stage, ...]], ...]
+    children: tuple[tuple[str, SaturationDetector, tuple[Stage, ...]], ...]
 
     def saturation(self, candidates: Sequence[Candidate]) -> float:
         """Return the most that a detector finds, of all endpoints or those of its stages.
 
         A stage without endpoints counts as 0.
         """
-        found = [0.0]
-        for detector, stages in self.children:
+        return max([0.0, *(value for _, value in self.found(candidates))])
+
+    def found(self, candidates: Sequence[Candidate]) -> list[tuple[str, float]]:
+        """Return the most that each finds, if its stages have endpoints."""
+        found: list[tuple[str, float]] = []
+        for name, detector, stages in self.children:
             groups: list[Sequence[Candidate]] = [
                 [each for each in candidates if _STAGES[stage].wants(each.endpoint.labels)]
                 for stage in stages
             ] or [candidates]
-            found += [detector.saturation(group) for group in groups if group or not stages]
-        return max(found)
+            asked = [detector.saturation(group) for group in groups if group or not stages]
+            found += [(name, max(asked))] if asked else []
+        return found

@@ -1,72 +1,35 @@
-"""The line of requests that wait: by priority, then fair between flows, then the shortest first.
+"""The line of requests that wait: by priority, then fair between flows, then in a flow's order.
 
 Each request waits at the endpoint that was the best for it when it was last looked at, so that
 finding the next one for an endpoint that has room does not go through all that wait.
 
-Flows share a band by start-time fair queueing (Goyal, Vin and Cheng 1996) in seconds of work: the
-flow that has got the least goes next, and one that comes back has nothing saved up. Within a flow
-the request with the lowest `rank` goes next: seconds of prefill, and the time of arrival times the
-ageing, so that the order of two requests never changes.
+By default flows share a band by start-time fair queueing in seconds of work: the flow that has got
+the least goes next, and one that comes back has nothing saved up. Within a flow the request with
+the lowest `rank` goes next. A band may name other policies for both (`epp.policy.flow.fairness`,
+`.orders`).
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from heapq import heappop, heappush, heapreplace
 from itertools import count
+from math import inf
 from typing import Final
 
 from epp.model.endpoint import EndpointId
-from epp.model.quote import Quote
-from epp.model.request import InferenceRequest
+from epp.policy.flow.fairness import FairnessPolicy, ScoringFairnessPolicy
+from epp.policy.flow.held import Held, Rank
+from epp.policy.flow.orders import LeastPrefillOrder, OrderingPolicy
+from epp.policy.flow.settings import BandLimits
 
-_MOST_IDLE_FLOWS: Final = 1000
-"""Flows without a waiting request that are remembered, for each priority."""
+MOST_FLOWS: Final = 1000
+"""Flows of a band that have a share of their own, at most (llm-d-router's bound of labels)."""
+OTHER_FLOWS: Final = "other"
+"""The one flow of all further ones."""
 
-
-class Held:
-    """One request that waits; `request` has neither prompts nor a body any more.
-
-    It came at `since` and waits at `endpoint_id`, where its prefill would take `seconds` and the
-    whole of it `work` seconds of the engine. At `until` it is sent whether there is room or not; at
-    `deadline` it is refused. `ticket` says which of its entries in the line counts, 0 none.
-    """
-
-    __slots__ = (
-        "deadline",
-        "endpoint_id",
-        "quote",
-        "rank",
-        "request",
-        "seconds",
-        "since",
-        "ticket",
-        "tried_at",
-        "until",
-        "work",
-    )
-
-    def __init__(
-        self,
-        request: InferenceRequest,
-        quote: Quote,
-        since: float,
-        *,
-        until: float,
-        deadline: float,
-    ) -> None:
-        self.request: Final = request
-        self.quote: Final = quote
-        self.since: Final = since
-        self.until: Final = until
-        self.deadline = deadline
-        self.endpoint_id = EndpointId("")
-        self.seconds = self.work = self.rank = 0.0
-        self.tried_at = since
-        self.ticket = 0
-
-    @property
-    def waits(self) -> bool:
-        """Whether it is in the line."""
-        return self.ticket > 0
+_Entry = tuple[Rank, int, Held]
+"""The rank, the ticket and the request."""
+_Head = tuple[float, Rank, Held]
+"""Where a flow stands and its next request does; less is sooner."""
 
 
 class _Flow:
@@ -79,67 +42,92 @@ class _Flow:
         self.waiting = 0
 
 
-_Entry = tuple[float, int, Held]
-"""The rank, the ticket and the request."""
-
-
 class _Queue:
-    """The requests of one band that wait at one endpoint."""
+    """The requests of one band that wait at one endpoint.
 
-    __slots__ = ("_entries", "_flows", "_order")
+    Flows are compared by where they start, unless they are compared from outside: `scored`.
+    """
 
-    def __init__(self, flows: dict[str, _Flow]) -> None:
+    __slots__ = ("_entries", "_flows", "_order", "_scored")
+
+    def __init__(self, flows: dict[str, _Flow], *, scored: bool) -> None:
         self._flows: Final = flows
+        self._scored: Final = scored
         self._entries: dict[str, list[_Entry]] = {}
         self._order: list[tuple[float, str]] = []  # flows by a start that may have passed
 
     def __bool__(self) -> bool:
-        return bool(self._order)
+        return bool(self._entries)
+
+    def __iter__(self) -> Iterator[Held]:
+        for entries in self._entries.values():
+            for _, ticket, held in entries:
+                if held.ticket == ticket:
+                    yield held
 
     def add(self, held: Held) -> None:
-        name = held.request.fairness_id
+        name = held.flow
         entries = self._entries.get(name)
         if entries is None:
             entries = self._entries[name] = []
-            heappush(self._order, (self._flows[name].start, name))
+            if not self._scored:
+                heappush(self._order, (self._flows[name].start, name))
         heappush(entries, (held.rank, held.ticket, held))
 
-    def head(self) -> tuple[float, float, Held] | None:
+    def head(self) -> _Head | None:
         """Return the next request, with its flow's start and its rank."""
         order, flows = self._order, self._flows
         while order:
             start, name = order[0]
-            entries = self._entries[name]
-            while entries and entries[0][2].ticket != entries[0][1]:
-                heappop(entries)
-            if not entries:
+            if not (entries := self._waiting(name)):
                 heappop(order)
-                del self._entries[name]
             elif flows[name].start > start:
                 heapreplace(order, (flows[name].start, name))
             else:
                 return start, entries[0][0], entries[0][2]
         return None
 
+    def heads(self) -> list[Held]:
+        """Return the next request of each flow."""
+        return [entries[0][2] for name in list(self._entries) if (entries := self._waiting(name))]
+
+    def _waiting(self, name: str) -> list[_Entry]:
+        """Return the entries of a flow, whose first one waits; the flow is dropped without any."""
+        entries = self._entries[name]
+        while entries and entries[0][2].ticket != entries[0][1]:
+            heappop(entries)
+        if not entries:
+            del self._entries[name]
+        return entries
+
 
 class _Band:
     """The requests of one priority. `passed` is the virtual time: the start of the last one."""
 
-    __slots__ = ("bytes", "flows", "passed", "queues", "requests")
+    __slots__ = ("_scores", "bytes", "fairness", "flows", "order", "passed", "queues", "requests")
 
-    def __init__(self) -> None:
+    def __init__(self, fairness: FairnessPolicy, order: OrderingPolicy) -> None:
+        self.fairness: Final = fairness
+        self.order: Final = order
+        self._scores = fairness.scores if isinstance(fairness, ScoringFairnessPolicy) else None
         self.requests = 0
         self.bytes = 0
         self.passed = 0.0
         self.flows: dict[str, _Flow] = {}
         self.queues: dict[EndpointId, _Queue] = {}
 
-    def flow(self, name: str) -> _Flow:
+    def flow(self, held: Held) -> _Flow:
+        """Return the flow of a request, which is recorded in it."""
+        name = held.flow or self.fairness.flow_of(held)
         flow = self.flows.get(name)
+        if flow is None and len(self.flows) >= MOST_FLOWS:
+            self._forget_idle()
+            if len(self.flows) >= MOST_FLOWS:
+                name = OTHER_FLOWS
+                flow = self.flows.get(name)
         if flow is None:
-            if len(self.flows) > 2 * _MOST_IDLE_FLOWS + self.requests:
-                self._forget_idle()
             flow = self.flows[name] = _Flow(self.passed)
+        held.flow = name
         return flow
 
     def _forget_idle(self) -> None:
@@ -150,12 +138,46 @@ class _Band:
         ]:
             del self.flows[name]
 
+    def put(self, held: Held) -> None:
+        """Have a request wait at its endpoint."""
+        queue = self.queues.get(held.endpoint_id)
+        if queue is None:
+            queue = _Queue(self.flows, scored=self._scores is not None)
+            self.queues[held.endpoint_id] = queue
+        queue.add(held)
+
+    def heads(self, queues: Iterable[_Queue], now: float) -> list[_Head]:
+        """Return the requests that go next in some queues: one of each, or one of each flow."""
+        if self._scores is None:
+            return [head for queue in queues if (head := queue.head()) is not None]
+        found = [held for queue in queues for held in queue.heads()]
+        scores: Sequence[float] = self._scores(found, now) if found else ()
+        return [(-score, held.rank, held) for score, held in zip(scores, found, strict=True)]
+
+    def is_next(self, held: Held, queue: _Queue) -> bool:
+        """Return whether a request would go before those that wait in a queue."""
+        if self._scores is not None:
+            return not queue.heads()
+        head = queue.head()
+        start = max(self.flow(held).start, self.passed)
+        return head is None or (start, self.order.rank(held)) <= head[:2]
+
+    def waits_at(self, queue: _Queue) -> bool:
+        """Return whether any request waits in a queue."""
+        return bool(queue.heads()) if self._scores is not None else queue.head() is not None
+
 
 class Line:
-    """All requests that wait, and what each flow got while any did."""
+    """All requests that wait, and what each flow got while any did.
 
-    def __init__(self, ageing: float) -> None:
-        self._ageing: Final = ageing
+    `limits_of` returns the settings of a priority band.
+    """
+
+    def __init__(
+        self, ageing: float, limits_of: Callable[[int], BandLimits] = lambda _: BandLimits()
+    ) -> None:
+        self._order: Final = LeastPrefillOrder(ageing)
+        self._limits_of: Final = limits_of
         self._bands: dict[int, _Band] = {}
         self._tickets = count(1)
         self.requests = 0
@@ -165,6 +187,11 @@ class Line:
 
     def __len__(self) -> int:
         return self.requests
+
+    def __iter__(self) -> Iterator[Held]:
+        for band in self._bands.values():
+            for queue in band.queues.values():
+                yield from queue
 
     def bands(self) -> Iterator[tuple[int, int, int]]:
         """Yield each priority that had requests, the highest first, with requests and bytes."""
@@ -177,14 +204,23 @@ class Line:
         band = self._bands.get(priority)
         return (0, 0) if band is None else (band.requests, band.bytes)
 
-    def rank(self, held: Held) -> float:
-        """Return where a request stands in its flow; less is sooner."""
-        return held.seconds + self._ageing * held.since
+    def _band(self, priority: int) -> _Band:
+        band = self._bands.get(priority)
+        if band is None:
+            limits = self._limits_of(priority)
+            band = self._bands[priority] = _Band(limits.fairness, limits.order or self._order)
+        return band
+
+    def place(self, held: Held) -> None:
+        """Record in a request where it would stand if it waited."""
+        band = self._band(held.request.priority)
+        band.flow(held)
+        held.rank = band.order.rank(held)
 
     def add(self, held: Held) -> None:
         """Have a request wait at its `endpoint_id`."""
-        band = self._bands.setdefault(held.request.priority, _Band())
-        flow = band.flow(held.request.fairness_id)
+        band = self._band(held.request.priority)
+        flow = band.flow(held)
         if not flow.waiting:
             flow.start = max(flow.start, band.passed)
         flow.waiting += 1
@@ -203,11 +239,8 @@ class Line:
 
     def _put(self, band: _Band, held: Held) -> None:
         held.ticket = next(self._tickets)
-        held.rank = self.rank(held)
-        queue = band.queues.get(held.endpoint_id)
-        if queue is None:
-            queue = band.queues[held.endpoint_id] = _Queue(band.flows)
-        queue.add(held)
+        held.rank = band.order.rank(held)
+        band.put(held)
 
     def remove(self, held: Held) -> bool:
         """Take a request out; return whether it waited."""
@@ -215,7 +248,7 @@ class Line:
             return False
         held.ticket = 0
         band = self._bands[held.request.priority]
-        band.flows[held.request.fairness_id].waiting -= 1
+        band.flows[held.flow].waiting -= 1
         band.requests -= 1
         band.bytes -= held.request.size
         self.requests -= 1
@@ -224,51 +257,59 @@ class Line:
         return True
 
     def charge(self, held: Held) -> None:
-        """Count the work of a request that goes, waited or not, towards its flow's share."""
+        """Count a request that goes, waited or not, towards its flow's share."""
         band = self._bands.get(held.request.priority)
         if band is not None:
-            flow = band.flow(held.request.fairness_id)
+            flow = band.flow(held)
             band.passed = flow.start = max(flow.start, band.passed)
-            flow.start += held.work
+            flow.start += band.fairness.cost(held)
 
-    def next(self, endpoints: Collection[EndpointId]) -> Held | None:
-        """Return the request that goes next of those that wait at some endpoints."""
+    def waits(self, least: float, below: float) -> bool:
+        """Return whether any request waits whose priority is `least` or more, and below another."""
+        return any(
+            band.requests and least <= priority < below for priority, band in self._bands.items()
+        )
+
+    def next(
+        self,
+        endpoints: Collection[EndpointId],
+        now: float,
+        least: float = -inf,
+        below: float = inf,
+    ) -> Held | None:
+        """Return the request that goes next of those that wait at some endpoints.
+
+        Of priorities from `least` on, and below another.
+        """
         for priority in sorted(self._bands, reverse=True):
             band = self._bands[priority]
-            if not band.requests:
+            if not band.requests or not least <= priority < below:
                 continue
-            heads = [
-                head
-                for name in endpoints
-                if (queue := band.queues.get(name)) and (head := queue.head()) is not None
-            ]
+            queues = [queue for name in endpoints if (queue := band.queues.get(name))]
+            heads = band.heads(queues, now)
             if heads:
                 return min(heads, key=_order)[2]
         return None
 
-    def heads(self) -> list[Held]:
-        """Return the request that goes next of each priority and endpoint, in order."""
+    def heads(self, now: float, least: float = -inf, below: float = inf) -> list[Held]:
+        """Return the requests that go next of each such priority and endpoint, in order."""
         found: list[Held] = []
         for priority in sorted(self._bands, reverse=True):
-            queues = self._bands[priority].queues
-            heads = [head for each in queues.values() if (head := each.head()) is not None]
-            found += [head[2] for head in sorted(heads, key=_order)]
+            if least <= priority < below:
+                band = self._bands[priority]
+                heads = band.heads(band.queues.values(), now)
+                found += [head[2] for head in sorted(heads, key=_order)]
         return found
 
     def is_next(self, held: Held) -> bool:
         """Return whether a request would be next at its endpoint if it waited there."""
-        for priority in self._bands:
-            band = self._bands[priority]
+        for priority, band in self._bands.items():
             if priority < held.request.priority or not band.requests:
                 continue
             queue = band.queues.get(held.endpoint_id)
-            head = None if queue is None else queue.head()
-            if head is None:
+            if queue is None or not band.waits_at(queue):
                 continue
-            if priority > held.request.priority:
-                return False
-            flow = band.flow(held.request.fairness_id)
-            if (max(flow.start, band.passed), self.rank(held)) > head[:2]:
+            if priority > held.request.priority or not band.is_next(held, queue):
                 return False
         return True
 
@@ -276,10 +317,10 @@ class Line:
         """Have those that wait at an endpoint that is gone wait for any."""
         for band in self._bands.values():
             queue = band.queues.pop(endpoint_id, None)
-            while queue is not None and (head := queue.head()) is not None:
-                head[2].endpoint_id = EndpointId("")
-                self._put(band, head[2])
+            for held in () if queue is None else queue:
+                held.endpoint_id = EndpointId("")
+                self._put(band, held)
 
 
-def _order(head: tuple[float, float, Held]) -> tuple[float, float]:
+def _order(head: _Head) -> tuple[float, Rank]:
     return head[0], head[1]

@@ -14,7 +14,7 @@ for, requests go at once, as without flow control.
 
 from collections.abc import Mapping
 from enum import Enum
-from math import inf
+from math import ceil, inf
 from typing import Final
 
 from epp.model.endpoint import EndpointId
@@ -27,6 +27,10 @@ _MODELLED: Final = frozenset(("vllm", "sglang", "vllm-v0"))
 """Cache models that know how much of an engine's memory is in use."""
 _FULL: Final = 0.9
 """The share of a cache in use from which on requests wait for memory, not for a slot."""
+
+
+_LEAST_SECONDS: Final = 1e-3
+"""What the shortest prefill is taken for."""
 
 
 class Axis(Enum):
@@ -71,6 +75,23 @@ class Rooms:
         for sequence in scheduler.waiting:
             used += sequence.offsets.total
         return used
+
+    def free(self, pod: Pod) -> float:
+        """Return how many tokens more an endpoint may hold."""
+        return max(0.0, self.share.value * pod.scheduler.capacity - self.used(pod))
+
+    def fitting(self, pod: Pod, seconds: float, tokens: float, now: float) -> int:
+        """Return how many requests an endpoint has room for, one after the other.
+
+        The prefill of each takes `seconds`; each has `tokens` with its response. None if the room
+        is not known.
+        """
+        if unaccounted(pod, now) or self.full(pod, seconds, tokens, now) is not None:
+            return 0
+        owed = pod.ledger.queued_seconds(now) + pod.ledger.external_waiting * seconds
+        prefills = ceil((self._prefill_seconds - owed) / max(seconds, _LEAST_SECONDS))
+        slots = self._slots.get(pod.endpoint.id, inf) - pod.running
+        return max(1, int(min(prefills, self.free(pod) // max(1.0, tokens), slots)))
 
     def ratios(self, pod: Pod, now: float) -> Mapping[Axis, float]:
         """Return what is used of an endpoint's room on each axis that is known; 1 is full."""

@@ -4,9 +4,14 @@ from math import inf
 
 import msgspec
 
+from epp.policy.flow.fairness import FairnessPolicy, StartTimeFairness
+from epp.policy.flow.orders import OrderingPolicy
+from epp.policy.flow.usage_limits import StaticUsageLimitPolicy, UsageLimitPolicy
+from epp.policy.plugins import SaturationDetector
+
 
 class BandLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What may wait in one priority band."""
+    """What may wait in one priority band, and in which order it goes."""
 
     max_requests: float = 5000.0
     """Requests that wait, at most (llm-d-router's default)."""
@@ -14,19 +19,44 @@ class BandLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of their bodies, at most (llm-d-router's default)."""
     ttl: float = inf
     """Seconds after which a request that still waits is refused; infinite: it never is."""
+    fairness: FairnessPolicy = StartTimeFairness()
+    """Which of its flows goes next."""
+    order: OrderingPolicy | None = None
+    """Which request of a flow goes next; None: the shortest prefill, with ageing."""
+
+
+class GateSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """When the pool as a whole has room, by llm-d-router's plug-ins."""
+
+    detector: SaturationDetector
+    """Says how busy the pool is; 1: saturated."""
+    usage_limits: UsageLimitPolicy = StaticUsageLimitPolicy()
+    """Up to which saturation each band may send."""
+    name: str = "utilization-detector"
+    """The detector's name in the file."""
+    priorities: tuple[int, ...] = ()
+    """The priorities that have a band of their own."""
 
 
 class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
     """When a request waits, how long, and in which order those that wait go."""
 
     holds: bool = True
-    """Whether requests wait at all; if not, it is only counted what would have waited."""
+    """Whether requests wait for the room of an endpoint; if not, it is only counted what would have
+    waited."""
+    gate: GateSettings | None = None
+    """When requests wait for the pool; None: they never do."""
     prefill_seconds: float = 0.3
     """An endpoint that owes this much prefill has no room."""
     most_memory: float = 0.7
     """The share of an endpoint's cache that prompts and expected responses may take at rest."""
     least_memory: float = 0.5
     """The same while decoding is what saturates the fleet."""
+    batch_prefill_share: float = 0.1
+    """The share of `prefill_seconds` that an endpoint may owe before it gets a request of negative
+    priority."""
+    batch_memory_share: float = 0.5
+    """The share of the memory for others that it may be using then."""
     ageing: float = 0.05
     """How many seconds of prefill a second of waiting is worth, in the order of release."""
     most_seconds: float = 240.0
@@ -34,11 +64,14 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     Envoy ends a stream that is idle for 5 minutes (`stream_idle_timeout`)."""
     empty_seconds: float = 0.0
-    """How long a request waits for the first endpoint of a pool without any."""
+    """How long a request waits for the first endpoint of a pool without any; infinite: as long as
+    it would for room."""
     bands: dict[int, BandLimits] = {}
     """Limits of priorities of their own."""
     band: BandLimits = BandLimits()
     """Limits of every other priority."""
+    negative_band: BandLimits | None = None
+    """Limits of every other priority below 0; None: the same."""
     max_requests: float = inf
     """Requests that wait in all bands, at most."""
     max_bytes: float = inf
@@ -46,4 +79,7 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def limits_of(self, priority: int) -> BandLimits:
         """Return the limits of a priority band."""
-        return self.bands.get(priority, self.band)
+        rest = self.band
+        if priority < 0 and self.negative_band is not None:
+            rest = self.negative_band
+        return self.bands.get(priority, rest)

@@ -13,6 +13,19 @@ _LONGEST_ID = 256
 """Characters of an id that are kept; what follows makes no difference."""
 
 
+def fairness_source(request: InferenceRequest) -> str:
+    """Return the header that a request's fairness id is from: `default` if from none.
+
+    `other` if it is not one of those that are read without being configured.
+    """
+    if request.fairness_id == DEFAULT_FAIRNESS_ID:
+        return "default"
+    for name in (*_FAIRNESS_HEADERS, *_AGENT_HEADERS):
+        if request.headers.get(name, "")[:_LONGEST_ID] == request.fairness_id[:_LONGEST_ID]:
+            return name
+    return "other"
+
+
 class SessionIdProducer(PluginParameters, frozen=True):
     """Reads the session from one header, or from one cookie."""
 

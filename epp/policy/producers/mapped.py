@@ -86,7 +86,7 @@ class LatencyObservationScorer(PluginParameters, frozen=True):
 class SessionStateProducer(PluginParameters, frozen=True):
     """Counts the turns and tokens of each agent, for flow control."""
 
-    effect: ClassVar[Effect] = without_effect("requests are not held in the picker yet")
+    effect: ClassVar[Effect] = mapped_to("`program-aware-fairness`, which counts for itself")
     eviction_ttl_seconds: float = 3600.0
     eviction_sweep_seconds: float = 300.0
 

@@ -1,7 +1,8 @@
-"""Response headers for debugging: what was decided for a request, and who served it."""
+"""Response headers about a request: what was decided, who served it, and how long it waited."""
 
 import msgspec
 
+from epp.protocol.extproc.names import QUEUE_DURATION
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import Headers
 
@@ -45,3 +46,15 @@ def decision_header(record: RequestRecord) -> Headers:
 def served_header(record: RequestRecord) -> Headers:
     """Return which endpoint the gateway says has served the request."""
     return ((SERVED, record.served or _NOT_SERVED),)
+
+
+def queue_duration_header(record: RequestRecord) -> Headers:
+    """Return for how many milliseconds flow control held the request; 0: not at all."""
+    decision = record.decision
+    waited = 0.0 if decision is None else decision.waited or 0.0
+    return ((QUEUE_DURATION, milliseconds(waited)),)
+
+
+def milliseconds(seconds: float) -> str:
+    """Return whole milliseconds, as llm-d-router writes them into the header."""
+    return str(int(seconds * 1000))

@@ -3,7 +3,9 @@
 import msgspec
 
 from epp.errors import RequestError
+from epp.protocol.extproc.debug_headers import milliseconds
 from epp.protocol.extproc.messages import ImmediateReply
+from epp.protocol.extproc.names import QUEUE_DURATION
 
 
 class ProtocolError(Exception):
@@ -37,6 +39,8 @@ def error_reply(error: RequestError) -> ImmediateReply:
         headers.append(("x-llm-d-request-dropped-reason", error.dropped_reason))
     if error.retry_after is not None:
         headers.append(("retry-after", str(error.retry_after)))
+    if error.waited is not None:
+        headers.append((QUEUE_DURATION, milliseconds(error.waited)))
     return ImmediateReply(
         error.status, tuple(headers), msgspec.json.encode(body), f"warmpick_{error.reason}"
     )

@@ -137,6 +137,8 @@ class Exchange:
         self.pending = None
         if isinstance(outcome, RequestError):
             return self.fail(outcome, now)
+        if outcome.waited is not None:
+            self._response.show_wait()
         return self._resumed(self._answer(outcome, now), now)
 
     def proceed(self, now: float) -> Step:

@@ -15,6 +15,7 @@ OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 FAIRNESS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 RANK = "x-data-parallel-rank"
+QUEUE_DURATION = "x-llm-d-flow-queue-duration-ms"
 LATER_NAMES = {
     "x-prefiller-host-port": "x-llm-d-prefiller-host-port",
     "x-encoder-hosts-ports": "x-llm-d-encoder-hosts-ports",

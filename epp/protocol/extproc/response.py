@@ -14,6 +14,7 @@ from epp.protocol.bodies.model_rewrite import ModelRestorer, Restorer
 from epp.protocol.bodies.object_scanner import ObjectScanner
 from epp.protocol.bodies.usage import merge_usage
 from epp.protocol.bodies.usage_reader import UsageReader, usage_reader
+from epp.protocol.extproc.debug_headers import queue_duration_header
 from epp.protocol.extproc.messages import (
     CHUNK_BYTES,
     UNCHANGED,
@@ -97,6 +98,11 @@ class Response:
         self._usage: Usage | None = None
         self._restorer: Restorer | None = None
         self.done = False
+
+    def show_wait(self) -> None:
+        """Have the client told for how long the request waited."""
+        if queue_duration_header not in self._header_sources:
+            self._header_sources += (queue_duration_header,)
 
     def headers(self, message: ResponseHeaders, now: float) -> list[Reply]:
         """Handle the response's head. A compressed body (RFC 9110 §8.4) is passed on unread."""

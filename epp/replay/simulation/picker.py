@@ -8,7 +8,7 @@ from math import inf
 import msgspec
 from msgspec.structs import replace
 
-from epp.config.file import load
+from epp.config.file import Settings, load
 from epp.errors import RequestError
 from epp.model.candidate import Candidate
 from epp.model.decision import Decision
@@ -18,7 +18,7 @@ from epp.model.pods.outlier_settings import OutlierSettings
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import InferenceRequest, RequestId
 from epp.policy.flow.flow_control import FlowControl, Outcome
-from epp.policy.flow.line import Held
+from epp.policy.flow.held import Held
 from epp.policy.flow.settings import FlowSettings
 from epp.policy.plugins import Filter, Scorer
 from epp.policy.profile import Profile, Scheduling, WeightedScorer
@@ -27,7 +27,6 @@ from epp.replay.plan import Policy
 from epp.replay.simulation.clock import Clock
 
 _SECRET = b"replay"
-_AT_ONCE = FlowSettings(holds=False)
 
 
 class SimulatedPicker:
@@ -50,7 +49,8 @@ class SimulatedPicker:
         self._clock = clock
         self._others: Sequence[SimulatedPicker] = ()
         self._lag = 0.0
-        scheduling = load(policy.text, below=self.draw).scheduling
+        settings = load(policy.text, below=self.draw)
+        scheduling = settings.scheduling
         if policy.as_reported:
             scheduling = _changed(scheduling, _as_reported)
         if before:
@@ -59,7 +59,7 @@ class SimulatedPicker:
             )
         self._processors = scheduling.request_processors
         self._scheduler = Scheduler(self.fleet, scheduling, self.draw)
-        self._flow = FlowControl(self._scheduler, self.fleet, policy.flow or _AT_ONCE)
+        self._flow = FlowControl(self._scheduler, self.fleet, _flow(policy, settings))
         self.needs_end = self._flow.needs_end
         self._waiting: dict[Held, Callable[[Outcome], None]] = {}
         self._woken = inf
@@ -123,6 +123,14 @@ class SimulatedPicker:
     def _share(self, event: Event) -> None:
         for other in self._others:
             self._clock.at(self._clock.now + self._lag, partial(other.report, event))
+
+
+def _flow(policy: Policy, settings: Settings) -> FlowSettings:
+    """Return when requests wait: by the file if its gate is on, and for room if the policy says."""
+    holds = policy.flow is not None and policy.flow.holds
+    if policy.flow is None or settings.flow.gate is not None:
+        return replace(settings.flow, holds=holds)
+    return policy.flow
 
 
 class _AsReported(msgspec.Struct, frozen=True):

@@ -2,13 +2,14 @@
 
 from math import inf
 
+from msgspec.structs import replace
+
 from epp.config.file import POLICIES, load
 from epp.model.decision import Decision
 from epp.model.events import Aborted, Finished, FirstToken, Generated
 from epp.model.request import RequestId, Usage
 from epp.policy.flow.flow_control import FlowControl
-from epp.policy.flow.line import Held
-from epp.policy.flow.settings import FlowSettings
+from epp.policy.flow.held import Held
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
 from tests.strategies import request
@@ -23,10 +24,13 @@ class FlowRig(Rig):
     def __init__(self, pods=2, capacity=CAPACITY, policy="least-ttft", **settings):
         super().__init__(pods)
         self.capacity = capacity
+        self.outcomes: list[tuple[str, str, float]] = []
+        loaded = load(POLICIES.get(policy, policy))
         self.flow = FlowControl(
-            Scheduler(self.fleet, load(POLICIES.get(policy, policy)).scheduling, lambda _: 0),
+            Scheduler(self.fleet, loaded.scheduling, lambda _: 0),
             self.fleet,
-            FlowSettings(**settings),
+            replace(loaded.flow, **settings),
+            lambda asked, outcome, waited: self.outcomes.append((asked.id, outcome.value, waited)),
         )
         self.held = {}
         self.sent = {}

@@ -4,11 +4,14 @@ import json
 
 import pytest
 
+from epp.errors import WaitedTooLong
 from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint
 from epp.model.events import OrcaReported
 from epp.model.request import Api
-from epp.protocol.extproc.debug_headers import decision_header
+from epp.protocol.extproc.debug_headers import decision_header, queue_duration_header
+from epp.protocol.extproc.director import PendingDecision
+from epp.protocol.extproc.errors import error_reply
 from epp.protocol.extproc.messages import (
     BodyMode,
     BodyReply,
@@ -32,6 +35,37 @@ from tests.protocol.extproc.conversation import (
     play,
 )
 from tests.strategies import candidate
+
+QUEUED = "x-llm-d-flow-queue-duration-ms"
+
+
+class TestQueueDuration:
+    """The header that says for how long a request waited in the picker."""
+
+    def shown(self, waited, **settings):
+        stub = Stub(PendingDecision())
+        machine = exchange(stub, **settings)
+        play(machine, [headers(), body(chat_body())])
+        machine.resume(Decision(endpoints=(POD,), waited=waited), 5)
+        seen = outcome(play(machine, [ResponseHeaders(headers=OK)]))
+        return seen.response_headers.get(QUEUED)
+
+    @pytest.mark.parametrize(("waited", "said"), [(0.2519, "251"), (0.0, "0"), (None, None)])
+    def test_a_response_says_for_how_long_its_request_waited(self, waited, said):
+        assert self.shown(waited) == said
+
+    def test_it_is_there_once_where_every_response_has_it(self):
+        every = {"header_sources": (queue_duration_header,)}
+        assert self.shown(1.5, **every) == "1500"
+        assert self.shown(None, **every) == "0"
+
+    @pytest.mark.parametrize(("waited", "said"), [(61.0, "61000"), (0.0, "0"), (None, None)])
+    def test_a_refusal_says_it_too(self, waited, said):
+        error = WaitedTooLong("too long", retry_after=3)
+        error.waited = waited
+        found = dict(error_reply(error).headers)
+        assert found.get(QUEUED) == said
+        assert found["x-llm-d-request-dropped-reason"] == "rejected-ttl-expired"
 
 
 class TestHeaders:

@@ -1,0 +1,168 @@
+"""llm-d-router's metrics of flow control, under its names: outcomes, waits, queues and saturation.
+
+Models and fairness ids are clients' words, so that only so many sets of them have series of their
+own; all others are counted as `other`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from math import inf
+from typing import Final
+
+from epp.adapters.telemetry.cardinality import OTHER, Flow, label
+from epp.adapters.telemetry.histogram import Histogram
+from epp.adapters.telemetry.series import Family, FamilyText, Samples, expose
+from epp.model.request import InferenceRequest
+from epp.policy.flow.line import Line
+from epp.policy.flow.refusals import QueueOutcome
+from epp.policy.flow.settings import FlowSettings
+
+_BOUNDS: Final = (
+    *(0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
+    *(1.0, 2.0, 5.0, 10.0, 30.0, 60.0),
+)
+_MOST_FLOWS: Final = 100
+"""Models, targets, fairness ids and priorities with series of their own: about 1 MB of a page."""
+_REQUEST: Final = ("fairness_id", "priority", "inference_pool", "model_name", "target_model_name")
+_BAND: Final = ("priority", "inference_pool")
+_NAME: Final = "llm_d_epp_flow_control_"
+
+SECONDS: Final = Family(
+    name=f"{_NAME}request_queue_duration_seconds",
+    help="How long requests waited in flow control, by what became of them.",
+    kind="histogram",
+    labels=(*_REQUEST, "outcome"),
+)
+OUTCOMES: Final = Family(
+    name=f"{_NAME}requests_total",
+    help="Requests in flow control, by what became of them.",
+    kind="counter",
+    labels=("outcome", *_BAND),
+)
+SIZE: Final = Family(
+    name=f"{_NAME}queue_size",
+    help="Requests that wait in flow control.",
+    kind="gauge",
+    labels=_REQUEST,
+)
+BYTES: Final = Family(
+    name=f"{_NAME}queue_bytes",
+    help="Bytes of the bodies of requests that wait in flow control.",
+    kind="gauge",
+    labels=_REQUEST,
+)
+SATURATION: Final = Family(
+    name=f"{_NAME}pool_saturation",
+    help="How busy the pool is, by stage; from a band's ceiling on it sends nothing.",
+    kind="gauge",
+    labels=("inference_pool", "stage"),
+)
+DETECTED: Final = Family(
+    name=f"{_NAME}detector_saturation",
+    help="How busy the pool is by each detector and stage.",
+    kind="gauge",
+    labels=("detector", "stage"),
+)
+USED: Final = {
+    kind: Family(
+        name=f"{_NAME}capacity_utilization_{kind}",
+        help=f"Share of the {kind} that may wait in a priority band.",
+        kind="gauge",
+        labels=_BAND,
+    )
+    for kind in ("requests", "bytes")
+}
+USED_IN_ALL: Final = {
+    kind: Family(
+        name=f"{_NAME}global_capacity_utilization_{kind}",
+        help=f"Share of the {kind} that may wait in all bands, where that is limited.",
+        kind="gauge",
+        labels=("inference_pool",),
+    )
+    for kind in ("requests", "bytes")
+}
+
+
+class QueueMetrics:
+    """Counts what becomes of requests in the flow control of one pool."""
+
+    def __init__(self, pool: str) -> None:
+        self._pool: Final = pool
+        self._flows: set[Flow] = set()
+        self._seconds: dict[tuple[Flow, str], Histogram] = {}
+        self._outcomes: Counter[tuple[str, str]] = Counter()
+
+    def count(self, request: InferenceRequest, outcome: QueueOutcome, waited: float) -> None:
+        """Count what became of a request, and for how many seconds it waited."""
+        flow = self._flow(request)
+        seconds = self._seconds.get((flow, outcome.value))
+        if seconds is None:
+            seconds = self._seconds[flow, outcome.value] = Histogram(_BOUNDS)
+        seconds.observe(waited)
+        self._outcomes[outcome.value, flow[3]] += 1
+
+    def _flow(self, request: InferenceRequest) -> Flow:
+        model, priority = request.model, str(request.priority)
+        names = label(model), label(request.target_model or model), label(request.fairness_id)
+        flow = (*names, priority)
+        if flow not in self._flows:
+            if len(self._flows) >= _MOST_FLOWS:
+                return (OTHER, OTHER, OTHER, priority)
+            self._flows.add(flow)
+        return flow
+
+    def _labels(self, flow: Flow) -> tuple[str, ...]:
+        return (flow[2], flow[3], self._pool, flow[0], flow[1])
+
+    def collect(self, line: Line, settings: FlowSettings) -> Iterator[FamilyText]:
+        """Yield the families of what waits and waited; none before anything was in flow control."""
+        seconds = [
+            ((*self._labels(flow), outcome), value)
+            for (flow, outcome), value in self._seconds.items()
+        ]
+        yield from expose(SECONDS, seconds)
+        counted = [
+            ((outcome, priority, self._pool), times)
+            for (outcome, priority), times in self._outcomes.items()
+        ]
+        yield from expose(OUTCOMES, counted)
+        yield from self._queues(line)
+        yield from self._capacity(line, settings)
+
+    def _queues(self, line: Line) -> Iterator[FamilyText]:
+        requests: Counter[Flow] = Counter(dict.fromkeys(self._flows, 0))
+        size: Counter[Flow] = Counter(dict.fromkeys(self._flows, 0))
+        for held in line:
+            flow = self._flow(held.request)
+            requests[flow] += 1
+            size[flow] += held.request.size
+        yield from expose(SIZE, [(self._labels(flow), each) for flow, each in requests.items()])
+        yield from expose(BYTES, [(self._labels(flow), each) for flow, each in size.items()])
+
+    def _capacity(self, line: Line, settings: FlowSettings) -> Iterator[FamilyText]:
+        used: dict[str, list[tuple[tuple[str, ...], float]]] = {"requests": [], "bytes": []}
+        for priority, requests, size in line.bands():
+            limits, labels = settings.limits_of(priority), (str(priority), self._pool)
+            used["requests"].append((labels, _share(requests, limits.max_requests)))
+            used["bytes"].append((labels, _share(size, limits.max_bytes)))
+        for kind, samples in used.items():
+            yield from expose(USED[kind], samples)
+        for kind, waiting, limit in (
+            ("requests", line.requests, settings.max_requests),
+            ("bytes", line.bytes, settings.max_bytes),
+        ):
+            share: Samples = [((self._pool,), _share(waiting, limit))] if limit < inf else []
+            yield from expose(USED_IN_ALL[kind], share)
+
+    def saturation(
+        self, stages: Mapping[str, float], detected: Iterable[tuple[str, str, float]]
+    ) -> Iterator[FamilyText]:
+        """Yield how busy the pool is, by stage, and by detector and stage."""
+        yield from expose(
+            SATURATION, [((self._pool, stage), value) for stage, value in stages.items()]
+        )
+        yield from expose(DETECTED, [((name, stage), value) for name, stage, value in detected])
+
+
+def _share(waiting: float, limit: float) -> float:
+    return waiting / limit if limit else 1.0

@@ -1,0 +1,75 @@
+"""Fairness policies: which flow of a priority band goes next.
+
+A flow has a position in virtual time, which grows by what it is given; the flow that is farthest
+back goes next (start-time fair queueing: Goyal, Vin and Cheng 1996). Policies differ in what a
+request counts: its work, or 1 for turns. One that compares flows by what changes with time has
+`scores` instead.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from epp.policy.flow.held import Held
+from epp.policy.plugins import PluginParameters
+
+ONLY_FLOW = "all"
+"""The flow of every request where flows are not told apart."""
+_LONGEST_ID = 256
+"""Characters of a fairness id that are kept; what follows makes no difference."""
+
+
+@runtime_checkable
+class FairnessPolicy(Protocol):
+    """Shares a priority band between flows."""
+
+    def flow_of(self, held: Held) -> str:
+        """Return the flow that a request counts towards."""
+
+    def cost(self, held: Held) -> float:
+        """Return how far its flow moves back once a request is sent."""
+
+
+@runtime_checkable
+class ScoringFairnessPolicy(FairnessPolicy, Protocol):
+    """Shares a priority band by comparing the flows each time."""
+
+    def scores(self, heads: Sequence[Held], now: float) -> Sequence[float]:
+        """Return one number for the next request of each flow; the greatest goes next."""
+
+
+class StartTimeFairness(msgspec.Struct, frozen=True):
+    """Equal shares of the engines' time: used if a band names no policy."""
+
+    def flow_of(self, held: Held) -> str:
+        """Return the fairness id."""
+        return held.request.fairness_id[:_LONGEST_ID]
+
+    def cost(self, held: Held) -> float:
+        """Return the engine's seconds that the request takes."""
+        return held.work
+
+
+class RoundRobinFairnessPolicy(PluginParameters, frozen=True):
+    """One request of each flow in turn, by the flows' names."""
+
+    def flow_of(self, held: Held) -> str:
+        """Return the fairness id."""
+        return held.request.fairness_id[:_LONGEST_ID]
+
+    def cost(self, held: Held) -> float:
+        """Return one turn."""
+        return 1.0
+
+
+class GlobalStrictFairnessPolicy(PluginParameters, frozen=True):
+    """The order of the requests alone, whosesoever they are."""
+
+    def flow_of(self, held: Held) -> str:
+        """Return the one flow of all requests."""
+        return ONLY_FLOW
+
+    def cost(self, held: Held) -> float:
+        """Return nothing."""
+        return 0.0

@@ -1,0 +1,116 @@
+"""Whether what was decided has room, and what it costs there.
+
+Requests of negative priority, such as batches, have less: an endpoint that owes almost no prefill
+and whose memory is half used at most, so that those of other priorities find it much as it was.
+"""
+
+from typing import Final
+
+from epp.model.decision import Decision
+from epp.model.endpoint import Endpoint, EndpointId
+from epp.model.fleet import Fleet
+from epp.model.quote import Quote
+from epp.policy.flow.memory_share import MemoryShare
+from epp.policy.flow.rooms import Axis, Rooms
+from epp.policy.flow.settings import FlowSettings
+
+ANYWHERE: Final = EndpointId("")
+"""Where a request waits that no endpoint was found for."""
+
+
+class Fitting:
+    """The room of one fleet's endpoints for decisions."""
+
+    def __init__(self, fleet: Fleet, settings: FlowSettings) -> None:
+        self.share: Final = MemoryShare(settings.least_memory, settings.most_memory)
+        self.rooms: Final = Rooms(settings.prefill_seconds, self.share)
+        self._batch: Final = Rooms(
+            settings.prefill_seconds * settings.batch_prefill_share,
+            MemoryShare(0.0, settings.most_memory),
+        )
+        self._batch_memory_share: Final = settings.batch_memory_share
+        self._fleet: Final = fleet
+        self._holds: Final = settings.holds
+
+    def rooms_for(self, *, batch: bool) -> Rooms:
+        """Return the room for requests of negative priority (`batch`), or for all others."""
+        if not batch:
+            return self.rooms
+        self._batch.share.value = self.share.value * self._batch_memory_share
+        return self._batch
+
+    def reported(self, endpoint_id: EndpointId) -> None:
+        """Learn from an endpoint's report."""
+        pod = self._fleet.pods.get(endpoint_id)
+        if pod is not None:
+            self.rooms.reported(pod)
+            self._batch.reported(pod)
+
+    def adapt(self, waiting_seconds: float, now: float) -> None:
+        """Adapt the share of memory to the seconds of prefill that wait, and to steps' lengths."""
+        pods = self._fleet.pods.values()
+        steps = 0.0
+        if waiting_seconds > 0 and pods:
+            steps = sum([pod.steps_of_one for pod in pods]) / len(pods)
+        self.share.update(waiting_seconds / max(1, len(pods)), steps, now)
+
+    def forget(self, endpoint_id: EndpointId) -> None:
+        """Forget an endpoint that is gone."""
+        self.rooms.forget(endpoint_id)
+        self._batch.forget(endpoint_id)
+
+    def lacks(self, quote: Quote, decision: Decision, priority: int, now: float) -> Axis | None:
+        """Return what the endpoints of a decision lack; None if they have room."""
+        candidate, pods = decision.predicted_for, self._fleet.pods
+        rooms = self.rooms if priority >= 0 else self.rooms_for(batch=True)
+        pod = pods.get(decision.endpoint.id)
+        if pod is None or candidate is None:
+            return None
+        tokens = quote.tokens + self._response_tokens(quote)
+        seconds = candidate.prefill_seconds
+        if decision.prefill is not None:
+            first = pods.get(decision.prefill.id)
+            if first is not None:
+                axis = rooms.full(first, seconds, quote.tokens, now)
+                if axis is not None:
+                    return axis
+        return rooms.full(pod, seconds, tokens, now)
+
+    def _response_tokens(self, quote: Quote) -> float:
+        """Return how many tokens the responses to a request are expected to have."""
+        length = self._fleet.output_lengths.length(quote.response_kind, quote.output_limit)
+        return length * len(quote.chains)
+
+    def price(self, quote: Quote, decision: Decision) -> tuple[EndpointId, float, float]:
+        """Return where a request would go, and the seconds of its prefill and of all its work."""
+        pod, candidate = self._fleet.pods.get(decision.endpoint.id), decision.predicted_for
+        name = (decision.prefill or decision.endpoint).id
+        if pod is None or candidate is None:
+            return name, 0.0, 0.0
+        length = self._response_tokens(quote)
+        decode = length * pod.pace.decode_seconds(1.0, quote.tokens + length / 2)
+        return name, candidate.prefill_seconds, candidate.prefill_seconds + decode
+
+    def with_room(self, now: float, *, batch: bool) -> set[EndpointId]:
+        """Return the endpoints that have any room; all if no request waits for that."""
+        rooms, pods = self.rooms_for(batch=batch), self._fleet.pods.values()
+        found = {
+            pod.endpoint.id
+            for pod in pods
+            if not self._holds or rooms.full(pod, 0.0, 0.0, now) is None
+        }
+        if found:
+            found.add(ANYWHERE)
+        return found
+
+    def discard_full(
+        self, roomy: set[EndpointId], decision: Decision, now: float, *, batch: bool
+    ) -> None:
+        """Drop the endpoints that a decision has left without any room."""
+        chosen: tuple[Endpoint | None, ...] = (decision.endpoint, decision.prefill)
+        for endpoint in chosen if self._holds else ():
+            pod = None if endpoint is None else self._fleet.pods.get(endpoint.id)
+            if pod is not None and self.rooms_for(batch=batch).full(pod, 0.0, 0.0, now) is not None:
+                roomy.discard(pod.endpoint.id)
+        if len(roomy) == 1:  # none is left but that nowhere
+            roomy.discard(ANYWHERE)

@@ -1,0 +1,90 @@
+"""The gate of llm-d-router's flow control: a band sends while the pool is below the band's ceiling.
+
+How busy the pool is says a detector of saturation, of the endpoints that prefill and of those that
+decode apart: the busier of the two counts. The ceilings are a usage limit policy's. Bands are asked
+from the highest priority down, and the first one that is closed closes all below it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
+from typing import Final
+
+from epp.model.candidate import Candidate
+from epp.model.fleet import Fleet
+from epp.model.quote import Quote
+from epp.model.request import InferenceRequest, RequestId
+from epp.policy.filters.detectors import SeveralDetectors
+from epp.policy.filters.labels import DecodeFilter, PrefillFilter
+from epp.policy.flow.settings import GateSettings
+
+EFFECTIVE: Final = "effective"
+"""The name of the saturation that counts, beside those of the stages."""
+_STAGES: Final[Mapping[str, DecodeFilter]] = {"prefill": PrefillFilter(), "decode": DecodeFilter()}
+_DEFAULT_PRIORITY: Final = 0
+
+
+class SaturationGate:
+    """The gate before one fleet.
+
+    A priority that requests come with has a band from then on.
+    """
+
+    def __init__(self, fleet: Fleet, settings: GateSettings) -> None:
+        self.settings: Final = settings
+        self._fleet: Final = fleet
+        self._priorities = sorted({_DEFAULT_PRIORITY, *settings.priorities}, reverse=True)
+        self._quote: Quote | None = None
+
+    def measure(self, now: float) -> dict[str, float]:
+        """Return the saturation of each stage that has endpoints, and the one that counts."""
+        candidates, detect = self._candidates(now), self.settings.detector.saturation
+        found = {stage: detect(kept) for stage, kept in _by_stage(candidates).items()}
+        return {**found, EFFECTIVE: max(found.values()) if found else detect(candidates)}
+
+    def detected(self, now: float) -> list[tuple[str, str, float]]:
+        """Return the saturation that each detector finds in each stage, by both their names."""
+        detector = self.settings.detector
+        return [
+            (name, stage, value)
+            for stage, kept in _by_stage(self._candidates(now)).items()
+            for name, value in (
+                detector.found(kept)
+                if isinstance(detector, SeveralDetectors)
+                else ((self.settings.name, detector.saturation(kept)),)
+            )
+        ]
+
+    def _candidates(self, now: float) -> Sequence[Candidate]:
+        if self._quote is None:
+            self._quote = self._fleet.quote(InferenceRequest(id=RequestId("")), now)
+        return self._fleet.candidates(self._quote, now)
+
+    def least_open(self, now: float) -> float:
+        """Return the lowest priority that may send now; infinite if none may."""
+        saturation = self.measure(now)[EFFECTIVE]
+        priorities, least = self._priorities, inf
+        ceilings = self.settings.usage_limits.ceilings(saturation, priorities)
+        for priority, ceiling in zip(priorities, ceilings, strict=True):
+            if saturation >= ceiling:
+                break
+            least = priority
+        return least
+
+    def admits(self, priority: int, now: float) -> bool:
+        """Return whether a request of a priority may be sent now."""
+        self.know((priority,))
+        return priority >= self.least_open(now)
+
+    def know(self, priorities: Iterable[int]) -> None:
+        """Give priorities their bands."""
+        if not set(priorities).issubset(self._priorities):
+            self._priorities = sorted({*self._priorities, *priorities}, reverse=True)
+
+
+def _by_stage(candidates: Sequence[Candidate]) -> dict[str, list[Candidate]]:
+    """Return the endpoints of each stage that has any; some are in both."""
+    kept = {
+        stage: [each for each in candidates if role.wants(each.endpoint.labels)]
+        for stage, role in _STAGES.items()
+    }
+    return {stage: found for stage, found in kept.items() if found}

@@ -1,0 +1,70 @@
+"""Headroom: what could start now over all endpoints, for dispatchers outside the picker.
+
+It is counted in requests like those that are under way, of whose prompts nothing is cached. What
+endpoints say nothing of, and what waits for a pool that is saturated, has none.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from epp.model.fleet import Fleet
+from epp.model.pods.pod import Pod
+from epp.model.quote import Quote
+from epp.policy.flow.flow_control import FlowControl
+from epp.policy.flow.gate import EFFECTIVE
+from epp.policy.flow.rooms import Rooms
+
+_MOST_ASKED = 1000
+"""Requests under way that are looked at."""
+_USUAL_PROMPT = 1000
+"""Tokens of a prompt while none is under way."""
+
+
+class Headroom(NamedTuple):
+    """Requests that could start now, and the tokens that are free where they could."""
+
+    requests: int
+    tokens: float
+
+
+class _Usual(NamedTuple):
+    """The mean request: tokens of its prompt, and those with its response."""
+
+    prompt: int
+    tokens: float
+
+
+def headroom(flow: FlowControl, fleet: Fleet, now: float, *, batch: bool) -> Headroom:
+    """Return the headroom for requests of negative priority (`batch`), or for all others."""
+    if flow.gate is not None and flow.gate.measure(now)[EFFECTIVE] >= 1:
+        return Headroom(0, 0.0)
+    usual, rooms = _usual(fleet), flow.fitting.rooms_for(batch=batch)
+    found = [
+        (requests, rooms.free(pod))
+        for pod in fleet.pods.values()
+        if pod.may_be_picked and (requests := _requests(pod, rooms, usual, now))
+    ]
+    return Headroom(sum(each for each, _ in found), sum(free for _, free in found))
+
+
+def _requests(pod: Pod, rooms: Rooms, usual: _Usual, now: float) -> int:
+    seconds = pod.prefill.seconds(usual.prompt, 0) * pod.pace.prefill_slowness.value
+    return rooms.fitting(pod, seconds, usual.tokens, now)
+
+
+def _usual(fleet: Fleet) -> _Usual:
+    quotes = [quote for quote in _quotes(fleet) if quote.chains]
+    if not quotes:
+        return _Usual(_USUAL_PROMPT, _USUAL_PROMPT + fleet.output_lengths.length(("", True)))
+    prompt = sum(quote.tokens for quote in quotes) / len(quotes)
+    responses = [
+        fleet.output_lengths.length(quote.response_kind, quote.output_limit) * len(quote.chains)
+        for quote in quotes
+    ]
+    return _Usual(max(1, round(prompt)), prompt + sum(responses) / len(quotes))
+
+
+def _quotes(fleet: Fleet) -> Iterator[Quote]:
+    for each in islice(fleet.in_flight.values(), _MOST_ASKED):
+        yield each.quote

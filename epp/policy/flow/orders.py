@@ -1,0 +1,53 @@
+"""Ordering policies: which of a flow's waiting requests goes next.
+
+llm-d-router's three by their names, and `LeastPrefillOrder`, which is used if a band names none.
+"""
+
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from epp.policy.flow.held import Held, Rank
+from epp.policy.plugins import PluginParameters
+
+
+@runtime_checkable
+class OrderingPolicy(Protocol):
+    """Orders the requests of one flow. The order of two requests never changes by itself."""
+
+    def rank(self, held: Held) -> Rank:
+        """Return where a request stands; the least goes next."""
+
+
+class LeastPrefillOrder(msgspec.Struct, frozen=True):
+    """The shortest prefill first; a second of waiting is worth `ageing` seconds of prefill."""
+
+    ageing: float
+
+    def rank(self, held: Held) -> Rank:
+        """Return seconds of prefill, and the time of arrival times the ageing."""
+        return held.seconds + self.ageing * held.since, held.since
+
+
+class FcfsOrderingPolicy(PluginParameters, frozen=True):
+    """First come, first served."""
+
+    def rank(self, held: Held) -> Rank:
+        """Return the time of arrival."""
+        return held.since, 0.0
+
+
+class EdfOrderingPolicy(PluginParameters, frozen=True):
+    """First those whose time to live ends first; those without a limit last."""
+
+    def rank(self, held: Held) -> Rank:
+        """Return the end of the request's time, then the time of arrival."""
+        return held.deadline, held.since
+
+
+class SloDeadlineOrderingPolicy(PluginParameters, frozen=True):
+    """First those whose first token is due first; those that name no objective last."""
+
+    def rank(self, held: Held) -> Rank:
+        """Return when the first token is due, then the time of arrival."""
+        return held.ttft_by, held.since

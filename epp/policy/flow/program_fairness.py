@@ -1,0 +1,143 @@
+"""`program-aware-fairness`: shares a band between programs, such as agents, of many requests each.
+
+Strategy `las` prefers the program that got the least service so far, in tokens; what it got fades.
+Strategy `turn-priority` prefers the one that is farthest on, so that what was begun is finished.
+Both count how long a program's next request has waited.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from epp.model.decision import Decision
+from epp.model.events import Aborted, Event, Finished
+from epp.model.learning.bounded import make_room
+from epp.model.request import InferenceRequest, RequestId
+from epp.policy.client_keys import ClientKey, client_key
+from epp.policy.flow.fairness import StartTimeFairness
+from epp.policy.flow.held import Held
+from epp.policy.plugins import PluginContext, PluginParameters
+
+_OUTPUT_WEIGHT = 2
+"""How many tokens of a prompt a generated token counts for."""
+_MOST_PROGRAMS = 10_000
+_MIDDLE = 0.5
+"""What each of several equal values counts as, on a scale from 0 to 1."""
+
+
+class ProgramAwareFairness(PluginParameters, frozen=True):
+    """Shares a band between programs, by attained service (`las`) or by turns."""
+
+    strategy: Literal["las", "turn-priority"] = "las"
+    eviction_ttl_seconds: float = 3600.0
+    eviction_sweep_seconds: float = 300.0
+    las_weight_service: float = 0.8
+    las_weight_head_wait: float = 0.2
+    las_half_life_seconds: float = 60.0
+    time_weight: float = 1.0
+    inactivity_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.eviction_ttl_seconds <= 0 or self.eviction_sweep_seconds <= 0:
+            raise ValueError("`evictionTtlSeconds` and `evictionSweepSeconds` must be above 0")
+        if self.las_half_life_seconds < 0:
+            raise ValueError("`lasHalfLifeSeconds` must not be negative")
+
+    def start(self, context: PluginContext) -> "_Programs":
+        """Return what remembers the programs, and learns from the fleet's events."""
+        programs = _Programs(self)
+        context.subscribe((Finished, Aborted), programs.learn)
+        return programs
+
+
+class _Program:
+    __slots__ = ("service", "turns", "used_at")
+
+    def __init__(self, now: float) -> None:
+        self.service = 0.0  # tokens, as of `used_at`
+        self.turns = 0
+        self.used_at = now
+
+
+class _Programs:
+    """What each program got; a program is a fairness id."""
+
+    def __init__(self, parameters: ProgramAwareFairness) -> None:
+        self._parameters = parameters
+        self._programs: dict[ClientKey, _Program] = {}
+        self._sent: dict[RequestId, tuple[ClientKey, int]] = {}
+        self._swept_at = 0.0
+        self.flow_of = StartTimeFairness().flow_of
+
+    def cost(self, _held: Held) -> float:
+        """Return nothing: programs are compared by their scores."""
+        return 0.0
+
+    def scores(self, heads: Sequence[Held], now: float) -> Sequence[float]:
+        """Return one number for the next request of each program; the greatest goes next."""
+        waits = [now - each.since for each in heads]
+        found = [self._programs.get(client_key(each.request.fairness_id)) for each in heads]
+        if self._parameters.strategy == "turn-priority":
+            turns = [0 if each is None else self._turns(each, now) for each in found]
+            weight = self._parameters.time_weight
+            return [turn + 1 + weight * wait for turn, wait in zip(turns, waits, strict=True)]
+        services = [0.0 if each is None else self._service(each, now) for each in found]
+        return [
+            self._parameters.las_weight_service * (1 - service)
+            + self._parameters.las_weight_head_wait * wait
+            for service, wait in zip(_scaled(services), _scaled(waits), strict=True)
+        ]
+
+    def _turns(self, program: _Program, now: float) -> int:
+        idle = now - program.used_at
+        return 0 if idle > self._parameters.inactivity_seconds else program.turns
+
+    def _service(self, program: _Program, now: float) -> float:
+        half_life = self._parameters.las_half_life_seconds
+        if not half_life:
+            return program.service
+        faded: float = 0.5 ** (max(0.0, now - program.used_at) / half_life)
+        return program.service * faded
+
+    def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
+        """Count a turn of the request's program."""
+        self._sweep(now)
+        key = client_key(request.fairness_id)
+        program = self._use(key, now)
+        program.turns += 1
+        self._sent[request.id] = key, decision.prompt_tokens
+
+    def _use(self, key: ClientKey, now: float) -> _Program:
+        program = self._programs.get(key)
+        if program is None:
+            make_room(self._programs, _MOST_PROGRAMS)
+            program = self._programs[key] = _Program(now)
+        program.turns = self._turns(program, now)
+        program.service = self._service(program, now)
+        program.used_at = max(now, program.used_at)
+        return program
+
+    def learn(self, event: Event, now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        """Count what a program got once a request of it is over."""
+        if isinstance(event, Finished | Aborted):
+            key, prompt = self._sent.pop(event.request_id, (None, 0))
+            if key is not None:
+                generated = event.generated
+                if isinstance(event, Finished) and event.usage is not None:
+                    prompt, generated = event.usage.prompt_tokens, event.usage.completion_tokens
+                self._use(key, now).service += prompt + _OUTPUT_WEIGHT * generated
+
+    def _sweep(self, now: float) -> None:
+        """Forget programs that were idle for long."""
+        if now - self._swept_at >= self._parameters.eviction_sweep_seconds:
+            self._swept_at = now
+            oldest = now - self._parameters.eviction_ttl_seconds
+            for key in [key for key, each in self._programs.items() if each.used_at < oldest]:
+                del self._programs[key]
+
+
+def _scaled(values: Sequence[float]) -> list[float]:
+    """Return values on a scale from the least, 0, to the greatest, 1."""
+    low, high = min(values), max(values)
+    if high <= low:
+        return [_MIDDLE] * len(values)
+    return [(each - low) / (high - low) for each in values]

@@ -1,0 +1,137 @@
+"""Which requests are refused rather than kept waiting, and when their clients are to come again.
+
+Refused are those for which the line has no place, those whose time to live is over, and those that
+name an objective for their TTFT and will not meet it: at once if that is foreseen, and at the
+moment at which it comes true at the latest. Nothing is refused on the word of a rate that is not
+known.
+"""
+
+from enum import Enum
+from math import ceil, inf
+from typing import Final
+
+from epp.errors import NoEndpoints, Overloaded, RequestError, WaitedTooLong
+from epp.model.fleet import Fleet
+from epp.model.request import InferenceRequest
+from epp.policy.flow.expected_wait import ExpectedWait
+from epp.policy.flow.held import Held
+from epp.policy.flow.line import Line
+from epp.policy.flow.settings import FlowSettings
+from epp.policy.producers.predicted_latency import TTFT_HEADERS, slo
+
+_SURE: Final = 1.5
+"""How many times the time that is left a wait has to be expected to last for a refusal at once."""
+_LONGEST_RETRY: Final = 300
+"""Seconds after which a client may come again, at most."""
+_UNKNOWN_RETRY: Final = 1
+
+
+class QueueOutcome(Enum):
+    """What became of a request in flow control; the values are a label of llm-d-router's."""
+
+    DISPATCHED = "Dispatched"
+    REJECTED_CAPACITY = "RejectedCapacity"
+    REJECTED_NO_ENDPOINTS = "RejectedNoEndpoints"
+    EVICTED_TTL = "EvictedTTL"
+    EVICTED_NO_ENDPOINTS = "EvictedNoEndpoints"
+    EVICTED_CANCELLED = "EvictedContextCancelled"
+    EVICTED_OTHER = "EvictedOther"
+
+
+def ttft_due(request: InferenceRequest) -> float:
+    """Return within how many seconds a client wants the first token; 0 if it does not say."""
+    return slo(request, TTFT_HEADERS) / 1000
+
+
+class Refusals:
+    """Refuses requests of one line."""
+
+    def __init__(self, settings: FlowSettings, line: Line, fleet: Fleet) -> None:
+        self.wait: Final = ExpectedWait(line)
+        self._settings: Final = settings
+        self._line: Final = line
+        self._fleet: Final = fleet
+
+    def check(self, held: Held, now: float) -> None:
+        """Raise `RequestError` if a request may not begin to wait."""
+        request = held.request
+        self._line.place(held)
+        if not self._fits(request):
+            requests, _ = self._line.waiting(request.priority)
+            said = f"{requests} requests of priority {request.priority} wait, and no more may"
+            if not self._fleet.endpoints:
+                raise _waited(NoEndpoints(f"no endpoint is ready; {said}", retry_after=1), 0.0)
+            raise _waited(
+                Overloaded(said, reason="line-full", retry_after=self._retry_after(held, now)), 0.0
+            )
+        if held.latest < now or self._hopeless(held, now):
+            raise self.unmet(held, now)
+
+    def _fits(self, request: InferenceRequest) -> bool:
+        settings, line = self._settings, self._line
+        limits = settings.limits_of(request.priority)
+        requests, size = line.waiting(request.priority)
+        return (
+            requests + 1 <= limits.max_requests
+            and size + request.size <= limits.max_bytes
+            and line.requests + 1 <= settings.max_requests
+            and line.bytes + request.size <= settings.max_bytes
+        )
+
+    def _hopeless(self, held: Held, now: float) -> bool:
+        left = held.latest - now
+        return left < inf and self.wait.seconds(held, now) > _SURE * left
+
+    def unmet(self, held: Held, now: float) -> RequestError:
+        """Return the refusal of a request whose first token will not be in time."""
+        wait, wanted = self.wait.seconds(held, now), held.ttft_by - held.since
+        retry_after = _whole(wait - (held.latest - now))
+        return _waited(
+            Overloaded(
+                f"its first token would come later than the {wanted * 1000:.0f} ms that the"
+                " request wants",
+                reason="ttft-unmet",
+                retry_after=retry_after,
+            ),
+            now - held.since,
+        )
+
+    def too_late(self, held: Held, now: float) -> RequestError:
+        """Return the refusal of a request that may wait no longer."""
+        waited = now - held.since
+        if not self._fleet.endpoints:
+            error: RequestError = NoEndpoints(
+                f"no endpoint came up within {waited:.0f} s", retry_after=_UNKNOWN_RETRY
+            )
+        elif held.latest <= now < held.deadline:
+            return self.unmet(held, now)
+        else:
+            retry_after = self._retry_after(held, now)
+            error = WaitedTooLong(
+                f"no endpoint had room within {waited:.0f} s", retry_after=retry_after
+            )
+        return _waited(error, waited)
+
+    def _retry_after(self, held: Held, now: float) -> int:
+        return _whole(self.wait.seconds(held, now))
+
+
+def _whole(seconds: float) -> int:
+    """Return seconds for `retry-after`: whole ones (RFC 9110 §10.2.3), within bounds."""
+    return ceil(min(max(seconds, _UNKNOWN_RETRY), _LONGEST_RETRY))
+
+
+def _waited(error: RequestError, seconds: float) -> RequestError:
+    error.waited = max(0.0, seconds)
+    return error
+
+
+def outcome_of(error: RequestError, *, waited: bool) -> QueueOutcome:
+    """Return what a refusal is called, of a request that waited or was not let in."""
+    if isinstance(error, NoEndpoints) and not isinstance(error, Overloaded):
+        no_endpoints = QueueOutcome.EVICTED_NO_ENDPOINTS, QueueOutcome.REJECTED_NO_ENDPOINTS
+        return no_endpoints[not waited]
+    if not waited:
+        return QueueOutcome.REJECTED_CAPACITY
+    late = isinstance(error, WaitedTooLong) or error.reason == "ttft-unmet"
+    return QueueOutcome.EVICTED_TTL if late else QueueOutcome.EVICTED_OTHER

@@ -1,0 +1,185 @@
+"""What operators see of flow control: llm-d-router's series, and the headroom."""
+
+import pytest
+
+from epp.adapters.telemetry.queue_metrics import QueueMetrics
+from epp.app.flow import flow_metrics
+from epp.app.flow.held_requests import HeldRequests
+from epp.model.listeners import reraise
+from epp.policy.flow.headroom import headroom
+from epp.policy.flow.refusals import QueueOutcome
+from epp.policy.producers.identity import AgentIdentity, fairness_source
+from tests.policy.flow.flow_rig import CAPACITY, FlowRig
+from tests.policy.flow.test_gate import BY_REPORTS, TWO_AT_ONCE
+from tests.strategies import request
+
+PREFIX = "llm_d_epp_flow_control_"
+
+
+def page(rig, queues=None):
+    """The samples of a page, by series."""
+    held = HeldRequests(rig.flow, lambda: rig.now, lambda *_: None, reraise)
+    blocks = flow_metrics.collect(rig.flow, held, queues or told(rig), rig.fleet, rig.now)
+    lines = [line for block in blocks for line in block.lines.splitlines()]
+    return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def told(rig):
+    """The metrics of all that a rig's requests came to."""
+    queues = QueueMetrics("pool")
+    for name, outcome, waited in rig.outcomes:
+        queues.count(request(name, model="m"), QueueOutcome(outcome), waited)
+    return queues
+
+
+def labels(**more):
+    named = {"fairness_id": "default-flow", "priority": "0", "inference_pool": "pool"}
+    named |= {"model_name": "m", "target_model_name": "m", **more}
+    return "{" + ",".join(f'{name}="{value}"' for name, value in named.items()) + "}"
+
+
+def test_nothing_of_llm_d_routers_is_there_before_anything_waited():
+    rig = FlowRig(pods=1)
+    rig.come("a", 10)
+    assert not [name for name in page(rig) if name.startswith(PREFIX)]
+
+
+def test_outcomes_waits_and_queues():
+    rig = FlowRig(pods=1, policy=f"{TWO_AT_ONCE}  maxRequests: 4\n", holds=False)
+    for number in range(4):
+        rig.come(str(number), 10, model="m", size=50)
+    rig.wait(2)
+    rig.end("0")
+    rig.release()
+    found = page(rig)
+    band = 'priority="0",inference_pool="pool"'
+    assert found[f'{PREFIX}requests_total{{outcome="Dispatched",{band}}}'] == 3
+    seconds = labels(outcome="Dispatched")
+    assert found[f"{PREFIX}request_queue_duration_seconds_sum{seconds}"] == 2.0
+    assert found[f"{PREFIX}request_queue_duration_seconds_count{seconds}"] == 3
+    assert found[f"{PREFIX}queue_size{labels()}"] == 1
+    assert found[f"{PREFIX}queue_bytes{labels()}"] == 50
+    assert found[f"{PREFIX}capacity_utilization_requests{{{band}}}"] == 1 / 5000
+    assert found[f"{PREFIX}capacity_utilization_bytes{{{band}}}"] == 50 / 1e9
+    assert found[f'{PREFIX}global_capacity_utilization_requests{{inference_pool="pool"}}'] == 0.25
+    assert f'{PREFIX}global_capacity_utilization_bytes{{inference_pool="pool"}}' not in found
+    assert found[f'{PREFIX}pool_saturation{{inference_pool="pool",stage="effective"}}'] == 1.0
+    detector = 'detector="concurrency-detector",stage="decode"'
+    assert found[f"{PREFIX}detector_saturation{{{detector}}}"] == 1.0
+
+
+def test_a_queue_that_is_empty_again_says_0():
+    rig = FlowRig(pods=1, policy=TWO_AT_ONCE, holds=False)
+    rig.come("a", 10)
+    assert page(rig)[f"{PREFIX}queue_size{labels()}"] == 0
+
+
+SEVERAL = """
+featureGates: [flowControl]
+plugins:
+- {type: least-ttft-picker}
+- {type: utilization-detector, name: kv, parameters: {kvCacheUtilThreshold: 0.5}}
+- {type: concurrency-detector, name: sent, parameters: {maxConcurrency: 4}}
+- {type: max-saturation-detector, parameters: {detectors: [kv, sent], stages: {kv: [prefill]}}}
+schedulingProfiles: [{name: default, plugins: [{pluginRef: least-ttft-picker}]}]
+flowControl: {saturationDetector: {pluginRef: max-saturation-detector}}
+"""
+
+
+def test_each_of_several_detectors_is_shown():
+    rig = FlowRig(pods=0, policy=SEVERAL)
+    rig.add("p", "10.0.0.1", labels={"llm-d.ai/role": "prefill-decode"})
+    rig.say("p", kv_usage=0.25)
+    rig.come("a", 10)
+    gate = rig.flow.gate
+    assert gate is not None
+    assert sorted(gate.detected(rig.now)) == [
+        ("kv", "decode", pytest.approx(0.5, abs=0.01)),
+        ("kv", "prefill", pytest.approx(0.5, abs=0.01)),
+        ("sent", "decode", 0.25),
+        ("sent", "prefill", 0.25),
+    ]
+
+
+def test_names_without_end_share_their_series():
+    queues, rig = QueueMetrics("pool"), FlowRig(pods=1)
+    for number in range(500):
+        asked = request(str(number), fairness_id=f"f{number}", model=f"m{number}" * 99)
+        queues.count(asked, QueueOutcome.EVICTED_TTL, 1.0)
+    found = page(rig, queues)
+    sizes = [name for name in found if name.startswith(f"{PREFIX}queue_size")]
+    assert len(sizes) == 100
+    rest = labels(fairness_id="other", model_name="other", target_model_name="other")
+    counted = f"{PREFIX}request_queue_duration_seconds_count"
+    assert found[counted + rest.replace("}", ',outcome="EvictedTTL"}')] == 400
+
+
+class TestHeadroom:
+    def test_an_idle_pool_takes_what_its_prefill_and_memory_allow(self):
+        rig = FlowRig(pods=2)
+        left = headroom(rig.flow, rig.fleet, rig.now, batch=False)
+        assert left.tokens == pytest.approx(2 * 0.7 * CAPACITY, rel=0.01)
+        assert 2 < left.requests < 2 * 0.7 * CAPACITY / 1256
+        batch = headroom(rig.flow, rig.fleet, rig.now, batch=True)
+        assert 0 < batch.requests < left.requests
+        assert batch.tokens == pytest.approx(left.tokens / 2, rel=0.01)
+
+    def test_it_shrinks_with_what_runs_and_ends_when_there_is_no_room(self):
+        rig = FlowRig(pods=1)
+        before = headroom(rig.flow, rig.fleet, rig.now, batch=False)
+        rig.come("a", 3000)
+        rig.begin("a")
+        after = headroom(rig.flow, rig.fleet, rig.now, batch=False)
+        assert after.requests < before.requests
+        assert after.tokens == pytest.approx(before.tokens - 3000 - 256, abs=20)
+        rig.come("b", 20_000)
+        assert headroom(rig.flow, rig.fleet, rig.now, batch=False) == (0, 0.0)
+
+    def test_what_it_says_can_be_sent(self):
+        rig = FlowRig(pods=1)
+        rig.come("as usual", 1000)
+        rig.begin("as usual")
+        left = headroom(rig.flow, rig.fleet, rig.now, batch=False).requests
+        went = [rig.come(str(number), 1000) for number in range(left + 1)]
+        assert went == ["pod-0"] * left + [None]
+
+    def test_what_is_not_known_or_saturated_has_none(self):
+        rig = FlowRig(pods=1)
+        rig.say("pod-0", num_blocks=None)
+        assert headroom(rig.flow, rig.fleet, rig.now, batch=False) == (0, 0.0)
+        gated = FlowRig(pods=1, policy=BY_REPORTS)
+        gated.say("pod-0", running=1.0, kv_usage=0.2)
+        assert headroom(gated.flow, gated.fleet, gated.now, batch=True).requests > 0
+        gated.say("pod-0", running=1.0, kv_usage=0.9)
+        assert headroom(gated.flow, gated.fleet, gated.now, batch=True) == (0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("headers", "source"),
+    [
+        ({}, "default"),
+        ({"x-llm-d-inference-fairness-id": "a"}, "x-llm-d-inference-fairness-id"),
+        ({"x-gateway-inference-fairness-id": "a"}, "x-gateway-inference-fairness-id"),
+        ({"session_id": "a", "x-user": "a"}, "session_id"),
+        ({"x-mine": "a"}, "other"),
+    ],
+)
+def test_where_a_flow_came_from(headers, source):
+    named = headers.get("x-llm-d-inference-fairness-id") or headers.get(
+        "x-gateway-inference-fairness-id"
+    )
+    asked = request("r", headers=headers, **({"fairness_id": named} if named else {}))
+    agent = AgentIdentity(additional_session_headers=["x-mine"])
+    assert fairness_source(agent.process_request(asked)) == source
+
+
+async def test_requests_that_wait_are_counted_by_where_their_flow_came_from():
+    rig = FlowRig(pods=1)
+    rig.come("first", 20_000)
+    held = HeldRequests(rig.flow, lambda: rig.now, lambda *_: None, reraise)
+    rig.come("next", 10)
+    held.hold(rig.held["next"])
+    blocks = flow_metrics.collect(rig.flow, held, told(rig), rig.fleet, rig.now)
+    text = "".join(block.lines for block in blocks)
+    assert 'warmpick_flow_waited_total{fairness_source="default"} 1.0' in text
+    held.stop()

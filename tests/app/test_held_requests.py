@@ -1,0 +1,79 @@
+"""Requests that wait on the event loop: decided when there is room, and none is left undecided."""
+
+import asyncio
+
+import pytest
+
+from epp.app.flow.held_requests import HeldRequests
+from epp.errors import ShuttingDown
+from epp.model.decision import Decision
+from epp.model.events import FirstToken
+from epp.model.listeners import reraise
+from epp.model.request import RequestId
+from epp.policy.flow.held import Held
+from tests.policy.flow.flow_rig import FlowRig
+from tests.strategies import request
+
+
+class Waiting:
+    """A pod that is busy, and the pending decisions of requests that wait for it."""
+
+    def __init__(self):
+        self.rig = FlowRig(pods=1)
+        self.rig.come("first", 20_000)
+        self.gone: list[str] = []
+        self.held = HeldRequests(
+            self.rig.flow,
+            lambda: self.rig.now,
+            lambda asked, *_: self.gone.append(asked.id),
+            reraise,
+        )
+        self.decided: dict[str, object] = {}
+
+    def come(self, identity):
+        found = self.rig.flow.route(request(identity, self.rig.words(100)), self.rig.now)
+        assert isinstance(found, Held)
+        pending = self.held.hold(found)
+        pending.when_decided(lambda outcome: self.decided.update({identity: outcome}))
+        return pending
+
+
+@pytest.fixture
+async def waiting():
+    return Waiting()
+
+
+async def test_an_event_that_makes_room_decides(waiting):
+    waiting.come("a")
+    waiting.rig.wait(0.03)
+    waiting.rig.apply(FirstToken(RequestId("first")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    decision = waiting.decided["a"]
+    assert isinstance(decision, Decision)
+    assert decision.waited == pytest.approx(0.03)
+    assert (waiting.gone, len(waiting.held)) == (["a"], 0)
+    assert sum(waiting.held.waits.counts) == 1
+
+
+async def test_a_client_that_leaves_is_counted_and_no_longer_waits(waiting):
+    pending = waiting.come("a")
+    waiting.rig.wait(0.5)
+    pending.cancel()
+    assert len(waiting.held) == len(waiting.rig.flow.line) == 0
+    assert waiting.rig.outcomes == [("a", "EvictedContextCancelled", 0.5)]
+    assert waiting.decided == {}
+
+
+async def test_a_stop_refuses_all_that_wait(waiting):
+    waiting.come("a")
+    waiting.come("b")
+    waiting.rig.wait(1.5)
+    waiting.held.stop()
+    for error in waiting.decided.values():
+        assert isinstance(error, ShuttingDown)
+        assert (error.status, error.dropped_reason) == (503, "rejected-shutting-down")
+        assert error.waited == 1.5
+    assert len(waiting.decided) == 2
+    assert waiting.held.refused == {"shutting-down": 2}
+    assert [outcome for _, outcome, _ in waiting.rig.outcomes] == ["EvictedOther"] * 2

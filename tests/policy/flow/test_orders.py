@@ -1,0 +1,185 @@
+"""Ordering and fairness policies, by the order in which requests go."""
+
+import pytest
+
+from epp.config.plugins import Plugins
+from epp.config.schema import PluginSpec
+from epp.model.decision import Decision
+from epp.policy.flow.line import MOST_FLOWS, OTHER_FLOWS, Line
+from tests.policy.flow.flow_rig import FlowRig
+from tests.strategies import request
+
+ONE_AT_ONCE = """
+featureGates: [flowControl]
+plugins:
+- {{type: least-ttft-picker}}
+- {{type: concurrency-detector, parameters: {{maxConcurrency: 1}}}}
+- {{type: program-aware-fairness, name: turns, parameters: {{strategy: turn-priority}}}}
+schedulingProfiles: [{{name: default, plugins: [{{pluginRef: least-ttft-picker}}]}}]
+flowControl:
+  saturationDetector: {{pluginRef: concurrency-detector}}
+  defaultPriorityBand: {{{band}}}
+"""
+
+
+def queued(band, *requests):
+    """A rig in which one request runs, and others wait: `(name, seconds after, more)`."""
+    rig = FlowRig(pods=1, policy=ONE_AT_ONCE.format(band=band), holds=False)
+    rig.come("first", 10)
+    for name, after, more in requests:
+        rig.wait(after)
+        rig.come(name, **{"tokens": 10, **more})
+    return rig
+
+
+def order(rig):
+    """The names of those that wait as they go, one after the other."""
+    running, went = "first", []
+    while rig.held:
+        rig.end(running)
+        (running,) = rig.release()
+        went.append(running)
+    return went
+
+
+def due(milliseconds):
+    return {"headers": {"x-llm-d-slo-ttft-ms": str(milliseconds)}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "went"),
+    [
+        ("", ["c", "b", "a"]),
+        ("orderingPolicyRef: fcfs-ordering-policy", ["a", "b", "c"]),
+        ("orderingPolicyRef: edf-ordering-policy", ["a", "b", "c"]),
+        ("orderingPolicyRef: slo-deadline-ordering-policy", ["c", "b", "a"]),
+    ],
+)
+def test_orders(policy, went):
+    rig = queued(
+        policy,
+        ("a", 0, {"tokens": 9000}),
+        ("b", 0.1, {"tokens": 5000, **due(60_000)}),
+        ("c", 0.1, {"tokens": 100, **due(30_000)}),
+    )
+    assert order(rig) == went
+
+
+def test_those_without_an_objective_go_last_and_in_the_order_of_arrival():
+    rig = queued(
+        "orderingPolicyRef: slo-deadline-ordering-policy",
+        ("a", 0, due("soon")),
+        ("b", 0.1, due(-1)),
+        ("c", 0.1, due(50_000)),
+    )
+    assert order(rig) == ["c", "a", "b"]
+
+
+FLOOD = [(f"f{number}", 0.01, {"fairness_id": "flood"}) for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "place"),
+    [
+        ("", 1),
+        ("fairnessPolicyRef: round-robin-fairness-policy", 1),
+        ("fairnessPolicyRef: global-strict-fairness-policy", 4),
+        ("fairnessPolicyRef: program-aware-fairness", 1),
+    ],
+)
+def test_one_that_comes_behind_a_flood(policy, place):
+    rig = queued(policy, *FLOOD, ("polite", 0.01, {"fairness_id": "polite"}))
+    assert order(rig).index("polite") == place
+
+
+def test_flows_take_turns_by_their_names():
+    rig = queued(
+        "fairnessPolicyRef: round-robin-fairness-policy",
+        *[(f"{flow}{number}", 0, {"fairness_id": flow}) for flow in "cab" for number in range(2)],
+    )
+    assert order(rig) == ["a0", "b0", "c0", "a1", "b1", "c1"]
+
+
+def test_the_program_that_got_the_least_service_goes_first():
+    rig = queued(
+        "fairnessPolicyRef: program-aware-fairness",
+        ("x1", 0, {"fairness_id": "x"}),
+        ("x2", 0, {"fairness_id": "x"}),
+        ("y1", 0, {"fairness_id": "y"}),
+        ("y2", 0, {"fairness_id": "y"}),
+    )
+    rig.end("first")
+    assert rig.release() == ["x1"]
+    rig.end("x1", prompt=5000, generated=2000)
+    assert rig.release() == ["y1"]
+    rig.end("y1", prompt=10, generated=1)
+    assert rig.release() == ["y2"]  # 12 tokens against 9,000
+
+
+def test_service_fades():
+    rig = queued(
+        "fairnessPolicyRef: program-aware-fairness",
+        ("x1", 0, {"fairness_id": "x"}),
+    )
+    rig.end("first")
+    rig.release()
+    rig.end("x1", prompt=1000, generated=0)
+    rig.wait(59 * 60)
+    rig.come("y1", 10, fairness_id="y")
+    rig.end("y1", prompt=100, generated=0)
+    rig.come("runs", 10)
+    rig.come("y2", 10, fairness_id="y")
+    rig.come("x2", 10, fairness_id="x")
+    rig.end("runs")
+    assert rig.release() == ["x2"]
+
+
+def test_the_program_that_is_farthest_on_goes_first_and_an_idle_one_begins_anew():
+    rig = queued("fairnessPolicyRef: turns", ("x1", 0, {"fairness_id": "x"}))
+    rig.end("first")
+    assert rig.release() == ["x1"]
+    rig.come("y1", 10, fairness_id="y")
+    rig.come("x2", 10, fairness_id="x")
+    rig.end("x1")
+    assert rig.release() == ["x2"]
+    rig.end("x2")
+    assert rig.release() == ["y1"]
+    rig.wait(61)
+    rig.come("z", 10, fairness_id="z")
+    rig.wait(0.5)
+    rig.come("x3", 10, fairness_id="x")
+    rig.end("y1")
+    assert rig.release() == ["z"]
+
+
+def test_programs_without_end_are_forgotten():
+    name = "program-aware-fairness"
+    limits = {"evictionTtlSeconds": 10, "evictionSweepSeconds": 1}
+    programs = Plugins([PluginSpec(name, parameters=limits)], lambda _: 0)[name]
+    decision = Decision(endpoints=())
+    for number in range(30):
+        asked = request(str(number), list(range(16)), fairness_id=str(number))
+        programs.committed(asked, decision, float(number))
+    assert len(programs._programs) <= 12
+
+
+def test_flows_without_end_share_one_flow():
+    rig = FlowRig(pods=1, holds=True, most_seconds=1e6)
+    rig.come("first", 20_000)
+    for number in range(MOST_FLOWS + 50):
+        rig.come(str(number), 10, fairness_id=f"{'x' * 300}{number}" if number % 2 else str(number))
+    rig.flow.line.forget(rig.held["0"].endpoint_id)
+    names = {held.flow for held in rig.flow.line}
+    assert max(map(len, names)) <= 256
+    assert len(names) <= MOST_FLOWS + 1
+    many = FlowRig(pods=1)
+    many.come("first", 20_000)
+    for number in range(MOST_FLOWS + 50):
+        many.come(str(number), 10, fairness_id=str(number))
+    flows = [held.flow for held in many.flow.line]
+    assert flows.count(OTHER_FLOWS) == 50
+
+
+def test_a_line_without_requests_has_none():
+    line = Line(0.05)
+    assert (list(line), len(line), line.heads(0.0), line.next((), 0.0)) == ([], 0, [], None)

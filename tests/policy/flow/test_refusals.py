@@ -1,0 +1,131 @@
+"""What is expected of a wait, and who is refused at once because of it."""
+
+from math import inf
+
+import pytest
+
+from epp.errors import Overloaded
+from epp.policy.flow.expected_wait import ReleaseRate
+from tests.policy.flow.flow_rig import FlowRig
+
+LONG = 20_000
+
+
+def due(milliseconds):
+    return {"headers": {"x-llm-d-slo-ttft-ms": str(milliseconds)}}
+
+
+def backlog(rate=1.0, requests=20, **settings):
+    """A pod that is busy, a line before it, and a rate at which work went: seconds a second."""
+    rig = FlowRig(pods=1, ageing=0.0, **settings)
+    rig.come("first", LONG)
+    for number in range(requests):
+        rig.come(str(number), 1000 + 16 * number)
+    known = rig.flow.refusals.wait.rate
+    for _ in range(10):
+        rig.wait(1)
+        known.add(rate, rig.now)
+    rig.say("pod-0", running=9.0, kv_usage=1.0)
+    return rig
+
+
+class TestRate:
+    def test_nothing_is_known_at_first(self):
+        rate = ReleaseRate()
+        rate.begin(0.0)
+        rate.add(5.0, 0.1)
+        rate.add(5.0, 0.2)
+        assert rate.value(0.5) == inf
+        assert rate.value(2.0) == pytest.approx(5.0, rel=0.1)
+
+    def test_time_in_which_none_waits_does_not_count(self):
+        rate = ReleaseRate()
+        rate.begin(0.0)
+        for second in range(1, 11):
+            rate.add(2.0, float(second))
+        rate.rest()
+        before = rate.value(10.0)
+        rate.begin(5000.0)
+        assert rate.value(5000.0) == before == pytest.approx(2.0, rel=0.1)
+
+    def test_a_clock_that_jumps_counts_as_a_short_pause(self):
+        rate = ReleaseRate()
+        rate.begin(100.0)
+        for second in range(1, 61):
+            rate.add(1.0, 100.0 + second)
+        assert rate.value(1e9) > 0.5
+        assert rate.value(0.0) > 0.5  # and back
+
+
+def test_what_is_before_a_request_goes_by_the_order():
+    rig = backlog()
+    wait, line = rig.flow.refusals.wait, rig.flow.line
+    work = {held.request.id: held.work for held in line}
+    shortest = min(line, key=lambda held: held.rank)
+    longest = max(line, key=lambda held: held.rank)
+    assert wait.seconds(shortest, rig.now) == 0.0
+    ahead = sum(work.values()) - longest.work
+    assert wait.seconds(longest, rig.now) == pytest.approx(ahead, rel=0.1)
+
+
+def test_another_flow_gets_as_much_and_no_more():
+    rig = backlog()
+    work = next(iter(rig.flow.line)).work
+    rig.come("polite", 1000, fairness_id="polite")
+    wait = rig.flow.refusals.wait.seconds(rig.held["polite"], rig.now + 0.5)
+    assert wait == pytest.approx(work, rel=0.2)
+    rig.come("urgent", 1000, priority=3)
+    assert rig.flow.refusals.wait.seconds(rig.held["urgent"], rig.now + 1) == 0.0
+
+
+def test_a_deadline_that_will_not_be_met_is_refused_at_once():
+    rig = backlog(rate=0.1)
+    with pytest.raises(Overloaded) as raised:
+        rig.come("hasty", 1400, **due(2000))
+    error = raised.value
+    assert (error.status, error.reason) == (429, "ttft-unmet")
+    assert error.dropped_reason == "rejected-saturated"
+    assert error.waited == 0.0
+    assert 10 < (error.retry_after or 0) < 300
+    assert "2000 ms" in str(error)
+    assert rig.outcomes[-1] == ("hasty", "RejectedCapacity", 0.0)
+    assert rig.come("patient", 1400, **due(600_000)) is None
+    assert rig.come("short", 10, **due(2000)) is None  # it goes next
+
+
+def test_while_no_rate_is_known_none_is_refused_before_its_time():
+    rig = FlowRig(pods=1)
+    rig.come("first", LONG)
+    for number in range(20):
+        rig.come(str(number), 1000 + 16 * number)
+    assert rig.come("hasty", 1001, **due(500)) is None
+    rig.say("pod-0", running=9.0, kv_usage=1.0)
+    rig.wait(0.5)
+    rig.release()
+    error = rig.refused["hasty"]
+    assert (error.reason, rig.outcomes[-1][1]) == ("ttft-unmet", "EvictedTTL")
+    assert error.waited == 0.5
+
+
+def test_an_objective_shorter_than_the_prefill_is_refused_once_it_would_wait():
+    rig = FlowRig(pods=1)
+    assert rig.come("first", LONG, **due(1)) == "pod-0"  # there is room: it goes
+    with pytest.raises(Overloaded):
+        rig.come("next", LONG, **due(1))
+
+
+@pytest.mark.parametrize("text", ["", "soon", "nan", "inf", "-5", "0", "1e300", "9" * 400])
+def test_absurd_objectives_are_none(text):
+    rig = FlowRig(pods=1)
+    rig.come("first", LONG)
+    assert rig.come("next", 10, headers={"x-slo-ttft-ms": text}) is None
+    assert rig.held["next"].ttft_by == inf
+
+
+def test_retry_after_is_when_there_may_be_a_place():
+    rig = backlog(rate=0.02, max_requests=20.0)
+    work = sum(held.work for held in rig.flow.line)
+    with pytest.raises(Overloaded) as raised:
+        rig.come("more", 40_000, max_tokens=10**9)
+    assert raised.value.reason == "line-full"
+    assert raised.value.retry_after == pytest.approx(work / 0.02, rel=0.2)
