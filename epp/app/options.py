@@ -82,6 +82,10 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the proxy is told the endpoints' scores."""
     stream_metrics: bool = False
     """Whether ext_proc streams are measured."""
+    former_metrics: bool = False
+    """Whether metrics have the names, too, that llm-d-router no longer writes."""
+    fairness_ids: int = 1000
+    """How many fairness ids have metrics of their own."""
     heed_subset: bool = True
     """Whether only the endpoints that the gateway names may be picked."""
     request_orca: bool = False

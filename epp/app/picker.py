@@ -37,6 +37,8 @@ from epp.app.fleet_news import FleetNews
 from epp.app.flow import flow_metrics
 from epp.app.jobs import attempt, keep_running
 from epp.app.observers import Observer, Observers
+from epp.app.observing.decision_ring import DecisionRing
+from epp.app.observing.pages import DebugPages
 from epp.app.observing.recording import recording
 from epp.app.observing.shadow import Shadow
 from epp.app.observing.tracing import tracing_or_none
@@ -51,6 +53,7 @@ from epp.app.process import (
 )
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
+from epp.policy.explanations.ranking import measures
 from epp.policy.flow.flow_control import FlowControl
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.exchange import Exchange
@@ -97,6 +100,7 @@ class EndpointPicker:
         self._replicas = replicas_or_none(
             options, self._fleet, self._clock, self._readiness_changed.set
         )
+        self._decisions = DecisionRing(self._fleet, measures(scheduling.profiles))
         self._observers = observers = Observers(tuple(self._observing()))
         self._telemetry = Telemetry(self._metric_sources())
         scheduler = Scheduler(
@@ -145,6 +149,9 @@ class EndpointPicker:
             Readers(
                 review=self._reviewer.review if self._reviewer else None,
                 profiles=options.profiles,
+                debug=DebugPages(
+                    options.pool_name, self._decisions, self._fleet, scheduling, self._clock
+                ).pages,
                 tls=self._reader_tls.context if self._reader_tls else None,
             ),
         )
@@ -161,6 +168,7 @@ class EndpointPicker:
             yield recording(Recorder(options.recording, self._clock), self._fleet)
         if self._tracing is not None:
             yield self._tracing.observer
+        yield self._decisions.observer
         if options.shadow:
             yield Shadow(*options.shadow, self._fleet).observer
 
@@ -191,6 +199,8 @@ class EndpointPicker:
             poll_errors=self._sources.errors,
             streams=(lambda: self._extproc.streams) if self._options.stream_metrics else None,
             predicts_latency=self._options.settings.predicts_latency,
+            former_names=self._options.former_metrics,
+            fairness_ids=self._options.fairness_ids,
         )
 
     @property

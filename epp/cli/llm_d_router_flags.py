@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from epp.cli.configuration import add_overrides
-from epp.cli.types import boolean, count, duration, one_of, quantity
+from epp.cli.types import boolean, duration, one_of, quantity
 from epp.errors import ConfigError
 
 Effect = Literal["mapped", "without_effect"]
@@ -78,12 +78,6 @@ FLAGS = (
         duration,
         "without_effect",
         "a request's state is dropped with its stream, at the latest after --request-timeout",
-    ),
-    AcceptedFlag(
-        "--fairness-id-metric-label-limit",
-        count,
-        "without_effect",
-        "the page has a fixed number of series, and counts further fairness ids as `other`",
     ),
     AcceptedFlag(
         "--zap-devel",

@@ -105,6 +105,8 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
         show_decision=arguments.debug_headers,
         emit_scores=arguments.emit_endpoint_scores,
         stream_metrics=arguments.enable_grpc_stream_metrics,
+        former_metrics=arguments.former_metrics,
+        fairness_ids=arguments.fairness_id_metric_label_limit,
         heed_subset=not arguments.disable_endpoint_subset_filter,
         request_orca=arguments.request_orca,
         hash_secret=secret,
@@ -207,6 +209,20 @@ def _build_replicas(parser: GoArgumentParser) -> None:
     add_replica_commands(parser)
 
 
+def _build_explain(parser: GoArgumentParser) -> None:
+    from epp.cli.operators.explain import add_explain, run  # noqa: PLC0415 (see `_COMMANDS`)
+
+    add_explain(parser)
+    parser.set_defaults(run=run, refused=2)
+
+
+def _build_top(parser: GoArgumentParser) -> None:
+    from epp.cli.operators.top import add_top, run  # noqa: PLC0415 (see `_COMMANDS`)
+
+    add_top(parser)
+    parser.set_defaults(run=run, refused=2)
+
+
 def _build_demo(parser: GoArgumentParser) -> None:
     from epp.demo.command import add_arguments, run  # noqa: PLC0415 (see `_COMMANDS`)
 
@@ -223,6 +239,8 @@ _COMMANDS: Mapping[str, tuple[str, Callable[[GoArgumentParser], None]]] = {
         _build_replay,
     ),
     "replicas": ("compare what several pickers believe", _build_replicas),
+    "explain": ("why a running picker sent a request where it did", _build_explain),
+    "top": ("the endpoints of a running picker, live", _build_top),
     "demo": ("Envoy, model servers and the picker on loopback", _build_demo),
 }
 """What a command is for, and what builds its parser once it is the one that is asked for.

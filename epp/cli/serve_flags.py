@@ -243,6 +243,11 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         ),
         ("--enable-grpc-stream-metrics", False, "count ext_proc streams in /metrics"),
         (
+            "--former-metrics",
+            False,
+            "write inference_extension_* metrics, too, which llm-d-router writes no more",
+        ),
+        (
             "--emit-endpoint-scores",
             False,
             "write the endpoints' scores into the dynamic metadata of a request",
@@ -264,6 +269,13 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         ),
     ):
         add_boolean(group, name, default=default, help=what)
+    group.add_argument(
+        "--fairness-id-metric-label-limit",
+        type=count,
+        default=1000,
+        metavar="N",
+        help="fairness ids that have metrics of their own; others are `other` (default: 1000)",
+    )
     group.add_argument(
         "--hash-secret-file",
         type=Path,

@@ -278,6 +278,7 @@ def _scheduling(
         response_processors=plugins.having(ResponseProcessor),
         usage_reporters=plugins.having(UsageReporter),
         subscriptions=tuple(plugins.subscriptions),
+        plugins={each.name: (each.type, plugins[each.name]) for each in plugins.specs},
         plugin_names={id(plugins[each.name]): (each.type, each.name) for each in plugins.specs},
     )
 

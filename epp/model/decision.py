@@ -40,8 +40,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     None if no profile made the decision."""
     candidates: Sequence[Candidate] = ()
     """The endpoints that passed the filters."""
-    considered: int = 0
-    """How many endpoints there were before the filters."""
+    considered: Sequence[Candidate] = ()
+    """The endpoints that there were before the filters."""
     scores: Sequence[Score] = ()
     """Those of each scorer."""
     totals: Sequence[float] = ()

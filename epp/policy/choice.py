@@ -72,7 +72,7 @@ def _choose(
     context: PickContext,
     timer: PluginTimer | None,
 ) -> Decision:
-    considered = len(candidates)
+    considered = candidates
     for each in profile.filters:
         if timer is None:
             candidates = each.filter(request, candidates)
@@ -187,6 +187,11 @@ def cost_terms_of(candidates: Sequence[Candidate]) -> CostTerms:
         [each.crowding_seconds for each in candidates],
         [each.slot_seconds for each in candidates],
     )
+
+
+def cost_weights(candidates: Sequence[Candidate]) -> tuple[float, float, float]:
+    """Return the weights of the terms of `ttft_costs`: alpha, w and that of slots."""
+    return (*_weights(candidates), _SLOT)
 
 
 def _weights(candidates: Sequence[Candidate]) -> tuple[float, float]:

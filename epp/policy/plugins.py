@@ -16,7 +16,7 @@ add theirs as classes of these shapes under the entry point group `warmpick.plug
     UsageReporter      reports numbers about the response to the proxy
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -204,6 +204,14 @@ class UsageReporter(Protocol):
 
     def report(self, usage: Usage) -> tuple[str, str, float] | None:
         """Return a namespace of dynamic metadata, a key and a value; None to report nothing."""
+
+
+@runtime_checkable
+class StateDumper(Protocol):
+    """A plug-in whose state can be looked at."""
+
+    def dump_state(self) -> Mapping[str, object]:
+        """Return counts and names of endpoints, bounded; nothing that a client sent."""
 
 
 class PluginContext(Protocol):

@@ -90,6 +90,8 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
     usage_reporters: tuple[UsageReporter, ...] = ()
     subscriptions: tuple[EventSubscription, ...] = ()
     plugin_names: Mapping[int, tuple[str, str]] = {}
+    plugins: Mapping[str, tuple[str, object]] = {}
+    """The type of each plug-in of the file, and the plug-in, by name."""
 
     @property
     def profile(self) -> Profile:

@@ -211,6 +211,10 @@ class _Bindings:
             if bound is not None:
                 bound.endpoint = EndpointId("")
 
+    def dump_state(self) -> dict[str, object]:
+        """Return how many sessions there are, and how many endpoints they are bound to."""
+        return {"sessions": len(self._endpoints), "endpoints": len(self._bound)}
+
     def _session(self, request: InferenceRequest) -> ClientKey | None:
         found = next((found for find in self._finders if (found := find(request).strip())), "")
         return client_key(found) if found else None

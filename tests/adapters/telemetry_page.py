@@ -44,6 +44,7 @@ def telemetry(pool=POOL, under_way=lambda _: False):
             lambda: {("prod/a", "batches"): 9, ("prod/a", "gaps"): 1},
             lambda: {"media": 4},
             under_way=under_way,
+            former_names=True,
             event_loop=LoopDelay().collect,
             in_flight=lambda: [(RequestId("9"), A, 40)],
             plugins=times().collect,

@@ -129,6 +129,7 @@ TABLE = [
     ),
     ("inference_extension_info", "gauge", ("commit", "build_ref"), ""),
     ("inference_extension_prefix_indexer_size", "gauge", (), ""),
+    ("warmpick_reuse_tokens", "counter", (*M, "part"), ""),
     ("warmpick_predicted_cached_tokens", "histogram", M, TOKENS),
     ("warmpick_actual_cached_tokens", "histogram", M, TOKENS),
     ("warmpick_cached_tokens_error_tokens", "histogram", M, ERROR),

@@ -11,7 +11,7 @@ _DIGEST_BYTES: Final = 4
 _KEPT: Final = _MAX_CHARACTERS - 2 * _DIGEST_BYTES - 1
 
 # What `families` makes of one flow, counted on a page; the tests compare.
-_LINES: Final = 310
+_LINES: Final = 314
 _LINE_BYTES: Final = 64
 _ALIAS_LINES: Final = 165
 _ALIAS_LINE_BYTES: Final = 68

@@ -1,8 +1,8 @@
 """The exported metrics: names, labels, help texts and buckets.
 
-`llm_d_epp_*` and their deprecated aliases (`inference_objective_*`, `inference_pool_*`,
-`inference_extension_*`) are llm-d-router's, unchanged (32778 is its own slip), so that its
-dashboards and alerts work; `warmpick_*` are our own.
+`llm_d_epp_*` and their deprecated aliases (`inference_objective_*`, `inference_pool_*`) are
+llm-d-router's, unchanged (32778 is its own slip), so that its dashboards and alerts work;
+`warmpick_*` are our own. What begins with `inference_extension_` it writes no more.
 """
 
 from epp.adapters.telemetry.series import DeprecatedAlias, Family
@@ -157,6 +157,13 @@ CACHED_ERROR = Family(
     help="Predicted minus reported cached prompt tokens; le=0 without le=-1 was exact.",
     kind="histogram",
     labels=FLOW,
+)
+REUSE = Family(
+    name="warmpick_reuse_tokens_total",
+    help="Tokens of prompts whose cached part was reported: all, available in some cache, captured"
+    " by the pick, delivered by the engine.",
+    kind="counter",
+    labels=(*FLOW, "part"),
 )
 
 

@@ -1,9 +1,9 @@
-"""The operators' HTTP/1.1 server: `/metrics`, `/healthz`, `/readyz` and, if wanted, profiles."""
+"""The operators' HTTP/1.1 server: `/metrics`, `/healthz`, `/readyz`, profiles and debug pages."""
 
 import asyncio
 import math
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from http import HTTPStatus
 from importlib import import_module
 from typing import cast
@@ -11,6 +11,7 @@ from typing import cast
 import httptools
 import msgspec
 
+from epp.adapters.telemetry.debug_pages import BadQuery, DebugPage, is_local, read_query
 from epp.adapters.telemetry.metrics import Telemetry
 from epp.adapters.telemetry.profiles import Profiles
 
@@ -24,6 +25,7 @@ _WRITE_BYTES = 64 << 10
 _PAGE_SECONDS = 1.0
 """A metrics page is that old at the most: scrapes that come together share one."""
 _TEXT = "text/plain; charset=utf-8"
+_JSON = "application/json"
 _SCHEME = "bearer "
 
 Review = Callable[[str, str], Awaitable[HTTPStatus]]
@@ -33,12 +35,14 @@ Review = Callable[[str, str], Awaitable[HTTPStatus]]
 class Readers(msgspec.Struct, frozen=True, kw_only=True):
     """What readers get, and how: `review` is asked about every request of metrics or profiles.
 
-    `profiles`: serve these below `/debug/pprof/`. `tls`: serve HTTPS.
+    `profiles`: serve these below `/debug/pprof/`. `tls`: serve HTTPS. `debug` are more pages, by
+    their paths, for readers on this machine and those whom `review` lets read them.
     """
 
     review: Review | None = None
     profiles: bool = False
     tls: ssl.SSLContext | None = None
+    debug: Mapping[bytes, DebugPage] = {}
 
 
 _EVERYBODY = Readers()
@@ -70,6 +74,7 @@ class _Request:
         self.accept = ""
         self.token = ""
         self.keep = False
+        self.local = False
         self._parser = httptools.HttpRequestParser(self)
         try:
             self._parser.feed_data(head)
@@ -159,6 +164,8 @@ class OperatorServer:
             b"/healthz": self._healthz,
             b"/readyz": self._readyz,
         }
+        self._debug_pages = readers.debug
+        self._pages |= dict.fromkeys(readers.debug, self._debug)
         if readers.profiles:
             self._profiles = Profiles()
             self._pages |= dict.fromkeys(self._profiles.paths, self._profile)
@@ -199,6 +206,8 @@ class OperatorServer:
                 request = await self._read(reader)
                 self._idle.pop(task, None)
                 keep = request is not None and request.keep
+                if request is not None:
+                    request.local = is_local(writer.get_extra_info("peername"))
                 await self._respond(writer, request)
         except (OSError, EOFError):  # TimeoutError is the first, IncompleteReadError the second
             pass
@@ -262,6 +271,20 @@ class OperatorServer:
         if refusal is not None:
             return refusal
         return _Response(*await self._profiles.page(request.path, request.query))
+
+    async def _debug(self, request: _Request) -> _Response:
+        page = self._debug_pages[request.path]
+        if not request.local:
+            if page.local or self._review is None:
+                return _plain(HTTPStatus.FORBIDDEN)
+            refusal = await self._refusal(request)
+            if refusal is not None:
+                return refusal
+        try:
+            body = await page.answer(read_query(request.query))
+        except BadQuery as error:
+            return _Response(HTTPStatus.BAD_REQUEST, f"{error}\n".encode())
+        return _Response(HTTPStatus.OK, body, _JSON)
 
     async def _metrics(self, request: _Request) -> _Response:
         refusal = await self._refusal(request)

@@ -26,6 +26,8 @@ _ATTEMPT_BYTES: Final = 600_000
 """Bytes of a page for picks by target model and endpoint: a pool of 1,000 endpoints has room."""
 _ATTEMPT_LINES_BYTES: Final = 270
 """Of one such series and its deprecated alias, without the label values."""
+_FORMER: Final = ("inference_extension_", "llm_d_inference_scheduler_")
+"""What names of families begin with that llm-d-router had until October 2026."""
 _MODEL_SHARE: Final = 0.5
 """Of that room, for the names of models; above it these are `other`."""
 
@@ -62,6 +64,10 @@ class MetricSources:
     """The open ext_proc streams; None: streams are not measured."""
     predicts_latency: bool = False
     """Whether latencies are predicted, and requests name objectives."""
+    former_names: bool = False
+    """Whether families have the names, too, that llm-d-router no longer writes."""
+    fairness_ids: int = 1000
+    """How many fairness ids have series of their own, at most."""
     commit: str = "unknown"
     """The commit that was built."""
     build_ref: str = "unknown"
@@ -78,7 +84,7 @@ class Telemetry:
     def __init__(self, sources: MetricSources, *, flow_bytes: int = FLOW_BYTES) -> None:
         self._sources = sources
         self._pool = PoolGauges(sources.pool_name, sources.pool, sources.caches)
-        self._requests = RequestMetrics(sources.under_way, flow_bytes)
+        self._requests = RequestMetrics(sources.under_way, flow_bytes, sources.fairness_ids)
         self._decisions = DecisionMetrics(sources.in_flight, latency=sources.predicts_latency)
         self._stream_seconds = Histogram(families.STREAM_BOUNDS)
         self._streams_ended: dict[tuple[str], int] = {}
@@ -162,8 +168,10 @@ class Telemetry:
 
         Each piece is one family, so that the event loop may run other tasks in between.
         """
+        former = self._sources.former_names
         for block in self._blocks():
-            yield block.text(openmetrics=openmetrics)
+            if former or not block.family.name.startswith(_FORMER):
+                yield block.text(openmetrics=openmetrics)
         yield _process(openmetrics=openmetrics)
 
     def _blocks(self) -> Iterator[FamilyText]:

@@ -12,7 +12,9 @@ from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import FLOW_BYTES, OTHER, Flow, FlowBytes, label
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import Family, FamilyText, expose
+from epp.model.decision import Decision
 from epp.model.request import InferenceRequest, RequestId, Usage
+from epp.policy.choice import cached_tokens
 from epp.protocol.extproc.record import Outcome, RequestRecord
 
 _SERVER_ERROR: Final = "ModelServerError"
@@ -37,6 +39,30 @@ FlowKey = tuple[str, str, str, int]
 # Looked up once: docs/adr/0013-compiled.md says why.
 _COMPLETED: Final = Outcome.COMPLETED
 _UNOBSERVED: Final = Outcome.UNOBSERVED
+
+
+class Reuse:
+    """Tokens of prompts, and how many of them were cached: one denominator for all three.
+
+    `available` at the endpoint that has most of a prompt, `captured` at the one that was picked,
+    both as predicted, and `delivered` as its engine reported.
+    """
+
+    def __init__(self) -> None:
+        self.prompt = 0
+        self.available = 0
+        self.captured = 0
+        self.delivered = 0
+
+    def observe(self, decision: Decision, prompt: int, delivered: int) -> None:
+        """Count a response; a prediction of more than the prompt has counts as all of it."""
+        available = captured = decision.predicted_cached_tokens
+        for each in (decision, *decision.stages):
+            available = max(available, max(cached_tokens(each.considered), default=0))
+        self.prompt += prompt
+        self.available += min(prompt, available)
+        self.captured += min(prompt, captured)
+        self.delivered += delivered
 
 
 class RequestSeries:
@@ -66,6 +92,7 @@ class RequestSeries:
         self.predicted_cached = Histogram(families.PROMPT_TOKEN_BOUNDS)
         self.actual_cached = Histogram(families.PROMPT_TOKEN_BOUNDS)
         self.cached_error = Histogram(families.CACHED_ERROR_BOUNDS)
+        self.reuse = Reuse()
 
     def count_error(self, code: str) -> None:
         """Count an error response."""
@@ -115,6 +142,7 @@ class RequestSeries:
         self.cached_error.observe(predicted - actual)
 
 
+_REUSED: Final = ("prompt", "available", "captured", "delivered")
 _HISTOGRAMS: tuple[tuple[Family, str], ...] = (
     (families.DURATION, "duration"),
     (families.REQUEST_SIZE, "request_size"),
@@ -139,10 +167,19 @@ class RequestMetrics:
     fairness id `other` of its models, or where these have none under `other` for all three. A flow
     gives its place away after 10 idle minutes; its counts are forgotten with it.
 
+    At most `fairness_ids` of them have series of their own, the default one included.
+
     A request whose end is not observed counts as running while `under_way` says so.
     """
 
-    def __init__(self, under_way: Callable[[RequestId], bool], room: int = FLOW_BYTES) -> None:
+    def __init__(
+        self,
+        under_way: Callable[[RequestId], bool],
+        room: int = FLOW_BYTES,
+        fairness_ids: int = 1000,
+    ) -> None:
+        self._fairness_ids = fairness_ids
+        self._fairness: set[str] = set()
         self._under_way = under_way
         self._bytes = FlowBytes(room)
         self._swept_at = self._full_until = -math.inf
@@ -223,7 +260,9 @@ class RequestMetrics:
         if series is None and _was_answered(record):
             now = record.finished_at or record.received_at
             model, target, fairness, priority = flow
-            if fairness == _UNKNOWN.fairness_id:
+            if not self._has_own(fairness):
+                pass
+            elif fairness == _UNKNOWN.fairness_id:
                 series = self._place(flow, _MODEL_SHARE, now)
             elif now >= self._full_until and fairness.isprintable():
                 series = self._place(flow, _FAIRNESS_SHARE, now)
@@ -232,6 +271,14 @@ class RequestMetrics:
             if series is None and (model, target, OTHER, priority) not in self._flows:
                 series = self._place((model, target, OTHER, priority), _MODEL_SHARE, now)
         return series or self._shared(flow)
+
+    def _has_own(self, fairness: str) -> bool:
+        """Whether a fairness id is one of those that have series of their own (llm-d-router)."""
+        if fairness not in self._fairness:
+            if len(self._fairness) >= self._fairness_ids:
+                return False
+            self._fairness.add(fairness)
+        return True
 
     def _place(self, flow: FlowKey, share: float, now: float) -> RequestSeries | None:
         labels = _labels(flow)
@@ -294,6 +341,13 @@ class RequestMetrics:
         errors = [((*key, c), n) for key, series in all_series for c, n in series.errors.items()]
         yield from expose(families.ERRORS, errors)
         streaming = (("true", "ttft_streamed"), ("false", "ttft_whole"))
+        reused = [
+            ((*key, part), getattr(series.reuse, part))
+            for key, series in all_series
+            if series.reuse.prompt
+            for part in _REUSED
+        ]
+        yield from expose(families.REUSE, reused)
         waits = [
             ((*key, s), getattr(series, a)) for key, series in all_series for s, a in streaming
         ]
@@ -325,6 +379,7 @@ def _observe_prediction(series: RequestSeries, record: RequestRecord) -> None:
     decision, served = record.decision, record.served
     if decision is None or record.usage is None or record.usage.cached_tokens is None:
         return
+    series.reuse.observe(decision, record.usage.prompt_tokens, record.usage.cached_tokens)
     if served is not None and decision.served_at(served) != decision.endpoint.target:
         return  # the prediction was for another endpoint's cache
     series.observe_prediction(decision.predicted_cached_tokens, record.usage.cached_tokens)

@@ -205,7 +205,7 @@ class _Tree:
             self._child(),
             context,
             {
-                "llm_d.epp.filter.candidate_endpoints": decision.considered,
+                "llm_d.epp.filter.candidate_endpoints": len(decision.considered),
                 "llm_d.epp.filter.filtered_endpoints": passed,
             },
         )

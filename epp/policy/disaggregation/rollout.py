@@ -115,6 +115,10 @@ class Rollout:
                 del self._targets[gone.target]
         self._weights = None
 
+    def dump_state(self) -> dict[str, object]:
+        """Return the weights of the revisions."""
+        return {"weights": dict(self.weights), "endpoints": len(self._endpoints)}
+
     @property
     def weights(self) -> Mapping[str, int]:
         """The weight of each revision that has a pod of every required role."""

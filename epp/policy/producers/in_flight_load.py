@@ -86,6 +86,11 @@ class _WithOutput:
         self._sent: dict[RequestId, dict[EndpointId, int]] = {}
         self._prefills: dict[RequestId, EndpointId] = {}
 
+    def dump_state(self) -> dict[str, object]:
+        """Return the tokens in flight of up to 100 endpoints, the most first."""
+        most = sorted(self._tokens.items(), key=lambda each: (-each[1], each[0]))[:100]
+        return {"requests": len(self._sent), "tokens": dict(most)}
+
     def in_flight(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> list[EndpointLoad]:

@@ -1,22 +1,20 @@
 """Candidates of a decision in order: what a profile compares, and the winner first."""
 
-import random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.config.file import POLICIES, load
+from epp.config.file import load
 from epp.policy.choice import ttft_costs
 from epp.policy.explanations.ranking import (
     Columns,
-    measures,
     ranked,
     weight_of,
     winner_position,
 )
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
+from tests.policy.explanations.decisions import decided
 from tests.strategies import request, text
 
 ROLES = """
@@ -25,15 +23,6 @@ plugins:
 - {type: least-ttft-picker}
 """
 MEASURES = {"least-ttft": "cost", "linear": "score", "random": "other", "round-robin": "other"}
-
-
-def decided(policy="least-ttft", pods=4, seed=1, loads=()):
-    rig = Rig(pods)
-    for number in loads:
-        rig.send(f"pod-{number}", f"before {number}", text(900, f"{number}"))
-    scheduling = load(POLICIES.get(policy, policy)).scheduling
-    scheduler = Scheduler(rig.fleet, scheduling, random.Random(seed).randrange)  # noqa: S311
-    return scheduler.route(request("r", text(300)), rig.now), measures(scheduling.profiles)
 
 
 @pytest.mark.parametrize("policy", MEASURES)
@@ -72,7 +61,7 @@ def test_a_decision_knows_how_many_endpoints_its_filters_saw():
     rig.add("near", "10.0.0.9", labels={"zone": "a"})
     scheduler = Scheduler(rig.fleet, load(ROLES).scheduling, lambda _: 0)
     decision = scheduler.route(request("r", text(300)), rig.now)
-    assert (decision.considered, len(decision.candidates)) == (3, 1)
+    assert (len(decision.considered), len(decision.candidates)) == (3, 1)
 
 
 def test_what_is_kept_weighs_what_it_holds():

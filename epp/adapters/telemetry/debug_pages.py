@@ -1,0 +1,81 @@
+"""Pages of the operators' port for who looks into the picker: JSON, read-only and bounded.
+
+A page is for readers on this machine, or for those whom the port's review lets read it: decisions
+name models and ids of requests, which metrics do not.
+"""
+
+import ipaddress
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+from urllib.parse import parse_qsl
+
+import msgspec
+
+_MOST_FIELDS: Final = 8
+_MOST_CHARACTERS: Final = 256
+"""Of a value in a query."""
+
+Query = Mapping[str, str]
+
+
+class BadQuery(Exception):
+    """The reason why a query is not answered, for who asked."""
+
+
+class DebugPage(msgspec.Struct, frozen=True):
+    """One page. `answer` returns JSON, and raises `BadQuery`; it lets other tasks run.
+
+    `local`: it is for readers on this machine alone.
+    """
+
+    answer: Callable[[Query], Awaitable[bytes]]
+    local: bool = False
+
+
+def read_query(text: bytes) -> Query:
+    """Return a query's fields. Raises `BadQuery` for one that is malformed."""
+    try:
+        pairs = parse_qsl(
+            text.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=bool(text),
+            errors="strict",
+            max_num_fields=_MOST_FIELDS,
+        )
+    except ValueError:  # `UnicodeError` is one
+        raise BadQuery("the query cannot be read") from None
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise BadQuery("a field is in the query twice")
+    if any(len(value) > _MOST_CHARACTERS for value in fields.values()):
+        raise BadQuery(f"a value has more than {_MOST_CHARACTERS} characters")
+    return fields
+
+
+def whole_number(query: Query, name: str, default: int, least: int, most: int) -> int:
+    """Return a number in a query. Raises `BadQuery`."""
+    text = query.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+        raise BadQuery(f"{name}: a whole number from {least} to {most}")
+    return int(text)
+
+
+def only(query: Query, *known: str) -> None:
+    """Raise `BadQuery` if a query has other fields."""
+    for name in query:
+        if name not in known:
+            raise BadQuery(f"there is no field like that; known: {', '.join(known) or 'none'}")
+
+
+def is_local(peer: object) -> bool:
+    """Whether what a socket says of its peer is an address of this machine."""
+    if not isinstance(peer, tuple) or not peer:
+        return False
+    try:
+        address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback

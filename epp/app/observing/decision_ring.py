@@ -1,0 +1,209 @@
+"""The last decisions, kept to be asked for: candidates, costs, and what then happened.
+
+A request costs an entry in a dictionary and a few sums; what a decision says is worked out when
+somebody asks.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from epp.app.observers import Observer
+from epp.errors import RequestError
+from epp.model.decision import Decision
+from epp.model.endpoint import EndpointId, Target
+from epp.model.events import EndpointRemoved, Event, Failure
+from epp.model.fleet import Fleet
+from epp.model.quote import Quote
+from epp.model.request import InferenceRequest, RequestId, Usage
+from epp.policy.explanations.explanation import Explanation, explain
+from epp.policy.explanations.ranking import Measure
+from epp.protocol.extproc.record import Outcome, RequestRecord
+
+MOST_DECISIONS: Final = 1024
+_MOST_WEIGHT: Final = 1 << 18
+"""Of all decisions together: some 30 MB."""
+MOST_CANDIDATES: Final = 16
+"""Of one decision that are explained, at most."""
+_SETTLE_SECONDS: Final = 1.0
+_REQUEST_ID: Final = "x-request-id"
+
+
+class Ending:
+    """How a request ended. Times are in seconds of the picker's clock."""
+
+    __slots__ = (
+        "error",
+        "failure",
+        "finished_at",
+        "first_byte_at",
+        "outcome",
+        "received_at",
+        "served",
+        "status",
+        "streaming",
+        "usage",
+    )
+
+    def __init__(self, record: RequestRecord) -> None:
+        self.outcome: Outcome | None = record.outcome
+        self.status: int | None = record.status
+        self.received_at: float = record.received_at
+        self.first_byte_at: float | None = record.first_byte_at
+        self.finished_at: float | None = record.finished_at
+        self.streaming: bool = record.streaming
+        self.usage: Usage | None = record.usage
+        self.served: Target | None = record.served
+        self.failure: Failure | None = record.failure
+        self.error: RequestError | None = record.error
+
+
+class KeptDecision:
+    """One request that was decided on, as long as it is kept.
+
+    `number` counts all decisions from 1. `decided_at` is in seconds of the picker's clock,
+    `weight` in units of some 100 bytes. `ending` is None until the request has ended.
+    """
+
+    __slots__ = (
+        "_decision",
+        "_explanations",
+        "client_id",
+        "decided_at",
+        "ending",
+        "model",
+        "number",
+        "request_id",
+        "weight",
+    )
+
+    def __init__(
+        self, number: int, request: InferenceRequest, decision: Decision, now: float, weight: int
+    ) -> None:
+        self.number = number
+        self.request_id = request.id
+        self.client_id = request.headers.get(_REQUEST_ID, "")
+        self.model = request.target_model
+        self.decided_at = now
+        self.weight = weight
+        self.ending: Ending | None = None
+        self._decision: Decision | None = decision
+        self._explanations: tuple[Explanation, ...] = ()
+
+    def explain(self, measures: Mapping[str, Measure]) -> tuple[Explanation, ...]:
+        """Return what each profile that ran decided by, the request's own last."""
+        decision = self._decision
+        if decision is None:
+            return self._explanations
+        return tuple(
+            explain(each, measures.get(each.profile, "other"), MOST_CANDIDATES)
+            for each in (*decision.stages, decision)
+            if each.candidates
+        )
+
+    def settle(self, measures: Mapping[str, Measure]) -> None:
+        """Keep what is to be said of the decision, and not the decision."""
+        self._explanations, self._decision = self.explain(measures), None
+
+
+class EndpointTally:
+    """What responses of one endpoint said since the picker started, in tokens."""
+
+    __slots__ = ("absolute_error", "cached_tokens", "predicted_tokens", "prompt_tokens", "requests")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.predicted_tokens = 0
+        self.absolute_error = 0
+
+
+class DecisionRing:
+    """Keeps the last `most` decisions on requests for a fleet, and what came of them.
+
+    `measures` says what each profile compares; `number` is that of the last decision.
+    """
+
+    def __init__(
+        self, fleet: Fleet, measures: Mapping[str, Measure], most: int = MOST_DECISIONS
+    ) -> None:
+        self._fleet = fleet
+        self.measures = measures
+        self._most = most
+        self._kept: dict[RequestId, KeptDecision] = {}
+        self._weight = 0
+        self.number = 0
+        self._unsettled = False
+        self.tallies: dict[EndpointId, EndpointTally] = {}
+        fleet.subscribe((EndpointRemoved,), self._removed, "explain")
+
+    @property
+    def observer(self) -> Observer:
+        """What observes the requests."""
+        return Observer(name="explain", committing=self.committing, ended=self.ended, run=self.run)
+
+    def committing(
+        self, request: InferenceRequest, quote: Quote, decision: Decision, now: float
+    ) -> None:
+        """Keep a decision; the oldest make room."""
+        kept = self._kept
+        self.number += 1
+        weight = 8 + len(decision.candidates) + (quote.blocks >> 2)
+        self._weight += weight
+        kept[request.id] = KeptDecision(self.number, request, decision, now, weight)
+        while len(kept) > self._most or self._weight > _MOST_WEIGHT:
+            self._weight -= kept.pop(next(iter(kept))).weight
+
+    def ended(self, record: RequestRecord) -> None:
+        """Keep how a request ended, and add up what its response said."""
+        kept = self._kept.get(record.id)
+        if kept is not None:
+            kept.ending = Ending(record)
+        decision, usage = record.decision, record.usage
+        if decision is None or usage is None or usage.cached_tokens is None:
+            return
+        tally = self.tallies.get(decision.endpoint.id)
+        if tally is None:
+            tally = self.tallies[decision.endpoint.id] = EndpointTally()
+        predicted, cached = decision.predicted_cached_tokens, usage.cached_tokens
+        tally.requests += 1
+        tally.prompt_tokens += usage.prompt_tokens
+        tally.cached_tokens += cached
+        tally.predicted_tokens += predicted
+        tally.absolute_error += abs(predicted - cached)
+
+    def find(self, request: str) -> list[KeptDecision]:
+        """Return the decisions on a request, by the picker's id of it or the client's."""
+        return [
+            each for each in self._kept.values() if request in {each.request_id, each.client_id}
+        ]
+
+    def since(self, number: int, most: int) -> list[KeptDecision]:
+        """Return the decisions after a number, the first `most` of them, in their order."""
+        # They lie in the order of their numbers: the last ones are looked at alone.
+        wanted = self.number - number
+        if wanted <= 0:
+            return []
+        kept = list(self._kept.values())[-wanted:]
+        return kept[:most]
+
+    def last(self, most: int) -> list[KeptDecision]:
+        """Return the last decisions, in their order."""
+        return list(self._kept.values())[-most:] if most else []
+
+    def _removed(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        """Forget an endpoint; decisions that it was a candidate of are to let go of it."""
+        if isinstance(event, EndpointRemoved):
+            self.tallies.pop(event.endpoint_id, None)
+            self._unsettled = True
+
+    async def run(self) -> None:
+        """Let go of pods that are gone, a decision at a time."""
+        while True:
+            await asyncio.sleep(_SETTLE_SECONDS)
+            if self._unsettled:
+                self._unsettled = False
+                for each in list(self._kept.values()):
+                    each.settle(self.measures)
+                    await asyncio.sleep(0)

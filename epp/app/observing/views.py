@@ -1,0 +1,91 @@
+"""What the operators' pages say, as `epp explain` and `epp top` read it."""
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from epp.app.observing.decision_ring import Ending, KeptDecision
+from epp.policy.explanations.explanation import Explanation
+
+_MILLI = 1e3
+
+
+class EndingView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a request ended; what is not known is left out. Times are in milliseconds."""
+
+    outcome: str = ""
+    status: int | None = None
+    served: str | None = None
+    """The target that the proxy says has served."""
+    ttft_ms: float | None = None
+    """From the request's first bytes to the first ones of a streamed response."""
+    duration_ms: float | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+    failure: str | None = None
+    """How the endpoint failed the request."""
+    error: str | None = None
+    """Why the picker gave it up."""
+
+
+class DecisionView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A decision, and what came of it."""
+
+    number: int
+    request: str
+    """The picker's id of the request, as in logs, spans and recordings."""
+    client_id: str = ""
+    """Its `x-request-id`."""
+    model: str = ""
+    at: str = ""
+    """When it was decided on (ISO 8601, UTC)."""
+    profiles: tuple[Explanation, ...] = ()
+    """What decided, the profile that chose where it went last."""
+    ending: EndingView | None = None
+    """None while it runs."""
+
+
+class DecisionsPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some decisions, in their order, and the number of the last one that was made."""
+
+    last: int
+    decisions: tuple[DecisionView, ...]
+
+
+def decision_view(
+    kept: KeptDecision, profiles: tuple[Explanation, ...], since: float
+) -> DecisionView:
+    """Return the view of a decision. `since` is the time of day at which the clock was 0."""
+    at = datetime.fromtimestamp(since + kept.decided_at, UTC)
+    return DecisionView(
+        number=kept.number,
+        request=kept.request_id,
+        client_id=kept.client_id,
+        model=kept.model,
+        at=at.isoformat(timespec="milliseconds"),
+        profiles=profiles,
+        ending=None if kept.ending is None else ending_view(kept.ending),
+    )
+
+
+def ending_view(ending: Ending) -> EndingView:
+    """Return the view of how a request ended."""
+    usage = ending.usage
+    first = ending.first_byte_at if ending.streaming else None
+    return EndingView(
+        outcome="" if ending.outcome is None else ending.outcome.value,
+        status=ending.status,
+        served=ending.served,
+        ttft_ms=_milliseconds(ending.received_at, first),
+        duration_ms=_milliseconds(ending.received_at, ending.finished_at),
+        prompt_tokens=None if usage is None else usage.prompt_tokens,
+        cached_tokens=None if usage is None else usage.cached_tokens,
+        completion_tokens=None if usage is None else usage.completion_tokens,
+        failure=None if ending.failure is None else ending.failure.value,
+        error=None if ending.error is None else ending.error.reason,
+    )
+
+
+def _milliseconds(since: float, moment: float | None) -> float | None:
+    return None if moment is None else round(_MILLI * (moment - since), 3)

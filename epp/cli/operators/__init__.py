@@ -1,0 +1,1 @@
+"""The commands that look into a running picker, by its operators' port."""

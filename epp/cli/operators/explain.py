@@ -1,0 +1,189 @@
+"""`epp explain`: why a request went where it went, and what came of it."""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from epp.app.observing.views import DecisionsPage, DecisionView, EndingView
+from epp.cli.operators.port import OperatorsPort, add_port
+from epp.errors import ConfigError
+from epp.policy.explanations.explanation import ExplainedCandidate, Explanation
+from epp.printable import printable
+
+_PATH: Final = "/debug/decisions"
+_EVERY_SECONDS: Final = 0.5
+_MOST: Final = 100
+_TERMS: Final = {
+    "queued_prefill": "queued",
+    "prefill": "prefill",
+    "class_prefill": "class",
+    "decode": "decode",
+    "generation": "generate",
+    "crowding": "crowd",
+    "slot": "slot",
+}
+"""The terms of a cost, and the heads of their columns."""
+
+TEXT: Final = """Show what a running picker decided: each candidate with the tokens that its cache
+holds of the prompt, every term of its cost, who won and by how much, and what then happened. The
+last 1,024 decisions are kept. Without a request: the last ones, one line each."""
+
+
+def add_explain(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    parser.description = TEXT
+    parser.add_argument(
+        "request",
+        nargs="?",
+        metavar="REQUEST_ID",
+        help="the client's x-request-id, or the picker's own id of a request",
+    )
+    parser.add_argument("--follow", action="store_true", help="go on with decisions as they happen")
+    parser.add_argument(
+        "--last", type=int, default=20, metavar="N", help="how many decisions (default: 20)"
+    )
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each decision")
+    add_port(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what was asked for; return 1 if the request is not known."""
+    if not 1 <= arguments.last <= _MOST:
+        raise ConfigError(f"a number from 1 to {_MOST}", "--last")
+    if arguments.request and arguments.follow:
+        raise ConfigError("give a request or --follow, and not both")
+    port = OperatorsPort(arguments)
+    if arguments.request:
+        return _explain(port, arguments)
+    page = port.read(_PATH, DecisionsPage, limit=arguments.last)
+    show = _json if arguments.json else _line
+    for each in page.decisions:
+        show(each)
+    while arguments.follow:
+        time.sleep(_EVERY_SECONDS)
+        page = port.read(_PATH, DecisionsPage, since=page.last, limit=_MOST)
+        for each in page.decisions:
+            show(each)
+    return 0
+
+
+def _explain(port: OperatorsPort, arguments: argparse.Namespace) -> int:
+    found = port.read(_PATH, DecisionsPage, request=arguments.request).decisions
+    if not found:
+        name = printable(arguments.request)
+        print(f"epp: {name}: not among the decisions that are kept", file=sys.stderr)
+        return 1
+    for each in found:
+        if arguments.json:
+            _json(each)
+        else:
+            print(*story(each), sep="\n")
+    return 0
+
+
+def _json(decision: DecisionView) -> None:
+    print(msgspec.json.encode(decision).decode(), flush=True)
+
+
+def _line(decision: DecisionView) -> None:
+    print(line(decision), flush=True)
+
+
+def line(decision: DecisionView) -> str:
+    """Return a decision as one line."""
+    parts = [decision.at[11:23], decision.client_id or decision.request]
+    for each in decision.profiles[-1:]:
+        best = each.candidates[0]
+        parts += [each.winner, f"{best.cached_tokens}/{each.prompt_tokens} cached"]
+        if each.margin is not None and each.runner_up is not None:
+            parts.append(f"{_margin(each)} before {each.runner_up}")
+    if decision.ending is not None:
+        parts.append(_ending(decision.ending))
+    return "  ".join(map(printable, parts))
+
+
+def story(decision: DecisionView) -> Iterator[str]:
+    """Yield the lines that explain a decision."""
+    names = [decision.request]
+    if decision.client_id:
+        names.append(f"x-request-id {decision.client_id}")
+    yield printable(f"{' · '.join(names)} · model {decision.model or '-'} · {decision.at}")
+    for each in decision.profiles:
+        yield ""
+        yield from _profile(each)
+    yield ""
+    ending = decision.ending
+    yield f"then    {'it is running' if ending is None else printable(_ending(ending))}"
+
+
+def _profile(each: Explanation) -> Iterator[str]:
+    left_out = each.considered - each.passed
+    seen = f"{each.passed} candidates" + (f", {left_out} filtered out" if left_out else "")
+    yield printable(f"profile {each.profile}: {seen}, {each.prompt_tokens} prompt tokens")
+    winner = f"winner  {each.winner}"
+    if each.runner_up is not None:
+        by = f", by {_margin(each)}" if each.margin is not None else ""
+        winner += f"{by}, before {each.runner_up}"
+    yield printable(winner)
+    yield from _table([_head(each), *(_row(each, row) for row in each.candidates)])
+    hidden = each.passed - len(each.candidates)
+    if hidden > 0:
+        yield f"and {hidden} more"
+    weights = " + ".join(f"{weight:g} {_TERMS[name]}" for name, weight in each.weights.items())
+    yield f"milliseconds; cost = queued + prefill + decode + {weights}"
+
+
+def _head(each: Explanation) -> list[str]:
+    scores = list(each.candidates[0].scores) if each.candidates else []
+    scored = ["score", *scores] if each.measure == "score" else []
+    return ["endpoint", "cached", "trust", "sent", *scored, "cost", "ttft", *_TERMS.values()]
+
+
+def _row(each: Explanation, row: ExplainedCandidate) -> list[str]:
+    scored = []
+    if each.measure == "score":
+        scored = [f"{row.score:.3f}", *(f"{value:.3f}" for value in row.scores.values())]
+    terms = [f"{row.terms_ms[name]:.1f}" for name in _TERMS]
+    return [
+        printable(row.endpoint),
+        str(row.cached_tokens),
+        f"{row.trust:.2f}",
+        str(row.requests),
+        *scored,
+        f"{row.cost_ms:.1f}",
+        f"{row.predicted_ttft_ms:.1f}",
+        *terms,
+    ]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        first, *others = [*zip(row, widths, strict=True)]
+        cells = [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+        yield "  " + "  ".join(cells)
+
+
+def _margin(each: Explanation) -> str:
+    if each.margin is None:
+        return ""
+    return f"{each.margin:g} ms of cost" if each.measure == "cost" else f"{each.margin:g} of score"
+
+
+def _ending(ending: EndingView) -> str:
+    """Return in words how a request ended."""
+    parts = [ending.outcome]
+    if ending.status is not None:
+        parts.append(f"status {ending.status}")
+    if ending.ttft_ms is not None:
+        parts.append(f"ttft {ending.ttft_ms:g} ms")
+    if ending.cached_tokens is not None:
+        parts.append(f"{ending.cached_tokens}/{ending.prompt_tokens} cached")
+    if ending.duration_ms is not None:
+        parts.append(f"{ending.duration_ms:g} ms in all")
+    parts += [each for each in (ending.failure, ending.error) if each]
+    return ", ".join(parts)

@@ -1,0 +1,127 @@
+"""The rows of `epp top`: what endpoints are now, and what responses of the last minute said."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from epp.app.observing.fleet_view import EndpointsPage, EndpointView
+
+WINDOW_SECONDS: Final = 60.0
+
+
+class FleetRow(msgspec.Struct, frozen=True):
+    """One endpoint. `hits` and `error` are shares of prompt tokens; None without a response."""
+
+    now: EndpointView
+    hits: float | None
+    """What the engine had cached, of prompts that were answered in the window."""
+    error: float | None
+    """By how much that differed from what was predicted."""
+    responses: int
+    """Responses in the window."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column: its head, the text of a cell, and what it is sorted by."""
+
+    head: str
+    text: Callable[[FleetRow], str]
+    key: Callable[[FleetRow], float | str]
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _fill(row: FleetRow) -> float:
+    return row.now.cached_tokens / row.now.cache_tokens if row.now.cache_tokens else 0.0
+
+
+COLUMNS: Final = (
+    Column("endpoint", lambda row: row.now.endpoint, lambda row: row.now.endpoint),
+    Column("state", lambda row: row.now.state, lambda row: row.now.state),
+    Column("waiting", lambda row: f"{row.now.waiting:g}", lambda row: row.now.waiting),
+    Column("running", lambda row: f"{row.now.running:g}", lambda row: row.now.running),
+    Column("sent", lambda row: str(row.now.requests), lambda row: row.now.requests),
+    Column(
+        "prefill",
+        lambda row: f"{row.now.queued_prefill_ms:.0f} ms",
+        lambda row: row.now.queued_prefill_ms,
+    ),
+    Column("kv used", lambda row: _share(row.now.kv_usage), lambda row: row.now.kv_usage),
+    Column("cache full", lambda row: _share(_fill(row)), _fill),
+    Column("hits", lambda row: _share(row.hits), lambda row: _known(row.hits)),
+    Column("error", lambda row: _share(row.error), lambda row: _known(row.error)),
+    Column("trust", lambda row: f"{row.now.trust:.2f}", lambda row: row.now.trust),
+    Column(
+        "speed",
+        lambda row: f"{row.now.prefill_tokens_per_second:,.0f} t/s",
+        lambda row: row.now.prefill_tokens_per_second,
+    ),
+    Column("answers", lambda row: str(row.responses), lambda row: row.responses),
+)
+
+
+def _known(value: float | None) -> float:
+    return -1.0 if value is None else value
+
+
+class FleetHistory:
+    """The pages of the last minute."""
+
+    def __init__(self) -> None:
+        self._pages: deque[EndpointsPage] = deque()
+        self._several = False
+
+    def add(self, page: EndpointsPage) -> None:
+        """Take a page in; one of a picker that has started anew replaces all before."""
+        if self._pages and page.at < self._pages[-1].at:
+            self._pages.clear()
+            self._several = False
+        self._several = self._several or bool(self._pages)
+        self._pages.append(page)
+        while page.at - self._pages[0].at > WINDOW_SECONDS:
+            self._pages.popleft()
+
+    def rows(self, column: Column, *, reverse: bool) -> Sequence[FleetRow]:
+        """Return the rows as they are now, sorted by a column, equal ones by name."""
+        if not self._pages:
+            return ()
+        before: dict[str, EndpointView] = {}
+        if self._several:
+            before = {each.endpoint: each for each in self._pages[0].endpoints}
+        rows = [_row(each, before.get(each.endpoint)) for each in self._pages[-1].endpoints]
+        rows.sort(key=lambda row: row.now.endpoint)
+        return sorted(rows, key=column.key, reverse=reverse)
+
+    @property
+    def decisions_per_second(self) -> float:
+        """How many decisions were made, lately."""
+        if len(self._pages) < 2:  # noqa: PLR2004 (a difference)
+            return 0.0
+        first, last = self._pages[0], self._pages[-1]
+        return (last.decisions - first.decisions) / max(1e-3, last.at - first.at)
+
+
+def _row(now: EndpointView, before: EndpointView | None) -> FleetRow:
+    """Return the row of an endpoint, by what was said since; of a new one, since it is there."""
+    if before is None or now.responses < before.responses:  # it came, or came back
+        return _counted(now, now.responses, now.prompt_tokens, now.cached_prompt_tokens)
+    return _counted(
+        now,
+        now.responses - before.responses,
+        now.prompt_tokens - before.prompt_tokens,
+        now.cached_prompt_tokens - before.cached_prompt_tokens,
+        now.error_tokens - before.error_tokens,
+    )
+
+
+def _counted(
+    now: EndpointView, responses: int, prompt: int, cached: int, error: int | None = None
+) -> FleetRow:
+    if prompt <= 0:
+        return FleetRow(now, None, None, responses)
+    error = now.error_tokens if error is None else error
+    return FleetRow(now, cached / prompt, error / prompt, responses)

@@ -1,0 +1,48 @@
+"""`epp top`: the endpoints of a running picker, live."""
+
+import argparse
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Final
+
+from epp.app.observing.fleet_view import EndpointsPage
+from epp.app.observing.views import DecisionsPage, DecisionView
+from epp.cli.operators.port import OperatorsPort, add_port
+from epp.cli.types import interval
+from epp.errors import ConfigError
+
+_EXTRA: Final = "pip install 'warmpick[top]'"
+_DECISIONS: Final = 100
+
+TEXT: Final = """Show the endpoints of a running picker, read anew each second: load, how full their
+caches are, what engines had cached of the prompts of the last minute and how far that was
+predicted, trust, and speed. Keys: s and S sort by another column, r the other way round, p pauses,
+Enter looks into an endpoint, q ends. Needs Textual: pip install 'warmpick[top]'."""
+
+
+def add_top(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    parser.description = TEXT
+    parser.add_argument(
+        "--interval", type=interval, default=1.0, metavar="TIME", help="(default: 1s)"
+    )
+    add_port(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show the endpoints until it is ended. Raises `ConfigError` if they cannot be read."""
+    if find_spec("textual") is None:
+        raise ConfigError(f"it needs Textual: {_EXTRA}")
+    port = OperatorsPort(arguments)
+
+    def read() -> EndpointsPage:
+        return port.read("/debug/endpoints", EndpointsPage)
+
+    def decisions() -> Sequence[DecisionView]:
+        return port.read("/debug/decisions", DecisionsPage, limit=_DECISIONS).decisions
+
+    read()
+    from epp.cli.operators.top_screen import TopApp  # noqa: PLC0415 (an extra)
+
+    TopApp(read, decisions, arguments.interval).run()
+    return 0

@@ -1,0 +1,117 @@
+"""Why a decision fell as it did: its candidates side by side, with every term of their costs."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from epp.model.decision import Decision
+from epp.model.endpoint import EndpointId
+from epp.policy.choice import cost_terms_of, cost_weights, ttft_costs
+from epp.policy.explanations.ranking import TERMS, Columns, Measure, ranked
+
+_MILLI: Final = 1e3
+
+
+class ExplainedCandidate(msgspec.Struct, frozen=True, kw_only=True):
+    """One candidate of a decision. Times are in milliseconds, and rounded to be read."""
+
+    endpoint: EndpointId
+    target: str
+    cached_tokens: int
+    """Tokens of the prompt that its cache is predicted to serve."""
+    trust: float
+    """How well recent predictions for its cache held, from 0 to 1."""
+    requests: int
+    """Requests that the picker sent there and had not seen end."""
+    predicted_ttft_ms: float
+    cost_ms: float
+    """The weighted sum of the terms: what `least-ttft` compares."""
+    terms_ms: dict[str, float]
+    """The terms before they are weighted."""
+    score: float | None = None
+    """The weighted sum of its scores; None if the profile has no scorers."""
+    scores: dict[str, float] = {}
+    """The scores before they are weighted, by scorer."""
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """The decision of one profile."""
+
+    profile: str
+    measure: Measure
+    considered: int
+    """Endpoints that there were before the filters."""
+    passed: int
+    """Those that passed them: the candidates."""
+    prompt_tokens: int
+    weights: dict[str, float]
+    """What the terms of a cost are multiplied by; the others count once."""
+    winner: EndpointId
+    runner_up: EndpointId | None = None
+    margin: float | None = None
+    """By how much the winner was better: milliseconds of cost, or score.
+
+    None without a runner-up, or where the picker compares something else. Negative: the picker
+    took another than the best, as one that draws at random does.
+    """
+    candidates: tuple[ExplainedCandidate, ...]
+    """The best ones, the winner first."""
+
+
+def explain(decision: Decision, measure: Measure, most: int) -> Explanation:
+    """Explain a decision that has candidates, by the best `most` of them."""
+    columns = Columns(decision.candidates)
+    costs = ttft_costs(decision.candidates)
+    positions = ranked(decision, measure, max(2, most), costs)
+    alpha, decoding, slot = cost_weights(decision.candidates)
+    winner, *others = positions
+    return Explanation(
+        profile=decision.profile,
+        measure=measure,
+        considered=len(decision.considered),
+        passed=len(decision.candidates),
+        prompt_tokens=decision.prompt_tokens,
+        weights={
+            "class_prefill": round(alpha, 3),
+            "generation": round(decoding, 4),
+            "crowding": round(decoding, 4),
+            "slot": slot,
+        },
+        winner=columns.endpoints[winner].id,
+        runner_up=columns.endpoints[others[0]].id if others else None,
+        margin=_margin(decision, measure, costs, positions) if others else None,
+        candidates=tuple(_row(decision, columns, costs, at) for at in positions[:most]),
+    )
+
+
+def _margin(
+    decision: Decision, measure: Measure, costs: Sequence[float], positions: Sequence[int]
+) -> float | None:
+    winner, second = positions[:2]
+    if measure == "cost":
+        return round(_MILLI * (costs[second] - costs[winner]), 3)
+    if measure == "score":
+        return round(float(decision.totals[winner] - decision.totals[second]), 6)
+    return None
+
+
+def _row(
+    decision: Decision, columns: Columns, costs: Sequence[float], at: int
+) -> ExplainedCandidate:
+    terms = cost_terms_of(decision.candidates)
+    values = {name: getattr(terms, name)[at] for name in TERMS}
+    ttft = values["queued_prefill"] + values["prefill"] + values["decode"]
+    endpoint = columns.endpoints[at]
+    return ExplainedCandidate(
+        endpoint=endpoint.id,
+        target=endpoint.target,
+        cached_tokens=columns.cached_tokens[at],
+        trust=round(columns.trust[at], 3),
+        requests=columns.requests[at],
+        predicted_ttft_ms=round(_MILLI * ttft, 3),
+        cost_ms=round(_MILLI * costs[at], 3),
+        terms_ms={name: round(_MILLI * value, 3) for name, value in values.items()},
+        score=round(float(decision.totals[at]), 6) if decision.scores else None,
+        scores={each.plugin: round(float(each.values[at]), 6) for each in decision.scores},
+    )

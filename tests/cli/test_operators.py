@@ -1,0 +1,284 @@
+"""`epp explain` and `epp top`, against the operators' port of a picker in this process."""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import sys
+from http import HTTPStatus
+
+import msgspec
+import pytest
+from textual.widgets import DataTable, Static
+
+from epp.adapters.telemetry.http import OperatorServer, Readers
+from epp.app.observing.fleet_view import EndpointsPage
+from epp.app.observing.views import DecisionsPage
+from epp.cli.main import main
+from epp.cli.operators.fleet_history import COLUMNS, FleetHistory
+from epp.cli.operators.port import OperatorsPort
+from epp.cli.operators.top_screen import EndpointScreen, TopApp
+from epp.errors import ConfigError
+from tests.app.test_decision_ring import DECISIONS, ENDPOINTS, STATES, Kept
+
+GOOD = "good"
+HEADS = [column.head for column in COLUMNS]
+
+
+@contextlib.asynccontextmanager
+async def port(kept, **readers):
+    """The operators' port of a picker; gives its URL."""
+    server = OperatorServer(
+        kept.telemetry, lambda: True, "127.0.0.1", 0, Readers(debug=kept.pages, **readers)
+    )
+    await server.start()
+    try:
+        yield f"http://127.0.0.1:{server.port}"
+    finally:
+        await server.stop()
+
+
+async def ran(*words):
+    """What a command prints, and its status."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "epp", *words),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_a_request_is_explained_by_its_candidates_and_what_happened():
+    kept = Kept()
+    kept.serve()
+    record = kept.serve(cached=480, **{"x-request-id": "mine"})
+    async with port(kept) as url:
+        status, out, _ = await ran("explain", "mine", f"--url={url}")
+        assert status == 0
+        unknown, _, err = await ran("explain", "another", f"--url={url}")
+        assert (unknown, "another: not among the decisions" in err) == (1, True)
+    lines = out.splitlines()
+    assert lines[0].startswith(f"{record.id} · x-request-id mine · model m · ")
+    assert (
+        lines[2] == f"profile default: 3 candidates, {record.decision.prompt_tokens} prompt tokens"
+    )
+    assert lines[3].startswith(f"winner  {record.decision.endpoint.id}, by ")
+    heads = "endpoint cached trust sent cost ttft"
+    terms = "queued prefill class decode generate crowd slot"
+    assert lines[4].split() == f"{heads} {terms}".split()
+    assert lines[5].split()[:2] == [
+        record.decision.endpoint.id,
+        str(record.decision.predicted_cached_tokens),
+    ]
+    usage = record.usage
+    assert lines[-1].startswith("then    completed, status 200, ttft 200 ms, ")
+    assert f"480/{usage.prompt_tokens} cached" in lines[-1]
+
+
+async def test_scores_are_shown_where_they_decided():
+    kept = Kept("linear")
+    kept.serve(**{"x-request-id": "mine"})
+    async with port(kept) as url:
+        _, out, _ = await ran("explain", "mine", f"--url={url}")
+    assert "of score, before" in out
+    assert "prefix-cache-scorer" in out
+
+
+async def test_the_last_decisions_are_a_line_each_or_json():
+    kept = Kept()
+    for number in range(3):
+        kept.serve("x", **{"x-request-id": f"r{number}"})
+    async with port(kept) as url:
+        _, out, _ = await ran("explain", "--last=2", f"--url={url}")
+        _, machine, _ = await ran("explain", "--last=2", "--json", f"--url={url}")
+    assert [line.split()[1] for line in out.splitlines()] == ["r1", "r2"]
+    assert [json.loads(line)["client_id"] for line in machine.splitlines()] == ["r1", "r2"]
+
+
+async def test_decisions_are_followed_as_they_happen():
+    kept = Kept()
+    async with port(kept) as url:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "epp", "explain", "--follow", f"--url={url}"),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(60):
+                kept.serve("x", **{"x-request-id": "first"})
+                assert b"first" in await process.stdout.readline()
+                kept.serve("x", **{"x-request-id": "second"})
+                assert b"second" in await process.stdout.readline()
+        finally:
+            process.kill()
+            await process.communicate()
+
+
+async def test_what_a_client_sent_is_no_control_character():
+    kept = Kept()
+    kept.serve(**{"x-request-id": "a\x1b[31mred"})
+    async with port(kept) as url:
+        _, out, _ = await ran("explain", f"--url={url}")
+    assert "red" in out
+    assert "\x1b" not in out
+
+
+async def test_who_may_read_the_pages(monkeypatch):
+    async def review(token, _):
+        return HTTPStatus.OK if token == GOOD else HTTPStatus.UNAUTHORIZED
+
+    async def status(url, path, token=""):
+        arguments = argparse.Namespace(url=url, token_file=None, ca_file=None, insecure=False)
+        reader = OperatorsPort(arguments)
+        reader._headers = {"Authorization": f"Bearer {token}"}
+        try:
+            await asyncio.to_thread(reader.read, path.decode(), msgspec.Raw)
+        except ConfigError as error:
+            return int(str(error).split("--url: ")[1][:3])
+        return 200
+
+    kept = Kept()
+    async with port(kept) as url:
+        assert [await status(url, each) for each in kept.pages] == [200, 200, 200]
+        assert await status(url, DECISIONS + b"?limit=x") == 400
+    monkeypatch.setattr("epp.adapters.telemetry.http.is_local", lambda _: False)
+    async with port(kept) as url:
+        assert [await status(url, each) for each in kept.pages] == [403, 403, 403]
+    async with port(kept, review=review) as url:
+        assert [await status(url, each) for each in kept.pages] == [401, 401, 403]
+        assert await status(url, DECISIONS, GOOD) == await status(url, ENDPOINTS, GOOD) == 200
+        assert await status(url, STATES, GOOD) == 403
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--url=ftp://x"], "`ftp://x` is not like http://127.0.0.1:9090"),
+        (["--url=http://127.0.0.1:9"], "cannot be read"),
+        (["--last=0"], "--last: a number from 1 to 100"),
+        (["r", "--follow"], "not both"),
+        (["--token-file=/nowhere"], "--token-file"),
+    ],
+)
+def test_what_cannot_be_asked_is_said(words, told, capsys):
+    assert main(["explain", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def page_of(kept):
+    return asyncio.run(kept.read(ENDPOINTS))
+
+
+def fleet(kept):
+    return msgspec.json.decode(page_of(kept), type=EndpointsPage)
+
+
+def test_hits_and_errors_are_those_of_the_last_minute():
+    kept, history = Kept(pods=1), FleetHistory()
+    kept.serve(cached=0)
+    history.add(fleet(kept))
+    record = kept.serve(cached=480)
+    history.add(fleet(kept))
+    (row,) = history.rows(COLUMNS[0], reverse=False)
+    assert row.responses == 1
+    assert row.hits == pytest.approx(480 / record.usage.prompt_tokens)
+    wrong = abs(record.decision.predicted_cached_tokens - 480)
+    assert row.error == pytest.approx(wrong / record.usage.prompt_tokens)
+    kept.now += 120
+    for _ in range(2):
+        history.add(fleet(kept))
+    (row,) = history.rows(COLUMNS[0], reverse=False)
+    assert (row.hits, row.error, row.responses) == (None, None, 0)
+
+
+def test_the_first_page_shows_what_was_since_the_start():
+    kept, history = Kept(pods=1), FleetHistory()
+    record = kept.serve(cached=480)
+    history.add(fleet(kept))
+    (row,) = history.rows(COLUMNS[0], reverse=False)
+    assert row.hits == pytest.approx(480 / record.usage.prompt_tokens)
+
+
+def test_a_picker_that_started_anew_starts_over():
+    old, new, history = Kept(pods=1), Kept(pods=1), FleetHistory()
+    old.serve()
+    history.add(fleet(old))
+    new.now -= 500
+    history.add(fleet(new))
+    (row,) = history.rows(COLUMNS[0], reverse=False)
+    assert (row.responses, history.decisions_per_second) == (0, 0.0)
+
+
+class Screens:
+    """`epp top` over a picker, and what is on it."""
+
+    def __init__(self, kept):
+        self.kept = kept
+        self.problem = ""
+        self.app = TopApp(self.read, self.decisions, 0.05)
+
+    def read(self):
+        if self.problem:
+            raise ConfigError(self.problem)
+        return fleet(self.kept)
+
+    def decisions(self):
+        data = asyncio.run(self.kept.read(DECISIONS, limit=100))
+        return msgspec.json.decode(data, type=DecisionsPage).decisions
+
+    def column(self, head):
+        table = self.app.query_one("#endpoints", DataTable)
+        at = HEADS.index(head)
+        return [str(table.get_row_at(row)[at]) for row in range(table.row_count)]
+
+    def status(self):
+        return str(self.app.query_one("#status", Static).content)
+
+
+async def until(pilot, condition):
+    async with asyncio.timeout(30):
+        while not condition():
+            await pilot.pause(0.02)
+
+
+async def test_the_table_is_sorted_paused_and_looked_into():
+    kept = Kept()
+    record = kept.serve(cached=0, **{"x-request-id": "mine"})
+    busy = record.decision.endpoint.id
+    screens = Screens(kept)
+    async with screens.app.run_test(size=(160, 40)) as pilot:
+        await until(pilot, lambda: "pool chat" in screens.status())
+        assert screens.column("endpoint") == [f"default/pod-{n}" for n in range(3)]
+        assert "3 of 3 endpoints ready" in screens.status()
+        await pilot.press("r")
+        await until(pilot, lambda: screens.column("endpoint")[0] == "default/pod-2")
+        for _ in range(HEADS.index("answers")):
+            await pilot.press("s")
+        await until(pilot, lambda: screens.column("endpoint")[0] == busy)
+        await pilot.press("p")
+        await until(pilot, lambda: "paused" in screens.status())
+        await pilot.press("home", "enter")
+        await until(pilot, lambda: isinstance(screens.app.screen, EndpointScreen))
+        shown = str(screens.app.screen.query_one("#endpoint", Static).content)
+        assert shown.startswith(f"{busy} · ")
+        assert "mine" in shown
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(screens.app.screen, EndpointScreen))
+
+
+async def test_a_picker_that_is_away_is_said_and_found_again():
+    screens = Screens(Kept())
+    screens.problem = "away"
+    async with screens.app.run_test(size=(160, 40)) as pilot:
+        await until(pilot, lambda: screens.status() == "away")
+        screens.problem = ""
+        await until(pilot, lambda: "pool chat" in screens.status())
+
+
+def test_top_needs_its_extra_and_a_picker(monkeypatch, capsys):
+    assert main(["top", "--url=http://127.0.0.1:9"]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+    monkeypatch.setattr("epp.cli.operators.top.find_spec", lambda _: None)
+    assert main(["top"]) == 2
+    assert "pip install 'warmpick[top]'" in capsys.readouterr().err
