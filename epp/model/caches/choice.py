@@ -16,6 +16,7 @@ from epp.model.caches.sglang import RadixCache
 from epp.model.caches.sglang_eviction import DEFAULT_STRATEGY, STRATEGIES
 from epp.model.caches.vllm_v0 import VllmV0Cache
 from epp.model.caches.whole_prompt import WholePromptCache
+from epp.model.endpoint import Endpoint, Load
 
 CACHE_LABEL = "warmpick.io/cache-model"
 """A pod label whose value is one of `MODELS`; any other value is ignored."""
@@ -90,3 +91,15 @@ def eviction_of(labels: Mapping[str, str]) -> str:
     """Return SGLang's eviction policy by an endpoint's labels, else SGLang's default."""
     wanted = labels.get(EVICTION_LABEL, "").lower()
     return wanted if wanted in STRATEGIES else DEFAULT_STRATEGY
+
+
+def spec_of(endpoint: Endpoint, load: Load, before: CacheSpec) -> CacheSpec:
+    """Return the spec of an endpoint's cache; what the load does not report is as in `before`."""
+    labels, second = endpoint.labels, load.offload_tokens
+    return CacheSpec(
+        model=model_of(labels, load.engine),
+        capacity=load.capacity_tokens or before.capacity,
+        block=load.block_size or before.block,
+        eviction=eviction_of(labels),
+        offload=endpoint.offload_tokens or 0 if second is None else second,
+    )

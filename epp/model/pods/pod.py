@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from epp.model.caches.choice import CacheSpec, eviction_of, model_of
+from epp.model.caches.choice import CacheSpec, spec_of
 from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.endpoint import NO_ATTRIBUTES, UNREPORTED, CacheStats, Endpoint, Load
 from epp.model.events import (
@@ -91,7 +91,7 @@ class Pod:
         self.mirror: KvEventMirror | None = None
         self.models: frozenset[str] | None = None
         self.max_model_lens: Mapping[str, int] = {}
-        self.scheduler = EngineScheduler(index, self.ledger, self._spec(UNREPORTED, unknown))
+        self.scheduler = EngineScheduler(index, self.ledger, spec_of(endpoint, UNREPORTED, unknown))
         self.books = LoadBooks(self.ledger, self.scheduler, adapters)
         self.speed = of_class.prefill.speed(self.engine_block)
         self._hasher = hasher
@@ -295,7 +295,7 @@ class Pod:
         self.load = load if not self._attributes else self._with_attributes(load)
         self._broken, self.reachable = 0, True
         self._count_external()
-        spec = self._spec(load, self.scheduler.spec)
+        spec = spec_of(self.endpoint, load, self.scheduler.spec)
         if spec != self.scheduler.spec:
             self.scheduler.reconfigure(spec, first=not self._reported)
         self.speed = self.prefill.speed((load.match_unit or spec.block) if load.caching else 0)
@@ -310,17 +310,6 @@ class Pod:
 
     def _with_attributes(self, load: Load) -> Load:
         return replace(load, attributes={**load.attributes, **self._attributes})
-
-    def _spec(self, load: Load, before: CacheSpec) -> CacheSpec:
-        """Return the cache's spec; what the load does not report is as in `before`."""
-        labels, second = self.endpoint.labels, load.offload_tokens
-        return CacheSpec(
-            model=model_of(labels, load.engine),
-            capacity=load.capacity_tokens or before.capacity,
-            block=load.block_size or before.block,
-            eviction=eviction_of(labels),
-            offload=self.endpoint.offload_tokens or 0 if second is None else second,
-        )
 
     def _restarted(self, load: Load) -> bool:
         """Detect a restart by another start time, or by a counter that went back.
