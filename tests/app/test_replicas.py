@@ -88,8 +88,9 @@ async def started(*ports, **more):
 async def two(**more):
     async with started(**more) as one, started(one.port) as other:
         one.replicas.mesh._settings.peers.append(PeerAddress(HERE, other.port))
-        await one.hears()
-        await other.hears()
+        for each in (one, other):
+            await each.hears()
+            await until(lambda each=each: each.metrics()["warmpick_replicas_reached"] == 1)
         yield one, other
 
 
@@ -207,6 +208,7 @@ async def test_two_pickers_decide_as_one(tmp_path):
         session = await stack.enter_async_context(aiohttp.ClientSession())
         for page in pages:
             await shows(session, page, "warmpick_replicas_heard", 1)
+            await shows(session, page, "warmpick_replicas_reached", 1)
         chosen = [await answered(channels[0], number) for number in range(8)]
         await shows(session, pages[1], "warmpick_replica_facts_applied_total", 16)
         assert [await answered(channels[1], number) for number in range(8)] == chosen

@@ -7,6 +7,7 @@ is missing is found by those who miss it.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -41,8 +42,8 @@ Receive = Callable[[bytes, Reply], None]
 class ReplicaMesh:
     """Sends messages to all other replicas, and passes what they send to `receive`.
 
-    `stranger` is called each time that a connection is refused for want of the secret. Before
-    `open` and after `close` nothing is sent.
+    `reached` is to how many a last sign of life could be sent. `stranger` is called each time that
+    a connection is refused for want of the secret. Before `open` and after `close` nothing is sent.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class ReplicaMesh:
         receive: Receive,
         stranger: Callable[[], None],
     ) -> None:
-        self.unsent = 0
+        self.unsent = self.reached = 0
         self.port = 0
         self._settings: Final = settings
         self._keys: Final = keys
@@ -65,6 +66,7 @@ class ReplicaMesh:
         self._own: set[PeerAddress] = set()
         self._problems: set[str] = set()
         self._context: Context | None = None
+        self._soon: Final = asyncio.Event()
         self._closing: list[Callable[[], None]] = []
 
     @property
@@ -97,7 +99,14 @@ class ReplicaMesh:
         """Follow where the others are; never returns."""
         while True:
             await self.look_up()
-            await asyncio.sleep(self._settings.look_up)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._settings.look_up):
+                    await self._soon.wait()
+            self._soon.clear()
+
+    def look_up_soon(self) -> None:
+        """Look for others now: one was heard that is not known."""
+        self._soon.set()
 
     async def look_up(self) -> None:
         """Look the names of the others up, and connect to those that are new."""

@@ -205,7 +205,11 @@ class Replicas:
     def _beat(self) -> None:
         now = self._clock()
         self._tell()
-        self._reached = self.mesh.send(self._teller.to_all([self._teller.beat(now)], now))
+        self.mesh.reached = self._reached = self.mesh.send(
+            self._teller.to_all([self._teller.beat(now)], now)
+        )
+        if self.hearer.present > self.mesh.known:
+            self.mesh.look_up_soon()
         self._apply_at(self.hearer.lapse(now), now)
         for gone in self._replies.keys() - self.hearer.peers.keys():
             del self._replies[gone]

@@ -16,6 +16,11 @@ KNOWN: Final = Family(
     help="Other replicas of this picker, by their addresses.",
     kind="gauge",
 )
+REACHED: Final = Family(
+    name="warmpick_replicas_reached",
+    help="Other replicas of this picker that could be sent to within a second or so.",
+    kind="gauge",
+)
 HEARD: Final = Family(
     name="warmpick_replicas_heard",
     help="Other replicas of this picker that were heard within ten seconds.",
@@ -73,6 +78,7 @@ def families(
 ) -> Iterator[FamilyText]:
     """Yield the families of one replica."""
     yield from expose(KNOWN, [((), mesh.known)])
+    yield from expose(REACHED, [((), mesh.reached)])
     yield from expose(HEARD, [((), hearer.present)])
     yield from expose(SENT, [((), teller.told)])
     yield from expose(UNSENT, [((), mesh.unsent)])

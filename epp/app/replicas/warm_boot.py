@@ -22,6 +22,8 @@ _log = structlog.get_logger(__name__)
 
 _LOOK_SECONDS: Final = 0.02
 """How often it is looked whether another replica is heard."""
+_ALL_SECONDS: Final = 2.0
+"""How long it waits for what all others tell to arrive; then for what one tells."""
 _FIRST_SECONDS: Final = 1.0
 """How long a replica waits for another one to be heard before it is the first."""
 
@@ -93,21 +95,34 @@ class WarmBoot:
     async def _snapshot(self, began: float) -> Sequence[Event] | None:
         """Return a whole snapshot of another replica; None if there is none that has one."""
         refused: set[int] = set()
+        loop = asyncio.get_running_loop()
         while True:
-            peer = self._sibling(refused)
+            peer = self._sibling(refused, patient=loop.time() - began < _ALL_SECONDS)
             if peer is not None:
                 copied = await self._pull(peer)
                 if copied is not None:
                     return copied
                 refused.add(peer.number)
-            elif asyncio.get_running_loop().time() - began >= _FIRST_SECONDS:
+            elif loop.time() - began >= _FIRST_SECONDS and not self._may_come(refused):
                 return None
             else:
                 await asyncio.sleep(_LOOK_SECONDS)
 
-    def _sibling(self, refused: set[int]) -> Peer | None:
+    def _sibling(self, refused: set[int], *, patient: bool) -> Peer | None:
+        """Return one to ask, of those whose facts arrive: what comes after the snapshot is told.
+
+        With `patient` those of all are to arrive first.
+        """
+        present = [each for each in self._hearer.peers.values() if each.present]
+        if patient and not all(each.tells for each in present):
+            return None
+        asked = (each for each in present if each.settled and each.tells)
+        return next((each for each in asked if each.number not in refused), None)
+
+    def _may_come(self, refused: set[int]) -> bool:
+        """Whether there is one to ask, whose facts do not arrive yet."""
         known = self._hearer.peers.values()
-        return next((each for each in known if each.owns and each.number not in refused), None)
+        return any(each.owns and each.number not in refused for each in known)
 
     async def _pull(self, peer: Peer) -> Sequence[Event] | None:
         self._told = asyncio.get_running_loop().create_future()

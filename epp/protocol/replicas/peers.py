@@ -42,6 +42,11 @@ class Peer:
         """Whether it may own endpoints, and warm others up."""
         return self.present and self.settled
 
+    @property
+    def tells(self) -> bool:
+        """Whether what it tells all arrives here, not its answers alone."""
+        return self._highest > 0
+
     # Messages.
 
     def is_new(self, sequence: int) -> bool:
