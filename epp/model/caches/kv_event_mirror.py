@@ -25,7 +25,6 @@ from xxhash import xxh3_64_intdigest
 
 from epp.model.caches.contract import CacheModel, Tier
 from epp.model.caches.reported_blocks import ReportedBlocks
-from epp.model.caches.shards import SHARDS, STEP, Shards, emptied, freed, in_steps
 from epp.model.kv_changes import (
     BlocksCleared,
     BlocksRemoved,
@@ -38,6 +37,7 @@ from epp.model.kv_changes import (
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.hashing import BlockHash
 from epp.model.request import TOKEN_BYTES
+from epp.model.shards import SHARDS, STEP, Shards, emptied, freed, in_steps
 
 MOST_BLOCKS = 1 << 20
 """Blocks of one engine that are followed at most; beyond that the oldest are dropped."""

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from epp.model.caches.contract import CacheModel, Tier
-from epp.model.caches.shards import SHARDS
 from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
+from epp.model.shards import SHARDS
 
 _MASK: Final = SHARDS - 1
 

@@ -430,7 +430,7 @@ def test_what_leaves_and_what_comes_add_up_in_any_order(steps):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("epp.model.caches.kv_event_mirror._PURGED", 40)
             patch.setattr("epp.model.caches.kv_event_mirror.STEP", 40)
-            patch.setattr("epp.model.caches.shards.STEP", 40)
+            patch.setattr("epp.model.shards.STEP", 40)
             slow.apply(change)
         fast.apply(change)
         while fast.mirror.is_leaving:
