@@ -20,6 +20,7 @@ from epp.model.kv_changes import CacheCopied, Change
 from epp.model.pods.ledger import Ledger
 from epp.model.pods.sequence import SequenceState
 from epp.model.prefix_index.index import PrefixIndex, Slot
+from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.hashing import BlockHash
 
 _MOST_BLOCKS: Final = 1 << 14
@@ -147,12 +148,14 @@ class EngineScheduler:
             self.cache.restore(event.hashes, event.sizes, closed=event.closed)
             self._update_index()
 
-    def begin_reports(self) -> None:
-        """Expect KV events from here on."""
+    def begin_reports(self, hasher: BlockHasher) -> KvEventMirror:
+        """Expect KV events from here on; return what follows them."""
         self.reported = ReportedBlocks(self.cache)
+        return KvEventMirror(hasher, "")
 
     def apply_change(self, mirror: KvEventMirror, change: Change) -> None:
         """Correct the cache by one of the engine's own KV events."""
+        mirror.room = self.spec.capacity + self.spec.offload
         mirror.apply(change, self.cache if self.reported is None else self.reported)
         self._update_index()
 

@@ -278,7 +278,6 @@ class Pod:
         self.home.clear()
         self.pace.join(PaceClass())
         self.scheduler.detach(() if self.mirror is None else self.mirror.drain())
-        self.mirror = None
 
     def restart(self) -> None:
         """Start over with an empty cache, as the engine did."""
@@ -341,10 +340,7 @@ class Pod:
     def follow(self, changes: Sequence[Change]) -> None:
         """Correct the cache by the engine's own KV events."""
         if self.mirror is None:
-            self.mirror = KvEventMirror(self._hasher, "")
-            self.scheduler.begin_reports()
-        self.scheduler.purge(self.mirror)
-        self.mirror.room = self.scheduler.spec.capacity + self.scheduler.spec.offload
+            self.mirror = self.scheduler.begin_reports(self._hasher)
         for change in changes:
             if isinstance(change, BlocksCleared) and change.reason is Cleared.RESTART:
                 self._reset()
