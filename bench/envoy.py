@@ -8,6 +8,7 @@ import msgspec
 
 from epp.gateway.envoy import (
     CONNECT_SECONDS,
+    MESSAGE_SECONDS,
     BodyMode,
     Json,
     assignment,
@@ -49,6 +50,7 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
     failure_mode_allow: bool = False
     request_body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
     response_body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
+    message_timeout_s: float = MESSAGE_SECONDS
     stream_idle_timeout_s: float = 30
     concurrency: int = 1
     log_level: str = "warning"
@@ -111,7 +113,12 @@ _POOL_HOST: Json = {
 
 def _listener(settings: EnvoySettings) -> Json:
     modes = (settings.request_body_mode, settings.response_body_mode)
-    picking = [ext_proc(*modes, fail_open=settings.failure_mode_allow)] if settings.picks else []
+    asking = ext_proc(
+        *modes,
+        fail_open=settings.failure_mode_allow,
+        message_seconds=settings.message_timeout_s,
+    )
+    picking = [asking] if settings.picks else []
     manager = http_manager(
         stat_prefix="gateway",
         stream_idle_timeout=f"{settings.stream_idle_timeout_s:g}s",

@@ -60,6 +60,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     response_body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
     tls: bool = False
     failure_mode_allow: bool = False
+    message_timeout_s: float = 10
     stream_idle_timeout_s: float = 30
     picker_flags: tuple[str, ...] = ()
 
@@ -135,6 +136,7 @@ class Corridor:
             failure_mode_allow=plan.failure_mode_allow,
             request_body_mode=plan.request_body_mode,
             response_body_mode=plan.response_body_mode,
+            message_timeout_s=plan.message_timeout_s,
             stream_idle_timeout_s=plan.stream_idle_timeout_s,
         )
         self.envoy = await start_envoy(settings, log_dir=self.directory)

@@ -84,7 +84,13 @@ def router(**fields: Any) -> Json:  # noqa: ANN401 - JSON
     return {"name": ROUTER, "typed_config": typed(kind, **fields)}
 
 
-def ext_proc(request: BodyMode, response: BodyMode, *, fail_open: bool) -> Json:
+def ext_proc(
+    request: BodyMode,
+    response: BodyMode,
+    *,
+    fail_open: bool,
+    message_seconds: float = MESSAGE_SECONDS,
+) -> Json:
     """Return the filter that asks the picker, which is the cluster `epp`."""
     return {
         "name": EXT_PROC,
@@ -92,7 +98,7 @@ def ext_proc(request: BodyMode, response: BodyMode, *, fail_open: bool) -> Json:
             "envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor",
             grpc_service={"envoy_grpc": {"cluster_name": "epp"}},
             failure_mode_allow=fail_open,
-            message_timeout=f"{MESSAGE_SECONDS}s",
+            message_timeout=f"{message_seconds:g}s",
             # envoy.lb carries the subset hint and which endpoint served the request.
             metadata_options={
                 "forwarding_namespaces": {"untyped": ["envoy.lb"]},
