@@ -92,7 +92,7 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
         measure_replay,
     ),
     "traces": (
-        "what a trace costs a request that is sampled, and one that is not",
+        "what a trace costs a request that is sampled or not, and what keeping its decision costs",
         measure_traces,
     ),
     "hold": (

@@ -1,4 +1,4 @@
-"""What a trace costs a request, on the thread that picks and on the one that exports.
+"""What traces and the ring of decisions cost a request.
 
 Exchanges of 2 KB chats among ten endpoints go through the picker without its sockets; what traces
 do with their records is timed over all of them at once, since it is shorter than a clock's reading.
@@ -28,13 +28,20 @@ from epp.adapters.tracing.exporting import SCOPE, SpanExport
 from epp.adapters.tracing.settings import TracingSettings
 from epp.adapters.tracing.spans import SpanWriter
 from epp.app.observers import Observer
+from epp.app.observing.decision_ring import DecisionRing
 from epp.app.observing.tracing import Tracing
 from epp.config.file import DEFAULT_POLICY, POLICIES, load
+from epp.model.decision import Decision
+from epp.model.fleet import Fleet
+from epp.model.quote import Quote
+from epp.model.request import InferenceRequest
 from epp.policy.explanations.ranking import measures
 from epp.protocol.extproc.codec import encode
 from epp.protocol.extproc.messages import HeadersReply, Mutation
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.trace_context import TraceSampling, traceparent
+
+_Committed = tuple[InferenceRequest, Quote, Decision, float]
 
 ENDPOINTS = 10
 SIZE = 2 << 10
@@ -44,7 +51,7 @@ _BATCH = 100
 NOTES = (
     "Of the thread that picks: a look at the headers, a header more to encode, the request's end.",
     "Of the thread that exports: spans and their encoding as OTLP, without the network.",
-    "Without `--tracing` nothing of it runs.",
+    "Without `--tracing` nothing of it runs. The ring (`epp explain`) takes in every request.",
 )
 
 
@@ -58,19 +65,34 @@ async def measure(progress: Progress, options: Options) -> Report:
 
 def _figures(rounds: int) -> tuple[Figure, ...]:
     kept: list[RequestRecord] = []
-    path = RequestPath(ENDPOINTS, lambda *_: (Observer(name="kept", ended=kept.append),))
+    committed: list[_Committed] = []
+    fleets: list[Fleet] = []
+
+    def beside(fleet: Fleet, _: object) -> tuple[Observer]:
+        fleets.append(fleet)
+        return (
+            Observer(
+                name="kept", ended=kept.append, committing=lambda *given: committed.append(given)
+            ),
+        )
+
+    path = RequestPath(ENDPOINTS, beside)
     source = bodies(SIZE)
-    runs: dict[str, list[float]] = {"sampled": [], "unsampled": [], "thread": []}
+    runs: dict[str, list[float]] = {"sampled": [], "unsampled": [], "thread": [], "ring": []}
     for turn in range(-1, rounds):
         kept.clear()
+        committed.clear()
         for body in islice(source, _EXCHANGES):
             path.exchange(Messages.about(body))
         for name, found in _costs(kept):
             if turn >= 0:
                 runs[name].append(found)
+        if turn >= 0:
+            runs["ring"].append(_ring_us(DecisionRing(fleets[0], {}), committed, kept))
     return (
         _figure("span_us_sampled", "a sampled request, on the loop", runs["sampled"], 40),
         _figure("span_us_unsampled", "an unsampled request", runs["unsampled"], 1),
+        _figure("ring_us", "a request in the ring of decisions", runs["ring"], 3),
         _figure("span_thread_us", "a sampled request, on another thread", runs["thread"]),
     )
 
@@ -95,6 +117,18 @@ def _each_us(records: Sequence[RequestRecord], call: Callable[[RequestRecord], o
     started = time.perf_counter_ns()
     for record in records:
         call(record)
+    return (time.perf_counter_ns() - started) / len(records) / 1e3
+
+
+def _ring_us(
+    ring: DecisionRing, committed: Sequence[_Committed], records: Sequence[RequestRecord]
+) -> float:
+    gc.collect()
+    started = time.perf_counter_ns()
+    for given in committed:
+        ring.committing(*given)
+    for record in records:
+        ring.ended(record)
     return (time.perf_counter_ns() - started) / len(records) / 1e3
 
 

@@ -23,7 +23,7 @@ class FleetRow(msgspec.Struct, frozen=True):
     """Responses in the window."""
 
 
-class HistoryColumn(msgspec.Struct, frozen=True):
+class FleetColumn(msgspec.Struct, frozen=True):
     """A column: its head, the text of a cell, and what it is sorted by."""
 
     head: str
@@ -40,27 +40,27 @@ def _fill(row: FleetRow) -> float:
 
 
 COLUMNS: Final = (
-    HistoryColumn("endpoint", lambda row: row.now.endpoint, lambda row: row.now.endpoint),
-    HistoryColumn("state", lambda row: row.now.state, lambda row: row.now.state),
-    HistoryColumn("waiting", lambda row: f"{row.now.waiting:g}", lambda row: row.now.waiting),
-    HistoryColumn("running", lambda row: f"{row.now.running:g}", lambda row: row.now.running),
-    HistoryColumn("sent", lambda row: str(row.now.requests), lambda row: row.now.requests),
-    HistoryColumn(
+    FleetColumn("endpoint", lambda row: row.now.endpoint, lambda row: row.now.endpoint),
+    FleetColumn("state", lambda row: row.now.state, lambda row: row.now.state),
+    FleetColumn("waiting", lambda row: f"{row.now.waiting:g}", lambda row: row.now.waiting),
+    FleetColumn("running", lambda row: f"{row.now.running:g}", lambda row: row.now.running),
+    FleetColumn("sent", lambda row: str(row.now.requests), lambda row: row.now.requests),
+    FleetColumn(
         "prefill",
         lambda row: f"{row.now.queued_prefill_ms:.0f} ms",
         lambda row: row.now.queued_prefill_ms,
     ),
-    HistoryColumn("kv used", lambda row: _share(row.now.kv_usage), lambda row: row.now.kv_usage),
-    HistoryColumn("cache full", lambda row: _share(_fill(row)), _fill),
-    HistoryColumn("hits", lambda row: _share(row.hits), lambda row: _known(row.hits)),
-    HistoryColumn("error", lambda row: _share(row.error), lambda row: _known(row.error)),
-    HistoryColumn("trust", lambda row: f"{row.now.trust:.2f}", lambda row: row.now.trust),
-    HistoryColumn(
+    FleetColumn("kv used", lambda row: _share(row.now.kv_usage), lambda row: row.now.kv_usage),
+    FleetColumn("cache full", lambda row: _share(_fill(row)), _fill),
+    FleetColumn("hits", lambda row: _share(row.hits), lambda row: _known(row.hits)),
+    FleetColumn("error", lambda row: _share(row.error), lambda row: _known(row.error)),
+    FleetColumn("trust", lambda row: f"{row.now.trust:.2f}", lambda row: row.now.trust),
+    FleetColumn(
         "speed",
         lambda row: f"{row.now.prefill_tokens_per_second:,.0f} t/s",
         lambda row: row.now.prefill_tokens_per_second,
     ),
-    HistoryColumn("answers", lambda row: str(row.responses), lambda row: row.responses),
+    FleetColumn("answers", lambda row: str(row.responses), lambda row: row.responses),
 )
 
 
@@ -85,7 +85,7 @@ class FleetHistory:
         while page.at - self._pages[0].at > WINDOW_SECONDS:
             self._pages.popleft()
 
-    def rows(self, column: HistoryColumn, *, reverse: bool) -> Sequence[FleetRow]:
+    def rows(self, column: FleetColumn, *, reverse: bool) -> Sequence[FleetRow]:
         """Return the rows as they are now, sorted by a column, equal ones by name."""
         if not self._pages:
             return ()

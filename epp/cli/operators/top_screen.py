@@ -6,6 +6,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Static
 
@@ -25,8 +26,8 @@ class EndpointScreen(ModalScreen[None]):
 
     DEFAULT_CSS = """
     EndpointScreen { align: center middle; }
-    EndpointScreen > Static { width: 90%; height: auto; max-height: 90%; padding: 1 2;
-                              border: round $primary; background: $surface; overflow-y: auto; }
+    EndpointScreen > VerticalScroll { width: 90%; height: auto; max-height: 90%; padding: 0 2;
+                                      border: round $primary; background: $surface; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,q", "dismiss", "Back"),
@@ -37,8 +38,9 @@ class EndpointScreen(ModalScreen[None]):
         self.text = "\n".join(_details(row, decisions))
 
     def compose(self) -> ComposeResult:
-        """Yield the text, in which nothing is markup."""
-        yield Static(Text(self.text), id="endpoint")
+        """Yield the text, in which nothing is markup; arrow keys scroll it."""
+        with VerticalScroll():
+            yield Static(Text(self.text), id="endpoint")
 
 
 class TopApp(App[None]):
@@ -68,11 +70,15 @@ class TopApp(App[None]):
         self._history = FleetHistory()
         self._page: EndpointsPage | None = None
         self._rows: dict[str, FleetRow] = {}
+        self._table: DataTable[Text] = DataTable(
+            id="endpoints", cursor_type="row", zebra_stripes=True
+        )
+        self._line = Static(id="status")
 
     def compose(self) -> ComposeResult:
         """Yield the status line, the table and the keys."""
-        yield Static(id="status")
-        yield DataTable(id="endpoints", cursor_type="row", zebra_stripes=True)
+        yield self._line
+        yield self._table
         yield Footer()
 
     def on_mount(self) -> None:
@@ -100,7 +106,9 @@ class TopApp(App[None]):
         self._draw()
 
     def _draw(self) -> None:
-        table = self.query_one("#endpoints", DataTable)
+        table = self._table
+        if not table.is_attached:  # it is being ended
+            return
         chosen = self._chosen(table)
         rows = self._history.rows(COLUMNS[self._sorted_by], reverse=self._reversed)
         self._rows = {row.now.endpoint: row for row in rows}
@@ -113,7 +121,7 @@ class TopApp(App[None]):
             table.add_row(*cells, key=row.now.endpoint)
         if chosen in self._rows:
             table.move_cursor(row=table.get_row_index(chosen))
-        self.query_one("#status", Static).update(Text(self._status()))
+        self._line.update(Text(self._status()))
 
     def _chosen(self, table: DataTable[Text]) -> str:
         if not table.row_count:
