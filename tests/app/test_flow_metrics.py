@@ -122,7 +122,7 @@ class TestHeadroom:
         assert 2 < left.requests < 2 * 0.7 * CAPACITY / 1256
         batch = headroom(rig.flow, rig.fleet, rig.now, batch=True)
         assert 0 < batch.requests < left.requests
-        assert batch.tokens == pytest.approx(left.tokens / 2, rel=0.01)
+        assert batch.tokens == pytest.approx(left.tokens / 4, rel=0.01)
 
     def test_it_shrinks_with_what_runs_and_ends_when_there_is_no_room(self):
         rig = FlowRig(pods=1)

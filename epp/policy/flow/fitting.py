@@ -1,7 +1,8 @@
 """Whether what was decided has room, and what it costs there.
 
 Requests of negative priority, such as batches, have less: an endpoint that owes almost no prefill
-and whose memory is half used at most, so that those of other priorities find it much as it was.
+and whose memory is a quarter used at most, so that those of other priorities find it much as it
+was.
 """
 
 from typing import Final

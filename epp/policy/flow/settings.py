@@ -55,7 +55,7 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
     batch_prefill_share: float = 0.1
     """The share of `prefill_seconds` that an endpoint may owe before it gets a request of negative
     priority."""
-    batch_memory_share: float = 0.5
+    batch_memory_share: float = 0.25
     """The share of the memory for others that it may be using then."""
     ageing: float = 0.05
     """How many seconds of prefill a second of waiting is worth, in the order of release."""
