@@ -148,7 +148,7 @@ class TestHeadroom:
         rig.say("pod-0", num_blocks=None)
         assert headroom(rig.flow, rig.fleet, rig.now, batch=False) == (0, 0.0)
         gated = FlowRig(pods=1, policy=BY_REPORTS)
-        gated.say("pod-0", running=1.0, kv_usage=0.2)
+        gated.say("pod-0", running=1.0, kv_usage=0.1)
         assert headroom(gated.flow, gated.fleet, gated.now, batch=True).requests > 0
         gated.say("pod-0", running=1.0, kv_usage=0.9)
         assert headroom(gated.flow, gated.fleet, gated.now, batch=True) == (0, 0.0)
