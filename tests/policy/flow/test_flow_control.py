@@ -169,7 +169,7 @@ def test_priorities_go_before_and_fair_shares_within_them():
     rig.come("polite", 8000, fairness_id="polite")
     rig.come("batch", 10, priority=-1)
     rig.come("urgent", 8000, priority=1)
-    rig.begin("first")
+    rig.end("first", LONG, 10)
     went = []
     while rig.held:
         for each in rig.release():
