@@ -145,12 +145,15 @@ class FlowControl:
                 self.would_wait[axis] += 1
                 self._scarce_at = now
             if self._waits and request.most_wait > 0:
-                room = axis is None or not self.settings.holds
-                if room and self.gate is not None:
-                    room = self.gate.admits(request.priority, now)
+                room = (axis is None or not self.settings.holds) and (
+                    self.gate is None or self.gate.admits(request.priority, now)
+                )
                 if not room or self.line.requests:
                     return self._compete(request, quote, decision, now, room=room)
-        return self._send(request, quote, decision, now, None if self.gate is None else 0.0)
+        if self.gate is not None:
+            return self._send(request, quote, decision, now, 0.0)
+        self._scheduler.commit(request, quote, decision, now)
+        return decision
 
     def _compete(
         self,
