@@ -34,7 +34,7 @@ import msgspec
 from epp.errors import RequestError
 from epp.model.decision import Decision
 from epp.model.events import Aborted, Served
-from epp.model.request import RequestId
+from epp.model.request import InferenceRequest, RequestId
 from epp.protocol.extproc.director import Director, PendingDecision
 from epp.protocol.extproc.errors import error_reply
 from epp.protocol.extproc.messages import (
@@ -78,6 +78,11 @@ class Stage:
         self.wants = wants
         self.idle = Step((), wants)
         self.accepts = accepts
+
+
+def _without_text(request: InferenceRequest) -> InferenceRequest:
+    """Return a request that was routed: it may wait or run for minutes, its text is freed."""
+    return msgspec.structs.replace(request, prompts=(), body=b"")
 
 
 class Exchange:
@@ -270,6 +275,7 @@ class Exchange:
         decision = self._director.route(request, now)
         if isinstance(decision, PendingDecision):
             self.pending = decision
+            self.record.request = _without_text(request)
             return []
         return self._answer(decision, now)
 
@@ -289,8 +295,7 @@ class Exchange:
         if request is not None:
             target = "" if request.model == request.target_model else request.target_model
             priority = request.priority
-            # A response may run for minutes: the text, which the fleet needs no more, is freed.
-            record.request = msgspec.structs.replace(request, prompts=(), body=b"")
+            record.request = _without_text(request)
         return self._request.answer(decision, target, priority)
 
     def _pass_body(self, message: RequestBody, _: float) -> list[Reply]:

@@ -63,7 +63,7 @@ class Request:
         "_early",
         "_facts",
         "_held",
-        "_parsed",
+        "_readable",
         "_record",
         "_settings",
         "_trailed",
@@ -81,7 +81,7 @@ class Request:
         self._record = record
         self._settings = settings
         self._facts: RequestFacts = BEFORE_HEADERS
-        self._parsed: Parsed | None = None
+        self._readable = False  # the body was parsed, and may be edited
         self._body: Body | None = None  # while it is to be read
         self._early = False  # decided at the headers, the body unseen
         self._held = settings.propagate_priority  # to its end, to be edited
@@ -198,14 +198,15 @@ class Request:
 
     def read(self, subset: tuple[str, ...] | None) -> InferenceRequest:
         """Return what routing depends on, once all of it came. Raises `MalformedRequest`."""
-        kept = b""
+        kept, parsed = b"", None
         if self._body is not None:
             self.unsent = self._body.pieces
-            self._parsed = self._parse(self._body)
-            if self._parsed is not None and self._settings.keep_body and self.ended:
+            parsed = self._parse(self._body)
+            self._readable = parsed is not None
+            if parsed is not None and self._settings.keep_body and self.ended:
                 kept = self._body.whole()
         most_wait = inf if self.duplex else self._settings.most_wait
-        return self._facts.request(self._record, self._parsed, subset, kept, most_wait)
+        return self._facts.request(self._record, parsed, subset, kept, most_wait)
 
     def _parse(self, body: Body) -> Parsed | None:
         if self._facts.api is _OTHER:
@@ -251,8 +252,8 @@ class Request:
     def _rewrite(self, target: str, priority: int | None) -> tuple[bool, int | None]:
         """Edit the held body; return whether it changed, and its length then, if that is known."""
         body, self._body = self._body, None
-        parsed, self._parsed = self._parsed, None
-        if parsed is None or not (target or priority is not None):
+        readable, self._readable = self._readable, False
+        if not readable or not (target or priority is not None):
             return False, None
         if body is not None:
             self.unsent = body.rewritten(target, priority)

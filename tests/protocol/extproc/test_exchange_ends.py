@@ -264,6 +264,13 @@ class TestPending:
         assert (seen.request, seen.destination) == (chat_body(), "10.0.0.1:8000")
         assert machine.record.decided_at == 5
 
+    def test_keeps_the_body_once(self):
+        stub, machine = self.waiting()
+        assert stub.requests[0].prompts
+        assert machine.record.request is not None
+        assert (machine.record.request.prompts, machine.record.request.body) == ((), b"")
+        assert machine.record.request.id == stub.requests[0].id
+
     def test_ends_with_an_error(self):
         stub, machine = self.waiting()
         status, _, sent = error_of(machine.resume(Overloaded("full", retry_after=3), 5))
