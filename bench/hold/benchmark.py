@@ -47,7 +47,8 @@ FIGURES: Mapping[str, tuple[str, str, Budget | None]] = {
     "batch_done": ("part of the batches that was done", "", Budget(least=1)),
     "us_per_release_10k": ("CPU of a release, 10,000 waiting", "µs", Budget(most=50)),
     "us_per_look_10k": ("CPU of a look for room that there is not", "µs", None),
-    "bytes_per_waiting": ("memory of one that waits, without its body", "B", Budget(most=2048)),
+    "bytes_per_waiting": ("memory of one that waits, with its quote", "B", Budget(most=2048)),
+    "bytes_per_waiting_exchange": ("the same with its exchange, without its body", "B", None),
 }
 
 Runs = defaultdict[str, list[float]]
@@ -63,6 +64,7 @@ async def measure(progress: Progress, options: Options) -> Report:
     runs["us_per_release_10k"].append(cost.us_per_release)
     runs["us_per_look_10k"].append(cost.us_per_look)
     runs["bytes_per_waiting"].append(cost.bytes_per_waiting)
+    runs["bytes_per_waiting_exchange"].append(cost.bytes_per_exchange)
     cases = [(name, case) for seed in seeds for name, case in _cases(options.traces, seed)]
     progress.step(f"{len(cases)} runs: three loads, a flood, batches; {len(seeds)} seeds")
     found = await asyncio.to_thread(lambda: list(on_cores([case for _, case in cases])))

@@ -7,15 +7,16 @@ without streams. Virtual time stands still but where it is said to pass.
 
 import asyncio
 import gc
-import os
 import random
 import sys
 import time
+import tracemalloc
 from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import count
 
 import msgspec
 
-from bench.accounting import resident_mb
 from bench.request_path import Messages, bodies
 from epp.adapters.telemetry.logs import configure_logs
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
@@ -25,10 +26,11 @@ from epp.config.file import DEFAULT_POLICY, POLICIES, load
 from epp.model.endpoint import Endpoint, Load
 from epp.model.events import EndpointUpserted, Finished, FirstToken, LoadReported
 from epp.model.listeners import reraise
-from epp.model.request import InferenceRequest, RequestId, Usage
+from epp.model.request import Api, InferenceRequest, RequestId, Usage
 from epp.policy.flow.flow_control import FlowControl
 from epp.policy.flow.settings import BandLimits, FlowSettings
 from epp.policy.scheduler import Scheduler
+from epp.protocol.bodies.request_json import parse_request
 from epp.protocol.extproc.codec import decode
 from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.settings import ExchangeSettings
@@ -36,16 +38,22 @@ from epp.protocol.extproc.settings import ExchangeSettings
 ENDPOINTS, WAITING, CLIENTS = 10, 10_000, 100
 BODY = 2048
 _BLOCK, _BLOCKS = 16, 35_000
-_RELEASES, _LOOKS = 2000, 200
+_RELEASES, _LOOKS, _TRACED = 2000, 200, 1000
+_NO_HEADERS: dict[str, str] = {}
 _GENERATED = 24
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """CPU of a release and of a look for room that there is not; memory without the body."""
+    """CPU of a release and of a look for room that there is not, in microseconds; memory in bytes.
+
+    `bytes_per_waiting` is what flow control keeps of a request, its quote included;
+    `bytes_per_exchange` that with the exchange around it, without the body.
+    """
 
     us_per_release: float
     us_per_look: float
     bytes_per_waiting: float
+    bytes_per_exchange: float
 
 
 class Rig:
@@ -80,18 +88,34 @@ class Rig:
             flow=self.flow,
         )
         self._settings = ExchangeSettings(resolve=_of_client)
+        self._numbers = count()
         self.exchanges: list[Exchange] = []
+        self.pending: list[object] = []
 
     def _go(self, request: InferenceRequest, *_: object) -> None:
         self.begun.append(request.id)
 
     def come(self, body: bytes) -> None:
         """Have a request come as Envoy tells of it."""
-        number = len(self.exchanges)
-        exchange = Exchange(self._director, self._settings, RequestId(str(number)), self.now)
+        number = RequestId(str(next(self._numbers)))
+        exchange = Exchange(self._director, self._settings, number, self.now)
         for message in Messages.about(body).request:
             exchange.receive(decode(message), self.now)
         self.exchanges.append(exchange)
+
+    def come_alone(self, body: bytes) -> None:
+        """Have a request come without an exchange."""
+        parsed = parse_request(Api.CHAT, body)
+        request = InferenceRequest(
+            id=RequestId(str(next(self._numbers))),
+            api=Api.CHAT,
+            model=parsed.model,
+            target_model=parsed.model,
+            prompts=parsed.prompts,
+            headers=_NO_HEADERS,
+            size=len(body),
+        )
+        self.pending.append(self._director.route(_of_client(request), self.now))
 
     def end_oldest(self) -> None:
         """Let the request that was sent first begin its response and end it."""
@@ -111,14 +135,26 @@ async def measure() -> Cost:
     source = bodies(BODY)
     while not len(rig.flow.line):
         rig.come(next(source))
-    gc.collect()
-    before = resident_mb(os.getpid())
+    alone = _taken(rig, source, rig.come_alone)
+    whole = _taken(rig, source, rig.come) - BODY
     while len(rig.flow.line) < WAITING:
         rig.come(next(source))
-    gc.collect()
-    taken = (resident_mb(os.getpid()) - before) * 1e6 / WAITING - BODY
     looks = _looks(rig)
-    return Cost(await _releases(rig), looks, taken)
+    return Cost(await _releases(rig), looks, alone, whole)
+
+
+def _taken(rig: Rig, source: Iterator[bytes], come: Callable[[bytes], None]) -> float:
+    """Return the bytes that a request takes which waits, of a number of them."""
+    come(next(source))
+    gc.collect()
+    waiting = len(rig.flow.line)
+    tracemalloc.start()
+    for _ in range(_TRACED):
+        come(next(source))
+    gc.collect()
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return taken / (len(rig.flow.line) - waiting)
 
 
 def _looks(rig: Rig) -> float:
