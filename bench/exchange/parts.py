@@ -30,7 +30,9 @@ PARTS = (
     Part("exchange", r"CPyDef_exchange___Exchange___(receive|proceed|half_closed|cancelled)"),
     Part("exchange", r"CPyDef_(director|service)_____mypyc_lambda__\d+_exchange\w+"),
     Part("body", r"CPyDef_request___Request___(collect|body|read)", "exchange"),
-    Part("decide", r"CPyDef_scheduler___Scheduler___route", "exchange"),
+    Part(
+        "decide", r"CPyDef_(scheduler___Scheduler|flow_control___FlowControl)___route", "exchange"
+    ),
     Part("quote", r"CPyDef_scheduler___Scheduler___quote|CPyDef_fleet___Fleet____ask", "decide"),
     Part("commit", r"CPyDef_fleet___Fleet____admitted", "decide"),
     Part("end", r"CPyDef_exchange___Exchange____(end|settle)", "exchange"),
