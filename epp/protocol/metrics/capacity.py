@@ -14,6 +14,8 @@ MAX_BLOCK_TOKENS = 1 << 20
 MAX_CAPACITY_TOKENS = 1 << 36
 """Larger caches are not believed: 64 TiB at 1 KiB per token, less than any model needs."""
 
+_FLOAT_ERROR = 1e-14
+"""What a quotient of floats is off by, as a share of it, at most."""
 _RANK_DIFFERENCE = 0.005
 """Share by which block pools of one server's ranks may differ, as their free memory does."""
 
@@ -122,9 +124,8 @@ def _spread(
     if fit < 1 or tokens < fit:
         return None
     taken = num_blocks / fit
-    filled = ceil(
-        ceil(tokens / fit - _ROUNDING) / block_size
-    )  # the length is rounded down to tokens
+    length = tokens / fit  # which is rounded down to whole tokens of all requests
+    filled = ceil(ceil(length - length * _FLOAT_ERROR) / block_size)
     exact = abs(taken - round(taken)) < _ROUNDING
     slack = _ROUNDING if exact else taken * _RANK_DIFFERENCE
     return 1.0 if abs(taken - filled) <= slack else taken / filled

@@ -18,12 +18,17 @@ class Replica(Rig):
     def __init__(self, number, pods=2, pool=POOL):
         super().__init__(pods)
         self.number = number
-        self.known = KnownChains()
-        self.teller = Teller(pool, number, self.known, self.endpoint_of, self.admission_of)
-        self.hearer = Hearer(pool, number, self.known, self.endpoint_of, self.teller)
+        self.pool = pool
+        self.forget_chains()
         self.told: deque[bytes] = deque()
         self.hears = False
         self.fleet.subscribe(TOLD, self.note)
+
+    def forget_chains(self):
+        pool, number = self.pool, self.number
+        self.known = KnownChains()
+        self.teller = Teller(pool, number, self.known, self.endpoint_of, self.admission_of)
+        self.hearer = Hearer(pool, number, self.known, self.endpoint_of, self.teller)
 
     def endpoint_of(self, endpoint_id):
         pod = self.fleet.pods.get(endpoint_id)
