@@ -63,7 +63,8 @@ OF_STAGES = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=GUIDES)
 async def gateway(request, tmp_path_factory):
-    plan = Plan(tls=True, server_flags=SPEED)
+    # The guides' dashboards read former names beside those that llm-d-router writes now.
+    plan = Plan(tls=True, server_flags=SPEED, picker_flags=("--former-metrics",))
     folder = tmp_path_factory.mktemp(request.param)
     async with kube_corridor(plan, folder, GuideCorridor) as made:
         assert isinstance(made, GuideCorridor)
