@@ -47,7 +47,7 @@ _BIN_SECONDS = 1.0
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """A request that is sent at `at` seconds, with a prompt of so many words."""
+    """A request that is sent at `at` seconds, with a prompt of `words` words."""
 
     at: float
     words: int

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     show = _json if arguments.json else _line
     for each in page.decisions:
         show(each)
-    while arguments.follow:
+    while arguments.follow:  # until Ctrl-C; the page says what came since, and is not held open
         time.sleep(_EVERY_SECONDS)
         page = port.read(_PATH, DecisionsPage, since=page.last, limit=_MOST)
         for each in page.decisions:

@@ -249,7 +249,8 @@ class FlowControl:
 
     def release(self, now: float) -> list[tuple[Held, Outcome]]:
         """Send what waits and has room; return it, and what may wait no longer."""
-        released: list[tuple[Held, Outcome]] = []
+        released: list[tuple[Held, Outcome]] = [*self.refusals.displaced]
+        self.refusals.displaced.clear()
         self._release_due(released, now)
         for batch in (False, True):
             if self.line.waits(*_BANDS[batch]):

@@ -91,6 +91,14 @@ class _Queue:
         """Return the next request of each flow."""
         return [entries[0][2] for name in list(self._entries) if (entries := self._waiting(name))]
 
+    def last_of(self, name: str) -> Held | None:
+        """Return a request of a flow that goes late: one of those that none is known to follow."""
+        # heapq: an entry of the second half of the list has none below it.
+        for _, ticket, held in reversed(self._entries.get(name, ())):
+            if held.ticket == ticket:
+                return held
+        return None
+
     def _waiting(self, name: str) -> list[_Entry]:
         """Return the entries of a flow, whose first one waits; the flow is dropped without any."""
         entries = self._entries[name]
@@ -161,6 +169,17 @@ class _Band:
         head = queue.head()
         start = max(self.flow(held).start, self.passed)
         return head is None or (start, self.order.rank(held)) <= head[:2]
+
+    def last_of_largest(self, than: _Flow) -> Held | None:
+        """Return a request that goes late of the flow of which most wait.
+
+        None if it has not two more than another flow, for which one of its own is to go.
+        """
+        name = max(self.flows, key=lambda each: self.flows[each].waiting)
+        if self.flows[name].waiting <= than.waiting + 1:
+            return None
+        found = [held for each in self.queues.values() if (held := each.last_of(name)) is not None]
+        return max(found, key=lambda held: held.rank, default=None)
 
     def waits_at(self, queue: _Queue) -> bool:
         """Return whether any request waits in a queue."""
@@ -255,6 +274,11 @@ class Line:
         self.bytes -= held.request.size
         self.seconds -= held.seconds
         return True
+
+    def yields_to(self, held: Held) -> Held | None:
+        """Return which request of its band gives its place to one that comes; None if none does."""
+        band = self._band(held.request.priority)
+        return band.last_of_largest(band.flow(held))
 
     def charge(self, held: Held) -> None:
         """Count a request that goes, waited or not, towards its flow's share."""

@@ -48,24 +48,37 @@ class Refusals:
 
     def __init__(self, settings: FlowSettings, line: Line, fleet: Fleet) -> None:
         self.wait: Final = ExpectedWait(line)
+        self.displaced: Final[list[tuple[Held, RequestError]]] = []
+        """Requests that waited and were refused for others, until that is told."""
         self._settings: Final = settings
         self._line: Final = line
         self._fleet: Final = fleet
 
     def check(self, held: Held, now: float) -> None:
-        """Raise `RequestError` if a request may not begin to wait."""
-        request = held.request
+        """Raise `RequestError` if a request may not begin to wait.
+
+        Where no more may wait, others are refused in its place (`displaced`): those of the flow of
+        which most wait, so that a client that floods takes no place from others.
+        """
         self._line.place(held)
-        if not self._fits(request):
-            requests, _ = self._line.waiting(request.priority)
-            said = f"{requests} requests of priority {request.priority} wait, and no more may"
-            if not self._fleet.endpoints:
-                raise _waited(NoEndpoints(f"no endpoint is ready; {said}", retry_after=1), 0.0)
-            raise _waited(
-                Overloaded(said, reason="line-full", retry_after=self._retry_after(held, now)), 0.0
-            )
+        while not self._fits(held.request):
+            limits = self._settings.limits_of(held.request.priority)
+            other = self._line.yields_to(held) if held.request.size <= limits.max_bytes else None
+            if other is None:
+                raise _waited(self._full(held, now), 0.0)
+            self.displaced.append((other, self._full(other, now)))
+            self._line.remove(other)
         if held.latest < now or self._hopeless(held, now):
             raise self.unmet(held, now)
+
+    def _full(self, held: Held, now: float) -> RequestError:
+        """Return the refusal of a request for which the line has no place."""
+        priority = held.request.priority
+        requests, _ = self._line.waiting(priority)
+        said = f"{requests} requests of priority {priority} wait, and no more may"
+        if not self._fleet.endpoints:
+            return NoEndpoints(f"no endpoint is ready; {said}", retry_after=1)
+        return Overloaded(said, reason="line-full", retry_after=self._retry_after(held, now))
 
     def _fits(self, request: InferenceRequest) -> bool:
         settings, line = self._settings, self._line

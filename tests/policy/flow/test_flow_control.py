@@ -268,6 +268,36 @@ def test_no_more_wait_than_may(limits, taken):
         assert rig.flow.line.requests == taken
 
 
+def test_a_flood_that_fills_the_line_gives_places_to_others():
+    rig = FlowRig(pods=1, band=BandLimits(max_requests=6))
+    rig.come("first", LONG)
+    for number in range(6):
+        rig.come(f"flood {number}", 1000 + number, fairness_id="flood")
+    for number in range(3):
+        assert rig.come(f"polite {number}", 10, fairness_id="polite") is None
+    assert rig.release() == []
+    assert sorted(rig.refused) == ["flood 3", "flood 4", "flood 5"]
+    assert {(error.status, error.reason) for error in rig.refused.values()} == {(429, "line-full")}
+    for name in ("polite", "flood"):  # both have half of the places
+        with pytest.raises(Overloaded):
+            rig.come("more", 10, fairness_id=name)
+    assert rig.flow.line.requests == len(rig.held) == 6
+
+
+def test_a_body_that_is_larger_than_all_that_may_wait_takes_no_place_from_others():
+    rig = FlowRig(pods=1, band=BandLimits(max_bytes=100))
+    rig.come("first", LONG)
+    for number in range(5):
+        rig.come(f"flood {number}", 10, size=20, fairness_id="flood")
+    with pytest.raises(Overloaded):
+        rig.come("huge", 10, size=101, fairness_id="other")
+    assert rig.flow.line.requests == 5
+    assert rig.come("large", 10, size=50, fairness_id="other") is None
+    rig.release()
+    assert len(rig.refused) == 3
+    assert rig.flow.line.bytes == 90
+
+
 def test_an_empty_pool_holds_if_asked_to_and_serves_its_first_pod_one_by_one():
     with pytest.raises(NoEndpoints):
         FlowRig(pods=0).come("1", 10)
