@@ -33,8 +33,13 @@ from typing import Literal
 Compiler = Literal["mypyc", "cython"]
 
 MODULES: dict[str, Compiler] = {
+    "epp.adapters.extproc.driver": "mypyc",
+    "epp.adapters.extproc.grpc_connection": "mypyc",
     "epp.adapters.extproc.http2.framing": "cython",
     "epp.adapters.extproc.http2.session": "cython",
+    "epp.adapters.extproc.native": "mypyc",
+    "epp.adapters.extproc.streams": "mypyc",
+    "epp.adapters.extproc.turns": "mypyc",
     "epp.adapters.telemetry.cardinality": "mypyc",
     "epp.adapters.telemetry.decisions": "mypyc",
     "epp.adapters.telemetry.histogram": "mypyc",

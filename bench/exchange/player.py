@@ -20,6 +20,7 @@ from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
@@ -70,8 +71,7 @@ class Player:
         if serving.done():
             serving.result()
         mark()  # what was counted up to here is the start
-        connection = loop.listening[self._play.port]()
-        assert isinstance(connection, asyncio.Protocol)
+        connection = cast(asyncio.Protocol, loop.listening[self._play.port]())
         transport = VirtualTransport()
         connection.connection_made(transport)
         for phase in self._play.phases:

@@ -7,6 +7,7 @@ import ssl
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import cast
 
 import structlog
 
@@ -53,9 +54,9 @@ class GrpcListener:
         if self._tls is not None:
             _load_pair(self._tls, *tls)
 
-    def accept(self) -> GrpcConnection:
+    def accept(self) -> asyncio.Protocol:
         """Return the protocol of one connection."""
-        return GrpcConnection(self)
+        return cast(asyncio.Protocol, GrpcConnection(self))  # which has its methods
 
     async def stop(self, grace: float) -> None:
         """Refuse further connections; give open streams `grace` seconds to end."""

@@ -7,7 +7,7 @@ bound, so that no number of them exhausts the memory.
 import asyncio
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -17,10 +17,11 @@ from epp.errors import Overloaded, RequestError, RequestTimeout
 
 _log = structlog.get_logger()
 
-_SWEEP_SECONDS = 1.0
-_ROOM = 0.9
+_SWEEP_SECONDS: Final = 1.0
+_ROOM: Final = 0.9
 """The share of the bound that may be held after it was exceeded."""
-_TRIM_BYTES, _TRIM_SECONDS = 64 << 20, 5.0
+_TRIM_BYTES: Final = 64 << 20
+_TRIM_SECONDS: Final = 5.0
 """A growth of the process after which freed memory goes back to the system, and how often."""
 
 

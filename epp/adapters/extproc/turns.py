@@ -3,14 +3,14 @@
 import asyncio
 import time
 from collections import deque
-from typing import Protocol
+from typing import Final, Protocol
 
-FULL_READ_BYTES = 250_000
+FULL_READ_BYTES: Final = 250_000
 """What fills uvloop's buffer (`UV_STREAM_RECV_BUF_SIZE`, 256,000 bytes).
 
 libuv `uv__read` reads on after it, up to 32 times, before any other socket is looked at.
 """
-_SLICE_SECONDS = 0.005
+_SLICE_SECONDS: Final = 0.005
 """How long turns are taken between two looks at the sockets and timers, in seconds."""
 
 
