@@ -19,9 +19,10 @@ from epp.app.director import PickerDirector
 from epp.app.observers import Observer, Observers
 from epp.config.file import DEFAULT_POLICY, POLICIES, load
 from epp.model.endpoint import Endpoint, Load
-from epp.model.events import Aborted, EndpointUpserted, LoadReported
+from epp.model.events import EndpointUpserted, LoadReported
 from epp.model.fleet import Fleet
 from epp.model.request import Api, InferenceRequest, RequestId
+from epp.model.request_events import Aborted
 from epp.policy.scheduler import Scheduler
 from epp.protocol.bodies.request_json import parse_request
 from epp.protocol.extproc.codec import decode, encode

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import count, islice
 from statistics import median
 
-from msgspec.structs import replace
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -35,6 +34,7 @@ from epp.model.decision import Decision
 from epp.model.fleet import Fleet
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest
+from epp.model.values import replaced
 from epp.policy.explanations.ranking import measures
 from epp.protocol.extproc.codec import encode
 from epp.protocol.extproc.messages import HeadersReply, Mutation
@@ -143,7 +143,7 @@ def _header_us() -> float:
     """Return what one header more takes to be encoded."""
     plain = HeadersReply(response=False, mutation=Mutation(set_headers=(("a", "10.0.0.1:8000"),)))
     sent = ("traceparent", traceparent(1 << 100, 1 << 60, 1))
-    more = replace(plain, mutation=Mutation(set_headers=(("a", "10.0.0.1:8000"), sent)))
+    more = replaced(plain, mutation=Mutation(set_headers=(("a", "10.0.0.1:8000"), sent)))
     times: dict[int, list[int]] = {0: [], 1: []}
     for _ in range(2000):
         for which, reply in enumerate((plain, more)):

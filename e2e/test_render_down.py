@@ -5,16 +5,17 @@ import random
 import time
 
 import pytest_asyncio
-from msgspec.structs import replace
 
 from e2e.kv_engine import BLOCK, BLOCKS, Followed, listening, running, simulator
 from epp.adapters.tokens.fallback import FallbackCause
 from epp.adapters.tokens.render.render_tokenizer import RenderSettings, RenderTokenizer
 from epp.model.endpoint import Load
-from epp.model.events import Admitted, EndpointUpserted, Finished, LoadReported
+from epp.model.events import EndpointUpserted, LoadReported
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Usage
+from epp.model.request_events import Admitted, Finished
+from epp.model.values import replaced
 from tests.adapters.tokens.bodies import completions
 from tests.adapters.tokens.test_render_tokenizer import COMPLETIONS, serving
 from tests.strategies import SECRET
@@ -73,7 +74,7 @@ class Phase:
         picker = self.picker
         asked = completions(written(tokens))
         prompts = self.tokenizer.ready(asked) or await self.tokenizer.tokenize(asked)
-        asked = replace(asked, prompts=prompts, model=picker.model, target_model=picker.model)
+        asked = replaced(asked, prompts=prompts, model=picker.model, target_model=picker.model)
         await picker.synced()
         quote = picker.fleet.quote(asked, time.monotonic())
         (candidate,) = picker.fleet.candidates(quote, time.monotonic())

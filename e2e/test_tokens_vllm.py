@@ -23,6 +23,7 @@ from epp.adapters.tokens.local.template import ChatTemplate
 from epp.adapters.tokens.render.render_tokenizer import RenderSettings, RenderTokenizer
 from epp.gateway.processes import spawn
 from epp.model.request import Api, InferenceRequest, Prompt
+from epp.model.values import replaced
 from tests.adapters.tokens import bodies
 from tests.adapters.tokens.folders import KINDS, texts, write
 
@@ -88,7 +89,7 @@ def kept(body) -> InferenceRequest:
     """A request whose prompts as text do not matter."""
     data = json.dumps(body).encode()
     text = (Prompt(b""),)
-    return replace(bodies.chat("x"), body=data, prompts=text, model=MODEL, target_model=MODEL)
+    return replaced(bodies.chat("x"), body=data, prompts=text, model=MODEL, target_model=MODEL)
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

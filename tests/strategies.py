@@ -1,11 +1,11 @@
 """Values of the model for tests: short ways to build them, and strategies that draw them."""
 
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, Load
 from epp.model.request import Api, InferenceRequest, Prompt, RequestId
+from epp.model.values import replaced
 
 SECRET = b"a secret of the tests"
 ADAPTERS = ("", "base", "lora-a", "lora-b", "lora-c")
@@ -26,7 +26,7 @@ def request(identity="r1", *texts, **more):
         prompts=prompts,
         stream=True,
     )
-    return replace(plain, **more)
+    return replaced(plain, **more)
 
 
 def prompt(words):

@@ -16,19 +16,11 @@ from bench.accuracy.trace import Content, Trace
 from bench.accuracy.virtual import Pods
 from epp.config.file import POLICIES, load
 from epp.model.endpoint import Endpoint, Load
-from epp.model.events import (
-    EndpointUpserted,
-    Event,
-    Finished,
-    FirstToken,
-    Generated,
-    Listed,
-    LoadReported,
-    Unobserved,
-)
+from epp.model.events import EndpointUpserted, Event, Listed, LoadReported
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Api, InferenceRequest, Prompt, RequestId, Usage
+from epp.model.request_events import Finished, FirstToken, Generated, Unobserved
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.observation import Observation
 from epp.replay.simulation.clock import Clock

@@ -28,8 +28,8 @@ PARTS = (
     Part("decode", r"__pyx_pw_\w+_\d+codec_\d+(decode|Decoder_\d+__call__)"),
     Part("encode", r"__pyx_pw_\w+_\d+codec_\d+(encode|chunk|headers_reply|Encoder_\d+__call__)"),
     Part("exchange", r"CPyDef_exchange___Exchange___(receive|proceed|half_closed|cancelled)"),
-    Part("exchange", r"CPyDef_(director|service)_____mypyc_lambda__\d+_exchange\w+"),
-    Part("body", r"CPyDef_request___Request___(collect|body|read)", "exchange"),
+    Part("exchange", r"CPyDef_(app___)?(director|service)_____mypyc_lambda__\d+_exchange\w+"),
+    Part("body", r"CPyDef_(extproc___)?request___Request___(collect|body|read)", "exchange"),
     Part(
         "decide", r"CPyDef_(scheduler___Scheduler|flow_control___FlowControl)___route", "exchange"
     ),
@@ -41,7 +41,7 @@ PARTS = (
 )
 NAMES = tuple(dict.fromkeys(part.name for part in PARTS))
 REST = "driver, connection, loop"
-"""What runs from source, with what it frees: all that is in no part."""
+"""With what they free: all that is in no part."""
 _ALLOCATIONS = re.compile(r"_PyObject_Malloc|malloc")
 _OBJECTS = re.compile(r"_PyObject_GC_Link")
 """Every object that the collector knows is linked once, unless it comes from a free list."""

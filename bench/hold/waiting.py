@@ -24,9 +24,11 @@ from epp.app.cache_sources import build_fleet
 from epp.app.director import PickerDirector
 from epp.config.file import DEFAULT_POLICY, POLICIES, load
 from epp.model.endpoint import Endpoint, Load
-from epp.model.events import EndpointUpserted, Finished, FirstToken, LoadReported
+from epp.model.events import EndpointUpserted, LoadReported
 from epp.model.listeners import reraise
 from epp.model.request import Api, InferenceRequest, RequestId, Usage
+from epp.model.request_events import Finished, FirstToken
+from epp.model.values import replaced
 from epp.policy.flow.flow_control import FlowControl
 from epp.policy.flow.settings import BandLimits, FlowSettings
 from epp.policy.scheduler import Scheduler
@@ -126,7 +128,7 @@ class Rig:
 
 def _of_client(request: InferenceRequest) -> InferenceRequest:
     client = f"client-{int(request.id) % CLIENTS}"
-    return msgspec.structs.replace(request, fairness_id=client)
+    return replaced(request, fairness_id=client)
 
 
 async def measure() -> Cost:

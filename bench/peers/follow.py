@@ -5,17 +5,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from zlib import crc32
 
 import msgspec
-from msgspec.structs import replace
 
 from bench.peers.traffic import BLOCK, Step
 from epp.config.file import load
 from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint, EndpointId
-from epp.model.events import EndpointUpserted, Finished, FirstToken
+from epp.model.events import EndpointUpserted
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.quote import Quote
 from epp.model.request import TOKEN_BYTES, Api, InferenceRequest, Prompt, RequestId
+from epp.model.request_events import Finished, FirstToken
+from epp.model.values import replaced
 from epp.policy.scheduler import Scheduler
 from epp.protocol.bodies.body import Body
 
@@ -164,7 +165,7 @@ class _Follower:
             decision = self._scheduler.decide(request, quote, self._now)
             if turn.picked not in plugin:
                 differences.append(self._difference(number, turn.picked, plugin, decision))
-            decision = replace(decision, endpoints=(self._endpoints[turn.picked],))
+            decision = replaced(decision, endpoints=(self._endpoints[turn.picked],))
             self._scheduler.commit(request, quote, decision, self._now)
         return Agreement(len(turns), by_chance, tuple(differences))
 
@@ -202,7 +203,7 @@ class _Follower:
             stream=True,
             headers={"x-session-id": step.session},
         )
-        return replace(request, prompts=self._prompts(step))
+        return replaced(request, prompts=self._prompts(step))
 
     def _possible(self, request: InferenceRequest, quote: Quote) -> Iterator[int]:
         """Return the worker of every outcome of chance."""

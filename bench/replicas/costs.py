@@ -15,11 +15,12 @@ import zmq
 from epp.adapters.replicas.settings import ReplicaSettings, derive_keys
 from epp.adapters.replicas.sockets import connection
 from epp.model.endpoint import Endpoint, EndpointId
-from epp.model.events import Admitted, EndpointUpserted, Event, Finished, FirstToken
+from epp.model.events import EndpointUpserted, Event
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.quote import Quote
 from epp.model.request import Api, InferenceRequest, Prompt, RequestId, Usage
+from epp.model.request_events import Admitted, Finished, FirstToken
 from epp.protocol.replicas.chains import KnownChains
 from epp.protocol.replicas.hearing import Hearer
 from epp.protocol.replicas.telling import Teller

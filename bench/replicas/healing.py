@@ -16,11 +16,12 @@ from epp.app.replicas.copies import contents_told
 from epp.app.replicas.diff import CacheDiff, compare
 from epp.app.replicas.exchange import Replicas
 from epp.model.endpoint import Endpoint, EndpointId, Load
-from epp.model.events import Admitted, EndpointUpserted, Finished, LoadReported
+from epp.model.events import EndpointUpserted, LoadReported
 from epp.model.fleet import Fleet
 from epp.model.pods.pod import Pod
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Api, InferenceRequest, Prompt, RequestId, Usage
+from epp.model.request_events import Admitted, Finished
 
 _SECRET = b"a secret of the benchmark, long enough"
 _HERE = "127.0.0.1"

@@ -17,12 +17,13 @@ from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings
 from epp.adapters.telemetry.logs import configure_logs
 from epp.app.replicas.exchange import Replicas
 from epp.model.endpoint import Endpoint, EndpointId, Load
-from epp.model.events import Admitted, EndpointUpserted, Finished, FirstToken, Listed, LoadReported
+from epp.model.events import EndpointUpserted, Listed, LoadReported
 from epp.model.fleet import Fleet
 from epp.model.kv_changes import CacheCopied
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.hashing import BlockHash
 from epp.model.request import Api, InferenceRequest, Prompt, RequestId, Usage
+from epp.model.request_events import Admitted, Finished, FirstToken
 
 SECRET = b"a secret of the benchmark, long enough"
 HERE = "127.0.0.1"

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from epp.model.endpoint import Endpoint, EndpointId
-from epp.model.events import Admitted, Event
+from epp.model.events import Event
 from epp.model.request import RequestId
+from epp.model.request_events import Admitted
 from epp.protocol.replicas.chains import KnownChains
 from epp.protocol.replicas.hearing import Hearer
 from epp.protocol.replicas.telling import TOLD, Teller

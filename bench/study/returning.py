@@ -17,14 +17,13 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from bench.study.command import answer
 from bench.study.field import geometric_mean
 from bench.study.grid import Grid, subjects, tasks
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
+from epp.model.values import replaced
 from epp.replay.engines.contract import Job
 from epp.replay.plan import RunPlan
 from epp.replay.results.digest import RunFigures
@@ -77,7 +76,7 @@ class Returning(Simulation):
         self._next.pop(int(request.id), None)
         coming = self._coming()
         return [
-            replace(
+            replaced(
                 each,
                 queued_prefill_seconds=each.queued_prefill_seconds + coming[each.endpoint.id],
             )

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 import structlog
-from msgspec.structs import replace
 
 from epp.adapters.telemetry.logs import ExchangeLog
 from epp.adapters.telemetry.metrics import Telemetry
@@ -19,6 +18,7 @@ from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event
 from epp.model.listeners import OnFault, reraise
 from epp.model.request import InferenceRequest, RequestId
+from epp.model.values import replaced
 from epp.policy.flow.flow_control import FlowControl
 from epp.policy.flow.held import Held
 from epp.policy.plugins import PluginTimer
@@ -83,7 +83,7 @@ class PickerDirector:
         self._on_fault = on_fault
         self._tokenize_timeout = tokenize_timeout
         self._log = ExchangeLog(clock)
-        self._count_check = TokenCountCheck()
+        self._count_check = None if tokenizer is None else TokenCountCheck()
         self._warned_usage: set[EndpointId] = set()
         self._out_of_range: set[str] = set()
         self._must_stay: set[MustStayReason] = set()
@@ -97,7 +97,7 @@ class PickerDirector:
         prompts = self._tokenizer.ready(request)
         if prompts is None:
             return self._decide_later(request, self._tokenizer)
-        return self._schedule(replace(request, prompts=prompts, body=b""), now)
+        return self._schedule(replaced(request, prompts=prompts, body=b""), now)
 
     def _decide_later(
         self, request: InferenceRequest, tokenizer: PromptTokenizer
@@ -118,7 +118,7 @@ class PickerDirector:
         try:
             async with asyncio.timeout(self._tokenize_timeout):
                 prompts = await tokenizer.tokenize(request)
-            tokenized = replace(request, prompts=prompts, body=b"")
+            tokenized = replaced(request, prompts=prompts, body=b"")
             decided = self._schedule(tokenized, self._clock())
             if isinstance(decided, PendingDecision):  # it waits for room
                 decided.when_decided(pending.decided)
@@ -145,8 +145,9 @@ class PickerDirector:
         """Report a decision that took so many seconds."""
         try:
             self._telemetry.scheduled(request, decision, seconds)
-            self._log.log_decision(request, decision)
-            if self._tokenizer is not None:
+            if self._log.verbose:
+                self._log.log_decision(request, decision)
+            if self._count_check is not None:
                 self._count_check.decided(request, decision)
             for score in decision.scores:
                 if score.out_of_range:
@@ -174,7 +175,8 @@ class PickerDirector:
             except FAULTS as error:  # as above
                 self._on_fault(name, error)
         try:
-            self._log.log_exchange(record)
+            if record.error is not None or self._log.verbose:
+                self._log.log_exchange(record)
         except FAULTS as error:  # as above
             self._on_fault("access-log", error)
         try:
@@ -188,7 +190,8 @@ class PickerDirector:
             self._poll_now(record.decision.endpoint.id)
             if record.decision.prefill is not None:
                 self._poll_now(record.decision.prefill.id)
-        self._count_check.ended(record)
+        if self._count_check is not None:
+            self._count_check.ended(record)
         if record.usage is not None and record.usage.doubtful and record.decision is not None:
             self._warn_doubtful_usage(record.decision.endpoint)
         if record.must_stay is not None and self._needs_end is None:
@@ -238,7 +241,7 @@ def exchange_factory(
     chance: random.Random,
 ) -> Callable[[float], Exchange]:
     """Return what makes an exchange, given the time: with an id, and ending early or not."""
-    early = replace(settings, end_early=True)
+    early = replaced(settings, end_early=True)
     ends_early, randrange, draw = observation.ends_early, chance.randrange, chance.getrandbits
     return lambda now: Exchange(
         director,

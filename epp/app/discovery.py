@@ -8,7 +8,7 @@ from typing import Protocol
 from epp.adapters.endpoints_file import ClusterNames, EndpointsFile
 from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
 from epp.model.events import Event
-from epp.protocol.routing_table import NO_ROUTING, RoutingTable
+from epp.protocol.routing_table import RoutingTable
 
 Source = Path | KubeSettings
 """The source of endpoints: a file, or a pool in Kubernetes."""
@@ -22,8 +22,11 @@ class Discovery(Protocol):
         """Whether all endpoints are known and this replica should receive traffic."""
 
     @property
-    def routing(self) -> RoutingTable:
-        """The current rules that requests are routed by: model rewrites and objectives."""
+    def routing(self) -> RoutingTable | None:
+        """The current rules that requests are routed by: model rewrites and objectives.
+
+        None: there never are any.
+        """
 
     async def load(self) -> None:
         """Read the endpoints for the first time. Raises `ConfigError` if it cannot."""
@@ -39,7 +42,7 @@ class FileDiscovery:
     """Discovery from an endpoints file, which has no routing rules and no other replicas."""
 
     ready = True
-    routing = NO_ROUTING
+    routing = None
 
     def __init__(
         self, path: Path, apply: Callable[[Event], None], *, host_names: bool = False

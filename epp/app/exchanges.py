@@ -1,11 +1,11 @@
 """What a configuration means for exchanges: headers of responses, and what resolves requests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-import msgspec
-
+from epp.app.discovery import Discovery
 from epp.config.file import Settings
 from epp.model.request import InferenceRequest
+from epp.model.values import replaced
 from epp.policy.plugins import RequestProcessor, ResponseProcessor
 from epp.protocol.extproc.debug_headers import (
     decision_header,
@@ -21,7 +21,7 @@ Resolve = Callable[[InferenceRequest], InferenceRequest]
 
 def exchange_settings(  # noqa: PLR0913 (one for each flag)
     settings: Settings,
-    resolve: Resolve,
+    resolve: Resolve | None,
     *,
     max_body_bytes: int,
     show_decision: bool,
@@ -34,7 +34,8 @@ def exchange_settings(  # noqa: PLR0913 (one for each flag)
 ) -> ExchangeSettings:
     """Return the settings of a picker's exchanges.
 
-    `resolve` sets what the API's objects say of a request; the plug-ins go after it. Without
+    `resolve` sets what the API's objects say of a request, None where there are none of these; the
+    plug-ins go after it. Without
     `heed_subset` a request may go to endpoints that the gateway does not name.
     """
     scheduling = settings.scheduling
@@ -63,18 +64,35 @@ def exchange_settings(  # noqa: PLR0913 (one for each flag)
     )
 
 
-def _for_all(resolve: Resolve) -> Resolve:
-    return lambda request: msgspec.structs.replace(resolve(request), subset=None)
+def resolve_by(discovery: Discovery, below: Callable[[int], int]) -> Resolve | None:
+    """Return what sets what the routing rules of the moment say; None where there are none."""
+    if discovery.routing is None:
+        return None
+
+    def resolve(request: InferenceRequest) -> InferenceRequest:
+        rules = discovery.routing
+        return request if rules is None else rules.resolve(request, below)
+
+    return resolve
 
 
-def _resolve_with(resolve: Resolve, processors: tuple[RequestProcessor, ...]) -> Resolve:
+def _for_all(resolve: Resolve | None) -> Resolve:
+    return _in_turn([*([resolve] if resolve else []), lambda each: replaced(each, subset=None)])
+
+
+def _resolve_with(
+    resolve: Resolve | None, processors: tuple[RequestProcessor, ...]
+) -> Resolve | None:
     if not processors:
         return resolve
+    after = [each.process_request for each in processors]
+    return _in_turn([resolve, *after] if resolve else after)
 
+
+def _in_turn(steps: Sequence[Resolve]) -> Resolve:
     def resolved(request: InferenceRequest) -> InferenceRequest:
-        request = resolve(request)
-        for each in processors:
-            request = each.process_request(request)
+        for step in steps:
+            request = step(request)
         return request
 
     return resolved

@@ -31,7 +31,7 @@ from epp.app.cache_sources import (
 from epp.app.data_sources import DataSources
 from epp.app.director import PickerDirector, exchange_factory
 from epp.app.discovery import build_discovery, build_reviewer
-from epp.app.exchanges import exchange_settings
+from epp.app.exchanges import exchange_settings, resolve_by
 from epp.app.faults import Faults
 from epp.app.fleet_news import FleetNews
 from epp.app.flow import flow_metrics
@@ -233,7 +233,7 @@ class EndpointPicker:
         options, chance = self._options, random.Random()  # noqa: S311 (as above)
         settings = exchange_settings(
             options.settings,
-            lambda request: self._discovery.routing.resolve(request, chance.randrange),
+            resolve_by(self._discovery, chance.randrange),
             max_body_bytes=options.max_body_bytes,
             show_decision=options.show_decision,
             request_orca=options.request_orca,

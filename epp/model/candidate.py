@@ -1,13 +1,12 @@
 """One endpoint as a policy sees it when it decides on a request."""
 
 from collections.abc import Sequence
-from typing import Protocol
-
-import msgspec
+from typing import Final, Protocol
 
 from epp.model.endpoint import CurrentLoad, Endpoint, Load
 from epp.model.learning.ttft_share import DEFAULT_TTFT_SHARE
 from epp.model.prompts.chain import Chain
+from epp.model.values import Value
 
 
 class LoadSource(Protocol):
@@ -17,7 +16,7 @@ class LoadSource(Protocol):
         """Return the load."""
 
 
-class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+class Candidate(Value):
     """An endpoint's predicted state and costs for one request at one moment.
 
     `load` is the last report, as it came, which may be a second old. Policies that compare load
@@ -25,52 +24,105 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     seen done until `now`, if `current` knows that.
     """
 
-    endpoint: Endpoint
-    """The endpoint."""
-    load: Load
-    """Its last report."""
-    prompt_tokens: int = 0
-    """The tokens of the request's prompts."""
-    cached_tokens: int = 0
-    """How many of them its cache is predicted to serve; `trust` is taken into account."""
-    matched_blocks: int = 0
-    """The same in blocks."""
-    total_blocks: int = 0
-    """The blocks of the request's prompts."""
-    queued_prefill_seconds: float = 0.0
-    """Prefill sent before and not done; or, if longer, the wait for the adapter's slot."""
-    prefill_seconds: float = 0.0
-    """What the prefill of this request would take here."""
-    class_prefill_seconds: float = 0.0
-    """What it would take at an endpoint of the class's own speed."""
-    decode_seconds: float = 0.0
-    """What running decodes would add to it."""
-    generation_seconds: float = 0.0
-    """What its response then takes."""
-    crowding_seconds: float = 0.0
-    """What its prefill costs running decodes, and its decode and theirs cost each other, in all."""
-    slot_seconds: float = 0.0
-    """For how long it takes an adapter's slot from others."""
-    requests: int = 0
-    """Requests that this picker sent here and has not seen end."""
-    in_flight_tokens: int = 0
-    """The uncached tokens of those whose first token it has not seen."""
-    busy_share: float = 0.0
-    """The share (0..1) of the fleet's endpoints with prefill to do, averaged over ten seconds."""
-    ttft_share: float = DEFAULT_TTFT_SHARE
-    """The fleet's mean TTFT over its mean end-to-end latency (0..1)."""
-    trust: float = 1.0
-    """How well recent predictions for the endpoint's cache held, from 0 to 1."""
-    fits: bool | None = None
-    """Whether the model's context has room for the request and for what it may generate.
+    __slots__ = (
+        "_load",
+        "busy_share",
+        "cached_tokens",
+        "chains",
+        "class_prefill_seconds",
+        "crowding_seconds",
+        "current",
+        "decode_seconds",
+        "endpoint",
+        "fits",
+        "generation_seconds",
+        "in_flight_tokens",
+        "load",
+        "matched_blocks",
+        "now",
+        "prefill_seconds",
+        "prompt_tokens",
+        "queued_prefill_seconds",
+        "requests",
+        "slot_seconds",
+        "total_blocks",
+        "trust",
+        "ttft_share",
+    )
 
-    By a low estimate of its length; None if that was not asked or is not known."""
-    current: LoadSource | None = None
-    """Knows the load at any moment; None if only the report does."""
-    now: float = 0.0
-    """The moment, in seconds of the picker's clock."""
-    chains: Sequence[Chain] = ()
-    """The blocks of the request's prompts."""
+    def __init__(  # noqa: PLR0913, PLR0915 (one fact each)
+        self,
+        *,
+        endpoint: Endpoint,
+        load: Load,
+        prompt_tokens: int = 0,
+        cached_tokens: int = 0,
+        matched_blocks: int = 0,
+        total_blocks: int = 0,
+        queued_prefill_seconds: float = 0.0,
+        prefill_seconds: float = 0.0,
+        class_prefill_seconds: float = 0.0,
+        decode_seconds: float = 0.0,
+        generation_seconds: float = 0.0,
+        crowding_seconds: float = 0.0,
+        slot_seconds: float = 0.0,
+        requests: int = 0,
+        in_flight_tokens: int = 0,
+        busy_share: float = 0.0,
+        ttft_share: float = DEFAULT_TTFT_SHARE,
+        trust: float = 1.0,
+        fits: bool | None = None,
+        current: LoadSource | None = None,
+        now: float = 0.0,
+        chains: Sequence[Chain] = (),
+    ) -> None:
+        self.endpoint: Final = endpoint
+        """The endpoint."""
+        self.load: Final = load
+        """Its last report."""
+        self.prompt_tokens: Final = prompt_tokens
+        """The tokens of the request's prompts."""
+        self.cached_tokens: Final = cached_tokens
+        """How many of them its cache is predicted to serve; `trust` is taken into account."""
+        self.matched_blocks: Final = matched_blocks
+        """The same in blocks."""
+        self.total_blocks: Final = total_blocks
+        """The blocks of the request's prompts."""
+        self.queued_prefill_seconds: Final = queued_prefill_seconds
+        """Prefill sent before and not done; or, if longer, the wait for the adapter's slot."""
+        self.prefill_seconds: Final = prefill_seconds
+        """What the prefill of this request would take here."""
+        self.class_prefill_seconds: Final = class_prefill_seconds
+        """What it would take at an endpoint of the class's own speed."""
+        self.decode_seconds: Final = decode_seconds
+        """What running decodes would add to it."""
+        self.generation_seconds: Final = generation_seconds
+        """What its response then takes."""
+        self.crowding_seconds: Final = crowding_seconds
+        """What its prefill costs running decodes, and both decodes cost each other, in all."""
+        self.slot_seconds: Final = slot_seconds
+        """For how long it takes an adapter's slot from others."""
+        self.requests: Final = requests
+        """Requests that this picker sent here and has not seen end."""
+        self.in_flight_tokens: Final = in_flight_tokens
+        """The uncached tokens of those whose first token it has not seen."""
+        self.busy_share = busy_share
+        """The share (0..1) of the fleet with prefill to do, averaged over ten seconds."""
+        self.ttft_share: Final = ttft_share
+        """The fleet's mean TTFT over its mean end-to-end latency (0..1)."""
+        self.trust: Final = trust
+        """How well recent predictions for the endpoint's cache held, from 0 to 1."""
+        self.fits: Final = fits
+        """Whether the model's context has room for the request and for what it may generate.
+
+        By a low estimate of its length; None if that was not asked or is not known."""
+        self.current: Final = current
+        """Knows the load at any moment; None if only the report does."""
+        self.now: Final = now
+        """The moment, in seconds of the picker's clock."""
+        self.chains: Final = chains
+        """The blocks of the request's prompts."""
+        self._load: CurrentLoad | None = None  # as of the first look
 
     @property
     def predicted_ttft(self) -> float:
@@ -120,4 +172,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         return self._load_now().waiting_adapters
 
     def _load_now(self) -> Load | CurrentLoad:
-        return self.load if self.current is None else self.current.at(self.now)
+        if self.current is None:
+            return self.load
+        if self._load is None:
+            self._load = self.current.at(self.now)
+        return self._load

@@ -1,66 +1,118 @@
 """The decision made for a request, with what it was made by."""
 
 from collections.abc import Sequence
-
-import msgspec
+from typing import Final
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, Target
+from epp.model.values import Value
 
 
-class Score(msgspec.Struct, frozen=True):
+class Score(Value):
     """The values of one scorer, aligned with the decision's candidates.
 
     `out_of_range`: a value was not in 0..1 (NaN included) and was clamped for the totals; `values`
     holds what the scorer returned.
     """
 
-    plugin: str
-    weight: float
-    values: Sequence[float]
-    out_of_range: bool = False
+    __slots__ = (
+        "out_of_range",
+        "plugin",
+        "values",
+        "weight",
+    )
+
+    def __init__(
+        self,
+        plugin: str,
+        weight: float,
+        values: Sequence[float],
+        out_of_range: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
+        self.plugin: Final = plugin
+        self.weight: Final = weight
+        self.values: Final = values
+        self.out_of_range: Final = out_of_range
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class Decision(Value):
     """The endpoints that a request goes to, and what they were chosen by."""
 
-    endpoints: tuple[Endpoint, ...]
-    """In the order of preference; one unless the picker is configured for more."""
-    profile: str = "default"
-    """The profile that decided."""
-    prompt_tokens: int = 0
-    """The prompts' length, as estimated for the first endpoint."""
-    predicted_cached_tokens: int = 0
-    """How many of them its cache is predicted to serve."""
-    predicted_ttft: float | None = None
-    """The predicted time to first token there, in seconds."""
-    predicted_for: Candidate | None = None
-    """The candidate that the predictions are for, as it was when it was picked.
+    __slots__ = (
+        "candidates",
+        "considered",
+        "disaggregation",
+        "endpoints",
+        "headers",
+        "predicted_cached_tokens",
+        "predicted_for",
+        "predicted_ttft",
+        "prefill",
+        "profile",
+        "prompt_tokens",
+        "scores",
+        "stages",
+        "targets",
+        "totals",
+        "waited",
+    )
 
-    None if no profile made the decision."""
-    candidates: Sequence[Candidate] = ()
-    """The endpoints that passed the filters."""
-    considered: Sequence[Candidate] = ()
-    """The endpoints that there were before the filters."""
-    scores: Sequence[Score] = ()
-    """Those of each scorer."""
-    totals: Sequence[float] = ()
-    """The weighted sums that the picker compared."""
-    stages: "tuple[Decision, ...]" = ()
-    """The decisions of other profiles that a handler ran, in that order."""
-    prefill: Endpoint | None = None
-    """The endpoint that computes the prompt in place of the first; the predictions are for it."""
-    headers: tuple[tuple[str, str], ...] = ()
-    """Set on the request."""
-    targets: tuple[Target, ...] = ()
-    """What the endpoints are reached at in place of their own targets, in the same order."""
-    disaggregation: str = ""
-    """Which stages run at endpoints of their own; empty if none could.
+    def __init__(  # noqa: PLR0913, PLR0915 (one fact each)
+        self,
+        *,
+        endpoints: tuple[Endpoint, ...],
+        profile: str = "default",
+        prompt_tokens: int = 0,
+        predicted_cached_tokens: int = 0,
+        predicted_ttft: float | None = None,
+        predicted_for: Candidate | None = None,
+        candidates: Sequence[Candidate] = (),
+        considered: Sequence[Candidate] = (),
+        scores: Sequence[Score] = (),
+        totals: Sequence[float] = (),
+        stages: "tuple[Decision, ...]" = (),
+        prefill: Endpoint | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+        targets: tuple[Target, ...] = (),
+        disaggregation: str = "",
+        waited: float | None = None,
+    ) -> None:
+        self.endpoints: Final = endpoints
+        """In the order of preference; one unless the picker is configured for more."""
+        self.profile: Final = profile
+        """The profile that decided."""
+        self.prompt_tokens: Final = prompt_tokens
+        """The prompts' length, as estimated for the first endpoint."""
+        self.predicted_cached_tokens: Final = predicted_cached_tokens
+        """How many of them its cache is predicted to serve."""
+        self.predicted_ttft: Final = predicted_ttft
+        """The predicted time to first token there, in seconds."""
+        self.predicted_for: Final = predicted_for
+        """The candidate that the predictions are for, as it was when it was picked.
 
-    `decode-only`, `prefill-decode`, `encode-decode` or `encode-prefill-decode`."""
+        None if no profile made the decision."""
+        self.candidates: Final = candidates
+        """The endpoints that passed the filters."""
+        self.considered: Final = considered
+        """The endpoints that there were before the filters."""
+        self.scores: Final = scores
+        """Those of each scorer."""
+        self.totals: Final = totals
+        """The weighted sums that the picker compared."""
+        self.stages: Final = stages
+        """The decisions of other profiles that a handler ran, in that order."""
+        self.prefill: Final = prefill
+        """The endpoint that computes the prompt instead; the predictions are for it."""
+        self.headers: Final = headers
+        """Set on the request."""
+        self.targets: Final = targets
+        """What the endpoints are reached at in place of their own targets, in the same order."""
+        self.disaggregation: Final = disaggregation
+        """Which stages run at endpoints of their own; empty if none could.
 
-    waited: float | None = None
-    """For how many seconds flow control held the request; None: it was not asked."""
+        `decode-only`, `prefill-decode`, `encode-decode` or `encode-prefill-decode`."""
+        self.waited: Final = waited
+        """For how many seconds flow control held the request; None: it was not asked."""
 
     def of(self, profile: str) -> "Decision | None":
         """Return the decision of a profile, or this one for an empty name; None without one."""

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from epp.model.caches.lease import Lease
-from epp.model.events import Aborted, Finished
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.trust import Verdict
 from epp.model.pods.in_flight import InFlightRequest
@@ -20,6 +19,7 @@ from epp.model.prompts.hashing import BlockHash
 from epp.model.prompts.reader import Prompts
 from epp.model.quote import Quote
 from epp.model.request import RequestId, Usage
+from epp.model.request_events import Aborted, Finished
 
 
 class RequestEnds:

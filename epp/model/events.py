@@ -8,8 +8,16 @@ import msgspec
 from epp.model.endpoint import Endpoint, EndpointId, Load, Target
 from epp.model.kv_changes import CacheChanged, CacheCopied, CacheFeedLost, CacheFeedUp
 from epp.model.prompts.repeated import ResponseRepeated
-from epp.model.quote import Quote
-from epp.model.request import RequestId, Usage
+from epp.model.request import RequestId
+from epp.model.request_events import (
+    Aborted,
+    Admitted,
+    Finished,
+    FirstToken,
+    Generated,
+    Served,
+    Unobserved,
+)
 
 
 class EndpointUpserted(msgspec.Struct, frozen=True):
@@ -85,88 +93,6 @@ class OrcaReported(msgspec.Struct, frozen=True):
     kv_usage: float | None = None
     waiting: float | None = None
     running: float | None = None
-
-
-class Admitted(msgspec.Struct, frozen=True):
-    """A request was sent to an endpoint. Its quote may come from another fleet.
-
-    `prefill_endpoint_id`, if not None, computes its prompt in place of the endpoint, which gets
-    the blocks of it.
-    """
-
-    quote: Quote
-    endpoint_id: EndpointId
-    prefill_endpoint_id: EndpointId | None = None
-
-
-class Served(msgspec.Struct, frozen=True):
-    """The proxy reported the target that served the request; it may not be the one picked.
-
-    Of several endpoints there it is the one of the same rank, for the request names that.
-    """
-
-    request_id: RequestId
-    target: Target
-
-
-class FirstToken(msgspec.Struct, frozen=True):
-    """The first byte of a streamed body was seen: the prefill is over."""
-
-    request_id: RequestId
-
-
-class Generated(msgspec.Struct, frozen=True):
-    """A streamed response has brought about `tokens` tokens so far."""
-
-    request_id: RequestId
-    tokens: int
-
-
-class Finished(msgspec.Struct, frozen=True):
-    """The response ended; `generated` tokens were streamed, where `usage` is None."""
-
-    request_id: RequestId
-    usage: Usage | None = None
-    generated: int = 0
-
-
-class Failure(Enum):
-    """How an endpoint failed a request that it should have served."""
-
-    GATEWAY = "gateway"
-    """It could not be reached, or reset the connection before any answer: 502, 503.
-
-    A 503 that says when to come again (`retry-after`) is none: the endpoint has too much to do.
-    """
-    ERROR = "error"
-    """It answered with another 5xx, or not in time; the request itself may be why."""
-    EMPTY = "empty"
-    """It answered with 200 and no body where something is to be generated."""
-
-
-class Aborted(msgspec.Struct, frozen=True):
-    """The exchange ended before its response did, after about `generated` tokens.
-
-    `refused`: the endpoint never got the request. `failure` is how the endpoint failed it, None
-    where it is not to blame: the client left, or asked for what cannot be. `served`: the proxy
-    reported who served it. Where it does of others, a failure without that is the proxy's own.
-    """
-
-    request_id: RequestId
-    generated: int = 0
-    refused: bool = False
-    failure: Failure | None = None
-    served: bool = False
-
-
-class Unobserved(msgspec.Struct, frozen=True):
-    """The request was sent and nothing more of it will be seen.
-
-    `begun`: the head of a good response was.
-    """
-
-    request_id: RequestId
-    begun: bool = False
 
 
 class EjectionReason(Enum):

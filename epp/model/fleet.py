@@ -10,41 +10,35 @@ time in seconds, which never goes back.
 
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from epp.errors import FAULTS
 from epp.model.caches.choice import UNKNOWN_CAPACITY
-from epp.model.candidates import Candidates
+from epp.model.candidate import Candidate
+from epp.model.candidates import price
 from epp.model.endpoint import CacheStats, Endpoint, Load
 from epp.model.ends import RequestEnds, keep_those_at, lost_at
 from epp.model.events import (
-    Aborted,
-    Admitted,
     AttributesReported,
     BooksCorrected,
     Ejected,
     EndpointRemoved,
     EndpointUpserted,
     Event,
-    Finished,
-    FirstToken,
-    Generated,
     Listed,
     LoadReported,
     ModelsListed,
     OrcaReported,
     Returned,
     ScrapeFailed,
-    Served,
-    Unobserved,
 )
 from epp.model.invariants import check
 from epp.model.kv_changes import CacheChanged, CacheCopied, CacheFeedLost, CacheFeedUp
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.listeners import Listener, Listeners, OnFault, reraise
 from epp.model.pods.in_flight import InFlightRequest
-from epp.model.pods.ledger import BusyShare, take_snapshot
-from epp.model.pods.outlier_detection import OUTCOMES, OutlierDetection
+from epp.model.pods.ledger import BusyShare
+from epp.model.pods.outlier_detection import Outcome, OutlierDetection
 from epp.model.pods.outlier_settings import OUTLIERS, OutlierSettings
 from epp.model.pods.pod import Pod, PodEvent
 from epp.model.pods.pods import Pods
@@ -56,6 +50,15 @@ from epp.model.prompts.reader import Prompts
 from epp.model.prompts.repeated import ResponseRepeated
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
+from epp.model.request_events import (
+    Aborted,
+    Admitted,
+    Finished,
+    FirstToken,
+    Generated,
+    Served,
+    Unobserved,
+)
 
 
 class Fleet:
@@ -88,6 +91,7 @@ class Fleet:
         self._outliers: Final = OutlierDetection(self.pods, outliers)
         self._ends: Final = RequestEnds(self._prompts, self.output_lengths, self.pods)
         self._listeners: Final = Listeners()
+        self._on_repeated: Final = self._learn_repeated
         self._version = 0  # counts changes of the index, and of what predictions are made of
 
     # Queries.
@@ -130,7 +134,8 @@ class Fleet:
         """
         if now >= self._unobserved.due:
             self._catch_up(now)
-        return Quote(request, *self._prompts.read(request, now, self._learn_repeated))
+        chains, token_offsets, kind = self._prompts.read(request, now, self._on_repeated)
+        return Quote(request, chains, token_offsets, kind)
 
     @property
     def ejects(self) -> bool:
@@ -139,7 +144,7 @@ class Fleet:
 
     def candidates(
         self, quote: Quote, now: float, *, whole: bool = False, ejected: bool = False
-    ) -> Candidates:
+    ) -> list[Candidate]:
         """Return the endpoints that may be picked, with their predicted costs for a request.
 
         The caches are looked up as they are at `now`, however old the quote. Endpoints outside
@@ -157,18 +162,11 @@ class Fleet:
             pod.scheduler.schedule(pod.pace.longest_step, now)
             self._version += 1
         quote.look_up(self._index, self._version)
-        estimates = quote.estimates(eligible.places)
-        trust = eligible.discount(quote, estimates)
-        prefill_seconds = eligible.prefill_seconds(estimates)
-        external = prefill_seconds if quote.tokens else eligible.step_seconds()
-        snapshot = take_snapshot(eligible.ledgers, external, now)
-        self._busy.update(snapshot.busy, len(trust), now)
         length = self.output_lengths.length(quote.response_kind, quote.output_limit)
-        taken = self.pods.await_slots(eligible, snapshot, quote.target_model, length)
+        share = self.output_lengths.ttft_share.value
         context = self.pods.least_context(quote, self._prompts)
-        known = estimates, prefill_seconds, trust, snapshot
-        shares = self._busy.value, self.output_lengths.ttft_share.value
-        return Candidates(quote, eligible, *known, *shares, length, now, context, taken)
+        slot = quote.target_model in self.pods.adapters
+        return price(quote, eligible, self._busy, share, length, context, now, takes_slot=slot)
 
     # Events.
 
@@ -215,7 +213,7 @@ class Fleet:
 
     def _learn_outcome(self, event: Event, now: float) -> Sequence[Ejected | Returned]:
         try:
-            return self._outliers.observe(event, self.in_flight, now)
+            return self._outliers.observe(cast(Outcome, event), self.in_flight, now)
         finally:
             _HANDLERS[type(event)](self, event, now)
 
@@ -370,7 +368,7 @@ class Fleet:
         check(unobserved_are_in_flight=self.in_flight.keys() >= set(self._unobserved))
 
 
-_OUTCOMES: Final = frozenset(OUTCOMES)
+_OUTCOMES: Final = frozenset((FirstToken, Generated, Finished, Aborted, Unobserved))
 
 _HANDLERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {
     EndpointUpserted: Fleet._upsert,  # noqa: SLF001 (the table of this class)

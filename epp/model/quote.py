@@ -84,9 +84,14 @@ class Quote:
         self.chains: Final = chains
         self.token_offsets: Final = token_offsets
         self.kind: Final[Kind] = kind
-        self.tokens: Final = sum([offsets.total for offsets in token_offsets])
-        self.blocks: Final = sum([len(chain.hashes) for chain in chains])
-        self._found: Sequence[Sequence[int]] = ()
+        tokens = blocks = 0  # a call of `sum` costs compiled code more than the loop
+        for offsets in token_offsets:
+            tokens += offsets.total
+        for chain in chains:
+            blocks += len(chain.hashes)
+        self.tokens: Final = tokens
+        self.blocks: Final = blocks
+        self._found: list[list[int]] = []
         self._estimates: dict[Speed, dict[object, Estimate]] = {}
         self._index: PrefixIndex | None = None
         self._version = 0
@@ -106,7 +111,11 @@ class Quote:
         if self._index is index and self._version == version:
             return
         match = index.match
-        self._found = [match(chain.hashes[: chain.lookup]) for chain in self.chains]
+        found: list[list[int]] = []
+        for chain in self.chains:
+            hashes = chain.hashes
+            found.append(match(hashes if chain.lookup == len(hashes) else hashes[: chain.lookup]))
+        self._found = found
         self._index, self._version = index, version
         self._estimates = {}
 
@@ -123,7 +132,7 @@ class Quote:
 
     def drop_lookup(self) -> None:
         """Free what `look_up` found: one number for each prompt and endpoint."""
-        self._found, self._index, self._estimates = (), None, {}
+        self._found, self._index, self._estimates = [], None, {}
 
     def estimate(self, slot: Slot, speed: Speed) -> Estimate:
         """Predict what the cache of a slot saves; `look_up` comes first."""
@@ -143,13 +152,20 @@ class Quote:
         estimates: list[Estimate] = []
         last: Speed | None = None
         by_depth: dict[object, Estimate] = {}
+        estimate: Estimate | None = None
+        before = -1  # the depth that it is for
         for slot, speed in places:
             depth = depths[slot]
             if speed is not last:
-                last, by_depth = speed, known.setdefault(speed, {})
-            estimate = by_depth.get(depth)
-            if estimate is None:
-                estimate = by_depth[depth] = self._predict([depth], speed)
+                last, before = speed, -1
+                of_speed = known.get(speed)
+                if of_speed is None:
+                    of_speed = known[speed] = {}
+                by_depth = of_speed
+            if depth != before or estimate is None:
+                before, estimate = depth, by_depth.get(depth)
+                if estimate is None:
+                    estimate = by_depth[depth] = self._predict([depth], speed)
             estimates.append(estimate)
         return estimates
 
@@ -168,14 +184,15 @@ class Quote:
     def _predict(self, depths: Sequence[int], speed: Speed) -> Estimate:
         if not self.tokens:
             return Estimate(0, 0, 0.0)
-        unit, cached = speed.unit, 0
+        unit, cached, matched = speed.unit, 0, 0
         for position, depth in enumerate(depths):
+            matched += depth
             offsets = self.token_offsets[position]
             if depth and unit:
                 # vLLM v1/core/kv_cache_manager.py get_computed_blocks: hits are whole blocks, and
                 # the last token of a prompt is always computed.
                 cached += min(offsets.covered(depth), offsets.total - 1) // unit * unit
-        return Estimate(cached, sum(depths), speed.prefill.seconds(self.tokens - cached, cached))
+        return Estimate(cached, matched, speed.prefill.seconds(self.tokens - cached, cached))
 
 
 _Ends = int | list[int]

@@ -1,13 +1,12 @@
 """A request as routing sees it, and its usage of tokens."""
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
+from enum import StrEnum
 from math import inf
-from typing import NewType
-
-import msgspec
+from typing import Final, NewType
 
 from epp.model.endpoint import Endpoint
+from epp.model.values import Value
 
 DEFAULT_FAIRNESS_ID = "default-flow"
 """The flow of requests that name none (llm-d-router)."""
@@ -16,7 +15,7 @@ RequestId = NewType("RequestId", str)
 """The picker's own id of one exchange; never the client's `x-request-id`, which may repeat."""
 
 
-class Api(Enum):
+class Api(StrEnum):
     """The API that a path belongs to. `OTHER` is passed through, routed by load alone."""
 
     CHAT = "chat"
@@ -43,7 +42,7 @@ TOKEN_BYTES = 4
 """Bytes of a token id in an exact prompt, little-endian."""
 
 
-class Prompt(msgspec.Struct, frozen=True):
+class Prompt(Value):
     """One prompt as bytes whose common prefixes are common prefixes of the engine's tokens.
 
     `exact` prompts hold token ids, `TOKEN_BYTES` each; others hold canonical text, whose bytes a
@@ -52,62 +51,157 @@ class Prompt(msgspec.Struct, frozen=True):
     those after it. `multimodal`: some stand for an image, a video or a sound.
     """
 
-    data: bytes
-    exact: bool = False
-    marks: Sequence[int] = ()
-    multimodal: bool = False
+    __slots__ = (
+        "data",
+        "exact",
+        "marks",
+        "multimodal",
+    )
+
+    def __init__(
+        self,
+        data: bytes,
+        exact: bool = False,  # noqa: FBT001, FBT002
+        marks: Sequence[int] = (),
+        multimodal: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
+        self.data: Final = data
+        self.exact: Final = exact
+        self.marks: Final = marks
+        self.multimodal: Final = multimodal
 
 
-class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
+class InferenceRequest(Value):
     """A request as the policy sees it."""
 
-    id: RequestId
-    """The exchange's id."""
-    api: Api = Api.OTHER
-    """The API that its path belongs to."""
-    model: str = ""
-    """The model's name, as the client gave it."""
-    target_model: str = ""
-    """The model that the server is asked for; another one under a rewrite."""
-    prompts: tuple[Prompt, ...] = ()
-    """Its prompts; empty if the body has none or was not read."""
-    stream: bool = False
-    """Whether the client asks for a stream."""
-    max_tokens: int | None = None
-    """The client's limit on generated tokens; None if it gave none."""
-    cache_salt: str = ""
-    """Separates its blocks from those of requests with another one."""
-    headers: Mapping[str, str] = {}
-    """The request's headers."""
-    subset: tuple[str, ...] | None = None
-    """The only targets (`ip:port`, or an `ip`) that may be picked; None: any."""
-    objective: str = ""
-    """The InferenceObjective that it names."""
-    fairness_id: str = DEFAULT_FAIRNESS_ID
-    """Whose share of the fleet it counts towards."""
-    priority: int = 0
-    """Its priority; negative ones may be dropped if the pool is saturated."""
-    body: bytes = b""
-    """The client's JSON as it came; empty if it was not seen or is not needed."""
-    size: int = 0
-    """Bytes of its body that came."""
-    most_wait: float = inf
-    """Seconds for which the proxy lets it wait for a decision."""
-    peer: Endpoint | None = None
-    """The endpoint that a handler chose before, for another stage of the request."""
-    multimodal: bool = False
-    """Whether its messages have an image, a video or a sound."""
-    rewrite: str = ""
-    """The InferenceModelRewrite that set the target model."""
+    __slots__ = (
+        "api",
+        "body",
+        "cache_salt",
+        "fairness_id",
+        "headers",
+        "id",
+        "max_tokens",
+        "model",
+        "most_wait",
+        "multimodal",
+        "objective",
+        "peer",
+        "priority",
+        "prompts",
+        "rewrite",
+        "size",
+        "stream",
+        "subset",
+        "target_model",
+    )
+
+    def __init__(  # noqa: PLR0913, PLR0915 (one fact each)
+        self,
+        *,
+        id: RequestId,  # noqa: A002 (what the rest of the product calls it)
+        api: Api = Api.OTHER,
+        model: str = "",
+        target_model: str = "",
+        prompts: tuple[Prompt, ...] = (),
+        stream: bool = False,
+        max_tokens: int | None = None,
+        cache_salt: str = "",
+        headers: Mapping[str, str] = {},
+        subset: tuple[str, ...] | None = None,
+        objective: str = "",
+        fairness_id: str = DEFAULT_FAIRNESS_ID,
+        priority: int = 0,
+        body: bytes = b"",
+        size: int = 0,
+        most_wait: float = inf,
+        peer: Endpoint | None = None,
+        multimodal: bool = False,
+        rewrite: str = "",
+    ) -> None:
+        self.id: Final = id
+        """The exchange's id."""
+        self.api: Final = api
+        """The API that its path belongs to."""
+        self.model: Final = model
+        """The model's name, as the client gave it."""
+        self.target_model: Final = target_model
+        """The model that the server is asked for; another one under a rewrite."""
+        self.prompts: Final = prompts
+        """Its prompts; empty if the body has none or was not read."""
+        self.stream: Final = stream
+        """Whether the client asks for a stream."""
+        self.max_tokens: Final = max_tokens
+        """The client's limit on generated tokens; None if it gave none."""
+        self.cache_salt: Final = cache_salt
+        """Separates its blocks from those of requests with another one."""
+        self.headers: Final = headers
+        """The request's headers."""
+        self.subset: Final = subset
+        """The only targets (`ip:port`, or an `ip`) that may be picked; None: any."""
+        self.objective: Final = objective
+        """The InferenceObjective that it names."""
+        self.fairness_id: Final = fairness_id
+        """Whose share of the fleet it counts towards."""
+        self.priority: Final = priority
+        """Its priority; negative ones may be dropped if the pool is saturated."""
+        self.body: Final = body
+        """The client's JSON as it came; empty if it was not seen or is not needed."""
+        self.size: Final = size
+        """Bytes of its body that came."""
+        self.most_wait: Final = most_wait
+        """Seconds for which the proxy lets it wait for a decision."""
+        self.peer: Final = peer
+        """The endpoint that a handler chose before, for another stage of the request."""
+        self.multimodal: Final = multimodal
+        """Whether its messages have an image, a video or a sound."""
+        self.rewrite: Final = rewrite
+        """The InferenceModelRewrite that set the target model."""
+
+    def without_text(self) -> "InferenceRequest":
+        """Return the request without its prompts and its body."""
+        return InferenceRequest(
+            id=self.id,
+            api=self.api,
+            model=self.model,
+            target_model=self.target_model,
+            stream=self.stream,
+            max_tokens=self.max_tokens,
+            cache_salt=self.cache_salt,
+            headers=self.headers,
+            subset=self.subset,
+            objective=self.objective,
+            fairness_id=self.fairness_id,
+            priority=self.priority,
+            size=self.size,
+            most_wait=self.most_wait,
+            peer=self.peer,
+            multimodal=self.multimodal,
+            rewrite=self.rewrite,
+        )
 
 
-class Usage(msgspec.Struct, frozen=True):
+class Usage(Value):
     """The tokens that the model server reported; `cached_tokens` is None if it did not say.
 
     `doubtful`: it reported more cached tokens than the prompt has, which is left out.
     """
 
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int | None = None
-    doubtful: bool = False
+    __slots__ = (
+        "cached_tokens",
+        "completion_tokens",
+        "doubtful",
+        "prompt_tokens",
+    )
+
+    def __init__(
+        self,
+        prompt_tokens: int = 0,
+        completion_tokens: int = 0,
+        cached_tokens: int | None = None,
+        doubtful: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
+        self.prompt_tokens: Final = prompt_tokens
+        self.completion_tokens: Final = completion_tokens
+        self.cached_tokens: Final = cached_tokens
+        self.doubtful: Final = doubtful

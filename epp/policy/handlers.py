@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
-from msgspec.structs import replace
 
 from epp.errors import MalformedRequest
 from epp.model.decision import Decision
 from epp.model.endpoint import target_of
 from epp.model.request import InferenceRequest
+from epp.model.values import replaced
 from epp.policy.plugins import PluginContext, PluginParameters, RunProfile, UnknownProfile
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
@@ -28,7 +28,7 @@ def at_primary_port(decision: Decision, port: int) -> Decision:
     A port of 0 is the endpoint's own.
     """
     endpoints = decision.endpoints
-    return replace(
+    return replaced(
         decision,
         headers=(*decision.headers, (DATA_PARALLEL, decision.endpoint.target)),
         targets=tuple(target_of(each.address, port or each.port) for each in endpoints),

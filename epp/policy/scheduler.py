@@ -1,21 +1,19 @@
 """The scheduler: gets candidates from the fleet and a choice among them from the plug-ins."""
 
 from collections.abc import Callable, Sequence
-from itertools import count
 from typing import Final
-
-from msgspec.structs import replace
 
 from epp.errors import FAULTS, EndpointsFull, NoEndpoints, NotCached, Overloaded, UnknownModel
 from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.endpoint import ROLE_LABEL, Endpoint
-from epp.model.events import Aborted, Admitted
 from epp.model.fleet import Fleet
 from epp.model.listeners import OnFault, reraise
 from epp.model.quote import Quote
 from epp.model.request import Api, InferenceRequest
-from epp.policy.choice import choose
+from epp.model.request_events import Aborted, Admitted
+from epp.model.values import replaced
+from epp.policy.choice import Plan
 from epp.policy.plugins import PickContext, PluginTimer
 from epp.policy.profile import Scheduling
 
@@ -51,7 +49,8 @@ class Scheduler:
         self._scheduling = scheduling
         self._plain = scheduling.plain
         self._whole = scheduling.whole
-        self._profile = scheduling.profile
+        self._plans = {name: Plan(each) for name, each in scheduling.profiles.items()}
+        self._plan = next(iter(self._plans.values()))
         self._below = below
         self._quoted = tuple(quoted)
         self._committing = tuple(committing)
@@ -60,7 +59,7 @@ class Scheduler:
             for each in scheduling.commit_observers
         )
         self._on_fault = on_fault
-        self._turns = count()
+        self._turn = -1
         for each in scheduling.subscriptions:
             fleet.subscribe(each.kinds, each.listener, f"plugin/{each.plugin}", on_fault)
 
@@ -90,7 +89,8 @@ class Scheduler:
         candidates = fleet.candidates(quote, now, whole=whole)
         if not candidates:
             raise NoEndpoints(_no_candidates(quote, fleet.endpoints), retry_after=1)
-        context = PickContext(self._below, next(self._turns))
+        self._turn += 1
+        context = PickContext(self._below, self._turn)
         if not fleet.ejects:
             return self._choose(request, candidates, context, timer)
         try:
@@ -111,7 +111,7 @@ class Scheduler:
         if request.priority < 0:
             self._check_saturation(request, candidates)
         if self._plain:
-            return choose(self._profile, request, candidates, context, timer)
+            return self._plan.choose(request, candidates, context, timer)
         return self._run_profiles(request, candidates, context, timer)
 
     def _check_saturation(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> None:
@@ -148,17 +148,19 @@ class Scheduler:
                 admitter.admit(request, candidates)
             else:
                 timer("Admitter", admitter, admitter.admit, request, candidates)
-        remaining, profiles, first = candidates, scheduling.profiles, self._profile
+        remaining, plans, first = candidates, self._plans, self._plan
         decision = scheduling.handler.schedule(
             request,
-            lambda name, asked: choose(
-                profiles[name] if name else first, asked, remaining, context, timer
+            lambda name, asked: (plans[name] if name else first).choose(
+                asked, remaining, context, timer
             ),
         )
         headers = decision.headers
         for source in scheduling.request_header_sources:
             headers += source.request_headers(request, decision, candidates)
-        return replace(decision, headers=headers) if scheduling.request_header_sources else decision
+        return (
+            replaced(decision, headers=headers) if scheduling.request_header_sources else decision
+        )
 
     def commit(
         self, request: InferenceRequest, quote: Quote, decision: Decision, now: float

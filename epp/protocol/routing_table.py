@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 import msgspec
-from msgspec.structs import replace
 
 from epp.model.request import InferenceRequest
+from epp.model.values import replaced
 
 Below = Callable[[int], int]
 """Returns a random number in 0..n-1."""
@@ -57,8 +57,8 @@ class RoutingTable(msgspec.Struct, frozen=True):
         targets = self.exact.get(request.model, self.other) if request.model else None
         if targets is not None:
             target = targets.draw(below)
-            return replace(request, priority=priority, target_model=target, rewrite=targets.name)
-        return replace(request, priority=priority) if priority else request
+            return replaced(request, priority=priority, target_model=target, rewrite=targets.name)
+        return replaced(request, priority=priority) if priority else request
 
 
 NO_ROUTING = RoutingTable()

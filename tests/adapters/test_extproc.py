@@ -7,8 +7,8 @@ import grpc.aio
 import pytest
 from envoy.service.ext_proc.v3 import external_processor_pb2 as pb
 
-from epp.model.events import Aborted, Finished, Unobserved
 from epp.model.request import Usage
+from epp.model.request_events import Aborted, Finished, Unobserved
 from epp.protocol.extproc.record import Outcome
 from tests.adapters.ext_proc_peer import (
     ANSWER,

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from epp.errors import NoEndpoints, Overloaded
-from epp.model.events import Aborted, Finished
+from epp.model.request_events import Aborted, Finished
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.record import Outcome
 from tests.adapters.ext_proc_peer import (

@@ -20,6 +20,7 @@ from epp.model.events import EndpointUpserted
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Prompt, Usage
+from epp.model.values import replaced
 from epp.protocol.extproc.record import Outcome, RequestRecord
 from epp.protocol.recording import RecordedEndpoint
 from tests.strategies import endpoint, request
@@ -40,7 +41,7 @@ class Traffic:
     def pass_by(self, text=PRIVATE * 10, error=None, **fields):
         self.number += 1
         data = text.encode()
-        asked = replace(
+        asked = replaced(
             request(f"r{self.number}"),
             prompts=(Prompt(data, marks=(len(data),)),),
             body=data,

@@ -1,7 +1,5 @@
 """Metrics of decisions: what was predicted, which stages ran, what is under way."""
 
-from msgspec.structs import replace
-
 from epp.adapters.telemetry.decisions import DecisionMetrics
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
@@ -9,7 +7,8 @@ from epp.app.plugin_timing import PluginTimes
 from epp.config.file import load
 from epp.model.decision import Decision
 from epp.model.request import RequestId
-from epp.policy.choice import choose
+from epp.model.values import replaced
+from epp.policy.choice import Plan
 from epp.policy.plugins import PickContext
 from epp.protocol.extproc.record import Outcome
 from tests.adapters.telemetry_page import DECIDED, A, B, read, record, request, telemetry, value
@@ -27,7 +26,7 @@ def test_predicted_hits_are_of_the_endpoint_that_was_picked():
     counted = served(telemetry())  # 48 of 96 tokens, at four bytes each
     assert value(counted, "llm_d_epp_prefix_indexer_hit_ratio_sum") == 0.5
     assert value(counted, "llm_d_epp_prefix_indexer_hit_bytes_sum") == 192
-    served(counted, 2, replace(DECIDED, prompt_tokens=0))
+    served(counted, 2, replaced(DECIDED, prompt_tokens=0))
     assert value(counted, "llm_d_epp_prefix_indexer_hit_ratio_count") == 1
 
 
@@ -130,7 +129,7 @@ plugins: [{type: header-based-testing-filter}, {type: queue-scorer, name: q}]
     times = PluginTimes(scheduling.plugin_names)
     asked, context = [candidate("a"), candidate("b")], PickContext(lambda _: 0, 0)
     assert list(times.collect()) == []
-    choose(scheduling.profile, request(), asked, context, times)
+    Plan(scheduling.profile).choose(request(), asked, context, times)
     family, _ = times.collect()
     text = family.text(openmetrics=False)
     for labels in (

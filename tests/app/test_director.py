@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
@@ -17,6 +16,7 @@ from epp.model.events import EndpointUpserted, Listed
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import RequestId, Usage
+from epp.model.values import replaced
 from epp.policy.pickers import MaxScorePicker
 from epp.policy.profile import Profile, Scheduling, WeightedScorer
 from epp.policy.scheduler import Scheduler
@@ -87,7 +87,7 @@ async def test_a_long_prompt_is_decided_on_when_it_is_tokenized(director, folder
     decision = await outcome(director, lookup)
     assert isinstance(decision, Decision)
     assert decision.prompt_tokens == tokens_of(folder, lookup)
-    again = director.route(replace(lookup, id=RequestId("again")), 1.0)
+    again = director.route(replaced(lookup, id=RequestId("again")), 1.0)
     assert again.predicted_cached_tokens > 0
 
 
@@ -224,7 +224,7 @@ async def test_the_endpoint_that_was_to_compute_the_prompt_is_polled_as_well(fle
     told: list[EndpointId] = []
     director = directing(fleet, None, told.append)
     prefill = Endpoint("default", "p", "10.0.0.9", 8000)
-    decision = replace(director.route(chat("hello"), 1.0), prefill=prefill)
+    decision = replaced(director.route(chat("hello"), 1.0), prefill=prefill)
     record = RequestRecord(id=RequestId("r"), received_at=1.0, decision=decision, status=503)
     record.outcome = Outcome.COMPLETED
     director.exchange_ended(record)

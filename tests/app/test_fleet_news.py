@@ -4,8 +4,9 @@ from structlog.testing import capture_logs
 
 from epp.app.fleet_news import FleetNews
 from epp.model.endpoint import EndpointId
-from epp.model.events import Aborted, Ejected, EjectionReason, Failure, Returned
+from epp.model.events import Ejected, EjectionReason, Returned
 from epp.model.request import RequestId
+from epp.model.request_events import Aborted, Failure
 from tests.model.rig import LONG, Rig
 
 POD = EndpointId("default/pod-0")

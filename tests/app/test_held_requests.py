@@ -7,9 +7,9 @@ import pytest
 from epp.app.flow.held_requests import HeldRequests
 from epp.errors import ShuttingDown
 from epp.model.decision import Decision
-from epp.model.events import FirstToken
 from epp.model.listeners import reraise
 from epp.model.request import RequestId
+from epp.model.request_events import FirstToken
 from epp.policy.flow.held import Held
 from tests.policy.flow.flow_rig import FlowRig
 from tests.strategies import request

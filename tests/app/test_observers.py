@@ -11,8 +11,8 @@ from epp.app.faults import Faults
 from epp.app.observers import Observer, Observers
 from epp.errors import RequestError
 from epp.model.decision import Decision
-from epp.model.events import Aborted, Admitted, Finished
 from epp.model.request import RequestId, Usage
+from epp.model.request_events import Aborted, Admitted, Finished
 from epp.policy.pickers import MaxScorePicker
 from epp.policy.profile import EventSubscription, Profile, Scheduling
 from epp.policy.scheduler import Scheduler

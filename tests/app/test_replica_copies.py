@@ -7,8 +7,8 @@ from structlog.testing import capture_logs
 
 from epp.adapters.replicas.settings import PeerAddress
 from epp.app.replicas import copies, warm_boot
-from epp.model.events import Finished
 from epp.model.request import RequestId, Usage
+from epp.model.request_events import Finished
 from tests.app.test_replicas import HERE, Started, started, two, until
 from tests.protocol.replicas.pair import held
 from tests.strategies import text

@@ -14,8 +14,8 @@ from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings
 from epp.app.replicas.exchange import Replicas
 from epp.errors import ConfigError
 from epp.gateway.processes import free_port
-from epp.model.events import Finished, FirstToken
 from epp.model.request import RequestId, Usage
+from epp.model.request_events import Finished, FirstToken
 from tests.adapters.ext_proc_peer import Peer, body, destination, head, response_body, response_head
 from tests.model.rig import Rig
 from tests.processes import picker, said

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 from epp.app.observers import Observers
 from epp.app.observing.shadow import Shadow
 from epp.config.file import POLICIES, load
-from epp.model.events import Admitted, Finished, FirstToken
 from epp.model.request import RequestId, Usage
+from epp.model.request_events import Admitted, Finished, FirstToken
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
 from tests.strategies import request, text

@@ -12,8 +12,10 @@ from epp.app.cache_sources import build_fleet
 from epp.config.catalogue import PLUGINS
 from epp.errors import PickerFault, RequestError
 from epp.model.endpoint import Endpoint, Load
-from epp.model.events import EndpointRemoved, EndpointUpserted, Finished, FirstToken, LoadReported
+from epp.model.events import EndpointRemoved, EndpointUpserted, LoadReported
 from epp.model.request import Usage
+from epp.model.request_events import Finished, FirstToken
+from epp.model.values import replaced
 from epp.policy.scheduler import Scheduler
 from tests.config.test_every_parameter import BESIDE, WANTED
 from tests.strategies import SECRET, request
@@ -159,7 +161,7 @@ def pick(settings):
             _exchange(fleet, scheduler, settings, asked, now)
         fleet.apply(EndpointRemoved(there[turn].id), now)
     for number in range(3):
-        asked = msgspec.structs.replace(REQUESTS[1], id=f"end-{number}")
+        asked = replaced(REQUESTS[1], id=f"end-{number}")
         _exchange(fleet, scheduler, settings, asked, now + 1e6)
 
 

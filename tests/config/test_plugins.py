@@ -9,7 +9,7 @@ from epp.config.catalogue import PLACES
 from epp.config.plugins import Plugins
 from epp.config.schema import PluginSpec
 from epp.errors import ConfigError
-from epp.model.events import FirstToken
+from epp.model.request_events import FirstToken
 from epp.policy.effects import mapped_to, without_effect
 from epp.policy.plugins import Scorer
 from epp.policy.scorers.load import QueueScorer

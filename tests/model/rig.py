@@ -3,12 +3,13 @@
 from itertools import count
 
 from epp.model.endpoint import EndpointId, Load
-from epp.model.events import Admitted, EndpointUpserted, Finished, LoadReported
+from epp.model.events import EndpointUpserted, LoadReported
 from epp.model.fleet import Fleet
 from epp.model.pods.outlier_settings import OUTLIERS
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.hashing import BLOCK_ENDS
 from epp.model.request import RequestId
+from epp.model.request_events import Admitted, Finished
 from tests.strategies import SECRET, endpoint, request, text
 
 LONG = text(1000)

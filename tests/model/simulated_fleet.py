@@ -15,11 +15,12 @@ from model_server.simulator.scheduler import Request, Scheduler, Token
 from model_server.simulator.settings import Limits
 
 from epp.model.endpoint import EndpointId, Load
-from epp.model.events import Admitted, EndpointUpserted, Finished, FirstToken, LoadReported
+from epp.model.events import EndpointUpserted, LoadReported
 from epp.model.fleet import Fleet
 from epp.model.kv_changes import CacheChanged, CacheFeedUp
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import RequestId, Usage
+from epp.model.request_events import Admitted, Finished, FirstToken
 from tests.kvpublisher import WholeBatch, read_batch
 from tests.strategies import SECRET, endpoint, request
 

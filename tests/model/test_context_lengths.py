@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.endpoint import EndpointId
-from epp.model.events import EndpointRemoved, Finished, ModelsListed
+from epp.model.events import EndpointRemoved, ModelsListed
 from epp.model.prompts.token_offsets import TokenOffsets
 from epp.model.quote import Quote
 from epp.model.request import RequestId, Usage
+from epp.model.request_events import Finished
 from tests.model.rig import Rig
 from tests.strategies import request, text
 

@@ -3,7 +3,12 @@
 import pytest
 
 from epp.model.endpoint import EndpointId, Load, attribute_key
-from epp.model.events import AttributesReported, EndpointRemoved, ModelsListed, OrcaReported
+from epp.model.events import (
+    AttributesReported,
+    EndpointRemoved,
+    ModelsListed,
+    OrcaReported,
+)
 from epp.model.request import RequestId
 from epp.model.topology import Topology, TopologyLabels, topology_of
 from tests.model.rig import Rig

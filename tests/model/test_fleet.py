@@ -7,16 +7,14 @@ from epp.model.endpoint import EndpointId, Target
 from epp.model.events import (
     EndpointRemoved,
     EndpointUpserted,
-    Finished,
-    FirstToken,
     Listed,
     OrcaReported,
     ScrapeFailed,
     ScrapeFailure,
-    Served,
 )
 from epp.model.learning.prefill import PrefillModel
 from epp.model.request import RequestId, Usage
+from epp.model.request_events import Finished, FirstToken, Served
 from tests.model.rig import LONG, Rig, predicted
 from tests.strategies import endpoint, text
 

@@ -5,17 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.model.endpoint import EndpointId, Target
-from epp.model.events import (
+from epp.model.events import BooksCorrected
+from epp.model.request import RequestId, Usage
+from epp.model.request_events import (
     Aborted,
     Admitted,
-    BooksCorrected,
     Finished,
     FirstToken,
     Generated,
     Served,
     Unobserved,
 )
-from epp.model.request import RequestId, Usage
 from tests.model.rig import LONG, Rig
 from tests.strategies import text
 

@@ -3,20 +3,19 @@
 import pytest
 
 from epp.model.endpoint import EndpointId, Load, Target
-from epp.model.events import (
-    Aborted,
-    Admitted,
-    EndpointRemoved,
-    Finished,
-    FirstToken,
-    Generated,
-    LoadReported,
-    Served,
-    Unobserved,
-)
+from epp.model.events import EndpointRemoved, LoadReported
 from epp.model.learning.prefill import PrefillModel
 from epp.model.pods.pace import PaceClass
 from epp.model.request import RequestId, Usage
+from epp.model.request_events import (
+    Aborted,
+    Admitted,
+    Finished,
+    FirstToken,
+    Generated,
+    Served,
+    Unobserved,
+)
 from tests.model.rig import LONG, Rig, predicted
 
 R1 = RequestId("r1")

@@ -1,12 +1,15 @@
 """Whatever is said at the end of a request, and whatever raises there, it is released."""
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.model.endpoint import EndpointId
-from epp.model.events import (
+from epp.model.fleet import Fleet
+from epp.model.prompts.block_hasher import BlockHasher
+from epp.model.quote import Quote
+from epp.model.request import RequestId, Usage
+from epp.model.request_events import (
     Aborted,
     Admitted,
     Failure,
@@ -15,10 +18,7 @@ from epp.model.events import (
     Generated,
     Unobserved,
 )
-from epp.model.fleet import Fleet
-from epp.model.prompts.block_hasher import BlockHasher
-from epp.model.quote import Quote
-from epp.model.request import RequestId, Usage
+from epp.model.values import replaced
 from tests.model.rig import LONG, Rig
 from tests.strategies import SECRET, request, text
 
@@ -115,7 +115,7 @@ def test_by_default_what_raises_is_raised_once_the_request_is_released():
     rig = Rig(1)
     rig.send("pod-0", "r", LONG)
     with pytest.raises(TypeError):
-        rig.apply(Finished(RequestId("r"), msgspec.structs.replace(Usage(), completion_tokens="m")))
+        rig.apply(Finished(RequestId("r"), replaced(Usage(), completion_tokens="m")))
     assert_empty(rig)
 
 

@@ -2,10 +2,11 @@
 
 import pytest
 
-from epp.model.events import Aborted, EndpointRemoved, Finished, FirstToken, Unobserved
+from epp.model.events import EndpointRemoved
 from epp.model.learning.prefill import STEP_SECONDS, PrefillModel
 from epp.model.pods.pods import CLASS_LABEL
 from epp.model.request import RequestId, Usage
+from epp.model.request_events import Aborted, Finished, FirstToken, Unobserved
 from tests.model.rig import LONG, Rig, predicted
 from tests.strategies import text
 

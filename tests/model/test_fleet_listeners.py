@@ -5,21 +5,19 @@ from hypothesis import strategies as st
 
 from epp.model import quote as quotes
 from epp.model.endpoint import EndpointId, Load
-from epp.model.events import (
-    Aborted,
-    Admitted,
-    EndpointUpserted,
-    Event,
-    Finished,
-    FirstToken,
-    Generated,
-    LoadReported,
-    Unobserved,
-)
+from epp.model.events import EndpointUpserted, Event, LoadReported
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.repeated import ResponseRepeated
 from epp.model.request import Prompt, RequestId, Usage
+from epp.model.request_events import (
+    Aborted,
+    Admitted,
+    Finished,
+    FirstToken,
+    Generated,
+    Unobserved,
+)
 from tests.model.rig import LONG, Rig
 from tests.strategies import SECRET, endpoint, request, text
 

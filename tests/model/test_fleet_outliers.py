@@ -8,26 +8,28 @@ from hypothesis import strategies as st
 
 from epp.model.endpoint import ROLE_LABEL, EndpointId, Load, Target
 from epp.model.events import (
-    Aborted,
-    Admitted,
     Ejected,
     EjectionReason,
     EndpointRemoved,
-    Failure,
-    Finished,
-    FirstToken,
-    Generated,
     LoadReported,
     Returned,
     ScrapeFailed,
     ScrapeFailure,
-    Served,
-    Unobserved,
 )
 from epp.model.learning.prefill import PrefillModel
 from epp.model.pods.outlier_detection import most_ejected
 from epp.model.pods.outlier_settings import OutlierSettings
 from epp.model.request import RequestId
+from epp.model.request_events import (
+    Aborted,
+    Admitted,
+    Failure,
+    Finished,
+    FirstToken,
+    Generated,
+    Served,
+    Unobserved,
+)
 from tests.model.rig import LONG, Rig
 from tests.strategies import text
 

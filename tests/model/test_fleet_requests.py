@@ -1,25 +1,20 @@
 """The fleet: what each event of a request changes, and who waits before a full cache."""
 
 import pytest
-from msgspec.structs import replace
 
 from epp.model.caches.choice import UNKNOWN_CAPACITY
 from epp.model.endpoint import EndpointId, Load, Target
 from epp.model.events import (
-    Aborted,
-    Admitted,
     EndpointRemoved,
-    Finished,
-    FirstToken,
     LoadReported,
     OrcaReported,
     ScrapeFailed,
     ScrapeFailure,
-    Served,
-    Unobserved,
 )
 from epp.model.learning.prefill import PrefillModel
 from epp.model.request import RequestId, Usage
+from epp.model.request_events import Aborted, Admitted, Finished, FirstToken, Served, Unobserved
+from epp.model.values import replaced
 from tests.model.rig import LONG, Rig, predicted
 from tests.strategies import Number, text
 
@@ -185,7 +180,7 @@ def test_events_about_unknown_requests_and_endpoints_change_nothing(event):
 def state(rig):
     """Return what a fleet says, but for the prompt's blocks, which are the question's."""
     asked = [
-        (replace(each, chains=(), current=None), each.waiting, each.running, each.kv_usage)
+        (replaced(each, chains=(), current=None), each.waiting, each.running, each.kv_usage)
         for each in rig.ask(LONG).values()
     ]
     return asked, rig.fleet.loads(), rig.fleet.indexed_blocks

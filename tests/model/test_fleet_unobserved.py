@@ -3,8 +3,9 @@
 import pytest
 
 from epp.model.endpoint import EndpointId
-from epp.model.events import Aborted, EndpointRemoved, Finished, FirstToken, Unobserved
+from epp.model.events import EndpointRemoved
 from epp.model.request import RequestId, Usage
+from epp.model.request_events import Aborted, Finished, FirstToken, Unobserved
 from tests.model.rig import LONG, Rig, predicted
 from tests.strategies import text
 

@@ -9,8 +9,9 @@ and keeps the entries of an engine that restarted under the same name).
 import pytest
 
 from epp.model.endpoint import EndpointId, Load, Target
-from epp.model.events import EndpointUpserted, Finished, LoadReported, Served
+from epp.model.events import EndpointUpserted, LoadReported
 from epp.model.request import Prompt, RequestId, Usage
+from epp.model.request_events import Finished, Served
 from tests.model.rig import Rig
 from tests.strategies import endpoint
 

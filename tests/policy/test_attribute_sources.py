@@ -5,8 +5,8 @@ import pytest
 from epp.config.plugins import Plugins
 from epp.config.schema import PluginSpec
 from epp.errors import ConfigError
-from epp.model.events import FirstToken
 from epp.model.request import RequestId
+from epp.model.request_events import FirstToken
 from epp.policy.attribute_sources import (
     FROM_FLEET,
     EndpointLoad,

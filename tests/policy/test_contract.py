@@ -13,6 +13,7 @@ from epp.config.plugins import Plugins
 from epp.config.schema import PluginSpec
 from epp.errors import ConfigError, EndpointsFull
 from epp.model.endpoint import CurrentLoad, Endpoint, Load
+from epp.model.values import replaced
 from epp.policy.plugins import Filter, PickContext, Picker, SaturationDetector, Scorer
 from tests.strategies import ADAPTERS, candidates, endpoint, request
 
@@ -98,7 +99,7 @@ def asked(draw):
     found = draw(candidates())
     for position, each in enumerate(found):
         place, load = each.endpoint, msgspec.structs.replace(each.load, attributes=draw(attributes))
-        found[position] = msgspec.structs.replace(
+        found[position] = replaced(
             each,
             endpoint=Endpoint(
                 place.namespace, place.name, place.address, place.port, labels=draw(labels)

@@ -6,16 +6,9 @@ from statistics import mean
 import pytest
 
 from epp.model.endpoint import EndpointId, Load
-from epp.model.events import (
-    Aborted,
-    Failure,
-    Finished,
-    FirstToken,
-    LoadReported,
-    ScrapeFailed,
-    ScrapeFailure,
-)
+from epp.model.events import LoadReported, ScrapeFailed, ScrapeFailure
 from epp.model.request import Usage
+from epp.model.request_events import Aborted, Failure, Finished, FirstToken
 from tests.policy.virtual_traffic import Traffic
 
 PREFILL_SECONDS, ANSWER_TOKENS = 0.005, 100

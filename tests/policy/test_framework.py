@@ -1,11 +1,11 @@
 """The extension points around profiles: screeners, admitters, handlers, observers, events."""
 
 import pytest
-from msgspec.structs import replace
 
 from epp.errors import NoEndpoints, Overloaded
-from epp.model.events import Admitted, FirstToken
 from epp.model.request import RequestId
+from epp.model.request_events import Admitted, FirstToken
+from epp.model.values import replaced
 from epp.policy.pickers import MaxScorePicker
 from epp.policy.profile import EventSubscription, Profile, Scheduling
 from epp.policy.scheduler import Scheduler
@@ -31,7 +31,7 @@ class TwoStages:
 
     def schedule(self, request, run):
         first = run("first", request)
-        return replace(run("second", replace(request, fairness_id=first.endpoint.name)))
+        return replaced(run("second", replaced(request, fairness_id=first.endpoint.name)))
 
 
 class Refusing:

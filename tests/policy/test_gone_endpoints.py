@@ -14,8 +14,6 @@ from epp.model.endpoint import Endpoint, Load
 from epp.model.events import (
     EndpointRemoved,
     EndpointUpserted,
-    Finished,
-    FirstToken,
     LoadReported,
     ModelsListed,
     ScrapeFailed,
@@ -23,6 +21,7 @@ from epp.model.events import (
 )
 from epp.model.pods.pods import CLASS_LABEL
 from epp.model.request import Usage
+from epp.model.request_events import Finished, FirstToken
 from epp.policy.scheduler import Scheduler
 from tests.config.odd_parameters import text_of, whole
 from tests.reachable import reachable

@@ -3,8 +3,8 @@
 from base64 import b64decode
 
 from epp.config.file import load
-from epp.model.events import FirstToken
 from epp.model.request import RequestId
+from epp.model.request_events import FirstToken
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import LONG, Rig
 from tests.strategies import request, text

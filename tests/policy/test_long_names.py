@@ -8,8 +8,9 @@ from epp.app.cache_sources import build_fleet
 from epp.config.catalogue import PLUGINS
 from epp.config.file import load
 from epp.errors import MalformedRequest, NoEndpoints
-from epp.model.events import EndpointUpserted, Finished, FirstToken
+from epp.model.events import EndpointUpserted
 from epp.model.request import Usage
+from epp.model.request_events import Finished, FirstToken
 from epp.policy.scheduler import Scheduler
 from tests.config.odd_parameters import endpoints, text_of, whole
 from tests.reachable import longest_text

@@ -4,15 +4,9 @@ import pytest
 
 from epp.config.file import load
 from epp.model.endpoint import EndpointId, Load
-from epp.model.events import (
-    Aborted,
-    Admitted,
-    EndpointRemoved,
-    Finished,
-    FirstToken,
-    LoadReported,
-)
+from epp.model.events import EndpointRemoved, LoadReported
 from epp.model.request import RequestId, Usage
+from epp.model.request_events import Aborted, Admitted, Finished, FirstToken
 from epp.policy.attribute_sources import (
     FROM_FLEET,
     InFlightLoad,

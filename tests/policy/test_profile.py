@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.errors import EndpointsFull, NoEndpoints, PickerFault
-from epp.policy.choice import choose
+from epp.policy.choice import Plan
 from epp.policy.pickers import MaxScorePicker
 from epp.policy.plugins import PickContext
 from epp.policy.profile import Profile, WeightedScorer
@@ -55,7 +55,7 @@ def run(scorers=(), filters=(), count=3, most=1):
         )
         for number in range(count)
     ]
-    return choose(profile, request(), asked, DRAW)
+    return Plan(profile).choose(request(), asked, DRAW)
 
 
 def test_totals_are_weighted_sums():
@@ -148,7 +148,7 @@ def test_plug_ins_may_give_numbers_of_other_makes(values):
 
     profile = Profile("p", (), (WeightedScorer("s", 1, Scorer()),), Picker())
     asked = [candidate(f"pod-{number}") for number in range(3)]
-    assert choose(profile, request(), asked, DRAW).endpoint.name == "pod-1"
+    assert Plan(profile).choose(request(), asked, DRAW).endpoint.name == "pod-1"
 
 
 class Full:
@@ -161,7 +161,7 @@ class Full:
 def among(fits, *filters):
     """Return the names of the candidates that are left, of those that fit or not."""
     asked = [candidate(f"pod-{number}", fits=each) for number, each in enumerate(fits)]
-    decision = choose(Profile("p", filters, (), MaxScorePicker()), request(), asked, DRAW)
+    decision = Plan(Profile("p", filters, (), MaxScorePicker())).choose(request(), asked, DRAW)
     return [each.endpoint.name for each in decision.candidates]
 
 

@@ -3,20 +3,14 @@
 from collections import Counter
 
 import pytest
-from msgspec.structs import replace
 
 from epp.config.file import POLICIES, load
 from epp.errors import NoEndpoints, NotCached, Overloaded, UnknownModel
 from epp.model.endpoint import EndpointId
-from epp.model.events import (
-    Aborted,
-    EndpointRemoved,
-    Failure,
-    Finished,
-    FirstToken,
-    ModelsListed,
-)
+from epp.model.events import EndpointRemoved, ModelsListed
 from epp.model.request import Api, RequestId
+from epp.model.request_events import Aborted, Failure, Finished, FirstToken
+from epp.model.values import replaced
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
 from tests.strategies import request, text
@@ -208,7 +202,7 @@ def test_decide_changes_nothing_and_commit_admits():
 def test_a_held_request_is_decided_on_as_things_are_by_then():
     desk, wanted = Desk(pods=2), request("held", text(3000))
     quote = desk.scheduler.quote(wanted, desk.rig.now)
-    stripped = replace(wanted, prompts=())
+    stripped = replaced(wanted, prompts=())
     desk.rig.serve("pod-1", "other", text(3000))
     desk.rig.now += 300
     assert desk.scheduler.decide(stripped, quote, desk.rig.now).endpoint.name == "pod-1"

@@ -8,6 +8,7 @@ import pytest
 from epp.config.catalogue import PLUGINS
 from epp.model.decision import Decision
 from epp.model.endpoint import Target
+from epp.model.values import replaced
 from epp.policy.plugins import CommitObserver, ResponseProcessor
 from epp.policy.producers.identity import SessionIdProducer
 from epp.policy.sessions import SessionAffinityFilter, SessionAffinityScorer
@@ -50,7 +51,7 @@ def test_the_response_has_the_token_of_what_served():
         assert value == b64encode(f"default/{name}".encode()).decode()
 
 
-DISTINCT = [msgspec.structs.replace(candidate("b"), endpoint=endpoint("b", "10.0.0.7"))]
+DISTINCT = [replaced(candidate("b"), endpoint=endpoint("b", "10.0.0.7"))]
 
 
 def test_the_token_of_a_stage():

@@ -9,8 +9,8 @@ from epp.app.plugin_timing import PluginTimes
 from epp.config.catalogue import PLUGINS
 from epp.config.file import POLICIES, load
 from epp.errors import RequestError
-from epp.model.events import Finished
 from epp.model.request import Usage
+from epp.model.request_events import Finished
 from epp.policy.plugins import Admitter, Filter, Picker, ProfileHandler, Scorer, Screener
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig

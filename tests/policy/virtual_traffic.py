@@ -5,10 +5,7 @@ from functools import partial
 
 from epp.config.file import POLICIES, load
 from epp.model.endpoint import EndpointId
-from epp.model.events import (
-    Ejected,
-    EndpointUpserted,
-)
+from epp.model.events import Ejected, EndpointUpserted
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import RequestId

@@ -7,14 +7,13 @@ import re
 from collections import defaultdict, deque
 from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import epp.protocol
 from epp import compiled
-from tests.native.built import source_of
+from tests.native.built import ROOT, source_of
 from tests.protocol.growth import repeated, too_steep
 
 USES = {
@@ -61,21 +60,27 @@ TAILS = (b"", b"!", b"}\n")
 
 
 def modules():
-    """Every module of the package, from its source."""
+    """Every module of the package; from its source if Cython compiles it, which hides patterns."""
     for found in pkgutil.walk_packages(epp.protocol.__path__, "epp.protocol."):
-        name = found.name
-        yield source_of(name) if name in compiled.MODULES else importlib.import_module(name)
+        by_cython = compiled.MODULES.get(found.name) == "cython"
+        yield found.name, (source_of if by_cython else importlib.import_module)(found.name)
+
+
+def text_of(name):
+    """Return the source of a module, or of a package."""
+    path = ROOT / compiled.path_of(name)
+    return (path if path.exists() else path.with_suffix("") / "__init__.py").read_text("utf-8")
 
 
 def patterns():
     """Every pattern that a module has, and the methods that any module calls on it."""
     uses = defaultdict(set)
     names: dict[re.Pattern[Any], str] = {}
-    for module in modules():
+    for module_name, module in modules():
         has = {name: each for name, each in vars(module).items() if isinstance(each, re.Pattern)}
         for name, each in has.items():
-            names.setdefault(each, f"{module.__name__}.{name}")
-        for node in ast.walk(ast.parse(Path(module.__file__).with_suffix(".py").read_text())):
+            names.setdefault(each, f"{module_name}.{name}")
+        for node in ast.walk(ast.parse(text_of(module_name))):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 if node.value.id in has:
                     uses[has[node.value.id]].add(node.attr)

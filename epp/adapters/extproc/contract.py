@@ -3,7 +3,7 @@
 import ssl
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import msgspec
 
@@ -142,7 +142,7 @@ class ExtProcServer(Protocol):
     clock.
     """
 
-    transport: str
+    transport: ClassVar[str]
     """Its name."""
 
     def __init__(

@@ -38,6 +38,7 @@ _TURN: Final = Wants.TURN
 _DECISION: Final = Wants.DECISION
 _ROOM: Final = Wants.ROOM
 _END: Final = Wants.END
+_OK: Final = GrpcStatus.OK
 
 
 class ExchangeDriver:
@@ -155,7 +156,7 @@ class ExchangeDriver:
         if self._over:
             return
         if wants is _END:
-            self._end(GrpcStatus.OK)
+            self._end(_OK)
         elif wants is _ROOM:
             self._outlet.await_room()
         elif wants is _DECISION:
@@ -231,7 +232,7 @@ class ExchangeDriver:
         self._log_fault(error)
         reason = "" if isinstance(error, Exception) else "plugin-fault"  # nothing else raises those
         fault = PickerFault(f"the picker failed: {type(error).__name__}", reason=reason)
-        status = GrpcStatus.OK
+        status = _OK
         try:
             self._send(self._exchange.fail(fault, self._clock()))
         except FAULTS as second:  # the other streams of the connection go on

@@ -14,29 +14,19 @@ from typing import Any, Final, Protocol, cast
 import structlog
 
 from epp.adapters.extproc.contract import GrpcStatus
-from epp.adapters.extproc.http2.session import (
-    CLOSED,
-    ENDED,
-    FAULT,
-    MESSAGE,
-    ConnectionFailure,
-    Session,
-    Stream,
-)
+from epp.adapters.extproc.http2 import session as http2
+from epp.adapters.extproc.http2.session import ConnectionFailure, Session, Stream
 from epp.adapters.extproc.limits import PeerLimits, TokenBucket
 from epp.adapters.extproc.turns import FULL_READ_BYTES, Turns
 
 _log = structlog.get_logger()
 
 # Looked up once: docs/adr/0013-compiled.md says why.
-_MESSAGE: Final[int] = MESSAGE
-_ENDED: Final[int] = ENDED
-_FAULT: Final[int] = FAULT
-_CLOSED: Final[int] = CLOSED
+_MESSAGE: Final[int] = http2.MESSAGE
+_ENDED: Final[int] = http2.ENDED
+_FAULT: Final[int] = http2.FAULT
+_CLOSED: Final[int] = http2.CLOSED
 
-_HTTP_BAD_METHOD: Final = 405
-_HTTP_BAD_TYPE: Final = 415
-"""HTTP statuses (RFC 9110 §15.5.6, §15.5.16)."""
 _GRPC: Final = b"application/grpc"
 _NO_ERROR: Final = 0x0
 _ENHANCE_YOUR_CALM: Final = 0xB
@@ -98,10 +88,7 @@ class ConnectionOwner(Protocol):
 
 
 class GrpcConnection:
-    """One connection of a peer, with the methods of an `asyncio.Protocol`.
-
-    It inherits none: mypyc compiles classes whose bases are compiled.
-    """
+    """One connection of a peer, with the methods of an `asyncio.Protocol` (ADR 13)."""
 
     def __init__(self, server: ConnectionOwner) -> None:
         self._server = server
@@ -116,6 +103,7 @@ class GrpcConnection:
         )
         self._transport: asyncio.Transport
         self._paused = False  # the peer does not read
+        self._closed = False  # nothing more is sent
         self._gone = False
         self._flushing = False
         self._received = False  # any byte, since the keepalive timer was set
@@ -166,7 +154,7 @@ class GrpcConnection:
     def connection_lost(self, exc: Exception | None) -> None:
         """Close every stream."""
         self._cancel_timers()
-        self._gone = True
+        self._closed = self._gone = True
         self._close_streams()
 
     def pause_writing(self) -> None:
@@ -238,7 +226,7 @@ class GrpcConnection:
     def flush(self) -> None:
         """Write the session's frames, as far as the peer reads them."""
         self._flushing = False
-        if self._paused or self._transport.is_closing():
+        if self._paused or self._closed:
             return
         session = self._session
         try:
@@ -309,22 +297,21 @@ class GrpcConnection:
             return  # the call is over
         # gRPC over HTTP/2, Requests: the method is POST, the path is /service/method.
         if stream.method != b"POST":
-            stream.refuse(_HTTP_BAD_METHOD)
+            stream.refuse(405)  # RFC 9110 §15.5.6
         elif not _is_grpc(stream.content_type):
-            stream.refuse(_HTTP_BAD_TYPE)  # ditto: 415 for what does not begin application/grpc
+            stream.refuse(415)  # ditto, for what does not begin application/grpc
         elif (method := self._server.methods.get(stream.path)) is None:
             stream.end(GrpcStatus.UNIMPLEMENTED, "there is no such method")
         else:
             stream.owner = method(stream, self)
 
-    def _end_call(self, stream: Stream, owner: MethodCall, event: int, value: object) -> None:
+    def _end_call(self, stream: Stream, owner: MethodCall, event: int, value: int | None) -> None:
         if event == _ENDED:
             owner.ended()
             return
         stream.owner = None
         if event == _FAULT:
-            status = GrpcStatus(value)
-            stream.end(status, _FAULTS[status])
+            stream.end(cast(int, value), _FAULTS[GrpcStatus(cast(int, value))])
         if event in {_CLOSED, _FAULT}:
             self._held.discard(stream)
             owner.closed()
@@ -377,6 +364,7 @@ class GrpcConnection:
 
     def _close(self) -> None:
         """Close once everything is written, which a peer that does not read cannot put off."""
+        self._closed = True
         self._cancel_timers()
         self._timer = self._loop.call_later(_CLOSE_SECONDS, self._transport.abort)
         self._transport.close()

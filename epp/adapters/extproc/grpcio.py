@@ -6,6 +6,7 @@ which stops reading while a decision is pending.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import grpc
 import grpc.aio
@@ -31,7 +32,7 @@ _DRAIN_SECONDS = 3600.0
 class GrpcioServer:
     """Serves `envoy.service.ext_proc.v3.ExternalProcessor/Process` (`contract.ExtProcServer`)."""
 
-    transport = "grpcio"
+    transport: ClassVar[str] = "grpcio"
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ message, without a task of its own.
 """
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -22,13 +23,13 @@ from epp.adapters.extproc.native_health import health_methods
 from epp.adapters.extproc.streams import OpenStreams
 from epp.protocol.extproc.names import METHOD, SERVICE
 
-_PATH = f"/{SERVICE}/{METHOD}".encode()
+_PATH: Final = f"/{SERVICE}/{METHOD}".encode()
 
 
 class NativeServer:
     """Serves `envoy.service.ext_proc.v3.ExternalProcessor/Process` (`contract.ExtProcServer`)."""
 
-    transport = "native"
+    transport: ClassVar[str] = "native"
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class NativeServer:
         )
         self._open_exchange = open_exchange
         self._settings = settings
+        self._most_streams = settings.limits.max_open_streams
         self._methods: dict[bytes, Method] = {_PATH: self._process}
         limits = msgspec.structs.replace(
             settings.limits, max_message_bytes=settings.max_receive_bytes
@@ -85,7 +87,7 @@ class NativeServer:
         await self._listener.start(settings.address, settings.port, tls)
 
     def _process(self, stream: Stream, connection: GrpcConnection) -> ExchangeDriver | None:
-        if self._streams.open >= self._settings.limits.max_open_streams:
+        if self._streams.open >= self._most_streams:
             stream.end(GrpcStatus.RESOURCE_EXHAUSTED, "too many streams are open")
             return None
         exchange = self._open_exchange(self._clock())

@@ -70,8 +70,9 @@ class OpenStreams:
 
     def opened(self, stream: OpenStream) -> None:
         """Count one more."""
+        if not self.open:
+            self._none_open.clear()
         self.open += 1
-        self._none_open.clear()
         self._unfinished[stream] = None
         if not self._sweeping:
             self._sweep_later()

@@ -4,6 +4,7 @@ import msgspec
 
 from epp.model.quote import Quote
 from epp.model.request import DEFAULT_FAIRNESS_ID, InferenceRequest, RequestId, Usage
+from epp.model.values import replaced
 from epp.protocol.extproc.record import Outcome, RequestRecord
 from epp.protocol.recording import PromptWriter, Pseudonyms, RecordedPrompt, RecordedRequest
 
@@ -51,7 +52,7 @@ def note_of(record: RequestRecord, quote: Quote | None) -> Note:
     if decision is None:
         destination = _NOWHERE
         if request.prompts or request.body:
-            request = msgspec.structs.replace(request, prompts=(), body=b"")
+            request = replaced(request, prompts=(), body=b"")
     else:
         endpoint, prefill, served = decision.endpoint, decision.prefill, record.served
         elsewhere = served is not None and decision.served_at(served) != endpoint.target

@@ -110,7 +110,8 @@ class ExchangeLog:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._log = structlog.get_logger("exchange").bind()
-        self._verbose = self._log.is_enabled_for(logging.DEBUG)
+        self.verbose = self._log.is_enabled_for(logging.DEBUG)
+        """Whether every decision and every end is logged."""
         self._warned: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
 
@@ -120,7 +121,7 @@ class ExchangeLog:
         Of more than `_MAX_CANDIDATES`, those of the earliest predicted first tokens are logged,
         with the number (`more`) of those left out.
         """
-        if self._verbose:
+        if self.verbose:
             for each in (decision, *decision.stages):
                 fields = _decision_fields(each)
                 self._log.debug("exchange.decided", request=request.id, **fields)
@@ -129,7 +130,7 @@ class ExchangeLog:
         """Log an exchange that has ended."""
         if record.error is not None:
             self._warn(record, record.error.reason)
-        if self._verbose:
+        if self.verbose:
             self._log.debug("exchange.finished", **_fields(record))
 
     def _warn(self, record: RequestRecord, reason: str) -> None:

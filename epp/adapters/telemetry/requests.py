@@ -14,7 +14,6 @@ from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import Family, FamilyText, expose
 from epp.model.decision import Decision
 from epp.model.request import InferenceRequest, RequestId, Usage
-from epp.policy.choice import cached_tokens
 from epp.protocol.extproc.record import Outcome, RequestRecord
 
 _SERVER_ERROR: Final = "ModelServerError"
@@ -58,7 +57,8 @@ class Reuse:
         """Count a response; a prediction of more than the prompt has counts as all of it."""
         available = captured = decision.predicted_cached_tokens
         for each in (decision, *decision.stages):
-            available = max(available, max(cached_tokens(each.considered), default=0))
+            for candidate in each.considered:
+                available = max(available, candidate.cached_tokens)
         self.prompt += prompt
         self.available += min(prompt, available)
         self.captured += min(prompt, captured)

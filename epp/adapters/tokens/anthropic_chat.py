@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from epp.adapters.tokens.fallback import FallbackCause, TextFallback
 from epp.model.request import Api, InferenceRequest
+from epp.model.values import replaced
 
 _BILLING = "x-anthropic-billing-header"
 """What Claude Code's attribution begins with; vLLM leaves it out."""
@@ -29,7 +29,7 @@ def as_chat(request: InferenceRequest) -> InferenceRequest:
         body = msgspec.json.decode(request.body, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise TextFallback(FallbackCause.MALFORMED, type(error).__name__) from error
-    return replace(request, api=Api.CHAT, body=msgspec.json.encode(chat_of(body)))
+    return replaced(request, api=Api.CHAT, body=msgspec.json.encode(chat_of(body)))
 
 
 def chat_of(body: Mapping[str, Any]) -> dict[str, Any]:

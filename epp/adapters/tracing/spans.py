@@ -16,8 +16,8 @@ from opentelemetry.util.types import AttributeValue
 
 from epp.model.decision import Decision, Score
 from epp.model.request import DEFAULT_FAIRNESS_ID
-from epp.policy.choice import cost_terms_of, ttft_costs
-from epp.policy.explanations.ranking import TERMS, Columns, Measure, ranked
+from epp.policy.choice import ttft_costs
+from epp.policy.explanations.ranking import TERMS, Measure, ranked, terms_of
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.trace_context import BegunSpan
 
@@ -324,18 +324,17 @@ def _top(decision: Decision, measure: Measure) -> Attributes:
     The terms of the cost are those of the first two: it won by them.
     """
     costs = ttft_costs(decision.candidates)
-    columns = Columns(decision.candidates)
     positions = ranked(decision, measure, _TOP, costs)
-    terms = cost_terms_of(decision.candidates)
+    top = [decision.candidates[at] for at in positions]
     attributes: Attributes = {
         "llm_d.epp.picker.candidate_endpoints": len(decision.candidates),
-        "llm_d.epp.picker.top_endpoints": [columns.endpoints[at].id for at in positions],
-        "warmpick.picker.top_cached_tokens": [columns.cached_tokens[at] for at in positions],
+        "llm_d.epp.picker.top_endpoints": [each.endpoint.id for each in top],
+        "warmpick.picker.top_cached_tokens": [each.cached_tokens for each in top],
         "warmpick.picker.top_cost_ms": [_MILLI * costs[at] for at in positions],
     }
     if decision.scores:
         attributes["llm_d.epp.picker.top_scores"] = [float(decision.totals[at]) for at in positions]
+    terms = [terms_of(each) for each in top[:2]]
     for name in TERMS:
-        column = getattr(terms, name)
-        attributes[f"warmpick.picker.{name}_ms"] = [_MILLI * column[at] for at in positions[:2]]
+        attributes[f"warmpick.picker.{name}_ms"] = [_MILLI * each[name] for each in terms]
     return attributes

@@ -13,10 +13,11 @@ from epp.app.observers import Observer
 from epp.errors import RequestError
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId, Target
-from epp.model.events import EndpointRemoved, Event, Failure
+from epp.model.events import EndpointRemoved, Event
 from epp.model.fleet import Fleet
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId, Usage
+from epp.model.request_events import Failure
 from epp.policy.explanations.explanation import Explanation, explain
 from epp.policy.explanations.ranking import Measure
 from epp.protocol.extproc.record import Outcome, RequestRecord

@@ -16,9 +16,10 @@ from epp.app.replicas.copies import DIGEST_SECONDS, CacheCopies
 from epp.app.replicas.families import LAGS, families
 from epp.app.replicas.warm_boot import WarmBoot
 from epp.model.endpoint import Endpoint, EndpointId
-from epp.model.events import Admitted, Event
+from epp.model.events import Event
 from epp.model.fleet import Fleet
 from epp.model.request import RequestId
+from epp.model.request_events import Admitted
 from epp.protocol.replicas.chains import KnownChains
 from epp.protocol.replicas.facts import AnyFact, LeavingFact, SnapshotWanted
 from epp.protocol.replicas.hearing import Hearer

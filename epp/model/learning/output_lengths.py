@@ -51,7 +51,8 @@ class OutputLengths:
         if tokens > 0 and len(kind[0]) <= LONGEST_NAME:
             mean = _mean_of(self._lengths, kind)
             most = _MOST_TIMES * mean.value if mean.settled else tokens
-            length = min(tokens, most, limit or tokens)
+            most = min(most, limit or tokens)
+            length = min(tokens, most)
             mean.add(length, weight)
             survival = self._survivals.get(kind)
             if survival is None:

@@ -12,38 +12,15 @@ from typing import Final, NamedTuple
 
 from epp.model.request import RequestId
 
-OVERDUE_SECONDS = 60.0
+OVERDUE_SECONDS: Final = 60.0
 """Seconds past its prediction after which a prefill whose first token is missing is over."""
 
-_BUSY_SECONDS = 10.0
+_BUSY_SECONDS: Final = 10.0
 """The time constant over which the busy share is averaged."""
-_SPAN_SECONDS = 1.0
+_SPAN_SECONDS: Final = 1.0
 """Expected seconds of prefills after which what they took is a measurement."""
-_LEAST_SECONDS = 1e-9
+_LEAST_SECONDS: Final = 1e-9
 """Seconds of prefill that are queued, at least, while any prefill is not over."""
-
-
-class LedgerSnapshot:
-    """The ledgers of several endpoints at one moment, as aligned columns.
-
-    `queued_prefill_seconds` is the prefill to be done at each, for requests of other pickers and
-    clients too. `requests` were sent by this picker and have not ended; `running` run there,
-    no matter who sent them. `busy` counts the endpoints with prefill of this picker's to do.
-    """
-
-    __slots__ = ("busy", "queued_prefill_seconds", "requests", "running")
-
-    def __init__(
-        self,
-        queued_prefill_seconds: list[float],
-        requests: list[int],
-        running: list[float],
-        busy: int,
-    ) -> None:
-        self.queued_prefill_seconds: Final = queued_prefill_seconds
-        self.requests: Final = requests
-        self.running: Final = running
-        self.busy: Final = busy
 
 
 class _Prefill:
@@ -270,30 +247,6 @@ class Ledger:
                 return
             self._end_prefill(head.request, over)
             self._span_measured = False  # when it ended is not known, nor when the next began
-
-
-def take_snapshot(
-    ledgers: list[Ledger], prefill_seconds: list[float], now: float
-) -> LedgerSnapshot:
-    """Return a snapshot of ledgers. Of others' waiting requests scrapes give the number alone.
-
-    Each of them counts as the `prefill_seconds` that a prompt like the one at hand takes there.
-    """
-    queued: list[float] = []
-    requests: list[int] = []
-    running: list[float] = []
-    busy = 0
-    for position, ledger in enumerate(ledgers):
-        seconds, count = 0.0, len(ledger._requests)  # noqa: SLF001 (of this module, a thousand times)
-        if count:
-            seconds = ledger.queued_seconds(now)
-            busy += seconds > 0
-        if ledger.external_waiting:
-            seconds += ledger.external_waiting * prefill_seconds[position]
-        queued.append(seconds)
-        requests.append(count)
-        running.append(max(float(count), ledger.running))
-    return LedgerSnapshot(queued, requests, running, busy)
 
 
 class BusyShare:

@@ -12,19 +12,7 @@ from math import inf, log
 from typing import Final
 
 from epp.model.endpoint import ROLE_LABEL, Load
-from epp.model.events import (
-    Aborted,
-    Ejected,
-    EjectionReason,
-    Event,
-    Failure,
-    Finished,
-    FirstToken,
-    Generated,
-    Returned,
-    ScrapeFailure,
-    Unobserved,
-)
+from epp.model.events import Ejected, EjectionReason, Returned, ScrapeFailure
 from epp.model.pods.in_flight import InFlightRequest
 from epp.model.pods.outlier_settings import OutlierSettings
 from epp.model.pods.outlier_state import FailedRequest, PromptKey
@@ -32,6 +20,14 @@ from epp.model.pods.pod import Pod
 from epp.model.pods.pods import Pods
 from epp.model.quote import Quote
 from epp.model.request import RequestId
+from epp.model.request_events import (
+    Aborted,
+    Failure,
+    Finished,
+    FirstToken,
+    Generated,
+    Unobserved,
+)
 
 _USUAL_SHARE: Final = 0.1
 """Up to this share of failures at the others a row of failures says what it says."""
@@ -42,8 +38,11 @@ _STALL_FACTOR: Final = 3.0
 """The same, in multiples of what that prefill was predicted to take."""
 
 
-OUTCOMES: Final = (FirstToken, Generated, Finished, Aborted, Unobserved)
-"""Events that show what an endpoint makes of a request."""
+Outcome = FirstToken | Generated | Finished | Aborted | Unobserved
+"""An event that shows what an endpoint makes of a request."""
+
+# Looked up once: docs/adr/0013-compiled.md says why.
+_STALL: Final = EjectionReason.STALL
 
 
 def most_ejected(endpoints: int) -> int:
@@ -69,7 +68,7 @@ class OutlierDetection:
     # Events that were found.
 
     def observe(
-        self, event: Event, in_flight: Mapping[RequestId, InFlightRequest], now: float
+        self, event: Outcome, in_flight: Mapping[RequestId, InFlightRequest], now: float
     ) -> Sequence[Ejected | Returned]:
         """Learn from an event, not a guess, that has not taken effect yet.
 
@@ -77,7 +76,7 @@ class OutlierDetection:
         Where another computes the prompt it is that of the decode endpoint, which answers for both,
         unless it proves to be gone. A first token is life in both.
         """
-        if not isinstance(event, OUTCOMES) or not self._settings.consecutive_failures:
+        if not self._settings.consecutive_failures:
             return ()
         request = in_flight.get(event.request_id)
         if request is None:
@@ -242,8 +241,7 @@ def _revived(pods: Sequence[Pod]) -> list[Ejected | Returned]:
     return [
         Returned(pod.endpoint.id)
         for pod in pods
-        if pod.outlier.ejected is EjectionReason.STALL
-        and pod.outlier.alive_at >= pod.outlier.ejected_at
+        if pod.outlier.ejected is _STALL and pod.outlier.alive_at >= pod.outlier.ejected_at
     ]
 
 

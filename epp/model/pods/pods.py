@@ -10,73 +10,28 @@ from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import ModelsListed
 from epp.model.invariants import check
 from epp.model.learning.prefill import Speed
-from epp.model.learning.trust import DOUBT
-from epp.model.pods.ledger import Ledger, LedgerSnapshot
-from epp.model.pods.pace import Pace, PaceClass
+from epp.model.pods.pace import PaceClass
 from epp.model.pods.pod import Pod
 from epp.model.prefix_index.index import PrefixIndex, Slot
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
 from epp.model.prompts.reader import Prompts
-from epp.model.quote import Estimate, Quote
+from epp.model.quote import Quote
 
 CLASS_LABEL: Final = "warmpick.io/endpoint-class"
 """Endpoints with the same value of this label count as equally fast."""
 
 
 class EligiblePods:
-    """Pods that may be picked, in aligned columns.
+    """Pods that may be picked, and where their caches are looked up, aligned.
 
     Valid until a pod is added, removed or ejected, or has another slot, speed or reachability.
     """
 
-    __slots__ = ("_paces", "endpoints", "ledgers", "places", "pods")
+    __slots__ = ("places", "pods")
 
     def __init__(self, pods: list[Pod]) -> None:
         self.pods: Final = pods
-        self.endpoints: Final[list[Endpoint]] = [pod.endpoint for pod in pods]
-        self.ledgers: Final[list[Ledger]] = [pod.ledger for pod in pods]
         self.places: Final[list[tuple[Slot, Speed]]] = [(pod.slot, pod.speed) for pod in pods]
-        self._paces: Final[list[Pace]] = [pod.pace for pod in pods]
-
-    def prefill_seconds(self, estimates: list[Estimate]) -> list[float]:
-        """Return what the prefills of a prompt take, of which estimates say what a class takes."""
-        paces = self._paces
-        return [
-            estimate.seconds * paces[position].prefill_slowness.value
-            for position, estimate in enumerate(estimates)
-        ]
-
-    def discount(self, quote: Quote, estimates: list[Estimate]) -> list[float]:
-        """Discount estimates of a quote by the trust in predictions for each pod; return it."""
-        trust: list[float] = []
-        for position, pod in enumerate(self.pods):
-            trust.append(pod.feedback.trust)
-            if pod.feedback.trust < DOUBT:
-                estimate = estimates[position]
-                cached = pod.feedback.discount(estimate.cached)
-                if cached < estimate.cached:
-                    estimates[position] = quote.discounted(estimate, cached, pod.speed)
-        return trust
-
-    def step_seconds(self) -> list[float]:
-        """Return what the shortest prefill takes."""
-        return [
-            pod.prefill.step * pace.prefill_slowness.value
-            for pod, pace in zip(self.pods, self._paces, strict=True)
-        ]
-
-    def await_slots(self, queued: list[float], adapter: str, tokens: float) -> list[float]:
-        """Have `queued` seconds be those until an adapter has a slot, where these are more.
-
-        Returns for how long it takes a slot from others, in seconds. Responses are expected to have
-        so many `tokens`.
-        """
-        taken: list[float] = []
-        for position, pod in enumerate(self.pods):
-            wait, own = pod.slot_seconds(adapter, tokens)
-            queued[position] = max(queued[position], wait)
-            taken.append(own)
-        return taken
 
 
 class Pods:
@@ -214,14 +169,6 @@ class Pods:
         self.engine_blocks[block] -= 1
         if not self.engine_blocks[block]:
             del self.engine_blocks[block]
-
-    def await_slots(
-        self, eligible: EligiblePods, snapshot: LedgerSnapshot, model: str, tokens: float
-    ) -> list[float] | None:
-        """Do what `EligiblePods.await_slots` does for an adapter; nothing for another model."""
-        if model not in self.adapters:
-            return None
-        return eligible.await_slots(snapshot.queued_prefill_seconds, model, tokens)
 
     def fullest(self) -> Pod:
         """Return the pod at which the most blocks can be found."""

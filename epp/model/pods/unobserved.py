@@ -18,8 +18,8 @@ from math import inf
 from typing import Final
 
 from epp.model.endpoint import EndpointId, Load
-from epp.model.events import Aborted, Generated
 from epp.model.request import RequestId
+from epp.model.request_events import Aborted, Generated
 
 _TOKENS_APART = 64
 """Tokens between two guesses for one request: four blocks of most engines."""

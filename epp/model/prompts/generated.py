@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from epp.model.prompts.block_hasher import digest
+from epp.model.prompts.block_hashes import BlockHashes
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BlockHash
 from epp.model.request import TOKEN_BYTES, Prompt, RequestId
@@ -113,7 +114,7 @@ class GeneratedIndex:
 
     def __init__(self, room: int = _ROOM) -> None:
         self._by_anchor: OrderedDict[BlockHash, list[GeneratedBlocks]] = OrderedDict()
-        self._anchors: set[BlockHash] = set()
+        self._anchors = BlockHashes()
         self._room = room
 
     def __len__(self) -> int:
@@ -136,7 +137,7 @@ class GeneratedIndex:
 
     def may_repeat(self, chain: Chain) -> bool:
         """Return whether a prompt starts with one that a response is remembered for."""
-        return not self._anchors.isdisjoint(chain.hashes)
+        return self._anchors.has_any(chain.hashes)
 
     def repeated_in(
         self, chain: Chain, prompt: Prompt, rate: float

@@ -10,11 +10,11 @@ from math import ceil
 from typing import Annotated, ClassVar
 
 import msgspec
-from msgspec.structs import replace
 
 from epp.errors import EndpointsFull, NoEndpoints
 from epp.model.decision import Decision
 from epp.model.request import InferenceRequest
+from epp.model.values import replaced
 from epp.policy.disaggregation.deciders import AlwaysDisaggPdDecider, PrefixBasedPdDecider
 from epp.policy.effects import Effect, mapped_to, without_effect
 from epp.policy.handlers import Port, at_primary_port
@@ -228,13 +228,13 @@ class Disaggregation:
             prefill = _attempt(run, profiles.prefill, request)
             encode = self._encode(request, prefill, run)
             peer = prefill and prefill.endpoint
-            decode = self._decode(replace(request, peer=peer), run)
+            decode = self._decode(replaced(request, peer=peer), run)
         else:
             decode = self._decode(request, run)
             encode = self._encode(request, decode, run)
             decider = self._prefill_decider
             if decider is not None and decider.wants(request, decode):
-                asked = replace(request, peer=decode.endpoint)
+                asked = replaced(request, peer=decode.endpoint)
                 prefill = _attempt(run, profiles.prefill, asked)
         return self._joined(decode, encode, prefill)
 
@@ -262,15 +262,15 @@ class Disaggregation:
         if prefill is not None and prefill.endpoint.target == decode.endpoint.target:
             prefill = None  # one that prefills for itself needs no telling
         ran = (prefill, encode) if self._prefill_first else (encode, prefill)
-        decision = replace(
+        decision = replaced(
             decode,
             stages=tuple(each for each in ran if each is not None),
             disaggregation=_KINDS[encode is not None, prefill is not None],
         )
         if encode is not None:
-            decision = replace(decision, headers=((ENCODERS, encode.destination),))
+            decision = replaced(decision, headers=((ENCODERS, encode.destination),))
         if prefill is not None:
-            decision = replace(
+            decision = replaced(
                 decision,
                 predicted_cached_tokens=prefill.predicted_cached_tokens,
                 predicted_ttft=prefill.predicted_ttft,

@@ -7,8 +7,8 @@ import msgspec
 
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
-from epp.policy.choice import cost_terms_of, cost_weights, ttft_costs
-from epp.policy.explanations.ranking import TERMS, Columns, Measure, ranked
+from epp.policy.choice import cost_weights, ttft_costs
+from epp.policy.explanations.ranking import Measure, ranked, terms_of
 
 _MILLI: Final = 1e3
 
@@ -61,7 +61,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 def explain(decision: Decision, measure: Measure, most: int) -> Explanation:
     """Explain a decision that has candidates, by the best `most` of them."""
-    columns = Columns(decision.candidates)
+    candidates = decision.candidates
     costs = ttft_costs(decision.candidates)
     positions = ranked(decision, measure, max(2, most), costs)
     alpha, decoding, slot = cost_weights(decision.candidates)
@@ -78,10 +78,10 @@ def explain(decision: Decision, measure: Measure, most: int) -> Explanation:
             "crowding": round(decoding, 4),
             "slot": slot,
         },
-        winner=columns.endpoints[winner].id,
-        runner_up=columns.endpoints[others[0]].id if others else None,
+        winner=candidates[winner].endpoint.id,
+        runner_up=candidates[others[0]].endpoint.id if others else None,
         margin=_margin(decision, measure, costs, positions) if others else None,
-        candidates=tuple(_row(decision, columns, costs, at) for at in positions[:most]),
+        candidates=tuple(_row(decision, costs, at) for at in positions[:most]),
     )
 
 
@@ -96,19 +96,17 @@ def _margin(
     return None
 
 
-def _row(
-    decision: Decision, columns: Columns, costs: Sequence[float], at: int
-) -> ExplainedCandidate:
-    terms = cost_terms_of(decision.candidates)
-    values = {name: getattr(terms, name)[at] for name in TERMS}
+def _row(decision: Decision, costs: Sequence[float], at: int) -> ExplainedCandidate:
+    candidate = decision.candidates[at]
+    values = terms_of(candidate)
     ttft = values["queued_prefill"] + values["prefill"] + values["decode"]
-    endpoint = columns.endpoints[at]
+    endpoint = candidate.endpoint
     return ExplainedCandidate(
         endpoint=endpoint.id,
         target=endpoint.target,
-        cached_tokens=columns.cached_tokens[at],
-        trust=round(columns.trust[at], 3),
-        requests=columns.requests[at],
+        cached_tokens=candidate.cached_tokens,
+        trust=round(candidate.trust, 3),
+        requests=candidate.requests,
         predicted_ttft_ms=round(_MILLI * ttft, 3),
         cost_ms=round(_MILLI * costs[at], 3),
         terms_ms={name: round(_MILLI * value, 3) for name, value in values.items()},

@@ -1,6 +1,6 @@
-"""The candidates of a decision by column and in order, best first.
+"""The candidates of a decision in order, best first.
 
-Reads columns that no later event changes, so that a decision can be looked at long after it was
+Reads what no later event changes, so that a decision can be looked at long after it was
 made, and from another thread.
 """
 
@@ -9,9 +9,7 @@ from heapq import nsmallest
 from typing import Final, Literal
 
 from epp.model.candidate import Candidate
-from epp.model.candidates import Candidates
 from epp.model.decision import Decision
-from epp.model.endpoint import Endpoint
 from epp.policy.pickers import LeastTtftPicker
 from epp.policy.profile import Profile
 
@@ -27,29 +25,12 @@ TERMS: Final = (
     "crowding",
     "slot",
 )
-"""The columns of `CostTerms`."""
+"""What `ttft_costs` adds up, named as in `Candidate`."""
 
 
-class Columns:
-    """The candidates of a decision by column."""
-
-    __slots__ = ("cached_tokens", "endpoints", "requests", "trust")
-
-    def __init__(self, candidates: Sequence[Candidate]) -> None:
-        self.endpoints: Sequence[Endpoint]
-        self.cached_tokens: Sequence[int]
-        self.trust: Sequence[float]
-        self.requests: Sequence[int]
-        if type(candidates) is Candidates:
-            self.endpoints = candidates.endpoints()
-            self.cached_tokens = candidates.cached_tokens()
-            self.trust = candidates.trust()
-            self.requests = candidates.requests()
-        else:
-            self.endpoints = [each.endpoint for each in candidates]
-            self.cached_tokens = [each.cached_tokens for each in candidates]
-            self.trust = [each.trust for each in candidates]
-            self.requests = [each.requests for each in candidates]
+def terms_of(candidate: Candidate) -> dict[str, float]:
+    """Return what a pick costs at a candidate by its terms, in seconds."""
+    return {name: getattr(candidate, f"{name}_seconds") for name in TERMS}
 
 
 def measures(profiles: Mapping[str, Profile]) -> dict[str, Measure]:
@@ -76,8 +57,8 @@ def ranked(decision: Decision, measure: Measure, most: int, costs: Sequence[floa
 
 def winner_position(decision: Decision) -> int:
     """Return where the endpoint that was picked is among the candidates."""
-    endpoints = Columns(decision.candidates).endpoints
-    return next(at for at, each in enumerate(endpoints) if each.id == decision.endpoint.id)
+    picked = decision.endpoint.id
+    return next(at for at, each in enumerate(decision.candidates) if each.endpoint.id == picked)
 
 
 def weight_of(decision: Decision | None) -> int:
@@ -85,4 +66,4 @@ def weight_of(decision: Decision | None) -> int:
     if decision is None:
         return 1
     blocks = 0 if decision.predicted_for is None else decision.predicted_for.total_blocks
-    return 8 + len(decision.candidates) * (1 + len(decision.stages)) + (blocks >> 2)
+    return 8 + len(decision.candidates) * (2 + len(decision.stages)) + (blocks >> 2)

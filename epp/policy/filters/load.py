@@ -11,7 +11,6 @@ from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import InFlightLoad, find_producer
 from epp.policy.attributes import Attribute, find_attribute
-from epp.policy.choice import current_loads
 from epp.policy.plugins import PluginContext, PluginParameters
 
 Operator = Literal[
@@ -85,11 +84,11 @@ class _WithinLimits(msgspec.Struct, frozen=True):
             case "active-requests":
                 return [each.requests for each in self.producer.in_flight(request, candidates)]
             case "running-requests":
-                return [each.running for each in current_loads(candidates)]
+                return [each.running for each in candidates]
             case "waiting-queue":
-                return [each.waiting for each in current_loads(candidates)]
+                return [each.waiting for each in candidates]
             case _:
-                return [each.kv_usage for each in current_loads(candidates)]
+                return [each.kv_usage for each in candidates]
 
 
 class AttributeThreshold(PluginParameters, frozen=True):

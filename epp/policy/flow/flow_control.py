@@ -17,27 +17,23 @@ from itertools import count
 from math import inf
 from typing import Final
 
-from msgspec.structs import replace
-
 from epp.errors import NoEndpoints, RequestError
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.model.events import (
-    Aborted,
     Ejected,
     EndpointRemoved,
     EndpointUpserted,
     Event,
-    Finished,
-    FirstToken,
     LoadReported,
     Returned,
-    Served,
 )
 from epp.model.fleet import Fleet
 from epp.model.listeners import Listener
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
+from epp.model.request_events import Aborted, Finished, FirstToken, Served
+from epp.model.values import replaced
 from epp.policy.flow.fitting import ANYWHERE, Fitting
 from epp.policy.flow.gate import SaturationGate
 from epp.policy.flow.held import Held
@@ -177,10 +173,9 @@ class FlowControl:
         return self._wait(self._held(request, self._scheduler.quote(request, now), now), now)
 
     def _held(self, request: InferenceRequest, quote: Quote, now: float) -> Held:
-        stripped = replace(request, prompts=(), body=b"")
         due = ttft_due(request)
         return Held(
-            stripped,
+            request.without_text(),
             quote,
             now,
             until=now + min(request.most_wait, self.settings.most_seconds),
@@ -378,7 +373,7 @@ class FlowControl:
         if waited is None:
             self._scheduler.commit(request, quote, decision, now)
             return decision
-        decision = replace(decision, waited=waited)
+        decision = replaced(decision, waited=waited)
         self._scheduler.commit(request, quote, decision, now)
         self.on_outcome(request, QueueOutcome.DISPATCHED, waited)
         return decision

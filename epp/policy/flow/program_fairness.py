@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 from epp.model.decision import Decision
-from epp.model.events import Aborted, Event, Finished
+from epp.model.events import Event
 from epp.model.learning.bounded import make_room
 from epp.model.request import InferenceRequest, RequestId
+from epp.model.request_events import Aborted, Finished
 from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.flow.fairness import StartTimeFairness
 from epp.policy.flow.held import Held

@@ -16,8 +16,9 @@ import msgspec
 from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
-from epp.model.events import Aborted, EndpointRemoved, Event, Finished
+from epp.model.events import EndpointRemoved, Event
 from epp.model.request import InferenceRequest, RequestId
+from epp.model.request_events import Aborted, Finished
 from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
 from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.peers.parameters import BoundedParameters, at_least

@@ -11,10 +11,11 @@ from typing import Annotated, NamedTuple
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
-from epp.model.events import Aborted, Admitted, EndpointRemoved, Event, Finished, FirstToken
+from epp.model.events import EndpointRemoved, Event
 from epp.model.prompts.hashing import BlockHash
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
+from epp.model.request_events import Aborted, Admitted, Finished, FirstToken
 from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
 from epp.policy.peers.memory.prefix_tree import PrefixNode, PrefixTree, Tenant
 from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least

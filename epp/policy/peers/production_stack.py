@@ -12,8 +12,9 @@ from xxhash import xxh64_intdigest
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
-from epp.model.events import Admitted, EndpointRemoved, Event
+from epp.model.events import EndpointRemoved, Event
 from epp.model.request import InferenceRequest
+from epp.model.request_events import Admitted
 from epp.policy.attribute_sources import InFlightLoad, PrefixMatchInfo, find_producer
 from epp.policy.peers.hash_ring import HashRing
 from epp.policy.peers.memory.sent_blocks import SentBlocks

@@ -1,8 +1,7 @@
 """Who sent a request: the session that it belongs to, and the agent that it speaks for."""
 
-from msgspec.structs import replace
-
 from epp.model.request import DEFAULT_FAIRNESS_ID, InferenceRequest
+from epp.model.values import replaced
 from epp.policy.effects import mapped_to
 from epp.policy.plugins import PluginParameters
 
@@ -71,7 +70,7 @@ class AgentIdentity(PluginParameters, frozen=True):
         for name in (*self.additional_session_headers, *_AGENT_HEADERS):
             value = headers.get(name.lower())
             if value:
-                return replace(request, fairness_id=value[:_LONGEST_ID])
+                return replaced(request, fairness_id=value[:_LONGEST_ID])
         return request
 
     def session_id(self, request: InferenceRequest) -> str:

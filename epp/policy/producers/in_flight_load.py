@@ -6,8 +6,9 @@ from typing import Annotated
 from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
-from epp.model.events import Aborted, Event, Finished, FirstToken
+from epp.model.events import Event
 from epp.model.request import InferenceRequest, RequestId
+from epp.model.request_events import Aborted, Finished, FirstToken
 from epp.policy.attribute_sources import (
     FROM_FLEET,
     EndpointLoad,

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from epp.model.caches.plain_lru import PlainLru
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
-from epp.model.events import Admitted, EndpointRemoved, EndpointUpserted, Event, LoadReported
+from epp.model.events import EndpointRemoved, EndpointUpserted, Event, LoadReported
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest
+from epp.model.request_events import Admitted
 from epp.policy.attribute_sources import PrefixMatch
 from epp.policy.plugins import PluginContext
 

@@ -12,8 +12,9 @@ import msgspec
 
 from epp.model.candidate import Candidate
 from epp.model.decision import Decision
-from epp.model.events import Aborted, Event, Finished, FirstToken
+from epp.model.events import Event
 from epp.model.request import InferenceRequest, RequestId
+from epp.model.request_events import Aborted, Finished, FirstToken
 from epp.policy.attribute_sources import LatencyPrediction
 from epp.policy.effects import mapped_to, without_effect
 from epp.policy.plugins import PluginContext, PluginParameters

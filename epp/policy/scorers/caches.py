@@ -17,7 +17,6 @@ from epp.policy.attribute_sources import (
     PrefixMatchInfo,
     find_producer,
 )
-from epp.policy.choice import cached_tokens
 from epp.policy.effects import without_effect
 from epp.policy.plugins import PluginContext, PluginParameters, Scorer
 
@@ -63,7 +62,7 @@ class PrefixCacheScorer(PluginParameters, frozen=True):
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return (1 - w) * cached / prompt + w * min(1, cached / scale)^2; tokens."""
         weight, scale = self.match_length_weight, max(1, self.match_length_scale_tokens)
-        found = cached_tokens(candidates)
+        found = [each.cached_tokens for each in candidates]
         tokens = candidates[0].prompt_tokens if found else 0
         shares = [each / tokens if tokens else 0.0 for each in found]
         if not weight:

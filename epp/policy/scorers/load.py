@@ -13,7 +13,7 @@ import msgspec
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import InFlightLoad, find_producer
-from epp.policy.choice import current_loads, ttft_costs
+from epp.policy.choice import ttft_costs
 from epp.policy.effects import without_effect
 from epp.policy.plugins import PluginContext, PluginParameters
 from epp.quantities import seconds
@@ -67,7 +67,7 @@ class QueueScorer(PluginParameters, frozen=True):
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return (longest - own) / (longest - shortest); 1 for all where they are equal."""
-        return lower_is_better([each.waiting for each in current_loads(candidates)])
+        return lower_is_better([each.waiting for each in candidates])
 
 
 class RunningRequestsScorer(PluginParameters, frozen=True):
@@ -75,7 +75,7 @@ class RunningRequestsScorer(PluginParameters, frozen=True):
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return (most - own) / (most - fewest); 1 for all where they are equal."""
-        return lower_is_better([each.running for each in current_loads(candidates)])
+        return lower_is_better([each.running for each in candidates])
 
 
 class KvCacheUtilizationScorer(PluginParameters, frozen=True):
@@ -83,7 +83,7 @@ class KvCacheUtilizationScorer(PluginParameters, frozen=True):
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return 1 - usage."""
-        return [min(1.0, max(0.0, 1.0 - each.kv_usage)) for each in current_loads(candidates)]
+        return [min(1.0, max(0.0, 1.0 - each.kv_usage)) for each in candidates]
 
 
 class LoadAwareScorer(PluginParameters, frozen=True):
@@ -97,7 +97,7 @@ class LoadAwareScorer(PluginParameters, frozen=True):
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return 0.5 * (1 - min(waiting, threshold) / threshold)."""
         most = self.threshold if self.threshold > 0 else _DEFAULT_WAITING
-        return [0.5 * (1 - min(each.waiting, most) / most) for each in current_loads(candidates)]
+        return [0.5 * (1 - min(each.waiting, most) / most) for each in candidates]
 
 
 class ActiveRequestScorer(PluginParameters, frozen=True):

@@ -7,7 +7,6 @@ like are known, and no prompt. What a body is answered with is known elsewhere.
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -18,11 +17,11 @@ from epp.protocol.bodies.apis import FRAMED, NAMELESS
 from epp.protocol.bodies.body_reader import BodyReader, Found
 from epp.protocol.bodies.coercion import flag_of, limit_of, model_of, salt_of, text_of
 from epp.protocol.bodies.json_tokens import Path, Span, members
-from epp.protocol.bodies.request_json import LONGEST_PROMPT, Parsed, check_model, parse_request
+from epp.protocol.bodies.parsed import Parsed
+from epp.protocol.bodies.request_json import LONGEST_PROMPT, check_model, parse_request
 from epp.protocol.bodies.token_prompts import with_media
 
-_FRAMED: Final = frozenset([api.value for api in FRAMED])
-_NAMELESS: Final = frozenset([api.value for api in NAMELESS])
+_NAMES: Final = {api: api.value for api in Api}
 _MODEL: Final[Path] = (b"model",)
 _PRIORITY: Final[Path] = (b"priority",)
 _NOWHERE: Final[Span] = (-1, -1)
@@ -38,16 +37,18 @@ class Body:
     call takes a few milliseconds.
     """
 
-    __slots__ = ("_api", "_framed", "_inner", "_message", "_reader", "feed")
+    __slots__ = ("_api", "_framed", "_inner", "_message", "_reader")
 
     def __init__(self, api: Api, reader: type[BodyReader] = BodyReader) -> None:
         self._api = api
-        name = api.value  # an enumeration's hash takes longer
-        self._framed = name in _FRAMED
-        self._reader = reader(name, LONGEST_PROMPT, name in _NAMELESS)
+        self._framed = api in FRAMED
+        self._reader = reader(_NAMES[api], LONGEST_PROMPT, api in NAMELESS)
         self._message = b""  # of a frame, with the body
         self._inner: Body | None = None  # ... that it holds
-        self.feed = self._reader.feed
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes."""
+        self._reader.feed(data)
 
     @property
     def pieces(self) -> list[bytes]:
@@ -84,8 +85,10 @@ class Body:
             reader.read_on()
         found = reader.finish(whole)
         if found is not None:
-            with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            try:
                 return _parsed(self._api, found, multimodal=reader.multimodal)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                pass  # as JSON it may be read all the same
         if sum(map(len, reader.pieces)) > _LONG_BYTES:
             outline = found or reader.outline()
             if outline is not None:
@@ -201,7 +204,8 @@ def _parsed(api: Api, found: Found, *, multimodal: bool = False) -> Parsed:
         made = with_media(made, hashes, places)
         multimodal = multimodal or any(prompt.multimodal for prompt in made)
     name = model_of(model)
-    check_model(api, name)
+    if not name:
+        check_model(api, name)
     return Parsed(
         model=name,
         prompts=made,

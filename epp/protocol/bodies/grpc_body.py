@@ -16,7 +16,8 @@ from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
 from epp.protocol.bodies.coercion import MOST_TOKENS
 from epp.protocol.bodies.model_rewrite import looked_at, replace_first, replace_in_events
-from epp.protocol.bodies.request_json import LONGEST_PROMPT, Parsed
+from epp.protocol.bodies.parsed import Parsed
+from epp.protocol.bodies.request_json import LONGEST_PROMPT
 from epp.protocol.bodies.token_prompts import MOST_MEDIA, packed, with_hashes
 
 _HEAD: Final = 5

@@ -9,6 +9,17 @@ static inline int warmpick_is_plain(uint8_t byte) {
     return byte >= 0x20 && byte != '"' && byte != '\\';
 }
 
+/* Return where the first byte is that was found: 0xff among zeros. */
+static inline size_t warmpick_first(const uint64_t found[2]) {
+    uint64_t half = found[0] ? found[0] : found[1];
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    size_t at = (size_t)__builtin_ctzll(half) >> 3;
+#else
+    size_t at = (size_t)__builtin_clzll(half) >> 3;
+#endif
+    return found[0] ? at : at + sizeof half;
+}
+
 /* Return how many of `size` bytes are neither a quote, a backslash nor a control character. */
 static inline size_t warmpick_plain(const uint8_t *data, size_t size) {
     size_t at = 0;
@@ -19,7 +30,7 @@ static inline size_t warmpick_plain(const uint8_t *data, size_t size) {
         block = (warmpick_block)((block < 0x20) | (block == '"') | (block == '\\'));
         memcpy(found, &block, sizeof found);
         if (found[0] | found[1])
-            break;
+            return at + warmpick_first(found);
         at += sizeof(warmpick_block);
     }
     while (at < size && warmpick_is_plain(data[at]))

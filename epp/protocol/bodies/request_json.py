@@ -44,6 +44,7 @@ from epp.protocol.bodies.coercion import (
 )
 from epp.protocol.bodies.content_blocks import Multimodal, billing_span, block_bytes, medium
 from epp.protocol.bodies.json_tokens import TEXT
+from epp.protocol.bodies.parsed import Parsed
 from epp.protocol.bodies.token_prompts import Features, Sampling, packed, with_media
 
 _Piece = bytes | memoryview | msgspec.Raw
@@ -70,18 +71,6 @@ _VALUE_BEGINS = re.compile(TEXT + rb"|[\[{,]", re.DOTALL)
 # Responses API's.
 LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 T = TypeVar("T")
-
-
-class Parsed(msgspec.Struct, frozen=True):
-    """The fields of a body that routing reads; `multimodal` as of `InferenceRequest`."""
-
-    model: str
-    prompts: tuple[Prompt, ...]
-    stream: bool
-    max_tokens: int | None
-    cache_salt: str
-    user: str = ""
-    multimodal: bool = False
 
 
 _raw_items = msgspec.json.Decoder(list[msgspec.Raw])

@@ -46,8 +46,11 @@ def merge_usage(usage: Usage | None, reports: Iterable[bytes]) -> Usage | None:
 
 def _after(usage: Usage | None, seen: _Reported) -> Usage:
     before = usage or _NOTHING
-    prompt = _first(seen.prompt_tokens, seen.input_tokens, before.prompt_tokens)
-    generated = _first(seen.completion_tokens, seen.output_tokens, before.completion_tokens)
+    prompt, generated = seen.prompt_tokens, seen.completion_tokens
+    if prompt is None:
+        prompt = before.prompt_tokens if seen.input_tokens is None else seen.input_tokens
+    if generated is None:
+        generated = before.completion_tokens if seen.output_tokens is None else seen.output_tokens
     if seen.cache_read_input_tokens is not None:
         return _cached_apart(prompt, generated, seen.cache_read_input_tokens, seen)
     details = seen.prompt_tokens_details or seen.input_tokens_details
@@ -72,9 +75,3 @@ def _cached_apart(prompt: int, generated: int, cached: int, seen: _Reported) -> 
         prompt += cached + (seen.cache_creation_input_tokens or 0)
         prompt = min(prompt, MOST_TOKENS)
     return Usage(prompt, generated, cached)
-
-
-def _first(one: int | None, other: int | None, otherwise: int) -> int:
-    if one is not None:
-        return one
-    return otherwise if other is None else other

@@ -15,8 +15,8 @@ from libc.string cimport memcmp, memcpy
 
 from epp.protocol.extproc.errors import unknown_mode
 from epp.protocol.extproc.messages import (
-    BodyMode, BodyReply, Chunk, HeadersReply, ImmediateReply, Modes, Reporting, RequestBody,
-    RequestHeaders, RequestTrailers, ResponseBody, ResponseHeaders, ResponseTrailers, TrailersReply,
+    BodyMode, BodyReply, Chunk, HeadersReply, ImmediateReply, Modes, Reporting, TrailersReply,
+    UNCHANGED, message_of,
 )
 
 cdef extern from "Python.h":
@@ -36,6 +36,8 @@ cdef enum:
 
 cdef enum:  # of ProcessingRequest
     _FIRST_KIND = 2
+    _FIRST_BODY = 4
+    _FIRST_TRAILERS = 6
     _LAST_KIND = 7
     _METADATA = 8
     _CONFIG = 11
@@ -113,11 +115,6 @@ include "header_map.pxi"
 include "metadata.pxi"
 
 
-cdef tuple _KINDS = (  # in the order of the fields of ProcessingRequest
-    RequestHeaders, ResponseHeaders, RequestBody, ResponseBody, RequestTrailers, ResponseTrailers,
-)
-
-
 @lru_cache(maxsize=64)
 def _modes(request, response):
     return Modes(_mode(request), _mode(response))
@@ -165,7 +162,7 @@ cdef object _read(bytes data):
     cdef Field field
     cdef uint64_t kind = 0
     cdef uint64_t[2] numbers
-    cdef bint configured = False
+    cdef bint configured = False, ends = False
     cdef dict told = None
     span.at = <const uint8_t*>PyBytes_AS_STRING(data)
     span.end = span.at + PyBytes_GET_SIZE(data)
@@ -189,18 +186,24 @@ cdef object _read(bytes data):
             configured = True
     if kind == 0:
         return None
-    if configured:
-        told = {} if told is None else told
-        told["modes"] = _modes(numbers[0], numbers[1])
-    make = _KINDS[kind - _FIRST_KIND]
-    if kind < 4:
-        return _headers(make, part, told)
-    if kind < 6:
-        return _body(make, part, told)
-    return _trailers(make, part, told)
+    content = None
+    if kind < _FIRST_BODY:
+        content = _headers(part, &ends)
+    elif kind < _FIRST_TRAILERS:
+        content = _body(part, &ends)
+    elif not _read_head({}, part, &ends):  # nobody asks what trailers say, but it has to be read
+        return None
+    if content is None and kind < _FIRST_TRAILERS:
+        return None
+    modes = _modes(numbers[0], numbers[1]) if configured else None
+    subset = served = None
+    if told:
+        subset, served = told.get("subset"), told.get("served")
+    # Of the fields of ProcessingRequest every other one is the response's.
+    return message_of(kind & 1 != 0, content, ends, modes, subset, served)
 
 
-cdef object _body(make, Span span, dict told):
+cdef object _body(Span span, bint* end):
     cdef Field field
     cdef Span body
     cdef bint ends = False, ends_without = False
@@ -218,27 +221,13 @@ cdef object _body(make, Span span, dict told):
             ends = field.value != 0
         else:
             ends_without = field.value != 0
-    found = PyBytes_FromStringAndSize(<const char*>body.at, body.end - body.at)
-    if not told:
-        return make(body=found, end_of_stream=ends or ends_without)
-    return make(body=found, end_of_stream=ends or ends_without, **told)
+    end[0] = ends or ends_without
+    return PyBytes_FromStringAndSize(<const char*>body.at, body.end - body.at)
 
 
-cdef object _headers(make, Span span, dict told):
-    cdef bint ends = False
+cdef dict _headers(Span span, bint* ends):
     cdef dict found = {}
-    if not _read_head(found, span, &ends):
-        return None
-    if not told:
-        return make(headers=found, end_of_stream=ends)
-    return make(headers=found, end_of_stream=ends, **told)
-
-
-cdef object _trailers(make, Span span, dict told):
-    cdef bint ends = False
-    if not _read_head({}, span, &ends):  # nobody asks what trailers say, but it has to be read
-        return None
-    return make(**told) if told else make()
+    return found if _read_head(found, span, ends) else None
 
 
 cdef bint _read_head(dict found, Span span, bint* ends) except -1:

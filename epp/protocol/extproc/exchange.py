@@ -29,12 +29,10 @@ ends in body, pending or answered (`proceed`), pending in answered (`resume`), a
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from epp.errors import RequestError
 from epp.model.decision import Decision
-from epp.model.events import Aborted, Served
-from epp.model.request import InferenceRequest, RequestId
+from epp.model.request import RequestId
+from epp.model.request_events import Aborted, Served
 from epp.protocol.extproc.director import Director, PendingDecision
 from epp.protocol.extproc.errors import error_reply
 from epp.protocol.extproc.messages import (
@@ -78,11 +76,6 @@ class Stage:
         self.wants = wants
         self.idle = Step((), wants)
         self.accepts = accepts
-
-
-def _without_text(request: InferenceRequest) -> InferenceRequest:
-    """Return a request that was routed: it may wait or run for minutes, its text is freed."""
-    return msgspec.structs.replace(request, prompts=(), body=b"")
 
 
 class Exchange:
@@ -267,7 +260,9 @@ class Exchange:
         return self._step(replies) if self._stage is PENDING else self._resumed(replies, now)
 
     def _decide(self, now: float) -> list[Reply]:
-        request = self._settings.resolve(self._request.read(self._subset))
+        request = self._request.read(self._subset)
+        if (resolve := self._settings.resolve) is not None:
+            request = resolve(request)
         if self._request.hold(request):
             return []
         self.record.request, self.record.read_at = request, now
@@ -275,7 +270,7 @@ class Exchange:
         decision = self._director.route(request, now)
         if isinstance(decision, PendingDecision):
             self.pending = decision
-            self.record.request = _without_text(request)
+            self.record.request = request.without_text()
             return []
         return self._answer(decision, now)
 
@@ -295,7 +290,7 @@ class Exchange:
         if request is not None:
             target = "" if request.model == request.target_model else request.target_model
             priority = request.priority
-            record.request = _without_text(request)
+            record.request = request.without_text()
         return self._request.answer(decision, target, priority)
 
     def _pass_body(self, message: RequestBody, _: float) -> list[Reply]:

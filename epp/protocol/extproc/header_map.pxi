@@ -65,10 +65,7 @@ cdef bint _header(dict found, Span span) except -1:
     key, plain = _names.name(parts[0]), _text(parts[1])
     if key is None or plain is None:
         return False
-    if key not in found:
-        if parts[2].at < parts[2].end:
-            plain = PyUnicode_DecodeUTF8(
-                <const char*>parts[2].at, parts[2].end - parts[2].at, "replace"
-            )
-        found[key] = plain
+    if parts[2].at < parts[2].end:
+        plain = PyUnicode_DecodeUTF8(<const char*>parts[2].at, parts[2].end - parts[2].at, "replace")
+    found.setdefault(key, plain)
     return True

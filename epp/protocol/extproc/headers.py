@@ -3,7 +3,7 @@
 Names: GIE proposal 004 and llm-d-router's conventions, whose newer names win over their aliases.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import inf
 from typing import Final
 
@@ -11,7 +11,7 @@ from epp.model.decision import Decision
 from epp.model.endpoint import VLLM, Endpoint
 from epp.model.request import DEFAULT_FAIRNESS_ID, Api, InferenceRequest, RequestId
 from epp.protocol.bodies.apis import ApiTable
-from epp.protocol.bodies.request_json import Parsed
+from epp.protocol.bodies.parsed import Parsed
 from epp.protocol.extproc.messages import Mutation
 from epp.protocol.extproc.names import (
     CONTROL_HEADERS,
@@ -25,9 +25,9 @@ from epp.protocol.extproc.names import (
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings, Headers
 
-_REQUEST_ID = "x-request-id"
-_ENGINE_LABEL = "llm-d.ai/engine-type"
-_PATHS = (":path", "x-original-path", "x-forwarded-path")
+_REQUEST_ID: Final = "x-request-id"
+_ENGINE_LABEL: Final = "llm-d.ai/engine-type"
+_PATHS: Final = (":path", "x-original-path", "x-forwarded-path")
 
 _UNREAD: Final = Parsed(model="", prompts=(), stream=False, max_tokens=None, cache_salt="")
 """Stands for a body that could not be read, or was not seen."""
@@ -47,7 +47,7 @@ class RequestFacts:
 
     def __init__(
         self,
-        headers: Mapping[str, str],
+        headers: dict[str, str],
         method: str = "",
         api: Api | None = _OTHER,
         injected: tuple[str, ...] = (),
@@ -57,8 +57,8 @@ class RequestFacts:
         self.api: Final = api
         self.injected: Final = injected
 
-    @classmethod
-    def of(cls, headers: Mapping[str, str], apis: ApiTable) -> "RequestFacts":
+    @staticmethod
+    def of(headers: dict[str, str], apis: ApiTable) -> "RequestFacts":
         """Read the method, and the API from the first path that names one.
 
         A gateway that has rewritten `:path` keeps the client's in one of the other headers.
@@ -70,7 +70,7 @@ class RequestFacts:
         injected: tuple[str, ...] = ()
         if not CONTROL_HEADERS.isdisjoint(headers):
             injected = tuple(sorted(name for name in headers if name in CONTROL_HEADERS))
-        return cls(headers, method, api, injected)
+        return RequestFacts(headers, method, api, injected)
 
     def request(
         self,
@@ -111,7 +111,7 @@ class RequestFacts:
         )
 
 
-def _first(headers: Mapping[str, str], names: tuple[str, ...]) -> str:
+def _first(headers: dict[str, str], names: tuple[str, ...]) -> str:
     for name in names:
         if headers.get(name):
             return headers[name]

@@ -4,12 +4,11 @@ The six messages mirror `ProcessingRequest` of Envoy's ext_proc, the replies `Pr
 only `epp.protocol.extproc.codec` knows their encoding.
 """
 
-from collections.abc import Mapping
 from enum import IntEnum
-
-import msgspec
+from typing import Final
 
 from epp.model.endpoint import Target
+from epp.model.values import Value
 
 
 class BodyMode(IntEnum):
@@ -23,67 +22,121 @@ class BodyMode(IntEnum):
     GRPC = 5
 
 
-class Modes(msgspec.Struct, frozen=True):
+class Modes(Value):
     """The body modes in force: those of the first message (`protocol_config`) where it has them.
 
     The defaults are what GIE proposal 004 demands of a proxy.
     """
 
-    request: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
-    response: BodyMode = BodyMode.FULL_DUPLEX_STREAMED
+    __slots__ = ("request", "response")
+
+    def __init__(
+        self,
+        request: BodyMode = BodyMode.FULL_DUPLEX_STREAMED,
+        response: BodyMode = BodyMode.FULL_DUPLEX_STREAMED,
+    ) -> None:
+        self.request: Final = request
+        self.response: Final = response
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class Message(Value):
     """The fields that any message may carry: modes, the subset hint, the target that served.
 
     The last two come as metadata (GIE proposal 004). None: the message has no such thing.
     """
 
-    modes: Modes | None = None
-    subset: tuple[str, ...] | None = None
-    served: Target | None = None
+    __slots__ = ("modes", "served", "subset")
+
+    def __init__(
+        self,
+        *,
+        modes: Modes | None = None,
+        subset: tuple[str, ...] | None = None,
+        served: Target | None = None,
+    ) -> None:
+        self.modes: Final = modes
+        self.subset: Final = subset
+        self.served: Final = served
 
 
-class RequestHeaders(Message, frozen=True, kw_only=True):
-    """The head of a request: header names in lower case (RFC 9113 §8.2).
+class Head(Message):
+    """The head of a request or a response: header names in lower case (RFC 9113 §8.2).
 
     Of a repeated header the first value counts. `end_of_stream`: there is no body.
     """
 
-    headers: Mapping[str, str]
-    end_of_stream: bool = False
+    __slots__ = ("end_of_stream", "headers")
+
+    def __init__(
+        self,
+        *,
+        headers: dict[str, str],
+        end_of_stream: bool = False,
+        modes: Modes | None = None,
+        subset: tuple[str, ...] | None = None,
+        served: Target | None = None,
+    ) -> None:
+        super().__init__(modes=modes, subset=subset, served=served)
+        self.headers: Final = headers
+        self.end_of_stream: Final = end_of_stream
 
 
-class RequestBody(Message, frozen=True, kw_only=True, gc=False):
-    """A piece of the request's body, or all of it (`WHOLE_BODIES`)."""
+class Piece(Message):
+    """A piece of a body, or all of it (`WHOLE_BODIES`)."""
 
-    body: bytes
-    end_of_stream: bool = False
+    __slots__ = ("body", "end_of_stream")
+
+    def __init__(
+        self,
+        *,
+        body: bytes,
+        end_of_stream: bool = False,
+        modes: Modes | None = None,
+        subset: tuple[str, ...] | None = None,
+        served: Target | None = None,
+    ) -> None:
+        super().__init__(modes=modes, subset=subset, served=served)
+        self.body: Final = body
+        self.end_of_stream: Final = end_of_stream
 
 
-class RequestTrailers(Message, frozen=True, kw_only=True):
+class RequestHeaders(Head):
+    """The head of a request."""
+
+    __slots__ = ()
+
+
+class RequestBody(Piece):
+    """A piece of the request's body."""
+
+    __slots__ = ()
+
+
+class RequestTrailers(Message):
     """The request ended with trailers."""
 
-
-class ResponseHeaders(Message, frozen=True, kw_only=True):
-    """The head of a response, in the form of `RequestHeaders`."""
-
-    headers: Mapping[str, str]
-    end_of_stream: bool = False
+    __slots__ = ()
 
 
-class ResponseBody(Message, frozen=True, kw_only=True, gc=False):
-    """A piece of the response's body, or all of it (`WHOLE_BODIES`)."""
+class ResponseHeaders(Head):
+    """The head of a response."""
 
-    body: bytes
-    end_of_stream: bool = False
+    __slots__ = ()
 
 
-class ResponseTrailers(Message, frozen=True, kw_only=True):
+class ResponseBody(Piece):
+    """A piece of the response's body."""
+
+    __slots__ = ()
+
+
+class ResponseTrailers(Message):
     """The response ended with trailers."""
 
+    __slots__ = ()
 
-class Mutation(msgspec.Struct, frozen=True, kw_only=True):
+
+class Mutation(Value):
     """Changes to headers, the route, the body and metadata.
 
     `body` replaces all of the body, None leaves it; full duplex has `Chunk` instead.
@@ -92,81 +145,158 @@ class Mutation(msgspec.Struct, frozen=True, kw_only=True):
     scores of endpoints by their targets (llm-d-router's `--emit-endpoint-scores`).
     """
 
-    set_headers: tuple[tuple[str, str], ...] = ()
-    remove_headers: tuple[str, ...] = ()
-    body: bytes | None = None
-    clear_route_cache: bool = False
-    destination: str = ""
-    scores: tuple[tuple[str, float], ...] = ()
+    __slots__ = (
+        "body",
+        "clear_route_cache",
+        "destination",
+        "remove_headers",
+        "scores",
+        "set_headers",
+    )
+
+    def __init__(  # noqa: PLR0913
+        self,
+        *,
+        set_headers: tuple[tuple[str, str], ...] = (),
+        remove_headers: tuple[str, ...] = (),
+        body: bytes | None = None,
+        clear_route_cache: bool = False,
+        destination: str = "",
+        scores: tuple[tuple[str, float], ...] = (),
+    ) -> None:
+        self.set_headers: Final = set_headers
+        self.remove_headers: Final = remove_headers
+        self.body: Final = body
+        self.clear_route_cache: Final = clear_route_cache
+        self.destination: Final = destination
+        self.scores: Final = scores
 
 
-UNCHANGED = Mutation()
+UNCHANGED: Final = Mutation()
 """Changes nothing."""
 
 
-class HeadersReply(msgspec.Struct, frozen=True):
+class HeadersReply(Value):
     """Passes headers on, changed. `response`: those of the response."""
 
-    response: bool
-    mutation: Mutation = UNCHANGED
+    __slots__ = ("mutation", "response")
+
+    def __init__(self, response: bool, mutation: Mutation = UNCHANGED) -> None:  # noqa: FBT001
+        self.response: Final = response
+        self.mutation: Final = mutation
 
 
-class BodyReply(msgspec.Struct, frozen=True):
+class BodyReply(Value):
     """Passes a body message on, changed; in every mode but full duplex."""
 
-    response: bool
-    mutation: Mutation = UNCHANGED
+    __slots__ = ("mutation", "response")
+
+    def __init__(self, response: bool, mutation: Mutation = UNCHANGED) -> None:  # noqa: FBT001
+        self.response: Final = response
+        self.mutation: Final = mutation
 
 
-class Chunk(msgspec.Struct, frozen=True, gc=False):
+class Chunk(Value):
     """Sends a piece of the body on in full duplex (`StreamedBodyResponse`)."""
 
-    response: bool
-    body: bytes
-    end_of_stream: bool
+    __slots__ = ("body", "end_of_stream", "response")
+
+    def __init__(self, response: bool, body: bytes, end_of_stream: bool) -> None:  # noqa: FBT001
+        self.response: Final = response
+        self.body: Final = body
+        self.end_of_stream: Final = end_of_stream
 
 
-class TrailersReply(msgspec.Struct, frozen=True):
+class TrailersReply(Value):
     """Passes trailers on."""
 
-    response: bool
+    __slots__ = ("response",)
+
+    def __init__(self, response: bool) -> None:  # noqa: FBT001
+        self.response: Final = response
 
 
-class ImmediateReply(msgspec.Struct, frozen=True):
+class ImmediateReply(Value):
     """Answers the client in the model server's place; the exchange is over.
 
     `status` is the HTTP status, `details` is for Envoy's access log (`%RESPONSE_CODE_DETAILS%`).
     """
 
-    status: int
-    headers: tuple[tuple[str, str], ...]
-    body: bytes
-    details: str
+    __slots__ = ("body", "details", "headers", "status")
+
+    def __init__(
+        self, status: int, headers: tuple[tuple[str, str], ...], body: bytes, details: str
+    ) -> None:
+        self.status: Final = status
+        self.headers: Final = headers
+        self.body: Final = body
+        self.details: Final = details
 
 
-class Reporting(msgspec.Struct, frozen=True):
+class Reporting(Value):
     """The last reply of a response, with numbers for the proxy's dynamic metadata.
 
     Each of `reported` is a namespace, a key in it, and a value.
     """
 
-    reply: BodyReply | Chunk | TrailersReply
-    reported: tuple[tuple[str, str, float], ...]
+    __slots__ = ("reply", "reported")
+
+    def __init__(
+        self,
+        reply: BodyReply | Chunk | TrailersReply,
+        reported: tuple[tuple[str, str, float], ...],
+    ) -> None:
+        self.reply: Final = reply
+        self.reported: Final = reported
 
 
 Reply = HeadersReply | BodyReply | Chunk | TrailersReply | ImmediateReply | Reporting
 
-WHOLE_BODIES = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
+WHOLE_BODIES: Final = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 """Modes in which one message holds all of the body that is shown."""
 
-UNSEEN_BODIES = (BodyMode.NONE, BodyMode.STREAMED, BodyMode.GRPC)
+UNSEEN_BODIES: Final = (BodyMode.NONE, BodyMode.STREAMED, BodyMode.GRPC)
 """Modes in which headers must be answered before the body is seen, if it ever is."""
 
-CHUNK_BYTES = 62_000
+CHUNK_BYTES: Final = 62_000
 """The most that one `Chunk` may hold, in bytes: GIE's own margin below Envoy's 64 KiB."""
 
-STEP_BYTES = 1 << 19
+STEP_BYTES: Final = 1 << 19
 """About how many bytes of a long body one step sends on, before the proxy has read some of them."""
+
+
+def message_of(  # noqa: PLR0913, PLR0917 (what a message has)
+    response: bool,  # noqa: FBT001 (the codec names nothing, which costs less)
+    content: dict[str, str] | bytes | None,
+    end_of_stream: bool,  # noqa: FBT001
+    modes: Modes | None,
+    subset: tuple[str, ...] | None,
+    served: Target | None,
+) -> Message:
+    """Return the message of a request or a response; trailers have no content."""
+    if isinstance(content, bytes):
+        if response:
+            return ResponseBody(
+                body=content,
+                end_of_stream=end_of_stream,
+                modes=modes,
+                subset=subset,
+                served=served,
+            )
+        return RequestBody(
+            body=content, end_of_stream=end_of_stream, modes=modes, subset=subset, served=served
+        )
+    if content is None:
+        if response:
+            return ResponseTrailers(modes=modes, subset=subset, served=served)
+        return RequestTrailers(modes=modes, subset=subset, served=served)
+    if response:
+        return ResponseHeaders(
+            headers=content, end_of_stream=end_of_stream, modes=modes, subset=subset, served=served
+        )
+    return RequestHeaders(
+        headers=content, end_of_stream=end_of_stream, modes=modes, subset=subset, served=served
+    )
 
 
 def chunks(body: bytes, *, response: bool, last: bool) -> list[Reply]:

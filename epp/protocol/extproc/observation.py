@@ -7,24 +7,32 @@ This module knows no transport and draws no random numbers of its own.
 
 import re
 from collections.abc import Callable
+from typing import Final
 
-import msgspec
-
+from epp.model.values import Value
 from epp.protocol.extproc.messages import BodyMode, Modes
 from epp.protocol.extproc.record import MustStayReason
 
-_SAMPLE = re.compile(r"sample:1/(0*[1-9][0-9]{0,8})")
-FORMS = "auto, all, first or sample:1/N with N of 1 or more"
+_SAMPLE: Final = re.compile(r"sample:1/(0*[1-9][0-9]{0,8})")
+# Looked up once: docs/adr/0013-compiled.md says why.
+_DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
+_IN_DUPLEX: Final = MustStayReason.DUPLEX
+_UNANNOUNCED: Final = MustStayReason.UNANNOUNCED
+
+FORMS: Final = "auto, all, first or sample:1/N with N of 1 or more"
 
 
-class Observation(msgspec.Struct, frozen=True):
+class Observation(Value):
     """One response in `one_in` is observed to its end; none where that is 0.
 
     `auto`: besides, those whose end is needed (`Director.needs_end`).
     """
 
-    one_in: int = 1
-    auto: bool = False
+    __slots__ = ("auto", "one_in")
+
+    def __init__(self, one_in: int = 1, *, auto: bool = False) -> None:
+        self.one_in: Final = one_in
+        self.auto: Final = auto
 
     @classmethod
     def parse(cls, text: str) -> "Observation":
@@ -46,8 +54,8 @@ class Observation(msgspec.Struct, frozen=True):
         return not self.one_in or (self.one_in > 1 and randrange(self.one_in) > 0)
 
 
-AUTO = Observation(0, auto=True)
-_NAMED = {"auto": AUTO, "all": Observation(1), "first": Observation(0)}
+AUTO: Final = Observation(0, auto=True)
+_NAMED: Final = {"auto": AUTO, "all": Observation(1), "first": Observation(0)}
 
 
 def must_stay_reason(modes: Modes, *, announced: bool) -> MustStayReason | None:
@@ -57,7 +65,7 @@ def must_stay_reason(modes: Modes, *, announced: bool) -> MustStayReason | None:
     """
     # Envoy 1.40 announces its modes (`protocol_config`); without that they are a guess.
     if not announced:
-        return MustStayReason.UNANNOUNCED
+        return _UNANNOUNCED
     # Envoy 1.40 goes on alone, with every byte, after a stream that is closed with OK where the
     # response body is `STREAMED`; in full duplex it cuts the body.
-    return MustStayReason.DUPLEX if modes.response is BodyMode.FULL_DUPLEX_STREAMED else None
+    return _IN_DUPLEX if modes.response is _DUPLEX else None

@@ -1,20 +1,21 @@
 """The record of one exchange, which telemetry and logs read at its end."""
 
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Final
 
 from epp.errors import RequestError
 from epp.model.decision import Decision
 from epp.model.endpoint import Target
-from epp.model.events import Aborted, Event, Failure, Finished, Unobserved
+from epp.model.events import Event
 from epp.model.request import InferenceRequest, RequestId, Usage
+from epp.model.request_events import Aborted, Failure, Finished, Unobserved
 from epp.protocol.trace_context import BegunSpan
 
 _CLIENT_ERROR: Final = 400
 """The first HTTP status of an error (RFC 9110 §15.5): nothing was computed."""
 
 
-class Outcome(Enum):
+class Outcome(StrEnum):
     """The outcome of an exchange; the values are the `outcome` label of a metric."""
 
     COMPLETED = "completed"

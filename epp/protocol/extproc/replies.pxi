@@ -63,9 +63,12 @@ def _chunk(reply):
 
 def _headers_reply(reply):
     """Write a `HeadersReply`."""
-    if reply.mutation.scores:
+    mutation = reply.mutation
+    if mutation is UNCHANGED:
+        return b"\x12\x00" if reply.response else b"\x0a\x00"
+    if mutation.scores:
         return _by_protobuf(reply)
-    return _changed(0x12 if reply.response else 0x0a, reply.mutation, b"")
+    return _changed(0x12 if reply.response else 0x0a, mutation, b"")
 
 
 def _body_reply(reply):

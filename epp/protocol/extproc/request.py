@@ -6,18 +6,17 @@ written is held to its end: what a server reads is the last value that the clien
 duplex the picker sends it on itself, no faster than the proxy reads.
 """
 
-from collections.abc import Mapping
 from math import inf
 from typing import Final
-
-import msgspec
 
 from epp.errors import BodyTooLarge, MalformedRequest, UnsupportedCoding
 from epp.model.decision import Decision
 from epp.model.request import Api, InferenceRequest
+from epp.model.values import replaced
 from epp.protocol.bodies.body import Body
 from epp.protocol.bodies.body_reader import add_piece
-from epp.protocol.bodies.request_json import LONGEST_PROMPT, Parsed
+from epp.protocol.bodies.parsed import Parsed
+from epp.protocol.bodies.request_json import LONGEST_PROMPT
 from epp.protocol.extproc.headers import (
     BEFORE_HEADERS,
     RequestFacts,
@@ -46,6 +45,7 @@ _DIGITS: Final = 18
 
 # Looked up once: docs/adr/0013-compiled.md says why.
 _DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
+_PARTIAL: Final = BodyMode.BUFFERED_PARTIAL
 _OTHER: Final = Api.OTHER
 
 
@@ -137,13 +137,13 @@ class Request:
             self._body = Body(api)
         return self._early
 
-    def _check_body(self, headers: Mapping[str, str]) -> None:
+    def _check_body(self, headers: dict[str, str]) -> None:
         coding = headers.get("content-encoding", "identity")
         if coding != "identity":
             problem = f"content-encoding {coding[:20]!r} is not supported; send the JSON as it is"
             raise UnsupportedCoding(problem)
         # Envoy: of a body that is `BUFFERED_PARTIAL`, the picker gets the beginning alone.
-        whole = self.modes.request is not BodyMode.BUFFERED_PARTIAL
+        whole = self.modes.request is not _PARTIAL
         if whole and (_length(headers) or 0) > self._settings.max_body_bytes:
             raise self._too_large()
 
@@ -217,7 +217,7 @@ class Request:
         except MalformedRequest:
             # Envoy: `BUFFERED_PARTIAL` cuts a body at the filter's buffer limit, and the part that
             # it sends has no end then.
-            if self.modes.request is BodyMode.BUFFERED_PARTIAL and not self.ended:
+            if self.modes.request is _PARTIAL and not self.ended:
                 return None
             raise
 
@@ -268,7 +268,7 @@ class Request:
         """Answer a body that the proxy holds whole."""
         pieces, self.unsent = self.unsent, []
         if edited:
-            mutation = msgspec.structs.replace(mutation, body=b"".join(pieces))
+            mutation = replaced(mutation, body=b"".join(pieces))
         replies: list[Reply] = [BodyReply(response=False, mutation=mutation)]
         return [*replies, TrailersReply(response=False)] if self._trailed else replies
 
@@ -307,7 +307,7 @@ class Request:
         self._body, self.unsent = None, []
 
 
-def _length(headers: Mapping[str, str]) -> int | None:
+def _length(headers: dict[str, str]) -> int | None:
     """Return the length of a body in bytes (RFC 9110 §8.6); None if it is not told."""
     text = headers.get("content-length", "")
     if not text.isdecimal():

@@ -4,11 +4,12 @@ It changes nothing but a model's name under a rewrite, and decodes nothing but u
 generated token crosses it as a chunk.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
-from epp.model.events import Event, Failure, FirstToken, Generated
+from epp.model.events import Event
 from epp.model.request import Api, Usage
+from epp.model.request_events import Failure, FirstToken, Generated
 from epp.protocol.bodies.apis import FRAMED
 from epp.protocol.bodies.model_rewrite import ModelRestorer, Restorer
 from epp.protocol.bodies.object_scanner import ObjectScanner
@@ -166,7 +167,7 @@ class Response:
             remove_headers=() if self._restorer is None else ("content-length",),
         )
 
-    def _report_load(self, headers: Mapping[str, str], now: float) -> None:
+    def _report_load(self, headers: dict[str, str], now: float) -> None:
         # ORCA: `endpoint-load-metrics` answers the request's `endpoint-load-metrics-format`.
         report, decision = headers.get("endpoint-load-metrics"), self._record.decision
         if report is None or decision is None:
@@ -261,7 +262,7 @@ def _status(text: str) -> int:
     return int(text) if len(text) == 3 and text.isascii() and text.isdigit() else 0  # noqa: PLR2004
 
 
-def _failure(status: int, headers: Mapping[str, str]) -> Failure | None:
+def _failure(status: int, headers: dict[str, str]) -> Failure | None:
     """Return how the endpoint failed, as far as the response's head says."""
     if status == _GOOD:
         return _GRPC_STATUSES.get(headers.get("grpc-status", ""))

@@ -1,10 +1,10 @@
 """The settings of an exchange."""
 
 from collections.abc import Callable
-
-import msgspec
+from typing import Final
 
 from epp.model.request import InferenceRequest, Usage
+from epp.model.values import Value
 from epp.protocol.bodies.apis import DEFAULT_APIS, ApiTable
 from epp.protocol.extproc.record import RequestRecord
 
@@ -15,42 +15,71 @@ Reported = tuple[str, str, float]
 """A namespace of dynamic metadata, a key in it, and a value."""
 
 
-def _unchanged(request: InferenceRequest) -> InferenceRequest:
-    return request
-
-
-class ExchangeSettings(msgspec.Struct, frozen=True, kw_only=True):
+class ExchangeSettings(Value):
     """Settings that all exchanges of a picker share, except `end_early`."""
 
-    max_body_bytes: int = 64 << 20
-    """The longest request body; a longer one is answered with status 413."""
-    header_sources: tuple[Callable[[RequestRecord], Headers], ...] = ()
-    """Each gives response headers for the client."""
-    request_orca: bool = False
-    """Ask model servers for load reports in their response headers."""
-    emit_scores: bool = False
-    """Tell the proxy the score of each endpoint."""
-    keep_body: bool = False
-    """Hand the director the body of a request until it has decided."""
-    resolve: Callable[[InferenceRequest], InferenceRequest] = _unchanged
-    """Sets what others than the client say of a request: its priority, and the model asked for."""
-    apis: ApiTable = DEFAULT_APIS
-    """The APIs whose bodies are read, by path."""
-    propagate_priority: bool = False
-    """Write a request's priority into its body, for the engine's own scheduler."""
-    reporters: tuple[Callable[[Usage], Reported | None], ...] = ()
-    """Each gives a number about a response's usage.
+    __slots__ = (
+        "apis",
+        "begin_span",
+        "emit_scores",
+        "end_early",
+        "header_sources",
+        "keep_body",
+        "max_body_bytes",
+        "most_wait",
+        "propagate_priority",
+        "reporters",
+        "request_orca",
+        "resolve",
+    )
 
-    The proxy gets it as metadata with the last message of the response."""
-    most_wait: float = 0.1
-    """Seconds for which a decision may take where the proxy's `message_timeout` runs meanwhile.
+    def __init__(  # noqa: PLR0913 (one fact each)
+        self,
+        *,
+        max_body_bytes: int = 64 << 20,
+        header_sources: tuple[Callable[[RequestRecord], Headers], ...] = (),
+        request_orca: bool = False,
+        emit_scores: bool = False,
+        keep_body: bool = False,
+        resolve: Callable[[InferenceRequest], InferenceRequest] | None = None,
+        apis: ApiTable = DEFAULT_APIS,
+        propagate_priority: bool = False,
+        reporters: tuple[Callable[[Usage], Reported | None], ...] = (),
+        most_wait: float = 0.1,
+        begin_span: Callable[[RequestRecord], Headers] | None = None,
+        end_early: bool = False,
+    ) -> None:
+        self.max_body_bytes: Final = max_body_bytes
+        """The longest request body; a longer one is answered with status 413."""
+        self.header_sources: Final = header_sources
+        """Each gives response headers for the client."""
+        self.request_orca: Final = request_orca
+        """Ask model servers for load reports in their response headers."""
+        self.emit_scores: Final = emit_scores
+        """Tell the proxy the score of each endpoint."""
+        self.keep_body: Final = keep_body
+        """Hand the director the body of a request until it has decided."""
+        self.resolve: Final = resolve
+        """Sets what others than the client say of a request: its priority, and the model asked for.
 
-    That is in every body mode but full duplex (Envoy 1.40)."""
-    begin_span: Callable[[RequestRecord], Headers] | None = None
-    """Begins the span of a request that was decided on; gives headers for the model server.
+        None: nobody else says anything."""
+        self.apis: Final = apis
+        """The APIs whose bodies are read, by path."""
+        self.propagate_priority: Final = propagate_priority
+        """Write a request's priority into its body, for the engine's own scheduler."""
+        self.reporters: Final = reporters
+        """Each gives a number about a response's usage.
 
-    None: there are no traces."""
-    end_early: bool = False
-    """Close the stream once a streamed response has begun.
+        The proxy gets it as metadata with the last message of the response."""
+        self.most_wait: Final = most_wait
+        """Seconds for which a decision may take where the proxy's `message_timeout` runs meanwhile.
 
-    Only if the proxy goes on alone and the director needs no more."""
+        That is in every body mode but full duplex (Envoy 1.40)."""
+        self.begin_span: Final = begin_span
+        """Begins the span of a request that was decided on; gives headers for the model server.
+
+        None: there are no traces."""
+        self.end_early: Final = end_early
+        """Close the stream once a streamed response has begun.
+
+        Only if the proxy goes on alone and the director needs no more."""

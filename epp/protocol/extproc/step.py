@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import Final
 
-import msgspec
-
+from epp.model.values import Value
 from epp.protocol.extproc.messages import Reply
 
 
@@ -19,8 +19,11 @@ class Wants(Enum):
     END = "nothing: the exchange is over and the stream is to be closed"
 
 
-class Step(msgspec.Struct, frozen=True, gc=False):
+class Step(Value):
     """The next work of a driver: send `replies` in order, then wait for `wants`."""
 
-    replies: Sequence[Reply]
-    wants: Wants
+    __slots__ = ("replies", "wants")
+
+    def __init__(self, replies: Sequence[Reply], wants: Wants) -> None:
+        self.replies: Final = replies
+        self.wants: Final = wants

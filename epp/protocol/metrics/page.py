@@ -1,6 +1,7 @@
 """A metrics page: the values of all engines that it reports, read once for all endpoints."""
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
+from typing import Final
 
 from epp.protocol.metrics.metric_names import (
     BUILT_IN_ENGINES,
@@ -10,11 +11,11 @@ from epp.protocol.metrics.metric_names import (
 )
 from epp.protocol.metrics.page_text import KnownLines, PageText, labels, number
 
-MAX_RANKS = 4096
+MAX_RANKS: Final = 4096
 """Engines that a page may report; the endpoints file allows as many ranks."""
-_MAX_TEXT = 64
+_MAX_TEXT: Final = 64
 """Bytes of a label's value that are kept."""
-_NO_VALUE = frozenset((b"", b"None"))
+_NO_VALUE: Final = frozenset((b"", b"None"))
 
 Labels = Mapping[bytes, bytes]
 

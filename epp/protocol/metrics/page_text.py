@@ -10,31 +10,34 @@ after some of them, so that its caller can pause.
 import math
 import re
 from collections.abc import Generator, Iterator, Mapping
+from typing import Final
 
 Sample = tuple[bytes, bytes]
 """The text between the braces (empty without labels), and the value's."""
 
-MAX_LINE_BYTES = 8192
+MAX_LINE_BYTES: Final = 8192
 """Longer samples are skipped; vLLM's longest, its configuration, has some 2 KB."""
-_SAMPLES_BYTES = 8 << 10
-_SAMPLE_BYTES = 64
+_SAMPLES_BYTES: Final = 8 << 10
+_SAMPLE_BYTES: Final = 64
 """Bytes of samples that are read before a pause, and those that each counts for beside its own."""
-_SEARCHED_BYTES = 32 << 10
+_SEARCHED_BYTES: Final = 32 << 10
 """Bytes that are searched for a name before a pause."""
 
-_QUOTED = rb'(?:[^"\\\n]++|\\.)*+'
+_QUOTED: Final = rb'(?:[^"\\\n]++|\\.)*+'
 # The look-behind makes it linear: without it each letter of a long word begins another attempt.
-_LABEL = re.compile(rb'(?<!\w)([A-Za-z_]\w*+)\s*+=\s*+"(' + _QUOTED + rb')"')
-_REST = re.compile(rb'(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\})?[ \t]+([^ \t\r\n]+)[^\n]*\n')
-_ESCAPE = re.compile(rb"\\(.)")
-_AFTER_NAME = frozenset(b"{ \t")
-_ABSENT_PAGES = 8
+_LABEL: Final = re.compile(rb'(?<!\w)([A-Za-z_]\w*+)\s*+=\s*+"(' + _QUOTED + rb')"')
+_REST: Final = re.compile(
+    rb'(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\})?[ \t]+([^ \t\r\n]+)[^\n]*\n'
+)
+_ESCAPE: Final = re.compile(rb"\\(.)")
+_AFTER_NAME: Final = frozenset(b"{ \t")
+_ABSENT_PAGES: Final = 8
 """An absent rare family is searched on one page of as many."""
-_MAX_SHIFT = 256
+_MAX_SHIFT: Final = 256
 """Bytes by which a line may have moved up since the page before and still be found there."""
-_KEPT_BYTES = 4 << 10
+_KEPT_BYTES: Final = 4 << 10
 """Bytes of a family's lines that are kept to be compared with those of the next page."""
-_LONGEST_NUMBER = 64
+_LONGEST_NUMBER: Final = 64
 """Bytes of a number; Go writes at most 24."""
 
 

@@ -11,9 +11,10 @@ from zlib import crc32
 import msgspec
 
 from epp.model.endpoint import Endpoint
-from epp.model.events import EjectionReason, Failure
+from epp.model.events import EjectionReason
 from epp.model.prompts.text_lengths import Kind
 from epp.model.request import Api
+from epp.model.request_events import Failure
 
 VERSION: Final = 1
 """Of messages as a whole: those of another one are not read."""

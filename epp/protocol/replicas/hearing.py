@@ -9,22 +9,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from epp.model.endpoint import Endpoint, EndpointId, Target
-from epp.model.events import (
-    Aborted,
-    Admitted,
-    Ejected,
-    Event,
-    Finished,
-    FirstToken,
-    Generated,
-    Returned,
-    Served,
-    Unobserved,
-)
+from epp.model.events import Ejected, Event, Returned
 from epp.model.prompts.hashing import BlockHash
 from epp.model.prompts.repeated import ResponseRepeated
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId, Usage
+from epp.model.request_events import (
+    Aborted,
+    Admitted,
+    Finished,
+    FirstToken,
+    Generated,
+    Served,
+    Unobserved,
+)
 from epp.protocol.replicas.chains import KnownChains, UnknownChain, read_hashes, read_prompt
 from epp.protocol.replicas.facts import (
     AbortedFact,

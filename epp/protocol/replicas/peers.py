@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from epp.model.events import Event, Unobserved
+from epp.model.events import Event
+from epp.model.request_events import Unobserved
 from epp.protocol.replicas.facts import AdmittedFact, BeatFact
 from epp.protocol.replicas.messages import ReplicaMessage
 from epp.protocol.replicas.requests_of_peer import RequestsOfPeer

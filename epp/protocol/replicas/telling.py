@@ -10,20 +10,18 @@ from typing import Any, Final
 import msgspec
 
 from epp.model.endpoint import Endpoint, EndpointId
-from epp.model.events import (
+from epp.model.events import Ejected, Event, Returned
+from epp.model.prompts.repeated import ResponseRepeated
+from epp.model.request import RequestId
+from epp.model.request_events import (
     Aborted,
     Admitted,
-    Ejected,
-    Event,
     Finished,
     FirstToken,
     Generated,
-    Returned,
     Served,
     Unobserved,
 )
-from epp.model.prompts.repeated import ResponseRepeated
-from epp.model.request import RequestId
 from epp.protocol.replicas.chains import KnownChains, write_prompt, written_hashes
 from epp.protocol.replicas.facts import (
     LARGEST,

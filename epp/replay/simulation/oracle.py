@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
 
-from msgspec.structs import replace
-
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
+from epp.model.values import replaced
 from epp.replay.engines.arrival_costs import ArrivalCosts, arrival_costs
 from epp.replay.engines.contract import Job
 from epp.replay.engines.engine import Engine
@@ -46,7 +45,7 @@ def _told(
     block, tokens = engine.limits.block_size, job.response_tokens
     beside = truth.decode + truth.requests * truth.own
     stall = truth.requests * truth.prefill
-    return replace(
+    return replaced(
         candidate,
         prompt_tokens=job.prompt_tokens,
         cached_tokens=truth.cached,

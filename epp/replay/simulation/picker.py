@@ -12,11 +12,13 @@ from epp.config.file import Settings, load
 from epp.errors import RequestError
 from epp.model.candidate import Candidate
 from epp.model.decision import Decision
-from epp.model.events import Admitted, Event, Generated
+from epp.model.events import Event
 from epp.model.fleet import Fleet
 from epp.model.pods.outlier_settings import OutlierSettings
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import InferenceRequest, RequestId
+from epp.model.request_events import Admitted, Generated
+from epp.model.values import replaced
 from epp.policy.flow.flow_control import FlowControl, Outcome
 from epp.policy.flow.held import Held
 from epp.policy.flow.settings import FlowSettings
@@ -140,7 +142,7 @@ class _AsReported(msgspec.Struct, frozen=True):
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> Sequence[float]:
         """Return the scores of the same candidates as they were reported."""
-        return self.scorer.score(request, [replace(each, current=None) for each in candidates])
+        return self.scorer.score(request, [replaced(each, current=None) for each in candidates])
 
 
 def _as_reported(profile: Profile) -> Profile:

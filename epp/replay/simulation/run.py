@@ -11,19 +11,18 @@ from functools import partial
 from math import isnan, nan
 
 from epp.errors import RequestError
-from epp.model.events import (
+from epp.model.events import EndpointUpserted, Listed
+from epp.model.pods.outlier_settings import OutlierSettings
+from epp.model.request import (
+    Usage,
+)
+from epp.model.request_events import (
     Aborted,
-    EndpointUpserted,
     Failure,
     Finished,
     FirstToken,
     Generated,
-    Listed,
     Unobserved,
-)
-from epp.model.pods.outlier_settings import OutlierSettings
-from epp.model.request import (
-    Usage,
 )
 from epp.policy.flow.flow_control import Outcome
 from epp.policy.plugins import Filter

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.events import Finished, FirstToken
 from epp.model.request import RequestId
+from epp.model.request_events import Finished, FirstToken
 from epp.policy.choice import ttft_costs
 from tests.model.rig import LONG, Rig
 from tests.strategies import text

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.events import Aborted, Finished, FirstToken, OrcaReported
+from epp.model.events import OrcaReported
 from epp.model.request import RequestId
+from epp.model.request_events import Aborted, Finished, FirstToken
 from tests.model.rig import LONG, Rig
 from tests.strategies import text
 

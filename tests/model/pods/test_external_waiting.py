@@ -1,11 +1,12 @@
 """Queues that others fill are seen in scrapes alone, and only as far as they are not ours."""
 
 from epp.model.endpoint import Endpoint, EndpointId, Load
-from epp.model.events import Admitted, EndpointUpserted, Finished, LoadReported
+from epp.model.events import EndpointUpserted, LoadReported
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, Prompt, RequestId
+from epp.model.request_events import Admitted, Finished
 
 POD = EndpointId("d/p")
 

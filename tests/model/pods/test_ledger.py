@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.pods.ledger import OVERDUE_SECONDS, Ledger, take_snapshot
+from epp.model.pods.ledger import OVERDUE_SECONDS, Ledger
 from epp.model.request import RequestId
 
 
@@ -168,20 +168,6 @@ def test_queued_seconds_are_the_sum_of_what_is_left(amounts, data):
         ledger.record_first_token(str(gone), 0)
         del left[gone]
     assert ledger.queued_seconds(0) == 0
-
-
-def test_a_snapshot_has_a_row_for_each_ledger():
-    first, second = ledger_with(("a", 2), ("b", 1)), ledger_with()
-    second.external_waiting, second.running = 2.0, 3.0
-    seen = take_snapshot([first, second], [1.0, 0.5], 1.5)
-    assert seen.queued_prefill_seconds == [1.5, 1.0]
-    assert (seen.requests, seen.running, seen.busy) == ([2, 0], [2.0, 3.0], 1)
-
-
-@pytest.mark.parametrize("wrong", [[None], ["x"], [object()]])
-def test_a_snapshot_of_something_else_is_a_type_error(wrong):
-    with pytest.raises((TypeError, AttributeError)):
-        take_snapshot(wrong, [1.0], 0.0)
 
 
 def test_a_long_queue_is_freed():

@@ -5,8 +5,9 @@ from zlib import crc32
 import pytest
 
 from epp.model.endpoint import Target
-from epp.model.events import EndpointRemoved, Finished, FirstToken, Served, Unobserved
+from epp.model.events import EndpointRemoved
 from epp.model.request import Prompt, RequestId, Usage
+from epp.model.request_events import Finished, FirstToken, Served, Unobserved
 from tests.model.rig import Rig
 from tests.strategies import text
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.endpoint import EndpointId, Load
-from epp.model.events import Aborted, Generated
 from epp.model.pods.unobserved import UnobservedRequest, UnobservedRequests
 from epp.model.request import RequestId
+from epp.model.request_events import Aborted, Generated
 
 POD = EndpointId("default/pod-0")
 R = RequestId("r")

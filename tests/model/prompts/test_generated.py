@@ -7,17 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.endpoint import EndpointId
-from epp.model.events import (
-    Aborted,
-    EndpointRemoved,
-    Finished,
-    FirstToken,
-    Generated,
-    Unobserved,
-)
+from epp.model.events import EndpointRemoved
 from epp.model.pods.pod import Pod
 from epp.model.prompts.generated import GeneratedIndex
 from epp.model.request import Prompt, RequestId, Usage
+from epp.model.request_events import Aborted, Finished, FirstToken, Generated, Unobserved
 from tests.model.rig import Rig
 from tests.strategies import text
 

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from epp.config.file import load
 from epp.policy.choice import ttft_costs
 from epp.policy.explanations.ranking import (
-    Columns,
     ranked,
     weight_of,
     winner_position,
@@ -47,13 +46,6 @@ def test_the_winner_is_first_and_the_others_by_what_is_compared(policy, loads, m
     assert others == sorted(others)
     if measure != "other":
         assert values[winner] == min(values)
-
-
-def test_columns_are_the_candidates_however_they_are_kept():
-    decision, _ = decided()
-    kept, listed = Columns(decision.candidates), Columns(list(decision.candidates))
-    for name in Columns.__slots__:
-        assert list(getattr(kept, name)) == list(getattr(listed, name))
 
 
 def test_a_decision_knows_how_many_endpoints_its_filters_saw():

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from epp.config.file import POLICIES, load
 from epp.model.decision import Decision
-from epp.model.events import Aborted, Finished, FirstToken, Generated
 from epp.model.request import RequestId, Usage
+from epp.model.request_events import Aborted, Finished, FirstToken, Generated
 from epp.policy.flow.flow_control import FlowControl
 from epp.policy.flow.held import Held
 from epp.policy.scheduler import Scheduler

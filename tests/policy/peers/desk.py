@@ -6,8 +6,9 @@ import msgspec
 
 from epp.config.file import load
 from epp.model.endpoint import EndpointId
-from epp.model.events import EndpointRemoved, Finished, FirstToken
+from epp.model.events import EndpointRemoved
 from epp.model.request import RequestId
+from epp.model.request_events import Finished, FirstToken
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
 from tests.strategies import request

@@ -5,8 +5,9 @@ import pytest
 from epp.config.file import load
 from epp.errors import ConfigError
 from epp.model.decision import Decision
-from epp.model.events import Aborted, EndpointRemoved, Finished
+from epp.model.events import EndpointRemoved
 from epp.model.request import RequestId, Usage
+from epp.model.request_events import Aborted, Finished
 from epp.policy.client_keys import client_key
 from epp.policy.peers import d2lpm
 from epp.policy.peers.d2lpm import D2LpmScorer

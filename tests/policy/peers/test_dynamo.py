@@ -7,8 +7,8 @@ import pytest
 from epp.config.file import load
 from epp.errors import ConfigError
 from epp.model.endpoint import EndpointId
-from epp.model.events import Admitted, FirstToken
 from epp.model.request import RequestId
+from epp.model.request_events import Admitted, FirstToken
 from tests.policy.peers.desk import Desk, tokens
 
 KIND = "dynamo-cost-scorer"

@@ -7,8 +7,9 @@ from epp.config.catalogue import PLUGINS
 from epp.config.file import load
 from epp.errors import ConfigError
 from epp.model.endpoint import Load
-from epp.model.events import EndpointRemoved, Finished, FirstToken
+from epp.model.events import EndpointRemoved
 from epp.model.request import RequestId, Usage
+from epp.model.request_events import Finished, FirstToken
 from epp.policy.peers.kthena import KthenaLeastLatencyScorer, KthenaLeastRequestScorer
 from tests.model.rig import Rig
 from tests.policy.context import Context

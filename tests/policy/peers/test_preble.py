@@ -5,8 +5,9 @@ import pytest
 from epp.config.file import load
 from epp.errors import ConfigError
 from epp.model.decision import Decision
-from epp.model.events import EndpointRemoved, Finished, FirstToken
+from epp.model.events import EndpointRemoved
 from epp.model.request import RequestId, Usage
+from epp.model.request_events import Finished, FirstToken
 from epp.policy.attribute_sources import PrefixMatch
 from epp.policy.peers.preble import PrebleE2Scorer
 from tests.model.rig import Rig

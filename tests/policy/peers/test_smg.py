@@ -1,13 +1,13 @@
 """SMG's policies: the rules of smg 1.13, worked out by hand."""
 
 import pytest
-from msgspec.structs import replace
 
 from epp.config.file import load
 from epp.errors import ConfigError
 from epp.model.endpoint import CurrentLoad, Load
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BlockHash
+from epp.model.values import replaced
 from epp.policy.peers.hash_ring import prefix_key
 from epp.policy.peers.smg import SmgLeastLoadScorer, SmgPowerOfTwoPicker
 from epp.policy.plugins import PickContext
@@ -209,7 +209,7 @@ def test_the_first_of_equals_is_picked_and_one_alone_needs_no_chance():
 def test_what_one_has_not_reported_is_not_compared():
     asked = [loaded(tokens=9000, requests=1), loaded(requests=2, reported=False)]
     assert picked(SmgPowerOfTwoPicker(), asked, 1, 0) == 0
-    asked[0] = replace(asked[0], requests=3)
+    asked[0] = replaced(asked[0], requests=3)
     assert picked(SmgPowerOfTwoPicker(), asked, 1, 0) == 1
 
 

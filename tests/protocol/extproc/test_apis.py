@@ -3,12 +3,12 @@
 import json
 from typing import Any
 
-import msgspec
 import pytest
 
 from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint
 from epp.model.request import Api, Usage
+from epp.model.values import replaced
 from epp.protocol.bodies.apis import (
     ANTHROPIC,
     OPENAI,
@@ -93,7 +93,7 @@ BODIES = {
 
 def head(path, **more):
     names = {":method": "POST", ":path": path, "x-request-id": "r", **more}
-    return msgspec.structs.replace(RequestHeaders(headers=names), modes=DUPLEX_MODES)
+    return RequestHeaders(headers=names, modes=DUPLEX_MODES)
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -250,9 +250,9 @@ def test_a_priority_is_written_into_the_body(case, mode):
     machine = exchange(
         Stub(),
         propagate_priority=True,
-        resolve=lambda request: msgspec.structs.replace(request, priority=5),
+        resolve=lambda request: replaced(request, priority=5),
     )
-    first = msgspec.structs.replace(head("/v1/chat/completions"), modes=Modes(request=mode))
+    first = replaced(head("/v1/chat/completions"), modes=Modes(request=mode))
     replies = play(machine, [first, body(data)])
     if mode is DUPLEX:
         assert outcome(replies).request == wanted
@@ -265,7 +265,7 @@ def test_a_priority_means_the_contrary_to_vllm():
     machine = exchange(
         Stub(Decision(endpoints=(pod,))),
         propagate_priority=True,
-        resolve=lambda request: msgspec.structs.replace(request, priority=5, target_model="n"),
+        resolve=lambda request: replaced(request, priority=5, target_model="n"),
     )
     replies = play(machine, [head("/v1/chat/completions"), body(CHAT + b"}")])
     wanted = CHAT.replace(b'"m"', b'"n"') + b',"priority":5}'

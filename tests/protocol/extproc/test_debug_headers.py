@@ -6,7 +6,7 @@ import pytest
 
 from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint, Target
-from epp.model.events import Served
+from epp.model.request_events import Served
 from epp.protocol.extproc.debug_headers import DECISION, SERVED, decision_header, served_header
 from epp.protocol.extproc.messages import RequestBody, RequestHeaders, ResponseHeaders
 from tests.protocol.extproc.conversation import (

@@ -2,11 +2,11 @@
 
 import json
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epp.model.values import replaced
 from epp.protocol.extproc.messages import (
     BodyMode,
     BodyReply,
@@ -23,7 +23,7 @@ HEAD = {":method": "POST", ":path": "/v1/completions"}
 
 
 def resolved(request):
-    return msgspec.structs.replace(request, target_model=NAME, priority=-PRIORITY)
+    return replaced(request, target_model=NAME, priority=-PRIORITY)
 
 
 def sent(mode, pieces, *, trailers):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from epp.model.events import Finished, FirstToken
 from epp.model.request import Api, Usage
+from epp.model.request_events import Finished, FirstToken
 from epp.protocol.extproc.messages import (
     BodyMode,
     BodyReply,

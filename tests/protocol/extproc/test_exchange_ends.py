@@ -5,7 +5,7 @@ import pytest
 from epp.errors import NoEndpoints, Overloaded
 from epp.model.decision import Decision
 from epp.model.endpoint import Target
-from epp.model.events import Aborted, Failure, FirstToken, Served, Unobserved
+from epp.model.request_events import Aborted, Failure, FirstToken, Served, Unobserved
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.messages import (
     Chunk,

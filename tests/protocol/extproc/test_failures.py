@@ -4,7 +4,7 @@ import pytest
 
 from epp._pb import engine_api_pb2
 from epp.model.endpoint import Target
-from epp.model.events import Aborted, Failure, Finished
+from epp.model.request_events import Aborted, Failure, Finished
 from epp.protocol.bodies.apis import OPENAI, VLLM_GRPC, VLLM_HTTP, ApiTable
 from epp.protocol.extproc.messages import (
     BodyMode,

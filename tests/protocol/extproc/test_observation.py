@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.events import Aborted, Finished, FirstToken, Unobserved
 from epp.model.request import Usage
+from epp.model.request_events import Aborted, Finished, FirstToken, Unobserved
 from epp.protocol.extproc.messages import (
     BodyMode,
     BodyReply,

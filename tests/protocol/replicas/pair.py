@@ -3,7 +3,7 @@
 from collections import deque
 
 from epp.model.endpoint import EndpointId
-from epp.model.events import Admitted
+from epp.model.request_events import Admitted
 from epp.protocol.replicas.chains import KnownChains
 from epp.protocol.replicas.hearing import Hearer
 from epp.protocol.replicas.telling import TOLD, Teller

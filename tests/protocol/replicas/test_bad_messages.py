@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.endpoint import Target
-from epp.model.events import Served
 from epp.model.request import RequestId
+from epp.model.request_events import Served
 from epp.protocol.replicas.facts import VERSION, AbortedFact, AdmittedFact, FirstTokenFact
 from epp.protocol.replicas.messages import LONGEST
 from tests.protocol.replicas.pair import POOL, Replica, held, in_flight

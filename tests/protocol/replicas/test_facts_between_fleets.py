@@ -5,19 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.model.endpoint import EndpointId
-from epp.model.events import (
+from epp.model.events import Ejected, EjectionReason, Returned
+from epp.model.request import RequestId, Usage
+from epp.model.request_events import (
     Aborted,
-    Ejected,
-    EjectionReason,
     Failure,
     Finished,
     FirstToken,
     Generated,
-    Returned,
     Served,
     Unobserved,
 )
-from epp.model.request import RequestId, Usage
 from epp.protocol.replicas.facts import InFlightTold, LeavingFact
 from epp.protocol.replicas.hearing import LEASE_SECONDS
 from tests.protocol.replicas.pair import POD, Replica, exchange, held, in_flight, settle

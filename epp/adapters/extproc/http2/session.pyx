@@ -136,10 +136,13 @@ cdef class Session:
         if got < 0:
             nghttp2_session_terminate_session(self._handle, NGHTTP2_ENHANCE_YOUR_CALM)
             raise ConnectionFailure(nghttp2_strerror(<int>got).decode())
-        return self.take_events()
+        return self._take_events()
 
     def take_events(self):
         """Return the events since the last call; `take` can bring some about too."""
+        return self._take_events()
+
+    cdef inline list _take_events(self):
         events, self._events = self._events, []
         return events
 
@@ -152,11 +155,11 @@ cdef class Session:
         """Give bytes for the peer, about `most` of them; `full` says whether there are more."""
         cdef const uint8_t* piece = NULL
         cdef ssize_t size = 0
-        if self._lost:
+        self.full = False
+        if self._lost or not nghttp2_session_want_write(self._handle):
             return b""
         self._enter()
         self._most = most
-        self.full = False
         try:
             self._size = 0
             Py_XDECREF(self._out)  # of one that failed

@@ -38,6 +38,7 @@ MOST_SLOTS = 1 << 16
 MOST_SPAN = (1 << 16) - 1
 
 cdef uint64_t _MOST_SLOTS = MOST_SLOTS
+cdef uint64_t _HELD_BYTES = HELD_BYTES, _HASH_BYTES = HASH_BYTES, _SET_BYTES = SET_BYTES
 cdef Py_ssize_t _PURGED_AT_LEAST = 1024
 
 
@@ -51,10 +52,10 @@ cdef class PrefixIndex:
     cdef uint64_t* _live
     cdef uint64_t* _closed
     cdef uint64_t* _spanning  # slots that have had spans
-    cdef object _budget
+    cdef uint64_t _budget
     cdef object _leaving
 
-    def __cinit__(self, budget=BUDGET):
+    def __cinit__(self, uint64_t budget=BUDGET):
         self._budget = budget
         self._leaving = deque()
         self._search.holders = &self._holders
@@ -77,16 +78,20 @@ cdef class PrefixIndex:
     @property
     def used_bytes(self):
         """Estimated bytes of the index and the endpoints' pools."""
+        return self._used_bytes()
+
+    cdef inline uint64_t _used_bytes(self) noexcept:
         return (
-            self._holders.held * HELD_BYTES
-            + (self._holders.blocks.held + self._holders.spans.held) * HASH_BYTES
-            + self._holders.sets.held * (SET_BYTES + 8 * self._holders.sets.words)
+            self._holders.held * _HELD_BYTES
+            + (self._holders.blocks.held + self._holders.spans.held) * _HASH_BYTES
+            + self._holders.sets.held * (_SET_BYTES + 8 * self._holders.sets.words)
         )
 
     @property
     def excess(self):
         """How many blocks at endpoints are more than the budget allows."""
-        return max(0, -((self._budget - self.used_bytes) // HELD_BYTES))
+        cdef uint64_t used = self._used_bytes()
+        return (used - self._budget + _HELD_BYTES - 1) // _HELD_BYTES if used > self._budget else 0
 
     # Slots.
 

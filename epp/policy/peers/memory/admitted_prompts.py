@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator
 
 from epp.model.endpoint import Endpoint, EndpointId
-from epp.model.events import Admitted, EndpointRemoved, EndpointUpserted, Event
+from epp.model.events import EndpointRemoved, EndpointUpserted, Event
 from epp.model.prompts.chain import Chain
+from epp.model.request_events import Admitted
 from epp.policy.plugins import PluginContext
 
 Insert = Callable[[Chain, EndpointId, float], None]

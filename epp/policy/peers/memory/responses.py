@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from epp.model.endpoint import EndpointId
-from epp.model.events import Aborted, Admitted, Event, Finished, FirstToken
+from epp.model.events import Event
 from epp.model.request import RequestId
+from epp.model.request_events import Aborted, Admitted, Finished, FirstToken
 from epp.policy.plugins import PluginContext
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from epp.model.endpoint import EndpointId
-from epp.model.events import Aborted, Finished, FirstToken, Unobserved
 from epp.model.request import RequestId, Usage
+from epp.model.request_events import Aborted, Finished, FirstToken, Unobserved
 from epp.policy.peers.memory.responses import FirstTokenSeen, Responses, ResponseSeen
 from tests.model.rig import Rig
 from tests.policy.context import Context

@@ -1,0 +1,126 @@
+"""The events of one request: what is sent, seen of its response, and how it ends.
+
+Plain classes, which compiled code reads without a look-up; the others are in `events.py`.
+"""
+
+from enum import Enum
+from typing import Final
+
+from epp.model.endpoint import EndpointId, Target
+from epp.model.quote import Quote
+from epp.model.request import RequestId, Usage
+from epp.model.values import Value
+
+
+class Admitted(Value):
+    """A request was sent to an endpoint. Its quote may come from another fleet.
+
+    `prefill_endpoint_id`, if not None, computes its prompt in place of the endpoint, which gets
+    the blocks of it.
+    """
+
+    __slots__ = ("endpoint_id", "prefill_endpoint_id", "quote")
+
+    def __init__(
+        self, quote: Quote, endpoint_id: EndpointId, prefill_endpoint_id: EndpointId | None = None
+    ) -> None:
+        self.quote: Final = quote
+        self.endpoint_id: Final = endpoint_id
+        self.prefill_endpoint_id: Final = prefill_endpoint_id
+
+
+class Served(Value):
+    """The proxy reported the target that served the request; it may not be the one picked.
+
+    Of several endpoints there it is the one of the same rank, for the request names that.
+    """
+
+    __slots__ = ("request_id", "target")
+
+    def __init__(self, request_id: RequestId, target: Target) -> None:
+        self.request_id: Final = request_id
+        self.target: Final = target
+
+
+class FirstToken(Value):
+    """The first byte of a streamed body was seen: the prefill is over."""
+
+    __slots__ = ("request_id",)
+
+    def __init__(self, request_id: RequestId) -> None:
+        self.request_id: Final = request_id
+
+
+class Generated(Value):
+    """A streamed response has brought about `tokens` tokens so far."""
+
+    __slots__ = ("request_id", "tokens")
+
+    def __init__(self, request_id: RequestId, tokens: int) -> None:
+        self.request_id: Final = request_id
+        self.tokens: Final = tokens
+
+
+class Finished(Value):
+    """The response ended; `generated` tokens were streamed, where `usage` is None."""
+
+    __slots__ = ("generated", "request_id", "usage")
+
+    def __init__(
+        self, request_id: RequestId, usage: Usage | None = None, generated: int = 0
+    ) -> None:
+        self.request_id: Final = request_id
+        self.usage: Final = usage
+        self.generated: Final = generated
+
+
+class Failure(Enum):
+    """How an endpoint failed a request that it should have served."""
+
+    GATEWAY = "gateway"
+    """It could not be reached, or reset the connection before any answer: 502, 503.
+
+    A 503 that says when to come again (`retry-after`) is none: the endpoint has too much to do.
+    """
+    ERROR = "error"
+    """It answered with another 5xx, or not in time; the request itself may be why."""
+    EMPTY = "empty"
+    """It answered with 200 and no body where something is to be generated."""
+
+
+class Aborted(Value):
+    """The exchange ended before its response did, after about `generated` tokens.
+
+    `refused`: the endpoint never got the request. `failure` is how the endpoint failed it, None
+    where it is not to blame: the client left, or asked for what cannot be. `served`: the proxy
+    reported who served it. Where it does of others, a failure without that is the proxy's own.
+    """
+
+    __slots__ = ("failure", "generated", "refused", "request_id", "served")
+
+    def __init__(
+        self,
+        request_id: RequestId,
+        generated: int = 0,
+        refused: bool = False,  # noqa: FBT001, FBT002
+        failure: Failure | None = None,
+        served: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
+        self.request_id: Final = request_id
+        self.generated: Final = generated
+        self.refused: Final = refused
+        self.failure: Final = failure
+        self.served: Final = served
+
+
+class Unobserved(Value):
+    """The request was sent and nothing more of it will be seen.
+
+    `begun`: the head of a good response was.
+    """
+
+    __slots__ = ("begun", "request_id")
+
+    def __init__(self, request_id: RequestId, begun: bool = False) -> None:  # noqa: FBT001, FBT002
+        self.request_id: Final = request_id
+        self.begun: Final = begun

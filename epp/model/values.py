@@ -1,0 +1,39 @@
+"""The base of values that compiled code reads often: compared, and shown, by their fields.
+
+As a `msgspec.Struct`, but mypyc finds the fields of its own classes without a look-up
+(docs/adr/0013-compiled.md).
+"""
+
+from typing import TypeVar
+
+V = TypeVar("V", bound="Value")
+
+
+class Value:
+    """Equal to another of its class with the same fields. It does not change."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and fields_of(other) == fields_of(self)
+
+    def __hash__(self) -> int:
+        return hash(tuple(fields_of(self).values()))
+
+    def __repr__(self) -> str:
+        shown = ", ".join([f"{name}={value!r}" for name, value in fields_of(self).items()])
+        return f"{type(self).__name__}({shown})"
+
+
+def fields_of(value: object) -> dict[str, object]:
+    """Return the fields of a value by their names, but for private ones."""
+    kind = type(value)
+    names = getattr(kind, "__mypyc_attrs__", None)
+    if names is None:
+        names = [name for each in reversed(kind.__mro__) for name in getattr(each, "__slots__", ())]
+    return {name: getattr(value, name) for name in names if not name.startswith("_")}
+
+
+def replaced(value: V, **fields: object) -> V:
+    """Return a value with other values of some fields (`msgspec.structs.replace`)."""
+    return type(value)(**fields_of(value) | fields)

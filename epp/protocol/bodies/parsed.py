@@ -1,0 +1,39 @@
+"""What routing reads of a request's body."""
+
+from typing import Final
+
+from epp.model.request import Prompt
+from epp.model.values import Value
+
+
+class Parsed(Value):
+    """The fields of a body that routing reads; `multimodal` as of `InferenceRequest`."""
+
+    __slots__ = (
+        "cache_salt",
+        "max_tokens",
+        "model",
+        "multimodal",
+        "prompts",
+        "stream",
+        "user",
+    )
+
+    def __init__(  # noqa: PLR0913 (one fact each)
+        self,
+        *,
+        model: str,
+        prompts: tuple[Prompt, ...],
+        stream: bool,
+        max_tokens: int | None,
+        cache_salt: str,
+        user: str = "",
+        multimodal: bool = False,
+    ) -> None:
+        self.model: Final = model
+        self.prompts: Final = prompts
+        self.stream: Final = stream
+        self.max_tokens: Final = max_tokens
+        self.cache_salt: Final = cache_salt
+        self.user: Final = user
+        self.multimodal: Final = multimodal
