@@ -34,12 +34,12 @@ from epp.model.decision import Decision
 from epp.model.fleet import Fleet
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest
-from epp.model.values import replaced
 from epp.policy.explanations.ranking import measures
 from epp.protocol.extproc.codec import encode
 from epp.protocol.extproc.messages import HeadersReply, Mutation
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.trace_context import TraceSampling, traceparent
+from epp.values import replaced
 
 _Committed = tuple[InferenceRequest, Quote, Decision, float]
 

@@ -15,7 +15,7 @@ from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Usage
 from epp.model.request_events import Admitted, Finished
-from epp.model.values import replaced
+from epp.values import replaced
 from tests.adapters.tokens.bodies import completions
 from tests.adapters.tokens.test_render_tokenizer import COMPLETIONS, serving
 from tests.strategies import SECRET

@@ -23,7 +23,7 @@ from epp.adapters.tokens.local.template import ChatTemplate
 from epp.adapters.tokens.render.render_tokenizer import RenderSettings, RenderTokenizer
 from epp.gateway.processes import spawn
 from epp.model.request import Api, InferenceRequest, Prompt
-from epp.model.values import replaced
+from epp.values import replaced
 from tests.adapters.tokens import bodies
 from tests.adapters.tokens.folders import KINDS, texts, write
 

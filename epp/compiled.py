@@ -90,7 +90,6 @@ MODULES: dict[str, Compiler] = {
     "epp.model.quote": "mypyc",
     "epp.model.request": "mypyc",
     "epp.model.request_events": "mypyc",
-    "epp.model.values": "mypyc",
     "epp.policy.choice": "mypyc",
     "epp.policy.flow.fitting": "mypyc",
     "epp.policy.flow.flow_control": "mypyc",
@@ -123,6 +122,7 @@ MODULES: dict[str, Compiler] = {
     "epp.protocol.replicas.peers": "mypyc",
     "epp.protocol.replicas.requests_of_peer": "mypyc",
     "epp.protocol.replicas.telling": "mypyc",
+    "epp.values": "mypyc",
 }
 """What compiles each: mypyc the `.py`, all such modules into one library; Cython the `.pyx`."""
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, Load
 from epp.model.request import Api, InferenceRequest, Prompt, RequestId
-from epp.model.values import replaced
+from epp.values import replaced
 
 SECRET = b"a secret of the tests"
 ADAPTERS = ("", "base", "lora-a", "lora-b", "lora-c")

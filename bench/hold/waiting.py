@@ -28,7 +28,6 @@ from epp.model.events import EndpointUpserted, LoadReported
 from epp.model.listeners import reraise
 from epp.model.request import Api, InferenceRequest, RequestId, Usage
 from epp.model.request_events import Finished, FirstToken
-from epp.model.values import replaced
 from epp.policy.flow.flow_control import FlowControl
 from epp.policy.flow.settings import BandLimits, FlowSettings
 from epp.policy.scheduler import Scheduler
@@ -36,6 +35,7 @@ from epp.protocol.bodies.request_json import parse_request
 from epp.protocol.extproc.codec import decode
 from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.settings import ExchangeSettings
+from epp.values import replaced
 
 ENDPOINTS, WAITING, CLIENTS = 10, 10_000, 100
 BODY = 2048

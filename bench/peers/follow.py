@@ -16,9 +16,9 @@ from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.quote import Quote
 from epp.model.request import TOKEN_BYTES, Api, InferenceRequest, Prompt, RequestId
 from epp.model.request_events import Finished, FirstToken
-from epp.model.values import replaced
 from epp.policy.scheduler import Scheduler
 from epp.protocol.bodies.body import Body
+from epp.values import replaced
 
 _SECRET = b"peers"
 _CHUNK = 128

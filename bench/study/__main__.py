@@ -108,7 +108,7 @@ def whole_cases(wanted: Sequence[Task]) -> list[Task]:
 
 def _place(task: Task) -> Path:
     # What is observed by default is not in what is encoded, and what was played with another is.
-    asked = msgspec.json.encode((task, str(task.plan.observation)))
+    asked = msgspec.json.encode((task, str(task.plan.observation)), enc_hook=str)
     key = blake2b(asked, digest_size=12).hexdigest()
     return KEPT / f"{key}.msgpack"
 

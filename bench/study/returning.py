@@ -23,7 +23,6 @@ from bench.study.grid import Grid, subjects, tasks
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
-from epp.model.values import replaced
 from epp.replay.engines.contract import Job
 from epp.replay.plan import RunPlan
 from epp.replay.results.digest import RunFigures
@@ -32,6 +31,7 @@ from epp.replay.simulation.run import Simulation
 from epp.replay.simulation.visit import Visit
 from epp.replay.sweep import Task, play
 from epp.replay.traffic.calls import Trace, tokens_in
+from epp.values import replaced
 
 NAMES = ("conversation", "agents", "chat")
 CACHED = 8_000

@@ -18,7 +18,6 @@ from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event
 from epp.model.listeners import OnFault, reraise
 from epp.model.request import InferenceRequest, RequestId
-from epp.model.values import replaced
 from epp.policy.flow.flow_control import FlowControl
 from epp.policy.flow.held import Held
 from epp.policy.plugins import PluginTimer
@@ -28,6 +27,7 @@ from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.observation import Observation
 from epp.protocol.extproc.record import MustStayReason, RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings
+from epp.values import replaced
 
 _log = structlog.get_logger(__name__)
 _REMEDY: Final = (

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from epp.app.discovery import Discovery
 from epp.config.file import Settings
 from epp.model.request import InferenceRequest
-from epp.model.values import replaced
 from epp.policy.plugins import RequestProcessor, ResponseProcessor
 from epp.protocol.extproc.debug_headers import (
     decision_header,
@@ -15,6 +14,7 @@ from epp.protocol.extproc.debug_headers import (
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.response import HeaderSource
 from epp.protocol.extproc.settings import ExchangeSettings, Headers
+from epp.values import replaced
 
 Resolve = Callable[[InferenceRequest], InferenceRequest]
 

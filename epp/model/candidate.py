@@ -6,7 +6,7 @@ from typing import Final, Protocol
 from epp.model.endpoint import CurrentLoad, Endpoint, Load
 from epp.model.learning.ttft_share import DEFAULT_TTFT_SHARE
 from epp.model.prompts.chain import Chain
-from epp.model.values import Value
+from epp.values import Value
 
 
 class LoadSource(Protocol):

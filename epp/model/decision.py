@@ -5,7 +5,7 @@ from typing import Final
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, Target
-from epp.model.values import Value
+from epp.values import Value
 
 
 class Score(Value):

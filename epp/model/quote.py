@@ -1,23 +1,20 @@
 """A quote: one request as hashes and lengths of its prompts, and its cost at each endpoint.
 
 `Fleet.quote` makes it once; each `Fleet.candidates` looks it up in the caches as they are then. A
-request that is held keeps it for minutes; a replica that shares the hasher's secret takes it over
-(`encode`, `decode`). It has no text.
+request that is held keeps it for minutes; a replica that shares the hasher's secret takes it over.
+It has no text.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
-
 from epp.model.learning.output_lengths import ResponseKind
 from epp.model.learning.prefill import Speed
 from epp.model.prefix_index.index import PrefixIndex, Slot
 from epp.model.prompts.chain import Chain
-from epp.model.prompts.hashing import BlockHash
 from epp.model.prompts.text_lengths import Kind
 from epp.model.prompts.token_offsets import TokenOffsets
-from epp.model.request import Api, InferenceRequest, RequestId
+from epp.model.request import Api, InferenceRequest
 
 _LEAST_SHARE: Final = 0.5
 _MOST_SHARE: Final = 0.9
@@ -193,68 +190,3 @@ class Quote:
                 # the last token of a prompt is always computed.
                 cached += min(offsets.covered(depth), offsets.total - 1) // unit * unit
         return Estimate(cached, matched, speed.prefill.seconds(self.tokens - cached, cached))
-
-
-_Ends = int | list[int]
-"""Ends of blocks, or the length of each where they are all equally long."""
-_Prompt = tuple[list[int], _Ends, int, int, bool, list[int], int, int, _Ends, int]
-_Encoded = tuple[str, str, Api, bool, int | None, tuple[str, ...] | None, Kind, list[_Prompt]]
-
-
-def encode(quote: Quote) -> bytes:
-    """Return a quote as MessagePack, without what was looked up."""
-    prompts = [
-        (
-            list(chain.hashes),
-            _short(chain.ends),
-            chain.size,
-            chain.lookup,
-            chain.exact,
-            list(chain.marks),
-            chain.rest_digest,
-            offsets.total,
-            _short(offsets.ends),
-            offsets.known,
-        )
-        for chain, offsets in zip(quote.chains, quote.token_offsets, strict=True)
-    ]
-    request = quote.request_id, quote.target_model, quote.api, quote.stream
-    return msgspec.msgpack.encode((*request, quote.max_tokens, quote.subset, quote.kind, prompts))
-
-
-def decode(data: bytes) -> Quote:
-    """Read what `encode` wrote. Raises `msgspec.DecodeError` for anything else."""
-    name, model, api, stream, most, subset, kind, prompts = msgspec.msgpack.decode(
-        data, type=_Encoded
-    )
-    chains, token_offsets = [], []
-    for hashes, ends, size, lookup, exact, marks, digest, total, token_ends, known in prompts:
-        chains.append(
-            Chain(
-                [BlockHash(each) for each in hashes],
-                _long(ends, len(hashes)),
-                size,
-                lookup,
-                exact=exact,
-                marks=marks,
-                rest_digest=digest,
-            )
-        )
-        token_offsets.append(TokenOffsets(total, _long(token_ends, len(hashes)), known))
-    request = InferenceRequest(
-        id=RequestId(name),
-        target_model=model,
-        api=api,
-        stream=stream,
-        max_tokens=most,
-        subset=subset,
-    )
-    return Quote(request, chains, token_offsets, kind)
-
-
-def _short(ends: Sequence[int]) -> _Ends:
-    return ends.step if isinstance(ends, range) else list(ends)
-
-
-def _long(ends: _Ends, blocks: int) -> Sequence[int]:
-    return range(ends, ends * blocks + 1, ends) if isinstance(ends, int) else ends

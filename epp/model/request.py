@@ -6,7 +6,7 @@ from math import inf
 from typing import Final, NewType
 
 from epp.model.endpoint import Endpoint
-from epp.model.values import Value
+from epp.values import Value
 
 DEFAULT_FAIRNESS_ID = "default-flow"
 """The flow of requests that name none (llm-d-router)."""

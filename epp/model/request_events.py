@@ -9,7 +9,7 @@ from typing import Final
 from epp.model.endpoint import EndpointId, Target
 from epp.model.quote import Quote
 from epp.model.request import RequestId, Usage
-from epp.model.values import Value
+from epp.values import Value
 
 
 class Admitted(Value):

@@ -13,8 +13,8 @@ from epp.errors import MalformedRequest
 from epp.model.decision import Decision
 from epp.model.endpoint import target_of
 from epp.model.request import InferenceRequest
-from epp.model.values import replaced
 from epp.policy.plugins import PluginContext, PluginParameters, RunProfile, UnknownProfile
+from epp.values import replaced
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 

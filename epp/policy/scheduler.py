@@ -12,10 +12,10 @@ from epp.model.listeners import OnFault, reraise
 from epp.model.quote import Quote
 from epp.model.request import Api, InferenceRequest
 from epp.model.request_events import Aborted, Admitted
-from epp.model.values import replaced
 from epp.policy.choice import Plan
 from epp.policy.plugins import PickContext, PluginTimer
 from epp.policy.profile import Scheduling
+from epp.values import replaced
 
 OnQuote = Callable[[Quote], None]
 OnCommit = Callable[[InferenceRequest, Quote, Decision, float], None]

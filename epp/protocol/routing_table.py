@@ -6,7 +6,7 @@ from itertools import accumulate
 import msgspec
 
 from epp.model.request import InferenceRequest
-from epp.model.values import replaced
+from epp.values import replaced
 
 Below = Callable[[int], int]
 """Returns a random number in 0..n-1."""

@@ -20,9 +20,9 @@ from epp.model.events import EndpointUpserted
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Prompt, Usage
-from epp.model.values import replaced
 from epp.protocol.extproc.record import Outcome, RequestRecord
 from epp.protocol.recording import RecordedEndpoint
+from epp.values import replaced
 from tests.strategies import endpoint, request
 
 POD = endpoint()

@@ -7,10 +7,10 @@ from epp.app.plugin_timing import PluginTimes
 from epp.config.file import load
 from epp.model.decision import Decision
 from epp.model.request import RequestId
-from epp.model.values import replaced
 from epp.policy.choice import Plan
 from epp.policy.plugins import PickContext
 from epp.protocol.extproc.record import Outcome
+from epp.values import replaced
 from tests.adapters.telemetry_page import DECIDED, A, B, read, record, request, telemetry, value
 from tests.strategies import candidate
 

@@ -16,12 +16,12 @@ from epp.model.events import EndpointUpserted, Listed
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import RequestId, Usage
-from epp.model.values import replaced
 from epp.policy.pickers import MaxScorePicker
 from epp.policy.profile import Profile, Scheduling, WeightedScorer
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.record import MustStayReason, Outcome, RequestRecord
+from epp.values import replaced
 from tests.adapters.tokens.bodies import chat
 from tests.adapters.tokens.folders import byte_level, write
 

@@ -342,7 +342,7 @@ def test_what_does_not_fit_the_queue_is_dropped(grpc_collector):
 
 def test_long_decisions_fill_the_queue_sooner():
     traced = Traced(pods=200)
-    traced.export._weight_taken = -(1 << 18) + 300
+    traced.export._weight_taken = -(1 << 18) + 600
     for _ in range(3):
         traced.serve("x")
     assert traced.outcomes()["dropped"] == 2

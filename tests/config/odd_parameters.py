@@ -15,8 +15,8 @@ from epp.model.endpoint import Endpoint, Load
 from epp.model.events import EndpointRemoved, EndpointUpserted, LoadReported
 from epp.model.request import Usage
 from epp.model.request_events import Finished, FirstToken
-from epp.model.values import replaced
 from epp.policy.scheduler import Scheduler
+from epp.values import replaced
 from tests.config.test_every_parameter import BESIDE, WANTED
 from tests.strategies import SECRET, request
 

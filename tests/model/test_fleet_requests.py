@@ -14,7 +14,7 @@ from epp.model.events import (
 from epp.model.learning.prefill import PrefillModel
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Aborted, Admitted, Finished, FirstToken, Served, Unobserved
-from epp.model.values import replaced
+from epp.values import replaced
 from tests.model.rig import LONG, Rig, predicted
 from tests.strategies import Number, text
 

@@ -6,15 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model import quote as quotes
 from epp.model.endpoint import CurrentLoad, EndpointId
 from epp.model.events import EndpointRemoved
 from epp.model.request import Api, Prompt, RequestId, Usage
 from epp.model.request_events import Admitted, Finished, FirstToken, Unobserved
-from epp.model.values import replaced
+from epp.values import replaced
 from tests.model.rig import LONG, Rig
 from tests.reachable import longest_text, reachable
-from tests.strategies import prompt, text
+from tests.strategies import text
 
 POD = EndpointId("default/pod-0")
 
@@ -122,29 +121,6 @@ def test_a_held_quote_is_admitted_as_a_fresh_one(texts, what, name):
         rig.fleet.check_invariants()
     again = [priced(rig, rig.quote("again", *texts)) for rig in rigs]
     assert again[0] == again[1]
-
-
-@given(prompts, st.sampled_from(Api), st.booleans(), st.none() | st.integers(0, 99))
-def test_a_quote_survives_being_sent(texts, api, stream, most):
-    fields = {"api": api, "stream": stream, "max_tokens": most, "subset": ("10.0.0.1", "x:1")}
-    here, there = Rig(), Rig()
-    sent = here.quote("r1", *texts, **fields)
-    here.fleet.candidates(sent, here.now)
-    received = quotes.decode(quotes.encode(sent))
-    for name in ("request_id", "target_model", "tokens", "blocks", "kind", *fields):
-        assert getattr(received, name) == getattr(sent, name)
-    for rig, quote in ((here, sent), (there, received)):
-        rig.apply(Admitted(quote, POD))
-        rig.apply(Finished(RequestId("r1"), Usage(700, 9, 0)))
-    later = (priced(rig, rig.quote("r2", *texts)) for rig in (here, there))
-    assert next(later) == next(later)
-
-
-@pytest.mark.parametrize("texts", [[LONG], [list(range(100))]], ids=["text", "tokens"])
-def test_a_quote_that_is_sent_has_no_text(texts):
-    encoded = quotes.encode(Rig().quote("r1", *texts))
-    assert prompt(texts[0]).data[:32] not in encoded
-    assert len(encoded) < 2000
 
 
 def test_a_quote_of_another_fleet_is_looked_up_anew():

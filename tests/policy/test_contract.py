@@ -13,8 +13,8 @@ from epp.config.plugins import Plugins
 from epp.config.schema import PluginSpec
 from epp.errors import ConfigError, EndpointsFull
 from epp.model.endpoint import CurrentLoad, Endpoint, Load
-from epp.model.values import replaced
 from epp.policy.plugins import Filter, PickContext, Picker, SaturationDetector, Scorer
+from epp.values import replaced
 from tests.strategies import ADAPTERS, candidates, endpoint, request
 
 LEAST = {

@@ -5,10 +5,10 @@ import pytest
 from epp.errors import NoEndpoints, Overloaded
 from epp.model.request import RequestId
 from epp.model.request_events import Admitted, FirstToken
-from epp.model.values import replaced
 from epp.policy.pickers import MaxScorePicker
 from epp.policy.profile import EventSubscription, Profile, Scheduling
 from epp.policy.scheduler import Scheduler
+from epp.values import replaced
 from tests.model.rig import Rig
 from tests.strategies import request, text
 

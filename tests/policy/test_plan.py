@@ -22,8 +22,8 @@ from epp.model.events import (
 )
 from epp.model.request import RequestId
 from epp.model.request_events import Aborted, Failure, Finished, FirstToken
-from epp.model.values import fields_of, replaced
 from epp.policy.scheduler import Scheduler
+from epp.values import fields_of, replaced
 from tests.model.rig import Rig
 from tests.strategies import endpoint, request, text
 
@@ -147,9 +147,9 @@ def decided(scheduler, rig, asked):
         return type(error), str(error)
     seen = [
         (replaced(each, current=None, chains=()), each.waiting, each.running, each.kv_usage)
-        for each in decision.candidates
+        for each in (*decision.considered, *decision.candidates)
     ]
-    other = {"candidates", "predicted_for"}
+    other = {"candidates", "considered", "predicted_for"}
     said = {name: value for name, value in fields_of(decision).items() if name not in other}
     return said, seen
 

@@ -10,8 +10,8 @@ from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, ModelsListed
 from epp.model.request import Api, RequestId
 from epp.model.request_events import Aborted, Failure, Finished, FirstToken
-from epp.model.values import replaced
 from epp.policy.scheduler import Scheduler
+from epp.values import replaced
 from tests.model.rig import Rig
 from tests.strategies import request, text
 

@@ -8,10 +8,10 @@ import pytest
 from epp.config.catalogue import PLUGINS
 from epp.model.decision import Decision
 from epp.model.endpoint import Target
-from epp.model.values import replaced
 from epp.policy.plugins import CommitObserver, ResponseProcessor
 from epp.policy.producers.identity import SessionIdProducer
 from epp.policy.sessions import SessionAffinityFilter, SessionAffinityScorer
+from epp.values import replaced
 from tests.policy.started import kept, started
 from tests.strategies import candidate, endpoint, request
 

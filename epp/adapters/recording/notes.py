@@ -4,9 +4,9 @@ import msgspec
 
 from epp.model.quote import Quote
 from epp.model.request import DEFAULT_FAIRNESS_ID, InferenceRequest, RequestId, Usage
-from epp.model.values import replaced
 from epp.protocol.extproc.record import Outcome, RequestRecord
 from epp.protocol.recording import PromptWriter, Pseudonyms, RecordedPrompt, RecordedRequest
+from epp.values import replaced
 
 _DIGITS = 6
 """Of seconds: microseconds."""

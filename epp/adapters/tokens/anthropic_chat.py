@@ -12,7 +12,7 @@ import msgspec
 
 from epp.adapters.tokens.fallback import FallbackCause, TextFallback
 from epp.model.request import Api, InferenceRequest
-from epp.model.values import replaced
+from epp.values import replaced
 
 _BILLING = "x-anthropic-billing-header"
 """What Claude Code's attribution begins with; vLLM leaves it out."""

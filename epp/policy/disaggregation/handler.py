@@ -14,11 +14,11 @@ import msgspec
 from epp.errors import EndpointsFull, NoEndpoints
 from epp.model.decision import Decision
 from epp.model.request import InferenceRequest
-from epp.model.values import replaced
 from epp.policy.disaggregation.deciders import AlwaysDisaggPdDecider, PrefixBasedPdDecider
 from epp.policy.effects import Effect, mapped_to, without_effect
 from epp.policy.handlers import Port, at_primary_port
 from epp.policy.plugins import Decider, PluginContext, PluginParameters, RunProfile, UnknownProfile
+from epp.values import replaced
 
 PREFILLER = "x-prefiller-host-port"
 ENCODERS = "x-encoder-hosts-ports"

@@ -33,7 +33,6 @@ from epp.model.listeners import Listener
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
 from epp.model.request_events import Aborted, Finished, FirstToken, Served
-from epp.model.values import replaced
 from epp.policy.flow.fitting import ANYWHERE, Fitting
 from epp.policy.flow.gate import SaturationGate
 from epp.policy.flow.held import Held
@@ -43,6 +42,7 @@ from epp.policy.flow.rooms import Axis, Rooms
 from epp.policy.flow.settings import FlowSettings
 from epp.policy.plugins import PluginTimer
 from epp.policy.scheduler import Scheduler
+from epp.values import replaced
 
 _TICK_SECONDS: Final = 0.01
 """How often prefill that is done by the clock is looked for while requests wait, at most."""

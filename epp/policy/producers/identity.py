@@ -1,9 +1,9 @@
 """Who sent a request: the session that it belongs to, and the agent that it speaks for."""
 
 from epp.model.request import DEFAULT_FAIRNESS_ID, InferenceRequest
-from epp.model.values import replaced
 from epp.policy.effects import mapped_to
 from epp.policy.plugins import PluginParameters
+from epp.values import replaced
 
 _AGENT_HEADERS = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
 """The session headers of Claude Code, OpenCode and Codex, first come first served."""

@@ -3,7 +3,7 @@
 from typing import Final
 
 from epp.model.request import Prompt
-from epp.model.values import Value
+from epp.values import Value
 
 
 class Parsed(Value):

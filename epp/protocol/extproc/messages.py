@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Final
 
 from epp.model.endpoint import Target
-from epp.model.values import Value
+from epp.values import Value
 
 
 class BodyMode(IntEnum):

@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from epp.model.values import Value
 from epp.protocol.extproc.messages import BodyMode, Modes
 from epp.protocol.extproc.record import MustStayReason
+from epp.values import Value
 
 _SAMPLE: Final = re.compile(r"sample:1/(0*[1-9][0-9]{0,8})")
 # Looked up once: docs/adr/0013-compiled.md says why.

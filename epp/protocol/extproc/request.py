@@ -12,7 +12,6 @@ from typing import Final
 from epp.errors import BodyTooLarge, MalformedRequest, UnsupportedCoding
 from epp.model.decision import Decision
 from epp.model.request import Api, InferenceRequest
-from epp.model.values import replaced
 from epp.protocol.bodies.body import Body
 from epp.protocol.bodies.body_reader import add_piece
 from epp.protocol.bodies.parsed import Parsed
@@ -39,6 +38,7 @@ from epp.protocol.extproc.messages import (
 )
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings
+from epp.values import replaced
 
 _DIGITS: Final = 18
 """The most digits of a length that is read: an exabyte."""

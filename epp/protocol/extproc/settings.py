@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Final
 
 from epp.model.request import InferenceRequest, Usage
-from epp.model.values import Value
 from epp.protocol.bodies.apis import DEFAULT_APIS, ApiTable
 from epp.protocol.extproc.record import RequestRecord
+from epp.values import Value
 
 Headers = tuple[tuple[str, str], ...]
 """Names and values of headers to set."""

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
-from epp.model.values import Value
 from epp.protocol.extproc.messages import Reply
+from epp.values import Value
 
 
 class Wants(Enum):

@@ -5,11 +5,11 @@ from statistics import geometric_mean
 
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
-from epp.model.values import replaced
 from epp.replay.engines.arrival_costs import ArrivalCosts, arrival_costs
 from epp.replay.engines.contract import Job
 from epp.replay.engines.engine import Engine
 from epp.replay.traffic.calls import Call
+from epp.values import replaced
 
 
 class Oracle:

@@ -18,7 +18,6 @@ from epp.model.pods.outlier_settings import OutlierSettings
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import InferenceRequest, RequestId
 from epp.model.request_events import Admitted, Generated
-from epp.model.values import replaced
 from epp.policy.flow.flow_control import FlowControl, Outcome
 from epp.policy.flow.held import Held
 from epp.policy.flow.settings import FlowSettings
@@ -27,6 +26,7 @@ from epp.policy.profile import Profile, Scheduling, WeightedScorer
 from epp.policy.scheduler import Scheduler
 from epp.replay.plan import Policy
 from epp.replay.simulation.clock import Clock
+from epp.values import replaced
 
 _SECRET = b"replay"
 

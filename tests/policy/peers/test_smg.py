@@ -7,10 +7,10 @@ from epp.errors import ConfigError
 from epp.model.endpoint import CurrentLoad, Load
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BlockHash
-from epp.model.values import replaced
 from epp.policy.peers.hash_ring import prefix_key
 from epp.policy.peers.smg import SmgLeastLoadScorer, SmgPowerOfTwoPicker
 from epp.policy.plugins import PickContext
+from epp.values import replaced
 from tests.policy.peers.desk import Desk, tokens
 from tests.strategies import candidate, request
 

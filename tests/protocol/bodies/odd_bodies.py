@@ -99,8 +99,11 @@ def edited(data, values):
     return _with(text, edits)
 
 
-def restored(data, name):
-    """What restoring means: texts under `model` at the top, and in what answers wrap it."""
+def restored(data, name, most=None):
+    """What restoring means: texts under `model` at the top, and in what answers wrap it.
+
+    `most` is how many of them, from the first on.
+    """
     text = data.decode()
     edits = []
     for key, start, end in members_of(text, text.index("{")):
@@ -112,7 +115,7 @@ def restored(data, name):
             for found, first, last in inner
             if found == "model" and text[first] == '"'
         ]
-    return _with(text, edits)
+    return _with(text, sorted(edits)[:most])
 
 
 def _with(text, edits):

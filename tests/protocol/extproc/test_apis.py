@@ -8,7 +8,6 @@ import pytest
 from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint
 from epp.model.request import Api, Usage
-from epp.model.values import replaced
 from epp.protocol.bodies.apis import (
     ANTHROPIC,
     OPENAI,
@@ -26,6 +25,7 @@ from epp.protocol.extproc.messages import (
     ResponseBody,
     ResponseHeaders,
 )
+from epp.values import replaced
 from tests.protocol.extproc.conversation import (
     DUPLEX,
     OK,

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.values import replaced
 from epp.protocol.extproc.messages import (
     BodyMode,
     BodyReply,
@@ -15,6 +14,7 @@ from epp.protocol.extproc.messages import (
     RequestHeaders,
     RequestTrailers,
 )
+from epp.values import replaced
 from tests.protocol.bodies.odd_bodies import NAME, PRIORITY, edited, requests
 from tests.protocol.bodies.test_body import cut
 from tests.protocol.extproc.conversation import DUPLEX, Stub, Wants, exchange, outcome

@@ -1,5 +1,6 @@
 """Which responses are left early, when, and what is said of them."""
 
+import copy
 import random
 
 import pytest
@@ -266,3 +267,9 @@ def test_sampled_responses_are_observed():
     machine.receive(ResponseHeaders(headers=OK), 2)
     machine.receive(ResponseBody(body=PIECE), 3)
     assert machine.wants() is Wants.NEXT
+
+
+@pytest.mark.parametrize("form", ["auto", "all", "first", "sample:1/7"])
+def test_a_copy_is_equal(form):
+    observation = Observation.parse(form)
+    assert copy.deepcopy(observation) == observation

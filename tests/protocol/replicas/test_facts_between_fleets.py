@@ -18,6 +18,7 @@ from epp.model.request_events import (
 )
 from epp.protocol.replicas.facts import InFlightTold, LeavingFact
 from epp.protocol.replicas.hearing import LEASE_SECONDS
+from epp.values import replaced
 from tests.protocol.replicas.pair import POD, Replica, exchange, held, in_flight, settle
 from tests.strategies import text
 
@@ -32,8 +33,7 @@ ENDS = (
 
 
 def named(event, request):
-    fields = {each: getattr(event, each) for each in event.__struct_fields__}
-    return type(event)(**{**fields, "request_id": RequestId(request)})
+    return replaced(event, request_id=RequestId(request))
 
 
 @st.composite

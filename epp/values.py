@@ -24,6 +24,9 @@ class Value:
         shown = ", ".join([f"{name}={value!r}" for name, value in fields_of(self).items()])
         return f"{type(self).__name__}({shown})"
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _made, (type(self), fields_of(self))
+
 
 def fields_of(value: object) -> dict[str, object]:
     """Return the fields of a value by their names, but for private ones."""
@@ -32,6 +35,11 @@ def fields_of(value: object) -> dict[str, object]:
     if names is None:
         names = [name for each in reversed(kind.__mro__) for name in getattr(each, "__slots__", ())]
     return {name: getattr(value, name) for name in names if not name.startswith("_")}
+
+
+def _made(kind: type[Value], fields: dict[str, object]) -> Value:
+    """Return what `pickle` reads."""
+    return kind(**fields)
 
 
 def replaced(value: V, **fields: object) -> V:
