@@ -62,10 +62,11 @@ PROMPTS = {
 IMAGE = '{"mm_hashes":{"image":["a"]},"mm_placeholders":{"image":[{"offset":%s,"length":%s}]}}'
 FIELDS = {
     **dict.fromkeys(("stream", "user", "cache_salt", "extra_key", "priority", "temperature"), "%s"),
-    **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens", "seed"), "%s"),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens", "max_output_tokens", "n"), "%s"),
     **dict.fromkeys(("sampling_params", "features", "prompt_embeds", "input_embeds"), "%s"),
     "sampling_params ": '{"max_tokens":%s}',
     "sampling_params  ": '{"max_new_tokens":%s}',
+    "sampling_params   ": '{"n":%s}',
     "features ": '{"mm_hashes":%s,"mm_placeholders":{"image":[{"offset":0,"length":1}]}}',
     "features  ": '{"mm_hashes":{"image":["a"]},"mm_placeholders":%s}',
     "features   ": IMAGE.replace("%s", "0", 1),
@@ -175,6 +176,18 @@ def test_the_first_limit_that_can_be_read_counts():
     fields = {"model": '"m"', "messages": TURNS} | limits
     for reader in READERS:
         assert read(reader, Api.CHAT, object_of(fields)).max_tokens == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "answers"),
+    [("3", 3), ('"4"', 4), ("2.0", 2), ("1e9", 128), ("0", 1), ("-3", 1), ("null", 1), ("[2]", 1)],
+)
+def test_as_many_answers_are_counted_as_the_server_gives(text, answers):
+    chat = {"model": '"m"', "messages": TURNS, "n": text}
+    generate = {"model": '"m"', "token_ids": "[1,2]", "sampling_params": f'{{"n":{text}}}'}
+    for reader in READERS:
+        assert read(reader, Api.CHAT, object_of(chat)).n == answers
+        assert read(reader, Api.GENERATE, object_of(generate)).n == answers
 
 
 @pytest.mark.parametrize(

@@ -111,8 +111,10 @@ class Decision(Value):
         """Which stages run at endpoints of their own; empty if none could.
 
         `decode-only`, `prefill-decode`, `encode-decode` or `encode-prefill-decode`."""
-        self.waited: Final = waited
-        """For how many seconds flow control held the request; None: it was not asked."""
+        self.waited = waited
+        """For how many seconds flow control held the request; None: it was not asked.
+
+        Flow control sets it before anyone else has the decision."""
 
     def of(self, profile: str) -> "Decision | None":
         """Return the decision of a profile, or this one for an empty name; None without one."""

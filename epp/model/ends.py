@@ -61,7 +61,7 @@ class RequestEnds:
         pod, quote, cached = in_flight.pod, in_flight.quote, usage.cached_tokens
         if in_flight.disaggregated:
             # Which of the two caches is meant depends on the sidecar's connector.
-            self._remember_response(pod, sequence, usage)
+            self._remember_response(in_flight, sequence, usage)
             return
         if (
             cached is not None
@@ -71,11 +71,14 @@ class RequestEnds:
             return
         chain, offsets = quote.chains[0], quote.token_offsets[0]
         self._prompts.learn_prefix(chain, offsets, in_flight.matched, cached or 0, pod.engine_block)
-        self._remember_response(pod, sequence, usage)
+        self._remember_response(in_flight, sequence, usage)
 
-    def _remember_response(self, pod: Pod, sequence: SequenceState, usage: Usage) -> None:
-        if usage.prompt_tokens:
-            self._remember(pod, sequence, usage.prompt_tokens, usage.completion_tokens)
+    def _remember_response(
+        self, in_flight: InFlightRequest, sequence: SequenceState, usage: Usage
+    ) -> None:
+        if usage.prompt_tokens and in_flight.quote.answers == 1:
+            generated = usage.completion_tokens
+            self._remember(in_flight.pod, sequence, usage.prompt_tokens, generated)
 
     def _remember(  # noqa: PLR0913 (as `GeneratedBlocks`)
         self,
@@ -112,7 +115,7 @@ class RequestEnds:
             in_flight.record_generated(0, event.generated)
         finally:
             in_flight.release(now, revoked=event.refused)
-        if len(sequences) == 1 and not event.refused:
+        if len(sequences) == in_flight.quote.answers == 1 and not event.refused:
             self._remember(
                 in_flight.pod,
                 sequences[0],

@@ -37,12 +37,18 @@ class Estimate:
         self.seconds: Final = seconds
 
 
+_NOTHING_FOUND: Final[list[list[int]]] = []
+_NO_ESTIMATES: Final[dict[Speed, dict[object, Estimate]]] = {}
+"""Of a quote that was not looked up; nothing is added to them."""
+
+
 class Quote:
     """One request, to be estimated and admitted; holds no text and no reference to the request.
 
     `chains` are the blocks of its prompts, `token_offsets` their lengths as estimated when the
     quote was made, and `kind` is what the text of an only prompt consists of. All prompts
-    together are `tokens` tokens in `blocks` full blocks. The other fields are the request's.
+    together are `tokens` tokens in `blocks` full blocks, and get `answers`. The other fields are
+    the request's.
 
     What `look_up` found is valid for one state of one index; nothing else changes.
     """
@@ -52,6 +58,7 @@ class Quote:
         "_found",
         "_index",
         "_version",
+        "answers",
         "api",
         "blocks",
         "chains",
@@ -86,10 +93,11 @@ class Quote:
             tokens += offsets.total
         for chain in chains:
             blocks += len(chain.hashes)
+        self.answers: Final = request.n * len(chains)
         self.tokens: Final = tokens
         self.blocks: Final = blocks
-        self._found: list[list[int]] = []
-        self._estimates: dict[Speed, dict[object, Estimate]] = {}
+        self._found = _NOTHING_FOUND
+        self._estimates = _NO_ESTIMATES
         self._index: PrefixIndex | None = None
         self._version = 0
 
@@ -129,7 +137,7 @@ class Quote:
 
     def drop_lookup(self) -> None:
         """Free what `look_up` found: one number for each prompt and endpoint."""
-        self._found, self._index, self._estimates = [], None, {}
+        self._found, self._index, self._estimates = _NOTHING_FOUND, None, _NO_ESTIMATES
 
     def estimate(self, slot: Slot, speed: Speed) -> Estimate:
         """Predict what the cache of a slot saves; `look_up` comes first."""

@@ -85,6 +85,7 @@ class InferenceRequest(Value):
         "model",
         "most_wait",
         "multimodal",
+        "n",
         "objective",
         "peer",
         "priority",
@@ -106,6 +107,7 @@ class InferenceRequest(Value):
         prompts: tuple[Prompt, ...] = (),
         stream: bool = False,
         max_tokens: int | None = None,
+        n: int = 1,
         cache_salt: str = "",
         headers: Mapping[str, str] = {},
         subset: tuple[str, ...] | None = None,
@@ -132,7 +134,9 @@ class InferenceRequest(Value):
         self.stream: Final = stream
         """Whether the client asks for a stream."""
         self.max_tokens: Final = max_tokens
-        """The client's limit on generated tokens; None if it gave none."""
+        """The client's limit on the tokens of an answer; None if it gave none."""
+        self.n: Final = n
+        """How many answers to each prompt the client asks for."""
         self.cache_salt: Final = cache_salt
         """Separates its blocks from those of requests with another one."""
         self.headers: Final = headers
@@ -167,6 +171,7 @@ class InferenceRequest(Value):
             target_model=self.target_model,
             stream=self.stream,
             max_tokens=self.max_tokens,
+            n=self.n,
             cache_salt=self.cache_salt,
             headers=self.headers,
             subset=self.subset,

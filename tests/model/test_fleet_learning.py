@@ -282,3 +282,15 @@ def test_cut_off_streams_teach_nothing():
     rig.now += 30
     rig.apply(Finished(RequestId("r2")))
     assert figures(rig, "pod-0") == figures(Rig(), "pod-0")
+
+
+@pytest.mark.parametrize("prompts", [1, 2])
+def test_of_several_answers_each_is_taken_for_as_long(prompts):
+    rig = Rig()
+    for number in range(20):
+        rig.send("pod-0", f"r{number}", *[text(50, str(each)) for each in range(prompts)], n=4)
+        rig.apply(FirstToken(RequestId(f"r{number}")))
+        rig.now += 1
+        rig.apply(Finished(RequestId(f"r{number}"), Usage(50 * prompts, 400 * prompts, 0)))
+    kind = rig.quote("next", LONG).response_kind
+    assert rig.fleet.output_lengths.length(kind) == pytest.approx(100)

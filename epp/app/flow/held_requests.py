@@ -6,7 +6,6 @@ While none waits nothing of this runs, and no event of the fleet comes here.
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from epp.adapters.telemetry.histogram import Histogram
@@ -76,11 +75,11 @@ class HeldRequests:
             self._flow.watch(self._wake)
         self._pending[held] = pending
         self.sources[fairness_source(held.request)] += 1
-        pending.when_cancelled(partial(self._withdraw, held))
+        pending.when_cancelled(_Withdrawal(self, held))
         self._set_timer()
         return pending
 
-    def _withdraw(self, held: Held) -> None:
+    def withdraw(self, held: Held) -> None:
         """Take out a request whose client is gone."""
         if self._pending.pop(held, None) is not None:
             self._flow.withdraw(held)
@@ -149,3 +148,16 @@ class HeldRequests:
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
+
+
+class _Withdrawal:
+    """Takes out a request whose client is gone; 200 bytes less than a `partial`."""
+
+    __slots__ = ("_held", "_requests")
+
+    def __init__(self, requests: HeldRequests, held: Held) -> None:
+        self._requests: Final = requests
+        self._held: Final = held
+
+    def __call__(self) -> None:
+        self._requests.withdraw(self._held)

@@ -168,13 +168,12 @@ class InFlightRequest:
         self.expect(output_lengths, generated)
 
     def expect(self, output_lengths: OutputLengths, generated: int) -> None:
-        """Have the endpoint expect what is to come of the responses, after `generated` tokens.
-
-        Where there are several prompts, each has a response.
-        """
-        quote = self.quote
-        coming = output_lengths.remaining(quote.response_kind, quote.output_limit, generated)
-        coming *= len(self.sequences)
+        """Have the endpoint expect what is to come of the answers, after `generated` tokens."""
+        quote, answers = self.quote, self.quote.answers
+        each = generated // max(1, answers)
+        coming = answers * output_lengths.remaining(quote.response_kind, quote.output_limit, each)
+        if self._admission is None:
+            coming = 0.0
         self.pod.coming_tokens += coming - self.coming
         self.coming = coming
 
@@ -213,8 +212,12 @@ class InFlightRequest:
         )
 
     def learn_output(self, output_lengths: OutputLengths, tokens: int, now: float) -> None:
-        """Record in `output_lengths` a response of `tokens` tokens that was seen to its end."""
+        """Record in `output_lengths` a response of `tokens` tokens that was seen to its end.
+
+        Each of several answers is taken for as long.
+        """
         quote = self.quote
+        tokens = -(-tokens // max(1, quote.answers))
         self.pod.feedback.reports += 1
         output_lengths.record_length(quote.response_kind, tokens, quote.max_tokens, self.weight)
         if self.began is None:

@@ -78,9 +78,9 @@ class Fitting:
         return rooms.full(pod, seconds, tokens, now)
 
     def _response_tokens(self, quote: Quote) -> float:
-        """Return how many tokens the responses to a request are expected to have."""
+        """Return how many tokens the answers to a request are expected to have."""
         length = self._fleet.output_lengths.length(quote.response_kind, quote.output_limit)
-        return length * len(quote.chains)
+        return length * quote.answers
 
     def price(self, quote: Quote, decision: Decision) -> tuple[EndpointId, float, float]:
         """Return where a request would go, and the seconds of its prefill and of all its work."""

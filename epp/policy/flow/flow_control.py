@@ -13,7 +13,6 @@ and at `due`.
 from collections import Counter
 from collections.abc import Callable
 from heapq import heappop, heappush
-from itertools import count
 from math import inf
 from typing import Final
 
@@ -35,14 +34,13 @@ from epp.model.request import InferenceRequest, RequestId
 from epp.model.request_events import Aborted, Finished, FirstToken, Served
 from epp.policy.flow.fitting import ANYWHERE, Fitting
 from epp.policy.flow.gate import SaturationGate
-from epp.policy.flow.held import Held
+from epp.policy.flow.held import Due, Held
 from epp.policy.flow.line import Line
 from epp.policy.flow.refusals import QueueOutcome, Refusals, outcome_of, ttft_due
 from epp.policy.flow.rooms import Axis, Rooms
 from epp.policy.flow.settings import FlowSettings
 from epp.policy.plugins import PluginTimer
 from epp.policy.scheduler import Scheduler
-from epp.values import replaced
 
 _TICK_SECONDS: Final = 0.01
 """How often prefill that is done by the clock is looked for while requests wait, at most."""
@@ -106,8 +104,7 @@ class FlowControl:
         self._scheduler: Final = scheduler
         self._fleet: Final = fleet
         self._waits: Final = settings.holds or gate is not None
-        self._agenda: list[tuple[float, int, Held]] = []  # when a request waits no longer
-        self._numbers: Final = count()
+        self._agenda: list[Due] = []
         self._scarce_at = -inf  # when a request last found no room
         self._roomy: dict[bool, set[EndpointId]] = {}  # endpoints that had room, also for batches
         self._empty = not fleet.endpoints
@@ -189,9 +186,10 @@ class FlowControl:
         except RequestError as error:
             self.on_outcome(held.request, outcome_of(error, waited=False), 0.0)
             raise
+        held.quote.drop_lookup()  # by the time that it goes, caches have changed
         self.line.add(held)
         self.refusals.wait.rate.begin(now)
-        heappush(self._agenda, (self._bound(held), next(self._numbers), held))
+        heappush(self._agenda, Due(self._bound(held), held))
         self._plan(now)
         return held
 
@@ -262,7 +260,7 @@ class FlowControl:
             self._rest()
             return
         tick = max(_TICK_SECONDS, _TICK_PER_ENDPOINT * len(self._fleet.pods.values()))
-        self.due = min(now + tick, self._agenda[0][0])
+        self.due = min(now + tick, self._agenda[0].at)
 
     def _rest(self) -> None:
         self._agenda.clear()
@@ -275,12 +273,12 @@ class FlowControl:
         Those of negative priority may be dropped.
         """
         agenda = self._agenda
-        while agenda and agenda[0][0] <= now:
-            _, _, held = heappop(agenda)
+        while agenda and agenda[0].at <= now:
+            held = heappop(agenda).held
             if not held.waits:
                 continue
             if (bound := self._bound(held)) > now:  # the pool got an endpoint, or lost all
-                heappush(agenda, (bound, next(self._numbers), held))
+                heappush(agenda, Due(bound, held))
             elif self._fleet.endpoints and held.request.priority >= 0 and bound == held.until:
                 if (outcome := self._decide(held, now, anyway=True)) is not None:
                     released.append((held, outcome))
@@ -327,6 +325,7 @@ class FlowControl:
         outcome = self._decide(held, now)
         if outcome is None:
             held.tried_at = now
+            held.quote.drop_lookup()
             return True
         released.append((held, outcome))
         if isinstance(outcome, Decision):
@@ -373,7 +372,7 @@ class FlowControl:
         if waited is None:
             self._scheduler.commit(request, quote, decision, now)
             return decision
-        decision = replaced(decision, waited=waited)
+        decision.waited = waited
         self._scheduler.commit(request, quote, decision, now)
         self.on_outcome(request, QueueOutcome.DISPATCHED, waited)
         return decision

@@ -59,7 +59,7 @@ def _usual(fleet: Fleet) -> _Usual:
         return _Usual(_USUAL_PROMPT, _USUAL_PROMPT + fleet.output_lengths.length(("", True)))
     prompt = sum(quote.tokens for quote in quotes) / len(quotes)
     responses = [
-        fleet.output_lengths.length(quote.response_kind, quote.output_limit) * len(quote.chains)
+        fleet.output_lengths.length(quote.response_kind, quote.output_limit) * quote.answers
         for quote in quotes
     ]
     return _Usual(max(1, round(prompt)), prompt + sum(responses) / len(quotes))

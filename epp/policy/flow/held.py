@@ -68,3 +68,16 @@ class Held:
     def latest(self) -> float:
         """When it has to go for its first token to be in time."""
         return self.ttft_by - self.seconds
+
+
+class Due:
+    """When a request is to be looked at for its time is up; less is sooner."""
+
+    __slots__ = ("at", "held")
+
+    def __init__(self, at: float, held: Held) -> None:
+        self.at: Final = at
+        self.held: Final = held
+
+    def __lt__(self, other: "Due") -> bool:
+        return self.at < other.at

@@ -41,6 +41,12 @@ class Axis(Enum):
     SLOTS = "slots"
 
 
+# Looked up once: docs/adr/0013-compiled.md says why.
+_PREFILL: Final = Axis.PREFILL
+_MEMORY: Final = Axis.MEMORY
+_SLOTS: Final = Axis.SLOTS
+
+
 class Rooms:
     """The room of each endpoint; `share` is that of its cache which may be taken."""
 
@@ -48,6 +54,7 @@ class Rooms:
         self.share: Final = share
         self._prefill_seconds: Final = prefill_seconds
         self._slots: dict[EndpointId, float] = {}
+        self._accounts: dict[EndpointId, _Account] = {}
 
     def full(self, pod: Pod, seconds: float, tokens: float, now: float) -> Axis | None:
         """Return what an endpoint lacks for a request; None if it has room.
@@ -58,14 +65,22 @@ class Rooms:
         if not ledger.requests and not load.running and not load.waiting:
             return None
         queued = ledger.queued_seconds(now) + ledger.external_waiting * seconds
+        axis = None
         if queued >= self._prefill_seconds:
-            return None if unaccounted(pod, now) else Axis.PREFILL
-        if self.used(pod) + tokens > self.share.value * pod.scheduler.capacity:
-            return None if unaccounted(pod, now) else Axis.MEMORY
-        slots = self._slots
-        if slots and pod.running >= slots.get(pod.endpoint.id, inf):
-            return None if unaccounted(pod, now) else Axis.SLOTS
-        return None
+            axis = _PREFILL
+        elif self.used(pod) + tokens > self.share.value * pod.scheduler.capacity:
+            axis = _MEMORY
+        elif self._slots and pod.running >= self._slots.get(pod.endpoint.id, inf):
+            axis = _SLOTS
+        return axis if axis is not None and self._accounted(pod, now) else None
+
+    def _accounted(self, pod: Pod, now: float) -> bool:
+        """Return whether an endpoint's room is known: `unaccounted` says why not."""
+        name, load = pod.endpoint.id, pod.load
+        account = self._accounts.get(name)
+        if account is None or account.load is not load:
+            account = self._accounts[name] = _Account(pod)
+        return account.known and pod.reachable and now - account.at <= _STALE_SECONDS
 
     @staticmethod
     def used(pod: Pod) -> float:
@@ -119,17 +134,31 @@ class Rooms:
     def forget(self, name: EndpointId) -> None:
         """Forget an endpoint that is gone."""
         self._slots.pop(name, None)
+        self._accounts.pop(name, None)
 
 
-def unaccounted(pod: Pod, now: float) -> str:
-    """Return why an endpoint's room is not known; empty if it is."""
+class _Account:
+    """What one report says of whether an endpoint's room is `known`, if it is not too old."""
+
+    __slots__ = ("at", "known", "load")
+
+    def __init__(self, pod: Pod) -> None:
+        self.load: Final = pod.load
+        self.at: Final = pod.load.at
+        self.known: Final = not _unknown(pod)
+
+
+def _unknown(pod: Pod) -> str:
+    """Return why an endpoint's room is not known, whatever the age of its report."""
     load = pod.load
     if load.ranks > 1:
         return "several-engines"
     if load.capacity_tokens is None:
         return "no-block-count"
-    if pod.scheduler.spec.model not in _MODELLED:
-        return "cache-model"
-    if not pod.reachable or now - load.at > _STALE_SECONDS:
-        return "stale"
-    return ""
+    return "" if pod.scheduler.spec.model in _MODELLED else "cache-model"
+
+
+def unaccounted(pod: Pod, now: float) -> str:
+    """Return why an endpoint's room is not known; empty if it is."""
+    stale = not pod.reachable or now - pod.load.at > _STALE_SECONDS
+    return _unknown(pod) or ("stale" if stale else "")

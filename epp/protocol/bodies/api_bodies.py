@@ -36,6 +36,7 @@ class AnyBody(msgspec.Struct):
     max_tokens: msgspec.Raw = ABSENT
     max_completion_tokens: msgspec.Raw = ABSENT
     max_output_tokens: msgspec.Raw = ABSENT
+    n: msgspec.Raw = ABSENT
 
 
 class ChatBody(AnyBody):

@@ -15,7 +15,7 @@ from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
 from epp.protocol.bodies.apis import FRAMED, NAMELESS
 from epp.protocol.bodies.body_reader import BodyReader, Found
-from epp.protocol.bodies.coercion import flag_of, limit_of, model_of, salt_of, text_of
+from epp.protocol.bodies.coercion import flag_of, limit_of, model_of, n_of, salt_of, text_of
 from epp.protocol.bodies.json_tokens import Path, Span, members
 from epp.protocol.bodies.parsed import Parsed
 from epp.protocol.bodies.request_json import LONGEST_PROMPT, check_model, parse_request
@@ -195,9 +195,22 @@ def _outlined(api: Api, found: Found) -> Parsed:
 
 def _parsed(api: Api, found: Found, *, multimodal: bool = False) -> Parsed:
     """Read what was found as JSON. Raises `MalformedRequest`, and what msgspec does."""
-    model, stream, salt, user, total, completion, output, sampled, new, hashes, places, prompts = (
-        found
-    )
+    (
+        model,
+        stream,
+        salt,
+        user,
+        total,
+        completion,
+        output,
+        n,
+        sampled,
+        new,
+        samples,
+        hashes,
+        places,
+        prompts,
+    ) = found
     limited = completion or total or output or sampled or new
     made = tuple([Prompt(data, exact, marks or (), multimodal) for data, exact, marks in prompts])
     if places:
@@ -211,6 +224,7 @@ def _parsed(api: Api, found: Found, *, multimodal: bool = False) -> Parsed:
         prompts=made,
         stream=bool(stream) and flag_of(stream),
         max_tokens=limit_of(completion, total, output, sampled, new) if limited else None,
+        n=n_of(n, samples) if n or samples else 1,
         cache_salt=salt_of(salt) if salt else "",
         user=text_of(user) if user else "",
         multimodal=multimodal,

@@ -7,9 +7,10 @@ as it comes. What `finish` declines is read in one piece at the end (`request_js
 Prompts = list[tuple[bytes, bool, list[int]]]
 """Of each prompt: its bytes, whether they are exact, and where its messages end (in bytes)."""
 
-Found = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, Prompts]
+_Values = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes]
+Found = tuple[*_Values, bytes, bytes, bytes, bytes, bytes, Prompts]
 """The JSON of `model`, `stream`, `cache_salt` (SGLang: `extra_key`), `user`, `max_tokens`,
-`max_completion_tokens`, `max_output_tokens`, of `max_tokens` and `max_new_tokens` in
+`max_completion_tokens`, `max_output_tokens`, `n`, of `max_tokens`, `max_new_tokens` and `n` in
 `sampling_params`, and of `mm_hashes` and `mm_placeholders` in `features`, each empty if the body
 lacks it or its API has none; and the prompts. Of a value that is longer than is read, it is as much
 as is read and a byte."""

@@ -15,6 +15,9 @@ LONGEST_VALUE = 16 << 10
 MOST_TOKENS = 1 << 24
 """No prompt and no answer is longer: the longest contexts of models are 10 million tokens."""
 
+MOST_ANSWERS = 128
+"""More to one prompt are counted as so many (OpenAI API reference, `n`)."""
+
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What decoding raises."""
 _LONGEST_NUMBER = 4096
@@ -77,6 +80,14 @@ def limit_of(*raws: bytes) -> int | None:
         if raw and (tokens := _whole_of(raw)) >= 1:
             return min(tokens, MOST_TOKENS)
     return None
+
+
+def n_of(*raws: bytes) -> int:
+    """Return the first of some numbers of answers to a prompt, from 1 to `MOST_ANSWERS`; else 1."""
+    for raw in raws:
+        if raw and (answers := _whole_of(raw)) >= 1:
+            return min(answers, MOST_ANSWERS)
+    return 1
 
 
 def _whole_of(raw: bytes) -> int:

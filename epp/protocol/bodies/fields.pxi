@@ -10,6 +10,7 @@ cdef enum:  # the fields of a body, a message, a part; of `sampling_params` and 
     _MAX_TOKENS
     _MAX_COMPLETION_TOKENS
     _MAX_OUTPUT_TOKENS
+    _N
     _SAMPLING
     _FEATURES
     _PRIORITY
@@ -38,6 +39,7 @@ cdef enum:  # the fields of a body, a message, a part; of `sampling_params` and 
     _PART_FIELDS
     _SAMPLED = 0
     _NEW
+    _SAMPLES
     _HASHES
     _PLACES
     _INNER_FIELDS
@@ -53,15 +55,15 @@ cdef enum:
 
 _BODY_KEYS = (
     b"model", b"stream", b"cache_salt", b"user", b"max_tokens", b"max_completion_tokens",
-    b"max_output_tokens", b"sampling_params", b"features", b"priority", b"tools", b"system",
-    b"instructions", b"messages", b"prompt", b"input",
+    b"max_output_tokens", b"n", b"sampling_params", b"features", b"priority", b"tools",
+    b"system", b"instructions", b"messages", b"prompt", b"input",
 )
 _OTHER_NAMES = {
     "conversations": {b"input": b"items"},
     "generate": {b"prompt": b"token_ids"},
     "sglang/generate": {b"prompt": b"input_ids", b"input": b"text", b"cache_salt": b"extra_key"},
 }
-_SAMPLING_KEYS = (b"max_tokens", b"max_new_tokens")
+_SAMPLING_KEYS = (b"max_tokens", b"max_new_tokens", b"n")
 _FEATURE_KEYS = (b"mm_hashes", b"mm_placeholders")
 _MESSAGE_KEYS = (b"role", b"content", b"reasoning_content", b"tool_calls", b"tool_call_id")
 _PART_KEYS = (b"type", b"text")

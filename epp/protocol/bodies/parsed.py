@@ -14,6 +14,7 @@ class Parsed(Value):
         "max_tokens",
         "model",
         "multimodal",
+        "n",
         "prompts",
         "stream",
         "user",
@@ -27,6 +28,7 @@ class Parsed(Value):
         stream: bool,
         max_tokens: int | None,
         cache_salt: str,
+        n: int = 1,
         user: str = "",
         multimodal: bool = False,
     ) -> None:
@@ -35,5 +37,6 @@ class Parsed(Value):
         self.stream: Final = stream
         self.max_tokens: Final = max_tokens
         self.cache_salt: Final = cache_salt
+        self.n: Final = n
         self.user: Final = user
         self.multimodal: Final = multimodal

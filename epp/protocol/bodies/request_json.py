@@ -39,6 +39,7 @@ from epp.protocol.bodies.coercion import (
     flag_of,
     limit_of,
     model_of,
+    n_of,
     salt_of,
     text_of,
 )
@@ -110,8 +111,9 @@ def parse_request(api: Api, body: bytes) -> Parsed:
         stream=flag_of(_value(parsed, "stream")),
         max_tokens=limit_of(
             *(_value(parsed, name) for name in LIMITS),
-            *(_value(sampling, name) for name in Sampling.__struct_fields__),
+            *(_value(sampling, name) for name in ("max_tokens", "max_new_tokens")),
         ),
+        n=n_of(_value(parsed, "n"), _value(sampling, "n")),
         cache_salt=salt_of(_value(parsed, salt)),
         user=text_of(_value(parsed, "user")),
         multimodal=any(prompt.multimodal for prompt in prompts),

@@ -23,10 +23,11 @@ Medium = tuple[int, int, str]
 
 
 class Sampling(msgspec.Struct):
-    """`max_tokens` is vLLM's, `max_new_tokens` SGLang's."""
+    """`max_tokens` is vLLM's, `max_new_tokens` SGLang's; both have `n`."""
 
     max_tokens: msgspec.Raw = _RAW
     max_new_tokens: msgspec.Raw = _RAW
+    n: msgspec.Raw = _RAW
 
 
 class Features(msgspec.Struct):

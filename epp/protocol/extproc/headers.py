@@ -101,6 +101,7 @@ class RequestFacts:
             prompts=parsed.prompts,
             stream=parsed.stream,
             max_tokens=parsed.max_tokens,
+            n=parsed.n,
             cache_salt=parsed.cache_salt,
             multimodal=parsed.multimodal,
             headers=self.headers,

@@ -88,6 +88,20 @@ def test_memory_is_what_is_held_and_what_is_expected(tokens, generated, waits):
     assert rig.release() == (["next"] if waits else [])
 
 
+@pytest.mark.parametrize(("answers", "waits"), [(1, False), (10, True)])
+def test_each_answer_to_a_prompt_takes_memory(answers, waits):
+    rig = FlowRig(pods=1)
+    for number in range(20):  # that such answers are long is learned
+        rig.come(f"before {number}", 10, max_tokens=6000)
+        rig.begin(f"before {number}")
+        rig.end(f"before {number}", 10, 6000)
+    rig.come("first", 20_000, max_tokens=6000, n=answers)
+    rig.begin("first")
+    rig.go_on("first", answers)
+    assert rig.come("next", 2000, max_tokens=1000) == (None if waits else "pod-0")
+    assert rig.flow.would_wait[Axis.MEMORY] == waits
+
+
 def test_an_empty_endpoint_takes_any_single_request():
     rig = FlowRig(pods=1, capacity=1000)
     assert rig.come("huge", 900, max_tokens=10**9) == "pod-0"

@@ -103,6 +103,7 @@ SAMPLING = st.fixed_dictionaries(
     optional={
         "max_tokens": mostly(st.just(8)),
         "max_new_tokens": mostly(st.just(9)),
+        "n": mostly(st.integers(0, 3)),
         "x": st.just({"max_tokens": 7}),
     },
 )
@@ -125,6 +126,7 @@ OPTIONAL = st.fixed_dictionaries(
         "max_tokens": mostly(st.just(5)),
         "max_completion_tokens": mostly(st.just(6)),
         "max_output_tokens": mostly(st.just(7)),
+        "n": mostly(st.integers(-1, 200)),
         "tools": mostly(st.just([{"type": "function", "model": "no"}])),
         "instructions": mostly(TEXTS),
         "system": mostly(TEXTS | st.lists(st.sampled_from([BILLING, {"text": "be"}]), max_size=3)),
