@@ -100,7 +100,7 @@ def test_requests_under_way_are_those_of_the_fleet():
 
 
 def test_series_of_clients_words_are_bounded():
-    metrics = DecisionMetrics(lambda: (), latency=True)
+    metrics = DecisionMetrics(lambda: (), latency=True, is_adapter=lambda _: False)
     for number in range(3000):
         asked = request(number, model=f"m{number}", rewrite="r")
         metrics.decided(asked, DECIDED)

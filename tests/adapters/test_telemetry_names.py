@@ -5,7 +5,10 @@ import math
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 
-from tests.adapters.telemetry_page import read, record, request, serve, telemetry
+from epp.model.candidate import Candidate
+from epp.model.decision import Decision
+from epp.model.endpoint import Load
+from tests.adapters.telemetry_page import A, read, record, request, serve, telemetry
 
 M = ("model_name", "target_model_name", "fairness_id", "priority")
 MT = M[:2]
@@ -130,6 +133,7 @@ TABLE = [
     ("inference_extension_info", "gauge", ("commit", "build_ref"), ""),
     ("inference_extension_prefix_indexer_size", "gauge", (), ""),
     ("warmpick_reuse_tokens", "counter", (*M, "part"), ""),
+    ("warmpick_predicted_hits", "counter", ("adapter", "salted", "media", "result"), ""),
     ("warmpick_predicted_cached_tokens", "histogram", M, TOKENS),
     ("warmpick_actual_cached_tokens", "histogram", M, TOKENS),
     ("warmpick_cached_tokens_error_tokens", "histogram", M, ERROR),
@@ -148,6 +152,9 @@ def busy():
     serve(counted, record(2, status=500))
     serve(counted, record(3, streaming=False))
     serve(counted, record(4, request=request(4, rewrite="r", headers={"x-slo-ttft-ms": "9"})))
+    warm = Candidate(endpoint=A, load=Load(), matched_blocks=9, total_blocks=9)
+    found = Decision(endpoints=(A,), prompt_tokens=144, predicted_for=warm)
+    serve(counted, record(5, decision=found))
     counted.scrape_failed()
     return counted
 

@@ -52,6 +52,8 @@ ACTIVE = epp(
 EXCHANGE = epp(replicas=3, exchange={"enabled": True})
 ENVOY = epp(sidecar={"enabled": True, "proxyType": "envoy"})
 SCRAPED = epp(monitoring={"prometheus": {"enabled": True, "extraLabels": {"release": "prom"}}})
+ALERTS = epp(monitoring={"alerts": {"enabled": True}})
+DASHBOARDS = epp(monitoring={"dashboards": {"enabled": True}})
 OPEN = epp(monitoring={"prometheus": {"auth": {"enabled": False}}})
 FENCED = epp(networkPolicy={"enabled": True})
 ROUTED = {"experimentalHttpRoute": {"enabled": True}}
@@ -158,6 +160,8 @@ CASES = {
         POOL, epp(tls={"certManager": {"enabled": True, "issuerRef": {"name": "ca"}}})
     ),
     "tokens": merged(POOL, TOKENS, FENCED),
+    "watched": merged(POOL, SCRAPED, ALERTS, DASHBOARDS),
+    "watched-on-gke": merged(POOL, provider("gke"), ALERTS),
     "recorded": merged(POOL, epp(recording={"enabled": True, "maxBytes": "500M"})),
     "recorded-on-a-claim": merged(POOL, RECORDED),
     "custom": merged(POOL, CUSTOM),

@@ -9,7 +9,7 @@ from typing import Final
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import OTHER, Flow, label
 from epp.adapters.telemetry.histogram import Histogram
-from epp.adapters.telemetry.series import FamilyText, expose
+from epp.adapters.telemetry.series import Family, FamilyText, expose
 from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint
 from epp.model.request import InferenceRequest, RequestId
@@ -30,6 +30,20 @@ _MOST: Final = 1000
 """Label sets of one family, at most; the clients' words beyond are `other`."""
 _OBJECTIVES: Final = (("ttft", TTFT_HEADERS), ("tpot", TPOT_HEADERS))
 
+_LARGE_TOKENS: Final = 64
+_FEWEST_BLOCKS: Final = 2
+"""A prediction of less may come from a chat template that all prompts share."""
+_NO: Final = "false"
+_YES: Final = "true"
+
+PREDICTED_HITS: Final = Family(
+    name="warmpick_predicted_hits_total",
+    help="Responses of whose prompt 64 tokens or more were predicted to be cached, by class of"
+    " request, and by whether the model server reported any of it as cached: found or missed.",
+    kind="counter",
+    labels=("adapter", "salted", "media", "result"),
+)
+
 Counts = dict[tuple[str, ...], int]
 
 
@@ -37,11 +51,15 @@ class DecisionMetrics:
     """Counts decisions. `under_way` is asked when a page is written.
 
     `latency`: predicted latencies and missed objectives are counted, as llm-d-router does where a
-    `predicted-latency-producer` is configured.
+    `predicted-latency-producer` is configured. `is_adapter` says whether a model is an adapter.
     """
 
-    def __init__(self, under_way: UnderWay, *, latency: bool) -> None:
+    def __init__(
+        self, under_way: UnderWay, *, latency: bool, is_adapter: Callable[[str], bool]
+    ) -> None:
         self._under_way = under_way
+        self._is_adapter = is_adapter
+        self._hits: Counts = {}
         self._latency = latency
         self._hit_ratio = Histogram(families.HIT_RATIO_BOUNDS)
         self._hit_bytes = Histogram(families.HIT_BYTES_BOUNDS)
@@ -76,7 +94,8 @@ class DecisionMetrics:
         self._predicted[labels].observe(seconds)
 
     def finished(self, record: RequestRecord) -> None:
-        """Count the objectives that a response has missed."""
+        """Count what became of a predicted hit, and the objectives that a response has missed."""
+        self._count_hit(record)
         if not self._latency or record.request is None or record.first_byte_at is None:
             return
         seen = {"ttft": 1e3 * (record.first_byte_at - record.received_at), "tpot": _tpot(record)}
@@ -85,6 +104,31 @@ class DecisionMetrics:
             if objective and seen[kind] > objective:
                 labels = (*_models(record.request), kind)
                 _count(self._violations, labels, (_LATENCY, _LATENCY, OTHER, OTHER, kind))
+
+    def _count_hit(self, record: RequestRecord) -> None:
+        """Count whether anything was cached of a prompt of which much was predicted to be.
+
+        The prediction is taken as the index gives it: distrust would make a class that matches
+        nothing look like one of which nothing is predicted.
+        """
+        decision, request, usage = record.decision, record.request, record.usage
+        if decision is None or request is None or usage is None or usage.cached_tokens is None:
+            return
+        picked = decision.predicted_for
+        if picked is None or picked.matched_blocks < _FEWEST_BLOCKS:
+            return
+        if decision.prompt_tokens * picked.matched_blocks < _LARGE_TOKENS * picked.total_blocks:
+            return
+        served = record.served
+        if served is not None and decision.served_at(served) != decision.endpoint.target:
+            return  # the prediction was for another endpoint's cache
+        labels = (
+            _YES if self._is_adapter(request.target_model or request.model) else _NO,
+            _YES if request.cache_salt else _NO,
+            _YES if request.multimodal else _NO,
+            "found" if usage.cached_tokens else "missed",
+        )
+        self._hits[labels] = self._hits.get(labels, 0) + 1
 
     def collect(self, flow_of: Callable[[RequestId], Flow | None]) -> Iterator[FamilyText]:
         """Yield the families that have samples; `flow_of` returns a running request's labels."""
@@ -95,6 +139,7 @@ class DecisionMetrics:
         ):
             if any(histogram.counts):
                 yield from expose(family, [(index, histogram)])
+        yield from expose(PREDICTED_HITS, list(self._hits.items()))
         yield from expose(families.REWRITES, list(self._rewrites.items()))
         yield from expose(families.STAGES, list(self._stages.items()))
         yield from expose(families.PREDICTED_TTFT, list(self._predicted.items()))

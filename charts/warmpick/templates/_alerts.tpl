@@ -1,0 +1,35 @@
+{{- /* The pickers that alerts look at, as their monitor names them: a ServiceMonitor's job is the Service. */ -}}
+{{- define "warmpick.alertSelector" -}}
+{{- $job := ternary .Release.Name (include "warmpick.name" .) (eq (include "warmpick.monitoringProvider" .) "gmp") -}}
+{{- .Values.inferenceExtension.monitoring.alerts.selector | default (printf "job=%q,namespace=%q" $job .Release.Namespace) -}}
+{{- end -}}
+
+{{- /* files/alerts.yaml with the values in its rules, without those that are off. */ -}}
+{{- define "warmpick.alertGroups" -}}
+{{- $alerts := .Values.inferenceExtension.monitoring.alerts -}}
+{{- $groups := list -}}
+{{- range $group := (.Files.Get "files/alerts.yaml" | fromYaml).groups -}}
+{{- $rules := list -}}
+{{- range $rule := $group.rules -}}
+{{- $said := dict "enabled" true -}}
+{{- with $rule.alert }}{{ $said = get $alerts.rules . }}{{ end -}}
+{{- if $said.enabled -}}
+{{- $expr := $rule.expr | replace "<selector>" (include "warmpick.alertSelector" $) -}}
+{{- range $name, $value := omit $said "enabled" "for" "severity" -}}
+{{- $expr = $expr | replace (printf "<%s>" $name) (toString $value) -}}
+{{- end -}}
+{{- $_ := set $rule "expr" $expr -}}
+{{- with $rule.alert -}}
+{{- $_ := set $rule "for" $said.for -}}
+{{- $_ := set $rule "labels" (dict "severity" $said.severity) -}}
+{{- $_ := set $rule.annotations "runbook_url" (printf "%s#%s" $alerts.runbook (lower .)) -}}
+{{- end -}}
+{{- $rules = append $rules $rule -}}
+{{- end -}}
+{{- end -}}
+{{- if $rules -}}
+{{- $groups = append $groups (dict "name" $group.name "interval" "30s" "rules" $rules) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $groups -}}
+{{- end -}}
