@@ -146,7 +146,7 @@ async def _asked(page: Callable[[Query], Awaitable[bytes]]) -> tuple[float, floa
     gc.collect()
     longest = 0.0
     started = turned = time.thread_time()
-    task = asyncio.create_task(page({}))
+    task = asyncio.ensure_future(page({}))
     while not task.done():
         await asyncio.sleep(0)
         now = time.thread_time()

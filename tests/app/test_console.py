@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from epp.adapters.telemetry.debug_pages import BadQuery
 from epp.app.console.beside import Beside
 from epp.app.console.columns import FleetColumns
-from epp.app.console.files import static_pages
-from epp.app.console.pages import Console, ConsoleSources
+from epp.app.console.pages import Console, ConsoleSources, static_pages
 from epp.app.console.views import ConsolePage
 from epp.app.observing.fleet_view import EndpointView
 from epp.app.observing.shadow import Shadow

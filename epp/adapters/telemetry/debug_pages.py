@@ -83,7 +83,7 @@ def is_rebound(host: str) -> bool:
     """Whether a page of some site may have asked, by a name that it made lead to this machine.
 
     `host` is a request's `Host`. A site can have a browser take any name for this machine (DNS
-    rebinding), but not `localhost` or an address, which are no name of its own.
+    rebinding), but not `localhost` or an address, which it cannot own.
     """
     name = host.strip().lower()
     if name.startswith("["):  # RFC 3986 §3.2.2: IPv6

@@ -3,7 +3,9 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -12,12 +14,19 @@ from epp.adapters.telemetry.debug_pages import DebugPage, Query, only, whole_num
 from epp.adapters.telemetry.requests import Reuse
 from epp.app.console.beside import Beside
 from epp.app.console.columns import FleetColumns, decision_columns
-from epp.app.console.files import static_pages
-from epp.app.console.prefixes import MOST_DECISIONS, prefix_tree
+from epp.app.console.prefixes import MOST_DECISIONS, hot_prefixes
 from epp.app.console.views import ConsolePage, Totals
 from epp.app.observing.decision_ring import DecisionRing
 from epp.model.fleet import Fleet
 
+_PATH: Final = b"/console"
+_FOLDER: Final = Path(__file__).with_name("static")
+_START: Final = "console.html"
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+}
 MOST_RECENT: Final = 200
 """Decisions on one page, at most."""
 _MOST_NUMBER: Final = (1 << 63) - 1
@@ -101,4 +110,25 @@ class Console:
         return await asyncio.shield(task)
 
     async def _write_tree(self, now: float) -> bytes:
-        return msgspec.json.encode(await prefix_tree(self._sources.ring.last(MOST_DECISIONS), now))
+        return msgspec.json.encode(await hot_prefixes(self._sources.ring.last(MOST_DECISIONS), now))
+
+
+def static_pages() -> dict[bytes, DebugPage]:
+    """Return the pages by their paths. What is asked for later is not looked for on a disk."""
+    return dict(_pages())
+
+
+def _pages() -> Iterator[tuple[bytes, DebugPage]]:
+    for path in sorted(_FOLDER.iterdir()):
+        if path.suffix in _TYPES:
+            at = _PATH if path.name == _START else _PATH + b"/" + path.name.encode("ascii")
+            yield at, _page(path.read_bytes(), _TYPES[path.suffix])
+
+
+def _page(data: bytes, content_type: str) -> DebugPage:
+    async def answer(query: Query) -> bytes:
+        only(query)
+        return data
+
+    etag = f'"{sha256(data).hexdigest()[:16]}"'
+    return DebugPage(answer, content_type=content_type, etag=etag)

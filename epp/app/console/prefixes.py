@@ -25,7 +25,7 @@ _AT_ONCE: Final = 8
 """Prompts that are compared between two turns of the event loop."""
 
 
-class PrefixNode(msgspec.Struct, frozen=True, kw_only=True):
+class HotPrefix(msgspec.Struct, frozen=True, kw_only=True):
     """A prefix that several requests have, and the longer ones that begin with it."""
 
     name: str
@@ -41,16 +41,16 @@ class PrefixNode(msgspec.Struct, frozen=True, kw_only=True):
     """Endpoints that were predicted to hold all of it then, with the one that was picked."""
     endpoints: tuple[str, ...]
     """The first of these."""
-    children: tuple["PrefixNode", ...]
+    children: tuple["HotPrefix", ...]
     """The most requested first; those that one request alone has are left out."""
 
 
-class PrefixTree(msgspec.Struct, frozen=True, kw_only=True):
+class HotPrefixes(msgspec.Struct, frozen=True, kw_only=True):
     """What the last decisions have in common."""
 
     requests: int
     """That were looked at: those with one prompt of at least one full block."""
-    roots: tuple[PrefixNode, ...]
+    roots: tuple[HotPrefix, ...]
 
 
 class _Prompt(msgspec.Struct, frozen=True):
@@ -69,10 +69,10 @@ class _Prompt(msgspec.Struct, frozen=True):
         return round(candidate.prompt_tokens * chain.ends[blocks - 1] / max(1, chain.size))
 
 
-async def prefix_tree(kept: Sequence[KeptDecision], now: float) -> PrefixTree:
+async def hot_prefixes(kept: Sequence[KeptDecision], now: float) -> HotPrefixes:
     """Return the tree of decisions, in their order."""
     prompts = [prompt for each in kept if (prompt := _prompt(each)) is not None]
-    return PrefixTree(requests=len(prompts), roots=await _children(prompts, 0, 0, now))
+    return HotPrefixes(requests=len(prompts), roots=await _children(prompts, 0, 0, now))
 
 
 def _prompt(kept: KeptDecision) -> _Prompt | None:
@@ -86,7 +86,7 @@ def _prompt(kept: KeptDecision) -> _Prompt | None:
 
 async def _children(
     prompts: Sequence[_Prompt], start: int, depth: int, now: float
-) -> tuple[PrefixNode, ...]:
+) -> tuple[HotPrefix, ...]:
     """Return what prompts that share their first `start` blocks go on with."""
     if depth >= _MOST_DEPTH:
         return ()
@@ -99,7 +99,7 @@ async def _children(
     return tuple([await _node(group, start, depth, now) for group in shared[:_MOST_CHILDREN]])
 
 
-async def _node(group: Sequence[_Prompt], start: int, depth: int, now: float) -> PrefixNode:
+async def _node(group: Sequence[_Prompt], start: int, depth: int, now: float) -> HotPrefix:
     end = len(group[0].hashes)
     for at, each in enumerate(group):
         end = _common(group[0].hashes, each.hashes, start, end)
@@ -107,7 +107,7 @@ async def _node(group: Sequence[_Prompt], start: int, depth: int, now: float) ->
             await asyncio.sleep(0)
     last = group[-1]
     holders = _holders(last.decision, end)
-    return PrefixNode(
+    return HotPrefix(
         name=f"{group[0].hashes[end - 1]:016x}"[:8],
         tokens=last.tokens(end),
         requests=len(group),

@@ -111,4 +111,8 @@ function shadow(page) {
   );
 }
 
-const pair = (live, other, text) => [text(live), text(other), live === null ? "–" : text(other - live)];
+function pair(live, other, text) {
+  if (live === null) return ["–", "–", "–"];
+  const more = other - live;
+  return [text(live), text(other), `${more < 0 ? "−" : "+"}${text(Math.abs(more))}`];
+}

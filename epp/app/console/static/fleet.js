@@ -105,7 +105,7 @@ export class FleetView {
     const sum = (name) => rows.reduce((all, row) => all + row[name], 0);
     const prompt = sum("prompt_tokens");
     this.sums.textContent =
-      `${count(ready)} of ${count(rows.length)} pods ready · ${count(sum("requests"))} requests sent · ` +
+      `${count(ready)} of ${count(rows.length)} pods ready · requests sent: ${count(sum("requests"))} · ` +
       `${milliseconds(sum("queued_prefill_ms"))} of prefill to be done · ` +
       `${prompt ? share(sum("cached_prompt_tokens") / prompt) : "–"} of prompts cached since the start`;
   }
