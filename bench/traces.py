@@ -1,4 +1,4 @@
-"""What traces and the ring of decisions cost a request.
+"""What traces and the ring of decisions cost a request, and what the console costs a picker.
 
 Exchanges of 2 KB chats among ten endpoints go through the picker without its sockets; what traces
 do with their records is timed over all of them at once, since it is shorter than a clock's reading.
@@ -10,7 +10,7 @@ import asyncio
 import gc
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import count, islice
 from statistics import median
 
@@ -22,10 +22,14 @@ from bench.figures import Budget, Figure, Report
 from bench.options import Options
 from bench.progress import Progress
 from bench.request_path import Messages, RequestPath, bodies
+from epp.adapters.telemetry.debug_pages import Query
 from epp.adapters.telemetry.logs import configure_logs
+from epp.adapters.telemetry.requests import Reuse
 from epp.adapters.tracing.exporting import SCOPE, SpanExport
 from epp.adapters.tracing.settings import TracingSettings
 from epp.adapters.tracing.spans import SpanWriter
+from epp.app.console.beside import Beside
+from epp.app.console.pages import Console, ConsoleSources
 from epp.app.observers import Observer
 from epp.app.observing.decision_ring import DecisionRing
 from epp.app.observing.tracing import Tracing
@@ -35,6 +39,9 @@ from epp.model.fleet import Fleet
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest
 from epp.policy.explanations.ranking import measures
+from epp.policy.flow.flow_control import FlowControl
+from epp.policy.flow.settings import FlowSettings
+from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.codec import encode
 from epp.protocol.extproc.messages import HeadersReply, Mutation
 from epp.protocol.extproc.record import RequestRecord
@@ -44,6 +51,7 @@ from epp.values import replaced
 _Committed = tuple[InferenceRequest, Quote, Decision, float]
 
 ENDPOINTS = 10
+MANY = 1000
 SIZE = 2 << 10
 _EXCHANGES = 400
 _ROUNDS = {True: 9, False: 25}
@@ -52,6 +60,7 @@ NOTES = (
     "Of the thread that picks: a look at the headers, a header more to encode, the request's end.",
     "Of the thread that exports: spans and their encoding as OTLP, without the network.",
     "Without `--tracing` nothing of it runs. The ring (`epp explain`) takes in every request.",
+    "The console asks each second or two for 1,000 endpoints and 200 decisions, in short pieces.",
 )
 
 
@@ -94,7 +103,59 @@ def _figures(rounds: int) -> tuple[Figure, ...]:
         _figure("span_us_unsampled", "an unsampled request", runs["unsampled"], 1),
         _figure("ring_us", "a request in the ring of decisions", runs["ring"], 3),
         _figure("span_thread_us", "a sampled request, on another thread", runs["thread"]),
+        *_console_figures(rounds),
     )
+
+
+def _console_figures(rounds: int) -> Iterator[Figure]:
+    """Have the console ask of a fleet of 1,000 endpoints, each time for all of it."""
+    fleets: list[Fleet] = []
+    rings: list[DecisionRing] = []
+
+    def beside(fleet: Fleet, _: object) -> tuple[Observer]:
+        fleets.append(fleet)
+        rings.append(DecisionRing(fleet, {}))
+        return (rings[0].observer,)
+
+    path = RequestPath(MANY, beside)
+    for body in islice(bodies(SIZE), _EXCHANGES):
+        path.exchange(Messages.about(body))
+    (fleet,), (ring,) = fleets, rings
+    scheduling = load(POLICIES[DEFAULT_POLICY]).scheduling
+    scheduler = Scheduler(fleet, scheduling, random.Random(1).randrange)
+    sources = ConsoleSources(
+        pool="bench",
+        ring=ring,
+        fleet=fleet,
+        clock=count(1).__next__,  # each page is asked for when those before it are old
+        reuse=Reuse,
+        beside=Beside(FlowControl(scheduler, fleet, FlowSettings())),
+    )
+    console = Console(sources)
+    page = console.pages[b"/debug/console"].answer
+    asyncio.run(_asked(page))
+    asked = [asyncio.run(_asked(page)) for _ in range(rounds)]
+    spent, sizes, pieces = (tuple(column) for column in zip(*asked, strict=True))
+    yield _console("console_ms_1000", "a page of the console, CPU", "ms", spent, 20)
+    yield _console("console_kb_1000", "its size", "KB", sizes, 300)
+    yield _console("console_piece_ms_1000", "the longest piece of it", "ms", pieces, 5)
+
+
+async def _asked(page: Callable[[Query], Awaitable[bytes]]) -> tuple[float, float, float]:
+    """Return the milliseconds that a page takes, its kilobytes, and its longest piece."""
+    gc.collect()
+    longest = 0.0
+    started = turned = time.thread_time()
+    task = asyncio.ensure_future(page({}))
+    while not task.done():
+        await asyncio.sleep(0)
+        now = time.thread_time()
+        longest, turned = max(longest, now - turned), now
+    return 1e3 * (time.thread_time() - started), len(task.result()) / 1e3, 1e3 * longest
+
+
+def _console(key: str, says: str, unit: str, runs: tuple[float, ...], most: float) -> Figure:
+    return Figure(key=key, says=says, unit=unit, runs=runs, budget=Budget(most=most))
 
 
 def _figure(key: str, says: str, runs: list[float], most: float | None = None) -> Figure:

@@ -3,18 +3,18 @@
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import cached_property
 
-import msgspec
 import structlog
 
 from epp import compiled
 from epp.adapters.extproc.contract import ExtProcServer, ExtProcSettings
-from epp.adapters.extproc.memory import keep_freed_memory
 from epp.adapters.extproc.transports import health_server, server_class
 from epp.adapters.health import HealthServices
 from epp.adapters.recording.recorder import Recorder
+from epp.adapters.telemetry.debug_pages import DebugPage
 from epp.adapters.telemetry.http import OperatorServer, Readers
 from epp.adapters.telemetry.loop_delay import LoopDelay
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
@@ -28,6 +28,8 @@ from epp.app.cache_sources import (
     tokenizer_or_none,
     untokenized_prompts,
 )
+from epp.app.console.beside import Beside
+from epp.app.console.pages import Console, ConsoleSources
 from epp.app.data_sources import DataSources
 from epp.app.director import PickerDirector, exchange_factory
 from epp.app.discovery import build_discovery, build_reviewer
@@ -46,10 +48,7 @@ from epp.app.options import ServeOptions, key_and_certificate, reader_tls
 from epp.app.plugin_timing import PluginTimes
 from epp.app.process import (
     EndpointMemory,
-    collect_garbage,
     freeze_long_lived_objects,
-    interpreter_shared,
-    stop_signals,
 )
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
@@ -149,9 +148,7 @@ class EndpointPicker:
             Readers(
                 review=self._reviewer.review if self._reviewer else None,
                 profiles=options.profiles,
-                debug=DebugPages(
-                    options.pool_name, self._decisions, self._fleet, scheduling, self._clock
-                ).pages,
+                debug=self._debug_pages(),
                 tls=self._reader_tls.context if self._reader_tls else None,
             ),
         )
@@ -169,8 +166,25 @@ class EndpointPicker:
         if self._tracing is not None:
             yield self._tracing.observer
         yield self._decisions.observer
-        if options.shadow:
-            yield Shadow(*options.shadow, self._fleet).observer
+        if self._shadow is not None:
+            yield self._shadow.observer
+
+    @cached_property
+    def _shadow(self) -> Shadow | None:
+        return Shadow(*self._options.shadow, self._fleet) if self._options.shadow else None
+
+    def _debug_pages(self) -> Mapping[bytes, DebugPage]:
+        pool, scheduling = self._options.pool_name, self._options.settings.scheduling
+        debug = DebugPages(pool, self._decisions, self._fleet, scheduling, self._clock)
+        sources = ConsoleSources(
+            pool=pool,
+            ring=self._decisions,
+            fleet=self._fleet,
+            clock=self._clock,
+            reuse=self._telemetry.reuse,
+            beside=Beside(self._flow, self._director.held, self._replicas, self._shadow),
+        )
+        return {**debug.pages, **Console(sources).pages}
 
     def _collect_flow(self) -> Iterator[FamilyText]:
         if self._director.held is not None:
@@ -363,36 +377,3 @@ class EndpointPicker:
         if self._tokenizer is not None:
             await attempt("tokenizer", self._tokenizer.close())
         _log.info("stopped")
-
-
-async def serve(pools: Sequence[ServeOptions]) -> None:
-    """Run a picker for each pool until SIGTERM or SIGINT. Raises `ConfigError`."""
-    keep_freed_memory()
-    stop = asyncio.Event()
-    with stop_signals(stop), interpreter_shared():
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                collector = tasks.create_task(collect_garbage(), name="garbage")
-                pickers = []
-                for options in pools:
-                    share = options.held_bytes // len(pools)
-                    limited = msgspec.structs.replace(options, max_held_bytes=share)
-                    serving = _serve(limited, stop, named=len(pools) > 1)
-                    pickers.append(tasks.create_task(serving))
-                await asyncio.gather(*pickers)
-                collector.cancel()
-        except* ConfigError as group:
-            raise _first_of(group) from None
-
-
-async def _serve(options: ServeOptions, stop: asyncio.Event, *, named: bool) -> None:
-    if named:
-        structlog.contextvars.bind_contextvars(pool=options.pool_name)
-    for warning in options.settings.warnings:
-        _log.warning("config.warning", warning=warning)
-    await EndpointPicker(options).run(stop)
-
-
-def _first_of(group: BaseExceptionGroup[ConfigError]) -> ConfigError:
-    first = group.exceptions[0]
-    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first

@@ -47,7 +47,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     import uvloop  # noqa: PLC0415 (see `_options`)
 
     from epp.adapters.telemetry.logs import configure_logs  # noqa: PLC0415
-    from epp.app.picker import serve  # noqa: PLC0415
+    from epp.app.pools import serve  # noqa: PLC0415
 
     configure_logs(*log_settings(arguments))
     log = structlog.get_logger(__name__)

@@ -13,11 +13,13 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from epp.adapters.telemetry.debug_pages import DebugPage, is_rebound
 from epp.adapters.telemetry.http import OperatorServer, Readers
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.adapters.tls import CertificateWatch, ReaderTls, certificate
 from epp.errors import ConfigError
 
+GOOD = "good"
 LEAST = ssl.TLSVersion.TLSv1_2
 
 
@@ -180,3 +182,84 @@ def test_files_that_cannot_be_used(name, content, said, folder):
         (folder / name).write_bytes(content)
     with pytest.raises(ConfigError, match=said):
         ReaderTls(folder, folder / "ca.crt", LEAST, "")
+
+
+async def hello(_):
+    return b"hello"
+
+
+PAGES = {
+    b"/still": DebugPage(hello, content_type="text/html", etag='"1"'),
+    b"/moving": DebugPage(hello),
+}
+POLICY = {
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "connect-src 'self'",
+    "base-uri 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'none'",
+}
+
+
+async def test_a_browser_may_run_nothing_from_elsewhere():
+    async with serving(debug=PAGES) as session:
+        for path in ("/still", "/moving", "/moving?a"):
+            async with session.get(path) as response:
+                headers = response.headers
+            assert set(headers["Content-Security-Policy"].split("; ")) == POLICY
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert headers["Referrer-Policy"] == "no-referrer"
+            assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+
+
+async def test_a_page_that_has_not_changed_is_not_sent_again():
+    async with serving(debug=PAGES) as session:
+        for sent, status in (('"1"', 304), ('W/"1"', 304), ('"2"', 200), ("", 200)):
+            async with session.get("/still", headers={"If-None-Match": sent}) as response:
+                assert (response.status, response.headers["ETag"]) == (status, '"1"')
+                assert response.headers["Content-Length"] == "5"
+                assert await response.read() == (b"" if status == 304 else b"hello")
+        async with session.get("/moving", headers={"If-None-Match": ""}) as response:
+            assert (response.status, response.headers["Cache-Control"]) == (200, "no-store")
+            assert "ETag" not in response.headers
+
+
+async def test_a_name_that_leads_here_opens_no_debug_page():
+    async def review(token, _):
+        return HTTPStatus.OK if token == GOOD else HTTPStatus.UNAUTHORIZED
+
+    strange = {"Host": "attacker.example:9090"}
+    async with serving(debug=PAGES) as session:
+        status, text = await read(session, "/still", headers=strange)
+        assert (status, "by localhost or by an address" in text) == (403, True)
+        assert (await read(session, "/healthz", headers=strange))[0] == 200
+    async with serving(debug=PAGES, review=review) as session:
+        assert (await read(session, "/still", headers=strange))[0] == 401
+        strange["Authorization"] = f"Bearer {GOOD}"
+        assert (await read(session, "/still", headers=strange))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("", False),
+        ("localhost", False),
+        ("LOCALHOST:9090", False),
+        ("x.localhost.:1", False),
+        ("127.0.0.1:9090", False),
+        ("10.1.2.3", False),
+        ("[::1]:9090", False),
+        ("[::1", False),
+        ("example.com", True),
+        ("127.0.0.1.example.com:80", True),
+        ("localhost.example.com", True),
+        ("xlocalhost", True),
+        ("[example]", True),
+        ("127.1", True),
+        (":", False),
+    ],
+)
+def test_names_that_a_site_can_choose(host, expected):
+    assert is_rebound(host) is expected

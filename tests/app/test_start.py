@@ -11,7 +11,7 @@ ABSENT = (
 )
 PROBE = """
 import sys
-import epp.cli.main, epp.app.picker
+import epp.cli.main, epp.app.pools
 from epp.adapters.extproc.transports import health_server, server_class
 from epp.adapters.health import HealthServices
 server_class("native"), health_server("native", HealthServices())

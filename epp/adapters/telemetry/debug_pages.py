@@ -1,4 +1,4 @@
-"""Pages of the operators' port for who looks into the picker: JSON, read-only and bounded.
+"""Pages of the operators' port for who looks into the picker: read-only and bounded.
 
 A page is for readers on this machine, or for those whom the port's review lets read it: decisions
 name models and ids of requests, which metrics do not.
@@ -23,13 +23,14 @@ class BadQuery(Exception):
 
 
 class DebugPage(msgspec.Struct, frozen=True):
-    """One page. `answer` returns JSON, and raises `BadQuery`; it lets other tasks run.
-
-    `local`: it is for readers on this machine alone.
-    """
+    """One page. `answer` returns its body, and raises `BadQuery`; it lets other tasks run."""
 
     answer: Callable[[Query], Awaitable[bytes]]
     local: bool = False
+    """Whether it is for readers on this machine alone."""
+    content_type: str = "application/json"
+    etag: str = ""
+    """What a browser asks by whether the page has changed; empty: it changes all the time."""
 
 
 def read_query(text: bytes) -> Query:
@@ -73,9 +74,27 @@ def is_local(peer: object) -> bool:
     """Whether what a socket says of its peer is an address of this machine."""
     if not isinstance(peer, tuple) or not peer:
         return False
-    try:
-        address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
-    except ValueError:
-        return False
+    address = _address(str(peer[0]).partition("%")[0])
     mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
+    return address is not None and (mapped or address).is_loopback
+
+
+def is_rebound(host: str) -> bool:
+    """Whether a page of some site may have asked, by a name that it made lead to this machine.
+
+    `host` is a request's `Host`. A site can have a browser take any name for this machine (DNS
+    rebinding), but not `localhost` or an address, which it cannot own.
+    """
+    name = host.strip().lower()
+    if name.startswith("["):  # RFC 3986 §3.2.2: IPv6
+        return _address(name[1:].partition("]")[0]) is None
+    name = name.partition(":")[0].rstrip(".")
+    local = name in {"", "localhost"} or name.endswith(".localhost")
+    return not local and _address(name) is None
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None

@@ -11,7 +11,13 @@ from typing import cast
 import httptools
 import msgspec
 
-from epp.adapters.telemetry.debug_pages import BadQuery, DebugPage, is_local, read_query
+from epp.adapters.telemetry.debug_pages import (
+    BadQuery,
+    DebugPage,
+    is_local,
+    is_rebound,
+    read_query,
+)
 from epp.adapters.telemetry.metrics import Telemetry
 from epp.adapters.telemetry.profiles import Profiles
 
@@ -25,8 +31,15 @@ _WRITE_BYTES = 64 << 10
 _PAGE_SECONDS = 1.0
 """A metrics page is that old at the most: scrapes that come together share one."""
 _TEXT = "text/plain; charset=utf-8"
-_JSON = "application/json"
 _SCHEME = "bearer "
+_FOR_BROWSERS = (
+    "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self';"
+    " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n"
+    "X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
+    "Cross-Origin-Resource-Policy: same-origin\r\n"
+)
+"""Header fields of all that a browser may show: nothing in it runs, is framed, or is sent on."""
+_REBOUND = b"403 Forbidden: ask by localhost or by an address, not by a name\n"
 
 Review = Callable[[str, str], Awaitable[HTTPStatus]]
 """Returns 200 if the bearer of a token may read a path, else the status to respond with."""
@@ -54,18 +67,20 @@ class _Response(msgspec.Struct, frozen=True):
     status: HTTPStatus
     body: bytes
     content_type: str = _TEXT
+    more: str = ""
+    """More header fields, as they are sent."""
 
     def head(self, *, keep: bool) -> bytes:
         """Return status line and header fields."""
         return (
             f"HTTP/1.1 {self.status.value} {self.status.phrase}\r\n"
             f"Content-Type: {self.content_type}\r\nContent-Length: {len(self.body)}\r\n"
-            f"Connection: {'keep-alive' if keep else 'close'}\r\n\r\n"
+            f"{self.more}Connection: {'keep-alive' if keep else 'close'}\r\n\r\n"
         ).encode()
 
 
 class _Request:
-    """A request's method, path, token and `Accept`, parsed from its head."""
+    """A request's method and path, and what matters of its header, parsed from its head."""
 
     def __init__(self, head: bytes) -> None:
         """Parse a head. Raises `HttpParserError` for a malformed one."""
@@ -73,6 +88,8 @@ class _Request:
         self.query = b""
         self.accept = ""
         self.token = ""
+        self.host = ""
+        self.known_etag = ""
         self.keep = False
         self.local = False
         self._parser = httptools.HttpRequestParser(self)
@@ -88,9 +105,14 @@ class _Request:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Store the fields that matter."""
-        if name.lower() == b"accept":
+        name = name.lower()
+        if name == b"accept":
             self.accept = value.decode("latin-1")
-        elif name.lower() == b"authorization":
+        elif name == b"host":
+            self.host = value.decode("latin-1")
+        elif name == b"if-none-match":
+            self.known_etag = value.decode("latin-1").strip().removeprefix("W/")
+        elif name == b"authorization":
             # RFC 9110 §11.1: the scheme (RFC 6750: Bearer) is case-insensitive.
             credentials = value.decode("latin-1")
             if credentials[: len(_SCHEME)].lower() == _SCHEME:
@@ -243,8 +265,10 @@ class OperatorServer:
         if writer.is_closing():  # uvloop's raises `RuntimeError` for what is written then
             return
         writer.write(response.head(keep=request is not None and request.keep))
-        # RFC 9110 §9.3.2: the response to HEAD has no content.
-        body = memoryview(b"" if request and request.method == b"HEAD" else response.body)
+        # RFC 9110 §9.3.2 and §15.4.5: these have no content, and the length that it would have.
+        bare = response.status is HTTPStatus.NOT_MODIFIED
+        bare = bare or (request is not None and request.method == b"HEAD")
+        body = memoryview(b"" if bare else response.body)
         async with asyncio.timeout(_WRITE_SECONDS):
             for at in range(0, len(body), _WRITE_BYTES):
                 writer.write(body[at : at + _WRITE_BYTES])
@@ -274,8 +298,11 @@ class OperatorServer:
 
     async def _debug(self, request: _Request) -> _Response:
         page = self._debug_pages[request.path]
-        if not request.local:
+        rebound = is_rebound(request.host)
+        if not request.local or rebound:
             if page.local or self._review is None:
+                if request.local:
+                    return _Response(HTTPStatus.FORBIDDEN, _REBOUND)
                 return _plain(HTTPStatus.FORBIDDEN)
             refusal = await self._refusal(request)
             if refusal is not None:
@@ -283,8 +310,10 @@ class OperatorServer:
         try:
             body = await page.answer(read_query(request.query))
         except BadQuery as error:
-            return _Response(HTTPStatus.BAD_REQUEST, f"{error}\n".encode())
-        return _Response(HTTPStatus.OK, body, _JSON)
+            return _Response(HTTPStatus.BAD_REQUEST, f"{error}\n".encode(), more=_FOR_BROWSERS)
+        known = page.etag and request.known_etag == page.etag
+        status = HTTPStatus.NOT_MODIFIED if known else HTTPStatus.OK
+        return _Response(status, body, page.content_type, _kept(page))
 
     async def _metrics(self, request: _Request) -> _Response:
         refusal = await self._refusal(request)
@@ -310,6 +339,13 @@ class OperatorServer:
         if self._ready():
             return _Response(HTTPStatus.OK, b"ready\n")
         return _Response(HTTPStatus.SERVICE_UNAVAILABLE, b"not ready\n")
+
+
+def _kept(page: DebugPage) -> str:
+    """Return the header fields of a page: whether a browser may keep it, and what it may do."""
+    if not page.etag:
+        return f"Cache-Control: no-store\r\n{_FOR_BROWSERS}"
+    return f"Cache-Control: no-cache\r\nETag: {page.etag}\r\n{_FOR_BROWSERS}"
 
 
 def _plain(status: HTTPStatus) -> _Response:

@@ -10,7 +10,7 @@ from epp.adapters.telemetry.decisions import DecisionMetrics, UnderWay
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.kv_event_counts import kv_event_counts
 from epp.adapters.telemetry.pool_gauges import CacheView, PoolGauges, PoolView
-from epp.adapters.telemetry.requests import RequestMetrics
+from epp.adapters.telemetry.requests import RequestMetrics, Reuse
 from epp.adapters.telemetry.series import FamilyText, expose
 from epp.errors import NoEndpoints
 from epp.model.decision import Decision
@@ -128,6 +128,10 @@ class Telemetry:
         # llm-d-router ends a stream with OK, or CANCELED where the proxy resets it.
         code = "Canceled" if record.outcome is _ABORTED else "OK"
         self._streams_ended[code,] = self._streams_ended.get((code,), 0) + 1
+
+    def reuse(self) -> Reuse:
+        """Return how many tokens of prompts were reused, over all series that there are."""
+        return self._requests.reuse()
 
     def scrape_failed(self) -> None:
         """Count a poll of an endpoint's load that failed."""

@@ -64,6 +64,13 @@ class Reuse:
         self.captured += min(prompt, captured)
         self.delivered += delivered
 
+    def add(self, other: "Reuse") -> None:
+        """Add another one up."""
+        self.prompt += other.prompt
+        self.available += other.available
+        self.captured += other.captured
+        self.delivered += other.delivered
+
 
 class RequestSeries:
     """The series of the requests that share their labels; names are those of `families`.
@@ -325,6 +332,13 @@ class RequestMetrics:
         """Return the labels of a request that runs; None for any other."""
         series = self._running.get(request) or self._unobserved.get(request)
         return None if series is None else series.labels
+
+    def reuse(self) -> Reuse:
+        """Return what was reused by all requests of the series that there are."""
+        total = Reuse()
+        for series in self._series.values():
+            total.add(series.reuse)
+        return total
 
     def collect(self) -> Iterator[FamilyText]:
         """Yield the families that have samples."""

@@ -28,6 +28,7 @@ MOST_CANDIDATES: Final = 16
 """Of one decision that are explained, at most."""
 _SETTLE_SECONDS: Final = 1.0
 _REQUEST_ID: Final = "x-request-id"
+_MILLI: Final = 1e3
 
 
 class Ending(NamedTuple):
@@ -43,6 +44,17 @@ class Ending(NamedTuple):
     served: Target | None
     failure: Failure | None
     error: RequestError | None
+
+
+class Outline(NamedTuple):
+    """Where a request went, and by which predictions."""
+
+    endpoint: EndpointId
+    prompt_tokens: int
+    cached_tokens: int
+    """Tokens of the prompt that the cache there was predicted to serve."""
+    ttft: float | None
+    """The predicted time to the first token, in seconds."""
 
 
 class KeptDecision:
@@ -83,6 +95,29 @@ class KeptDecision:
         """How the request ended."""
         return None if self.ended is None else Ending(*self.ended)
 
+    @property
+    def decision(self) -> Decision | None:
+        """The decision itself; None once it is settled."""
+        return self._decision
+
+    @property
+    def outline(self) -> Outline | None:
+        """Where it went; None of one that is settled and had no candidates."""
+        decision = self._decision
+        if decision is not None:
+            return Outline(
+                decision.endpoint.id,
+                decision.prompt_tokens,
+                decision.predicted_cached_tokens,
+                decision.predicted_ttft,
+            )
+        if not self._explanations:
+            return None
+        last = self._explanations[-1]
+        best = last.candidates[0]
+        ttft = best.predicted_ttft_ms / _MILLI
+        return Outline(last.winner, last.prompt_tokens, best.cached_tokens, ttft)
+
     def explain(self, measures: Mapping[str, Measure]) -> tuple[Explanation, ...]:
         """Return what each profile that ran decided by, the request's own last."""
         decision = self._decision
@@ -111,6 +146,14 @@ class EndpointTally:
         self.predicted_tokens = 0
         self.absolute_error = 0
 
+    def add(self, other: "EndpointTally") -> None:
+        """Add another one up."""
+        self.requests += other.requests
+        self.prompt_tokens += other.prompt_tokens
+        self.cached_tokens += other.cached_tokens
+        self.predicted_tokens += other.predicted_tokens
+        self.absolute_error += other.absolute_error
+
 
 class DecisionRing:
     """Keeps the last `most` decisions on requests for a fleet, and what came of them.
@@ -129,6 +172,7 @@ class DecisionRing:
         self.number = 0
         self._unsettled = False
         self.tallies: dict[EndpointId, EndpointTally] = {}
+        self._gone = EndpointTally()
         fleet.subscribe((EndpointRemoved,), self._removed, "explain")
 
     @property
@@ -177,6 +221,14 @@ class DecisionRing:
         tally.predicted_tokens += predicted
         tally.absolute_error += abs(predicted - cached)
 
+    def total(self) -> EndpointTally:
+        """Return what responses of all endpoints said, those that are gone included."""
+        total = EndpointTally()
+        total.add(self._gone)
+        for tally in self.tallies.values():
+            total.add(tally)
+        return total
+
     def find(self, request: str) -> list[KeptDecision]:
         """Return the decisions on a request, by the picker's id of it or the client's."""
         return [
@@ -199,7 +251,9 @@ class DecisionRing:
     def _removed(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         """Forget an endpoint; decisions that it was a candidate of are to let go of it."""
         if isinstance(event, EndpointRemoved):
-            self.tallies.pop(event.endpoint_id, None)
+            tally = self.tallies.pop(event.endpoint_id, None)
+            if tally is not None:
+                self._gone.add(tally)
             self._unsettled = True
 
     async def run(self) -> None:

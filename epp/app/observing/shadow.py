@@ -80,7 +80,7 @@ class Shadow:
 
     def __init__(self, name: str, settings: Settings, fleet: Fleet) -> None:
         self.tally = Tally()
-        self._name = name
+        self.name = name
         chance = random.Random()  # noqa: S311 (chance, not secrets)
         self._scheduler = Scheduler(
             fleet, settings.scheduling, chance.randrange, on_fault=self._failed
@@ -99,7 +99,7 @@ class Shadow:
     def _failed(self, _source: str, error: BaseException) -> None:
         """Count a failure, and log the first (`OnFault`)."""
         if not self.tally.failed:
-            _log.error("shadow.failed", policy=self._name, **error_fields(error))
+            _log.error("shadow.failed", policy=self.name, **error_fields(error))
         self.tally.failed += 1
 
     def committing(
@@ -145,7 +145,7 @@ class Shadow:
         each = max(1, compared)
         _log.info(
             "shadow",
-            policy=self._name,
+            policy=self.name,
             compared=compared,
             agreed=round(tally.agreed / each, 3),
             refused=tally.refused,
@@ -156,7 +156,7 @@ class Shadow:
 
     def collect(self) -> Iterator[FamilyText]:
         """Yield the shadow's families."""
-        tally, name = self.tally, self._name
+        tally, name = self.tally, self.name
         outcomes = ("agreed", "differed", "refused", "failed")
         yield from expose(DECISIONS, [((name, each), getattr(tally, each)) for each in outcomes])
         for family, live, shadow in (

@@ -1,0 +1,1 @@
+"""The console on the operators' port: pages for a browser, and the data that they ask for."""

@@ -1,0 +1,107 @@
+"""What runs beside the picks, as the console shows it: what waits, replicas, a shadow."""
+
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from epp.app.console.views import BandView, PeerView, ReplicasView, ShadowView, WaitingView
+from epp.app.flow.held_requests import HeldRequests
+from epp.app.observing.shadow import Shadow
+from epp.model.pods.pod import Pod
+from epp.policy.flow.flow_control import FlowControl
+from epp.policy.flow.rooms import unaccounted
+
+if TYPE_CHECKING:  # it needs an extra, `warmpick[replicas]`
+    from epp.app.replicas.exchange import Replicas
+
+_MOST_BANDS: Final = 64
+_MOST_PEERS: Final = 64
+_MILLI: Final = 1e3
+
+
+class Beside(NamedTuple):
+    """What there is of it; each view is None without."""
+
+    flow: FlowControl | None = None
+    held: HeldRequests | None = None
+    """The requests that wait in `flow`."""
+    replicas: "Replicas | None" = None
+    shadow: Shadow | None = None
+
+    def room_used(self, pod: Pod, now: float) -> float | None:
+        """Return how full the fullest axis of an endpoint's room is; None if it is not known."""
+        if self.flow is None or unaccounted(pod, now):
+            return None
+        return max(self.flow.rooms.ratios(pod, now).values())
+
+    def waiting_view(self) -> WaitingView | None:
+        """Return what waits."""
+        return _waiting(self.flow, self.held) if self.flow and self.held is not None else None
+
+    def replicas_view(self, now: float) -> ReplicasView | None:
+        """Return the other replicas."""
+        return _replicas(self.replicas, now) if self.replicas else None
+
+    def shadow_view(self) -> ShadowView | None:
+        """Return how the shadow compares with the live configuration."""
+        return _shadow(self.shadow) if self.shadow else None
+
+
+def _waiting(flow: FlowControl, held: HeldRequests) -> WaitingView:
+    line = flow.line
+    return WaitingView(
+        holds=flow.settings.holds,
+        gated=flow.gate is not None,
+        requests=line.requests,
+        bytes=line.bytes,
+        prefill_seconds=round(line.seconds, 3),
+        bands=tuple(
+            BandView(priority=priority, requests=requests, bytes=size)
+            for priority, requests, size in islice(line.bands(), _MOST_BANDS)
+        ),
+        no_room={axis.value: times for axis, times in flow.would_wait.items()},
+        refused=dict(held.refused),
+        waited=sum(held.waits.counts),
+        waited_seconds=round(held.waits.total, 3),
+        memory_share=round(flow.rooms.share.value, 4),
+    )
+
+
+def _replicas(replicas: "Replicas", now: float) -> ReplicasView:
+    hearer, mesh, compared = replicas.hearer, replicas.mesh, replicas.copies.compared
+    return ReplicasView(
+        warm=replicas.warm,
+        known=mesh.known,
+        reached=mesh.reached,
+        heard=hearer.present,
+        applied=hearer.applied,
+        dropped={why.value: times for why, times in hearer.dropped.items()},
+        unsent=mesh.unsent,
+        compared_same=compared[False],
+        compared_different=compared[True],
+        peers=tuple(
+            PeerView(
+                name=f"{number:014x}",
+                present=peer.present,
+                settled=peer.settled,
+                silent_seconds=round(max(0.0, now - peer.heard_at), 1),
+                missing=peer.missing,
+                lag_ms=None if peer.lag is None else round(_MILLI * peer.lag, 2),
+            )
+            for number, peer in islice(hearer.peers.items(), _MOST_PEERS)
+        ),
+    )
+
+
+def _shadow(shadow: Shadow) -> ShadowView:
+    tally = shadow.tally
+    return ShadowView(
+        policy=shadow.name,
+        agreed=tally.agreed,
+        differed=tally.differed,
+        refused=tally.refused,
+        failed=tally.failed,
+        live_ttft_seconds=round(tally.live_ttft, 6),
+        shadow_ttft_seconds=round(tally.shadow_ttft, 6),
+        live_cached_tokens=tally.live_cached,
+        shadow_cached_tokens=tally.shadow_cached,
+    )

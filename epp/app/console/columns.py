@@ -1,0 +1,102 @@
+"""The fleet and the last decisions as columns: a name once, and not once an endpoint."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from epp.app.console.views import DecisionColumns
+from epp.app.observing.decision_ring import DecisionRing, KeptDecision
+from epp.app.observing.fleet_view import EndpointView, endpoint_view
+from epp.app.observing.views import ending_view
+from epp.model.fleet import Fleet
+from epp.model.pods.pod import Pod
+
+_AT_ONCE: Final = 20
+"""Endpoints or decisions that are looked at between two turns of the event loop."""
+_FRESH_SECONDS: Final = 0.5
+"""The columns of the fleet are that old at the most: all who ask meanwhile share them."""
+_MOST_CHARACTERS: Final = 120
+"""Of a client's id or a model's name."""
+_MILLI: Final = 1e3
+
+Room = Callable[[Pod, float], float | None]
+"""Returns how full the fullest axis of an endpoint's room is; None if that is not known."""
+
+
+class FleetColumns:
+    """The endpoints of a fleet, a column for each field of their view."""
+
+    def __init__(
+        self, fleet: Fleet, ring: DecisionRing, clock: Callable[[], float], room: Room
+    ) -> None:
+        self._fleet: Final = fleet
+        self._ring: Final = ring
+        self._clock: Final = clock
+        self._room: Final = room
+        self._written: asyncio.Task[msgspec.Raw] | None = None
+        self._written_at = 0.0
+
+    async def encoded(self) -> msgspec.Raw:
+        """Return the columns as JSON. A reader that goes away does not stop them for others."""
+        now = self._clock()
+        task = self._written
+        if task is None or (task.done() and now - self._written_at >= _FRESH_SECONDS):
+            task = self._written = asyncio.create_task(self._write())
+            self._written_at = now
+        return await asyncio.shield(task)
+
+    async def _write(self) -> msgspec.Raw:
+        rows: list[Sequence[object]] = []
+        now, tallies = self._clock(), self._ring.tallies
+        for at, pod in enumerate(list(self._fleet.pods.values())):
+            view = endpoint_view(pod, tallies, now)
+            room = self._room(pod, now)
+            rounded = None if room is None else round(room, 3)
+            rows.append((*msgspec.structs.astuple(view), rounded))
+            if at % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+        names = (*EndpointView.__struct_fields__, "room")
+        columns = list(zip(*rows, strict=True)) or [()] * len(names)
+        await asyncio.sleep(0)
+        return msgspec.Raw(msgspec.json.encode(dict(zip(names, columns, strict=True))))
+
+
+async def decision_columns(kept: Sequence[KeptDecision], since: float) -> DecisionColumns:
+    """Return decisions as columns. `since` is the time of day at which the clock was 0."""
+    rows = []
+    for at, each in enumerate(kept):
+        rows.append(_row(each, since))
+        if at % _AT_ONCE == _AT_ONCE - 1:
+            await asyncio.sleep(0)
+    names = DecisionColumns.__struct_fields__
+    columns = list(zip(*rows, strict=True)) or [()] * len(names)
+    return msgspec.convert(dict(zip(names, columns, strict=True)), DecisionColumns)
+
+
+def _row(kept: KeptDecision, since: float) -> tuple[object, ...]:
+    outline = kept.outline
+    ending = None if kept.ending is None else ending_view(kept.ending)
+    prompt = cached = None
+    if ending is not None:
+        prompt, cached = ending.prompt_tokens, ending.cached_tokens
+    if prompt is None:
+        prompt = 0 if outline is None else outline.prompt_tokens
+    ttft = None if outline is None else outline.ttft
+    return (
+        kept.number,
+        kept.request_id,
+        kept.client_id[:_MOST_CHARACTERS],
+        kept.model[:_MOST_CHARACTERS],
+        round(_MILLI * (since + kept.decided_at)),
+        "" if outline is None else outline.endpoint,
+        prompt,
+        0 if outline is None else outline.cached_tokens,
+        cached,
+        None if ttft is None else round(_MILLI * ttft, 1),
+        None if ending is None else ending.ttft_ms,
+        None if ending is None else ending.duration_ms,
+        None if ending is None else ending.status,
+        None if ending is None else ending.outcome or "ended",
+    )

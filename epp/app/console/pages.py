@@ -1,0 +1,134 @@
+"""The pages of the console: its files, the state that it shows each second, and hot prefixes."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from epp.adapters.telemetry.debug_pages import DebugPage, Query, only, whole_number
+from epp.adapters.telemetry.requests import Reuse
+from epp.app.console.beside import Beside
+from epp.app.console.columns import FleetColumns, decision_columns
+from epp.app.console.prefixes import MOST_DECISIONS, hot_prefixes
+from epp.app.console.views import ConsolePage, Totals
+from epp.app.observing.decision_ring import DecisionRing
+from epp.model.fleet import Fleet
+
+_PATH: Final = b"/console"
+_FOLDER: Final = Path(__file__).with_name("static")
+_START: Final = "console.html"
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+}
+MOST_RECENT: Final = 200
+"""Decisions on one page, at most."""
+_MOST_NUMBER: Final = (1 << 63) - 1
+_TREE_SECONDS: Final = 2.0
+"""How old the tree of prefixes is at the most: all who ask meanwhile share it."""
+_MILLI: Final = 1e3
+
+
+class ConsoleSources(msgspec.Struct, frozen=True, kw_only=True):
+    """What the console shows of one picker."""
+
+    pool: str
+    ring: DecisionRing
+    fleet: Fleet
+    clock: Callable[[], float]
+    reuse: Callable[[], Reuse]
+    beside: Beside = Beside()
+
+
+class Console:
+    """The pages of one picker."""
+
+    def __init__(self, sources: ConsoleSources) -> None:
+        self._sources: Final = sources
+        self._started: Final = os.urandom(8).hex()
+        self._columns: Final = FleetColumns(
+            sources.fleet, sources.ring, sources.clock, sources.beside.room_used
+        )
+        self._tree: asyncio.Task[bytes] | None = None
+        self._tree_at = 0.0
+        self.pages: Final[Mapping[bytes, DebugPage]] = {
+            **static_pages(),
+            b"/debug/console": DebugPage(self._state),
+            b"/debug/prefixes": DebugPage(self._prefixes),
+        }
+
+    async def _state(self, query: Query) -> bytes:
+        only(query, "since", "limit")
+        since = whole_number(query, "since", 0, 0, _MOST_NUMBER)
+        limit = whole_number(query, "limit", MOST_RECENT, 1, MOST_RECENT)
+        sources = self._sources
+        endpoints = await self._columns.encoded()
+        now, ring, clock_began = sources.clock(), sources.ring, time.time() - sources.clock()
+        kept = ring.last(max(0, min(limit, ring.number - since)))
+        recent = await decision_columns(kept, clock_began)
+        return msgspec.json.encode(
+            ConsolePage(
+                pool=sources.pool,
+                started=self._started,
+                at_ms=round(_MILLI * (clock_began + now)),
+                decisions=ring.number,
+                endpoints=endpoints,
+                totals=self._totals(),
+                recent=recent,
+                waiting=sources.beside.waiting_view(),
+                replicas=sources.beside.replicas_view(now),
+                shadow=sources.beside.shadow_view(),
+            )
+        )
+
+    def _totals(self) -> Totals:
+        tally, reuse = self._sources.ring.total(), self._sources.reuse()
+        return Totals(
+            responses=tally.requests,
+            prompt=tally.prompt_tokens,
+            cached=tally.cached_tokens,
+            predicted=tally.predicted_tokens,
+            error=tally.absolute_error,
+            reuse_prompt=reuse.prompt,
+            available=reuse.available,
+            captured=reuse.captured,
+            delivered=reuse.delivered,
+        )
+
+    async def _prefixes(self, query: Query) -> bytes:
+        only(query)
+        now, task = self._sources.clock(), self._tree
+        if task is None or (task.done() and now - self._tree_at >= _TREE_SECONDS):
+            task = self._tree = asyncio.create_task(self._write_tree(now))
+            self._tree_at = now
+        return await asyncio.shield(task)
+
+    async def _write_tree(self, now: float) -> bytes:
+        return msgspec.json.encode(await hot_prefixes(self._sources.ring.last(MOST_DECISIONS), now))
+
+
+def static_pages() -> dict[bytes, DebugPage]:
+    """Return the pages by their paths. What is asked for later is not looked for on a disk."""
+    return dict(_pages())
+
+
+def _pages() -> Iterator[tuple[bytes, DebugPage]]:
+    for path in sorted(_FOLDER.iterdir()):
+        if path.suffix in _TYPES:
+            at = _PATH if path.name == _START else _PATH + b"/" + path.name.encode("ascii")
+            yield at, _page(path.read_bytes(), _TYPES[path.suffix])
+
+
+def _page(data: bytes, content_type: str) -> DebugPage:
+    async def answer(query: Query) -> bytes:
+        only(query)
+        return data
+
+    etag = f'"{sha256(data).hexdigest()[:16]}"'
+    return DebugPage(answer, content_type=content_type, etag=etag)

@@ -1,0 +1,118 @@
+// What the picker said, and what this page remembers of it: a minute of the fleet, a quarter of an
+// hour of totals, the last decisions. The picker keeps nothing for this page.
+
+const WINDOW_MS = 60_000;
+const MOST_POINTS = 900;
+const MOST_DECISIONS = 600;
+const COUNTED = ["responses", "prompt_tokens", "cached_prompt_tokens", "error_tokens"];
+
+export class State {
+  page = null;
+  points = [];
+  decisions = new Map();
+  missed = 0;
+  #started = "";
+  #earlier = [];
+  #last = 0;
+
+  take(page) {
+    if (page.started !== this.#started) this.#forget(page);
+    this.page = page;
+    this.#remember(page);
+    this.#follow(page.recent, page.decisions);
+  }
+
+  /** The number after which decisions are asked for: those that run are asked for again. */
+  get since() {
+    if (!this.decisions.size) return 0;
+    let oldest = this.#last;
+    for (const each of this.decisions.values()) {
+      if (each.outcome === null && each.number > this.#last - 200) oldest = Math.min(oldest, each.number - 1);
+    }
+    return oldest;
+  }
+
+  #forget(page) {
+    this.#started = page.started;
+    this.points = [];
+    this.decisions.clear();
+    this.#earlier = [];
+    this.#last = Math.max(0, page.decisions - page.recent.number.length);
+    this.missed = 0;
+  }
+
+  #remember(page) {
+    const fleet = page.endpoints;
+    const places = new Map(fleet.endpoint.map((name, at) => [name, at]));
+    const counts = Object.fromEntries(COUNTED.map((name) => [name, fleet[name]]));
+    this.#earlier.push({ at: page.at_ms, places, counts });
+    while (page.at_ms - this.#earlier[0].at > WINDOW_MS) this.#earlier.shift();
+    this.points.push({ at: page.at_ms, decisions: page.decisions, ...page.totals, ...gauges(page) });
+    if (this.points.length > MOST_POINTS) this.points.shift();
+  }
+
+  #follow(recent, number) {
+    const columns = Object.entries(recent);
+    recent.number.forEach((each, at) => {
+      const row = Object.fromEntries(columns.map(([name, column]) => [name, column[at]]));
+      this.decisions.set(each, row);
+    });
+    const first = recent.number.length ? recent.number[0] : number + 1;
+    if (first > this.#last + 1) this.missed += first - this.#last - 1;
+    this.#last = number;
+    for (const each of this.decisions.keys()) {
+      if (this.decisions.size <= MOST_DECISIONS) break;
+      this.decisions.delete(each);
+    }
+  }
+
+  /** The rows of the fleet, with what responses said in the last minute. */
+  rows() {
+    const fleet = this.page.endpoints;
+    const before = this.#earlier[0];
+    const several = this.#earlier.length > 1;
+    return fleet.endpoint.map((endpoint, at) => {
+      const row = { endpoint, at };
+      for (const name in fleet) row[name] = fleet[name][at];
+      const place = several ? before.places.get(endpoint) : undefined;
+      const since = (name) => {
+        const was = place === undefined ? 0 : before.counts[name][place];
+        return fleet[name][at] >= was ? fleet[name][at] - was : fleet[name][at];
+      };
+      const prompt = since("prompt_tokens");
+      row.answers = since("responses");
+      row.hits = prompt ? since("cached_prompt_tokens") / prompt : null;
+      row.error = prompt ? since("error_tokens") / prompt : null;
+      row.full = row.cache_tokens ? row.cached_tokens / row.cache_tokens : null;
+      return row;
+    });
+  }
+
+  /** Decisions a second, over the last points. */
+  get rate() {
+    const last = this.points.at(-1);
+    const first = this.points.at(-6) ?? this.points[0];
+    if (!last || last.at <= first.at) return null;
+    return (1e3 * (last.decisions - first.decisions)) / (last.at - first.at);
+  }
+}
+
+function gauges(page) {
+  const fleet = page.endpoints;
+  const sum = (column) => column.reduce((all, each) => all + each, 0);
+  const ended = page.recent.outcome
+    .map((_, at) => [page.recent.predicted_ttft_ms[at], page.recent.ttft_ms[at]])
+    .filter(([predicted, seen]) => predicted !== null && seen !== null);
+  return {
+    queued: sum(fleet.queued_prefill_ms),
+    running: sum(fleet.running),
+    waiting: page.waiting ? page.waiting.requests : 0,
+    predictedTtft: median(ended.map(([predicted]) => predicted)),
+    ttft: median(ended.map(([, seen]) => seen)),
+  };
+}
+
+export function median(values) {
+  if (!values.length) return null;
+  return values.toSorted((a, b) => a - b)[values.length >> 1];
+}

@@ -1,0 +1,157 @@
+"""What the console is told: the fleet and the last decisions by columns, and what runs beside."""
+
+import msgspec
+
+Column = tuple[object, ...]
+
+
+class DecisionColumns(msgspec.Struct, frozen=True, kw_only=True):
+    """Decisions in their order, a column for each fact; None for what is not known, or not yet."""
+
+    number: tuple[int, ...]
+    request: tuple[str, ...]
+    """The picker's ids of the requests."""
+    client_id: tuple[str, ...]
+    model: tuple[str, ...]
+    at_ms: tuple[int, ...]
+    """When they were decided on, in milliseconds since 1970."""
+    endpoint: tuple[str, ...]
+    prompt_tokens: tuple[int, ...]
+    """As estimated; as the server counted them once it has."""
+    predicted_cached: tuple[int, ...]
+    cached: tuple[int | None, ...]
+    """Cached tokens as the engine reported them."""
+    predicted_ttft_ms: tuple[float | None, ...]
+    ttft_ms: tuple[float | None, ...]
+    duration_ms: tuple[float | None, ...]
+    status: tuple[int | None, ...]
+    outcome: tuple[str | None, ...]
+    """None while a request runs."""
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts since the picker started; two of them give a rate. All but `responses` are tokens."""
+
+    responses: int
+    """Responses that reported usage and cached tokens."""
+    prompt: int
+    """Of their prompts."""
+    cached: int
+    """Those that the engines had cached."""
+    predicted: int
+    """Those that were predicted to be."""
+    error: int
+    """The differences of the two, added up."""
+    reuse_prompt: int
+    """Of prompts that reuse is counted of; less than before if a series was forgotten."""
+    available: int
+    """Cached at the endpoint that had most of a prompt, as predicted."""
+    captured: int
+    """Cached at the endpoint that was picked, as predicted."""
+    delivered: int
+    """Cached there, as reported."""
+
+
+class BandView(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests of one priority that wait."""
+
+    priority: int
+    requests: int
+    bytes: int
+
+
+class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits in the picker."""
+
+    holds: bool
+    """Whether requests wait for room; if not, `no_room` still counts those that would."""
+    gated: bool
+    """Whether they wait for the pool, too."""
+    requests: int
+    bytes: int
+    prefill_seconds: float
+    """What waits as seconds of prefill."""
+    bands: tuple[BandView, ...]
+    """Each priority that had requests, the highest first."""
+    no_room: dict[str, int]
+    """Requests whose best endpoint had no room, by what it lacked."""
+    refused: dict[str, int]
+    """Requests that waited and were refused, by reason."""
+    waited: int
+    """Requests that waited and were sent."""
+    waited_seconds: float
+    """How long these waited, added up."""
+    memory_share: float
+    """The share of a cache that requests and what they will generate may take."""
+
+
+class PeerView(msgspec.Struct, frozen=True, kw_only=True):
+    """Another replica, as it is heard."""
+
+    name: str
+    present: bool
+    settled: bool
+    """Whether it knows of caches what others do."""
+    silent_seconds: float
+    missing: int
+    """Messages of it that did not arrive."""
+    lag_ms: float | None
+    """That of its last message; None while its clock is unknown."""
+
+
+class ReplicasView(msgspec.Struct, frozen=True, kw_only=True):
+    """The other replicas of this picker."""
+
+    warm: bool
+    known: int
+    """By their addresses."""
+    reached: int
+    """Those that could be sent to, lately."""
+    heard: int
+    applied: int
+    """Facts of others that were taken in."""
+    dropped: dict[str, int]
+    """What others sent and was not used, by reason."""
+    unsent: int
+    compared_same: int
+    """Caches that were compared with what another replica believes, and were the same."""
+    compared_different: int
+    peers: tuple[PeerView, ...]
+
+
+class ShadowView(msgspec.Struct, frozen=True, kw_only=True):
+    """A second configuration beside the live one, over the decisions so far."""
+
+    policy: str
+    agreed: int
+    differed: int
+    refused: int
+    failed: int
+    live_ttft_seconds: float
+    """Predicted seconds to the first token of all decisions of both, added up."""
+    shadow_ttft_seconds: float
+    live_cached_tokens: int
+    shadow_cached_tokens: int
+
+
+class ConsolePage(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one picker."""
+
+    pool: str
+    started: str
+    """Differs with each start of a picker: counts begin anew."""
+    at_ms: int
+    """The time of day, in milliseconds since 1970."""
+    decisions: int
+    """How many were made so far."""
+    endpoints: msgspec.Raw
+    """The fields of `EndpointView`, and `room`, as columns.
+
+    `room` is the fullest axis of an endpoint's room, 1 is full; None if it is not known."""
+    totals: Totals
+    recent: DecisionColumns
+    waiting: WaitingView | None
+    """None without flow control."""
+    replicas: ReplicasView | None
+    """None of a picker that has no others."""
+    shadow: ShadowView | None

@@ -1,0 +1,48 @@
+"""Runs a picker for each pool, in one process and one event loop."""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+import structlog
+
+from epp.adapters.extproc.memory import keep_freed_memory
+from epp.app.options import ServeOptions
+from epp.app.picker import EndpointPicker
+from epp.app.process import collect_garbage, interpreter_shared, stop_signals
+from epp.errors import ConfigError
+
+_log = structlog.get_logger(__name__)
+
+
+async def serve(pools: Sequence[ServeOptions]) -> None:
+    """Run a picker for each pool until SIGTERM or SIGINT. Raises `ConfigError`."""
+    keep_freed_memory()
+    stop = asyncio.Event()
+    with stop_signals(stop), interpreter_shared():
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                collector = tasks.create_task(collect_garbage(), name="garbage")
+                pickers = []
+                for options in pools:
+                    share = options.held_bytes // len(pools)
+                    limited = msgspec.structs.replace(options, max_held_bytes=share)
+                    serving = _serve(limited, stop, named=len(pools) > 1)
+                    pickers.append(tasks.create_task(serving))
+                await asyncio.gather(*pickers)
+                collector.cancel()
+        except* ConfigError as group:
+            raise _first_of(group) from None
+
+
+async def _serve(options: ServeOptions, stop: asyncio.Event, *, named: bool) -> None:
+    if named:
+        structlog.contextvars.bind_contextvars(pool=options.pool_name)
+    for warning in options.settings.warnings:
+        _log.warning("config.warning", warning=warning)
+    await EndpointPicker(options).run(stop)
+
+
+def _first_of(group: BaseExceptionGroup[ConfigError]) -> ConfigError:
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first

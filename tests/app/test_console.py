@@ -1,0 +1,338 @@
+"""The console: its files, and the data that it shows each second."""
+
+import asyncio
+import itertools
+import json
+import re
+import time
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.adapters.telemetry.debug_pages import BadQuery
+from epp.app.console.beside import Beside
+from epp.app.console.columns import FleetColumns
+from epp.app.console.pages import Console, ConsoleSources, static_pages
+from epp.app.console.views import ConsolePage
+from epp.app.observing.fleet_view import EndpointView
+from epp.app.observing.shadow import Shadow
+from epp.config.file import load
+from epp.model.events import EndpointRemoved
+from tests.app.test_decision_ring import Kept
+from tests.strategies import text
+from tests.tasks import running
+
+STATE, PREFIXES = b"/debug/console", b"/debug/prefixes"
+MARKUP = "<script>alert(1)</script>\"'&"
+MOST_BYTES = 300_000
+SCRIPTS = {path: each for path, each in static_pages().items() if path.endswith(b".js")}
+
+
+class Shown(Kept):
+    """A picker with a console."""
+
+    def __init__(self, policy="least-ttft", pods=3, most=1024, beside=None):
+        super().__init__(policy, pods, most)
+        self.console = Console(
+            ConsoleSources(
+                pool="chat",
+                ring=self.ring,
+                fleet=self.fleet,
+                clock=self.clock,
+                reuse=self.telemetry.reuse,
+                beside=beside or Beside(),
+            )
+        )
+
+    def serve_of(self, model, name):
+        exchange, _ = self.ask("x", model=model, **{"x-request-id": name})
+        return self.answer(exchange)
+
+    async def page(self, page=STATE, /, **query):
+        asked = {key: str(value) for key, value in query.items()}
+        return await self.console.pages[page].answer(asked)
+
+    async def state(self, **query):
+        return msgspec.json.decode(await self.page(**query))
+
+
+async def test_the_fleet_comes_in_columns_of_one_length():
+    shown = Shown()
+    shown.serve()
+    record = shown.serve(cached=480)
+    state = await shown.state()
+    endpoints = state["endpoints"]
+    assert endpoints.keys() == {*EndpointView.__struct_fields__, "room"}
+    assert {len(column) for column in endpoints.values()} == {3}
+    at = endpoints["endpoint"].index(record.decision.endpoint.id)
+    assert endpoints["cached_prompt_tokens"][at] == 480
+    assert (state["pool"], state["decisions"], state["totals"]["responses"]) == ("chat", 2, 2)
+    totals = state["totals"]
+    assert totals["delivered"] == totals["cached"] == 480
+    assert totals["captured"] == record.decision.predicted_cached_tokens
+
+
+async def test_the_fields_of_the_page_are_those_of_its_type():
+    shown = Shown()
+    shown.serve()
+    found = msgspec.json.decode(await shown.page(), type=ConsolePage)
+    assert (found.waiting, found.replicas, found.shadow) == (None, None, None)
+
+
+async def test_decisions_come_once_and_again_when_they_have_ended():
+    shown = Shown()
+    exchange, _ = shown.ask(**{"x-request-id": "mine"})
+    recent = (await shown.state())["recent"]
+    assert (recent["number"], recent["outcome"], recent["client_id"]) == ([1], [None], ["mine"])
+    assert (await shown.state(since=1))["recent"]["number"] == []
+    shown.answer(exchange, cached=16)
+    recent = (await shown.state(since=0))["recent"]
+    assert (recent["outcome"], recent["cached"], recent["status"]) == (["completed"], [16], [200])
+    assert recent["ttft_ms"] == [pytest.approx(200)]
+
+
+async def test_the_last_decisions_are_shown_where_there_are_more():
+    shown = Shown()
+    for _ in range(30):
+        shown.serve("x")
+    assert (await shown.state(since=3, limit=4))["recent"]["number"] == [27, 28, 29, 30]
+    assert len((await shown.state())["recent"]["number"]) == 30
+
+
+async def test_a_decision_is_in_brief_what_it_was_before_its_endpoint_went():
+    shown = Shown()
+    record = shown.serve()
+    before = (await shown.state())["recent"]
+    totals = (await shown.state())["totals"]
+    shown.fleet.apply(EndpointRemoved(record.decision.endpoint.id), shown.now)
+    (kept,) = shown.ring.last(1)
+    async with running(shown.ring.run()), asyncio.timeout(10):
+        while kept.decision is not None:
+            await asyncio.sleep(0.01)
+    shown.now += 1
+    after = await shown.state()
+    for page in (after["recent"], before):
+        del page["at_ms"]  # the time of day goes on, and this clock stands
+    assert after["recent"] == before
+    assert after["totals"] == totals
+    assert len(after["endpoints"]["endpoint"]) == 2
+
+
+async def test_a_start_is_told_from_another():
+    assert (await Shown().state())["started"] != (await Shown().state())["started"]
+
+
+async def test_a_picker_without_endpoints_has_empty_columns():
+    endpoints = (await Shown(pods=0).state())["endpoints"]
+    assert set(map(tuple, endpoints.values())) == {()}
+
+
+@given(model=st.text(max_size=300), name=st.text(st.characters(codec="latin-1"), max_size=300))
+def test_what_a_client_sends_comes_back_as_text_of_a_bounded_length(model, name):
+    shown = Shown()
+    shown.serve_of(model or "m", name)
+    state = asyncio.run(shown.page())
+    recent = json.loads(state)["recent"]
+    assert recent["client_id"] == [name[:120]]
+    assert [len(each) <= 120 for each in recent["model"]] == [True]
+
+
+async def test_a_thousand_pods_fit_and_ask_little_of_the_loop():
+    shown = Shown(pods=1000)
+    for _ in range(200):
+        shown.serve_of("<m>" * 100, MARKUP * 100)
+    data = await shown.page()
+    assert len(data) < MOST_BYTES
+    turns = 0
+
+    async def other():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    shown.now += 10
+    async with running(other()):
+        await shown.page()
+    assert turns > 50  # others ran between the pieces
+
+
+async def test_who_asks_at_once_shares_what_is_made():
+    shown = Shown()
+    views = []
+    columns = FleetColumns(
+        shown.fleet, shown.ring, shown.clock, lambda pod, _: views.append(pod.endpoint.id)
+    )
+    first, second = await asyncio.gather(columns.encoded(), columns.encoded())
+    assert bytes(first) == bytes(second)
+    assert len(views) == 3
+    shown.now += 1
+    await columns.encoded()
+    assert len(views) == 6
+
+
+async def test_a_reader_that_goes_away_leaves_the_others_what_is_made():
+    shown = Shown(pods=100)
+    gone = asyncio.create_task(shown.page())
+    stays = asyncio.create_task(shown.page())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    gone.cancel()
+    assert json.loads(await stays)["pool"] == "chat"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"since": "-1"},
+        {"since": "x"},
+        {"since": str(1 << 63)},
+        {"limit": "0"},
+        {"limit": "201"},
+        {"file": "/etc/passwd"},
+    ],
+)
+async def test_a_query_without_sense_is_refused(query):
+    with pytest.raises(BadQuery):
+        await Shown().page(**query)
+    with pytest.raises(BadQuery):
+        await Shown().page(PREFIXES, since="1")
+
+
+async def test_a_shadow_is_compared():
+    policy = load("plugins:\n- {type: random-picker}\n")
+    kept = Kept()
+    shadow = Shadow("random", policy, kept.fleet)
+    shadow.tally.agreed, shadow.tally.differed = 3, 1
+    shown = Shown(beside=Beside(shadow=shadow))
+    found = (await shown.state())["shadow"]
+    assert (found["policy"], found["agreed"], found["differed"]) == ("random", 3, 1)
+
+
+# Hot prefixes.
+
+SYSTEM = text(2048)
+
+
+async def tree(shown):
+    shown.now += 10
+    return json.loads(await shown.page(PREFIXES))
+
+
+async def test_what_prompts_have_in_common_is_a_tree():
+    shown = Shown()
+    for ending in ("one", "two", "three"):
+        shown.serve(SYSTEM + text(1024, ending))
+    shown.serve(SYSTEM + text(1024, "one") + text(512, "more"))
+    shown.serve(text(2048, "alone"))
+    found = await tree(shown)
+    assert found["requests"] == 5
+    (root,) = found["roots"]
+    assert root["requests"] == 4
+    (child,) = root["children"]
+    assert child["requests"] == 2
+    assert child["tokens"] > root["tokens"] > 0
+    assert child["children"] == []
+    assert set(child["endpoints"]) <= {each.id for each in shown.fleet.endpoints}
+    assert len(child["endpoints"]) == child["holders"] >= 1
+
+
+async def test_prompts_that_end_where_others_go_on_are_counted():
+    shown = Shown()
+    for _ in range(3):
+        shown.serve(SYSTEM)
+    (root,) = (await tree(shown))["roots"]
+    assert (root["requests"], root["children"]) == (3, [])
+
+
+async def test_the_tree_is_bounded_whatever_is_asked():
+    shown = Shown()
+    for number in range(300):
+        content = "".join(text(256, str(number % (2 << depth))) for depth in range(10))
+        shown.serve(content)
+    found = await tree(shown)
+    assert found["requests"] == 256
+
+    def depth(node):
+        return 1 + max(map(depth, node["children"]), default=0)
+
+    def widest(nodes):
+        return max([len(nodes), *(widest(each["children"]) for each in nodes)])
+
+    assert max(map(depth, found["roots"])) <= 6
+    assert widest(found["roots"]) <= 12
+
+
+@given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=5), max_size=12))
+def test_the_tree_counts_as_one_that_compares_all_with_all(prompts):
+    """Each node is a beginning that so many prompts have, and the longest one that they share."""
+    shown = Shown()
+    contents = [[text(256, part) for part in parts] for parts in prompts]
+    for parts in contents:
+        shown.serve("".join(parts))
+    found = asyncio.run(tree(shown))
+    starts = [parts[0] for parts in prompts]
+    shared = {each: starts.count(each) for each in starts if starts.count(each) > 1}
+    assert sorted(each["requests"] for each in found["roots"]) == sorted(shared.values())
+
+    def check(node):
+        assert sum(each["requests"] for each in node["children"]) <= node["requests"]
+        for each in node["children"]:
+            assert each["tokens"] > node["tokens"]
+            check(each)
+
+    for root in found["roots"]:
+        check(root)
+
+
+# Its files.
+
+
+def test_the_files_are_served_at_paths_of_their_own():
+    pages = static_pages()
+    assert {b"/console", b"/console/main.js", b"/console/console.css"} <= pages.keys()
+    assert not any(b".." in path for path in pages)
+    assert len({each.etag for each in pages.values()}) == len(pages)
+    assert not any(each.local for each in pages.values())
+
+
+async def test_every_file_that_is_named_is_there_and_nothing_is_from_outside():
+    pages = static_pages()
+    for path, each in pages.items():
+        data = (await each.answer({})).decode()
+        named = re.findall(r'(?:src|href|from) ?=? ?"([^"]+)"', data)
+        for name in named:
+            assert b"/console/" + name.rpartition("/")[2].encode() in pages
+        assert "http" not in data.replace("http://www.w3.org/2000/svg", ""), path
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=bytes.decode)
+async def test_no_script_makes_markup_of_text(path):
+    data = (await SCRIPTS[path].answer({})).decode()
+    forbidden = (
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|srcdoc"
+    )
+    assert re.findall(forbidden, data) == []
+    assert len(data.splitlines()) < 400
+
+
+async def test_a_file_takes_no_query():
+    with pytest.raises(BadQuery):
+        await static_pages()[b"/console"].answer({"path": "/etc/passwd"})
+
+
+async def test_a_page_is_made_in_pieces_that_are_short():
+    """No bound on time, which another process may take: at most so many pods in one piece."""
+    shown = Shown(pods=200)
+    pieces = []
+    columns = FleetColumns(
+        shown.fleet, shown.ring, shown.clock, lambda *_: pieces.append(time.monotonic())
+    )
+    task = asyncio.create_task(columns.encoded())
+    seen = [0]
+    while not task.done():
+        await asyncio.sleep(0)
+        seen.append(len(pieces))
+    assert max(b - a for a, b in itertools.pairwise(seen)) <= 20
