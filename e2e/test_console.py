@@ -120,7 +120,11 @@ async def test_what_a_client_sent_is_text_and_a_decision_is_explained(page, tmp_
     await page.press("j", "Enter")
     await page.until("document.querySelector('#details .candidates .picked') !== null")
     await seen(page, "decisions", tmp_path)
-    await page.press("Escape")
+    top = "document.querySelector('#view-decisions .scroll').scrollTop"
+    await page.until(f"{top} > 300")  # rows come above the one that is looked at
+    assert await page.run("document.querySelector('#view-decisions tr.selected') !== null")
+    await page.press("Escape", "Escape")
+    assert await page.run(top) == 0
     assert await page.run("document.title") == "default · Warmpick"
     assert await page.run("document.querySelectorAll('img, script:not([src])').length") == 0
 

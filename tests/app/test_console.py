@@ -16,11 +16,15 @@ from epp.app.console.beside import Beside
 from epp.app.console.columns import FleetColumns
 from epp.app.console.pages import Console, ConsoleSources, static_pages
 from epp.app.console.views import ConsolePage
+from epp.app.flow.held_requests import HeldRequests
 from epp.app.observing.fleet_view import EndpointView
 from epp.app.observing.shadow import Shadow
 from epp.config.file import load
 from epp.model.events import EndpointRemoved
+from epp.model.listeners import reraise
 from tests.app.test_decision_ring import Kept
+from tests.app.test_replicas import two
+from tests.policy.flow.flow_rig import CAPACITY, FlowRig
 from tests.strategies import text
 from tests.tasks import running
 
@@ -209,6 +213,35 @@ async def test_a_shadow_is_compared():
     shown = Shown(beside=Beside(shadow=shadow))
     found = (await shown.state())["shadow"]
     assert (found["policy"], found["agreed"], found["differed"]) == ("random", 3, 1)
+
+
+async def test_what_waits_is_counted_by_priority_and_room_by_its_fullest_axis():
+    rig = FlowRig(pods=2)
+    held = HeldRequests(rig.flow, lambda: rig.now, lambda *_: None, reraise)
+    beside = Beside(rig.flow, held)
+    rig.come("a", CAPACITY)
+    rig.come("b", CAPACITY)
+    rig.come("c", 10, size=70)
+    rig.come("d", 10, size=30, priority=2)
+    found = beside.waiting_view()
+    assert (found.holds, found.gated, found.requests, found.bytes) == (True, False, 2, 100)
+    assert [(each.priority, each.requests) for each in found.bands] == [(2, 1), (0, 1)]
+    assert sum(found.no_room.values()) == 2
+    assert found.prefill_seconds > 0
+    pod, _ = rig.fleet.pods.values()
+    used = rig.flow.rooms.ratios(pod, rig.now)
+    assert beside.room_used(pod, rig.now) == max(used.values()) >= 1
+    assert Beside().room_used(pod, rig.now) is None
+
+
+async def test_replicas_are_shown_as_they_are_heard():
+    async with two() as (one, _):
+        found = Beside(replicas=one.replicas).replicas_view(one.now)
+    assert (found.heard, found.known, found.reached) == (1, 1, 1)
+    assert found.warm is one.replicas.warm
+    (peer,) = found.peers
+    assert (peer.present, peer.missing, peer.silent_seconds) == (True, 0, 0.0)
+    assert len(peer.name) == 14
 
 
 # Hot prefixes.

@@ -52,7 +52,7 @@ export class DecisionsView {
     });
     this.note = el("span", { class: "quiet" });
     this.table = new Table({
-      label: "Decisions", columns: COLUMNS, sort: 0, reverse: true,
+      label: "Decisions", columns: COLUMNS, sort: 0, reverse: true, still: true,
       id: (row) => row.number,
       find: (row) => `${row.request} ${row.client_id} ${row.model} ${row.endpoint} ${became(row)}`,
       open: (row) => details.explain(row),
@@ -64,7 +64,8 @@ export class DecisionsView {
     const rows = [...this.state.decisions.values()];
     this.table.show(rows);
     const missed = this.state.missed ? ` ${count(this.state.missed)} came too fast to be shown.` : "";
-    this.note.textContent = `The last ${count(rows.length)} that this page has seen; Enter says why.${missed}`;
+    const above = this.table.above ? ` ${count(this.table.above)} above: Esc goes to the newest.` : "";
+    this.note.textContent = `The last ${count(rows.length)} that this page has seen; Enter says why.${above}${missed}`;
   }
 }
 

@@ -124,11 +124,11 @@ function pause() {
 
 function close() {
   if (details.close()) return;
-  const filter = views[shown].filter;
+  const { filter, table } = views[shown];
   if (filter?.value) {
     filter.value = "";
     filter.dispatchEvent(new Event("input"));
-  }
+  } else if (table?.release?.()) draw();
 }
 
 for (const name of NAMES) byId(`tab-${name}`).addEventListener("click", () => show(name));

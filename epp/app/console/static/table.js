@@ -9,6 +9,7 @@ const BESIDE = 6;
 /**
  * columns: {name, head, title, text(row), key(row), bar(row), kind, className(row)}; `bar` is a
  * share of the cell that is filled. `id(row)` tells rows apart, `find(row)` is what a filter reads.
+ * `still`: what is looked at stays where it is while rows come above it.
  */
 export class Table {
   rows = [];
@@ -18,13 +19,13 @@ export class Table {
   #lines = [];
   #first = 0;
 
-  constructor({ label, columns, id, find, open, sort = null, reverse = false }) {
-    Object.assign(this, { columns, id, find, open, sort, reverse });
+  constructor({ label, columns, id, find, open, sort = null, reverse = false, still = false }) {
+    Object.assign(this, { columns, id, find, open, sort, reverse, still });
     this.empty = el("p", { class: "empty", hidden: true });
     this.heads = columns.map((column, at) => this.#head(column, at));
     this.body = el("tbody");
-    this.above = el("tr", { "aria-hidden": "true" }, el("td", { colspan: columns.length }));
-    this.below = el("tr", { "aria-hidden": "true" }, el("td", { colspan: columns.length }));
+    this.before = el("tr", { "aria-hidden": "true" }, el("td", { colspan: columns.length }));
+    this.after = el("tr", { "aria-hidden": "true" }, el("td", { colspan: columns.length }));
     this.table = el(
       "table", { "aria-label": label },
       el("thead", {}, el("tr", {}, ...this.heads)), this.body,
@@ -55,6 +56,7 @@ export class Table {
 
   show(rows) {
     this.rows = rows;
+    const held = this.still ? this.#looked() : null;
     const wanted = this.filter.toLowerCase();
     const found = wanted ? rows.filter((row) => this.find(row).toLowerCase().includes(wanted)) : rows;
     this.#shown = this.sort === null ? found : this.#sorted(found);
@@ -65,6 +67,37 @@ export class Table {
     this.empty.hidden = found.length > 0;
     this.empty.textContent = rows.length ? `No row has “${this.filter}”.` : "Nothing yet.";
     this.draw(true);
+    if (held) this.#hold(held);
+  }
+
+  /** The row that is looked at, and how far below the top it is: the selected one, or the first. */
+  #looked() {
+    const [top, height] = [this.node.scrollTop, this.node.clientHeight];
+    let at = this.#shown.findIndex((row) => this.id(row) === this.selected);
+    if (at * ROW < top || at * ROW > top + height) at = top > 0 ? Math.floor(top / ROW) : -1;
+    return at < 0 || at >= this.#shown.length ? null : { id: this.id(this.#shown[at]), below: at * ROW - top };
+  }
+
+  #hold({ id, below }) {
+    const at = this.#shown.findIndex((row) => this.id(row) === id);
+    if (at >= 0 && at * ROW - below !== this.node.scrollTop) {
+      this.node.scrollTop = at * ROW - below;
+      this.draw(true);
+    }
+  }
+
+  /** How many rows are above those that are seen. */
+  get above() {
+    return Math.floor(this.node.scrollTop / ROW);
+  }
+
+  /** Go back to the first rows, and stay there; return whether that was not so. */
+  release() {
+    const away = this.node.scrollTop > 0 || this.selected !== null;
+    this.selected = null;
+    this.node.scrollTop = 0;
+    this.draw(true);
+    return away;
   }
 
   #sorted(rows) {
@@ -92,20 +125,20 @@ export class Table {
     if (!anew && first === this.#first && lines === this.#lines.length) return;
     this.#first = first;
     this.#fit(lines);
-    this.above.firstChild.style.height = `${first * ROW}px`;
-    this.below.firstChild.style.height = `${(this.#shown.length - first - lines) * ROW}px`;
+    this.before.firstChild.style.height = `${first * ROW}px`;
+    this.after.firstChild.style.height = `${(this.#shown.length - first - lines) * ROW}px`;
     this.table.setAttribute("aria-rowcount", this.#shown.length + 1);
     this.#lines.forEach((line, at) => this.#write(line, this.#shown[first + at], first + at));
   }
 
   #fit(lines) {
     while (this.#lines.length > lines) this.#lines.pop().remove();
-    if (!this.above.parentNode) this.body.append(this.above, this.below);
+    if (!this.before.parentNode) this.body.append(this.before, this.after);
     while (this.#lines.length < lines) {
       const cells = this.columns.map((column) => el("td", { class: column.kind ?? "" }));
       const line = el("tr", {}, ...cells);
       line.addEventListener("click", () => this.#opened(line.row));
-      this.below.before(line);
+      this.after.before(line);
       this.#lines.push(line);
     }
   }
