@@ -27,8 +27,12 @@ export class Bars {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#draw());
   }
 
-  /** `value(row)` is from 0 to 1, or null; `told(row)` and `label` are words. */
-  show(rows, { value, told, label, selected }) {
+  /**
+   * `value(row)` is from 0 to 1, or null; `told(row)` and `label` are words. `absolute`: 1 is full,
+   * and not the highest that there is.
+   */
+  show(rows, { value, told, label, selected, absolute }) {
+    this.absolute = absolute;
     this.#rows = rows;
     this.#value = value;
     this.told = told;
@@ -98,7 +102,8 @@ export class Bars {
       pen.stroke();
     } else if (value !== null) {
       const part = Math.min(1, Math.max(0, value));
-      pen.fillStyle = part > 0.85 ? colours.high : part > 0.5 ? colours.mid : colours.low;
+      const level = this.absolute ? part : 0;
+      pen.fillStyle = level > 0.85 ? colours.high : level > 0.5 ? colours.mid : colours.low;
       const tall = Math.max(1, part * HIGH);
       pen.fillRect(left, top + HIGH - tall, width, tall);
     }

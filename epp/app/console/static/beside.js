@@ -37,6 +37,7 @@ function waiting(page) {
     return absent("What waits", text, "epp serve --hold=auto");
   }
   const room = page.endpoints.room.filter((value) => value !== null);
+  const unknown = page.endpoints.room.length - room.length;
   const fullest = room.filter((value) => value >= 1).length;
   return card(
     "What waits",
@@ -46,7 +47,7 @@ function waiting(page) {
       ["prefill that waits", milliseconds(1e3 * told.prefill_seconds)],
       ["waited and were sent", count(told.waited)],
       ["mean wait of these", told.waited ? milliseconds((1e3 * told.waited_seconds) / told.waited) : "–"],
-      ["pods without room", `${count(fullest)} of ${count(page.endpoints.room.length)}; of ${count(page.endpoints.room.length - room.length)} it is not known`],
+      ["pods without room", `${count(fullest)} of ${count(page.endpoints.room.length)}${unknown ? `; of ${count(unknown)} it is not known` : ""}`],
       ["share of a cache that may be taken", share(told.memory_share)],
       ["they wait for", told.gated ? "the pool (llm-d-router's gate)" + (told.holds ? " and a pod with room" : "") : "a pod with room"],
     ]),
@@ -114,5 +115,5 @@ function shadow(page) {
 function pair(live, other, text) {
   if (live === null) return ["–", "–", "–"];
   const more = other - live;
-  return [text(live), text(other), `${more < 0 ? "−" : "+"}${text(Math.abs(more))}`];
+  return [text(live), text(other), `${more < 0 ? "−" : more > 0 ? "+" : ""}${text(Math.abs(more))}`];
 }

@@ -48,7 +48,7 @@ export function milliseconds(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
   if (size < 0.005) return "0 ms";
-  if (size >= 1e4) return `${(value / 1e3).toFixed(1)} s`;
+  if (size >= 1e3) return `${(value / 1e3).toFixed(size >= 1e4 ? 1 : 2)} s`;
   return `${size >= 100 ? value.toFixed(0) : value.toFixed(size >= 10 ? 1 : 2)} ms`;
 }
 

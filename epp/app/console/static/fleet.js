@@ -37,8 +37,8 @@ const COLUMNS = [
 const MEASURES = [
   { name: "queued_prefill_ms", words: "prefill to be done", text: milliseconds, least: 100 },
   { name: "requests", words: "requests sent", text: count, least: 4 },
-  { name: "room", words: "room used", text: share, whole: 1 },
-  { name: "kv_usage", words: "KV in use", text: share, whole: 1 },
+  { name: "room", words: "room used", text: share, whole: 1, fills: true },
+  { name: "kv_usage", words: "KV in use", text: share, whole: 1, fills: true },
   { name: "full", words: "cache filled", text: share, whole: 1 },
   { name: "hits", words: "hits of the last minute", text: share, whole: 1 },
   { name: "error", words: "error of the last minute", text: share, least: 0.1 },
@@ -122,6 +122,7 @@ export class FleetView {
       told: (row) => `${row.endpoint} · ${row.state} · ${measure.words}: ${measure.text(row[measure.name])}`,
       label: `${rows.length} pods by ${measure.words}; the highest is ${highest}. The table has all values.`,
       selected: this.table.selected,
+      absolute: measure.whole !== undefined && measure.fills,
     });
   }
 

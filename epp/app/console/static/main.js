@@ -76,7 +76,6 @@ function show(name) {
   for (const each of NAMES) {
     byId(`view-${each}`).hidden = each !== name;
     byId(`tab-${each}`).setAttribute("aria-selected", each === name);
-    byId(`tab-${each}`).tabIndex = each === name ? 0 : -1;
   }
   history.replaceState(null, "", `#${name}`);
   draw();

@@ -27,7 +27,7 @@ export class Table {
     this.before = el("tr", { "aria-hidden": "true" }, el("td", { colspan: columns.length }));
     this.after = el("tr", { "aria-hidden": "true" }, el("td", { colspan: columns.length }));
     this.table = el(
-      "table", { "aria-label": label },
+      "table", { role: "grid", "aria-label": label },
       el("thead", {}, el("tr", {}, ...this.heads)), this.body,
     );
     this.node = el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": label }, this.table, this.empty);
