@@ -224,6 +224,7 @@ async def test_what_waits_is_counted_by_priority_and_room_by_its_fullest_axis():
     rig.come("c", 10, size=70)
     rig.come("d", 10, size=30, priority=2)
     found = beside.waiting_view()
+    assert found is not None
     assert (found.holds, found.gated, found.requests, found.bytes) == (True, False, 2, 100)
     assert [(each.priority, each.requests) for each in found.bands] == [(2, 1), (0, 1)]
     assert sum(found.no_room.values()) == 2
@@ -237,6 +238,7 @@ async def test_what_waits_is_counted_by_priority_and_room_by_its_fullest_axis():
 async def test_replicas_are_shown_as_they_are_heard():
     async with two() as (one, _):
         found = Beside(replicas=one.replicas).replicas_view(one.now)
+        assert found is not None
     assert (found.heard, found.known, found.reached) == (1, 1, 1)
     assert found.warm is one.replicas.warm
     (peer,) = found.peers
