@@ -33,8 +33,11 @@ _OBJECTIVES: Final = (("ttft", TTFT_HEADERS), ("tpot", TPOT_HEADERS))
 _LARGE_TOKENS: Final = 64
 _FEWEST_BLOCKS: Final = 2
 """A prediction of less may come from a chat template that all prompts share."""
-_NO: Final = "false"
-_YES: Final = "true"
+_SALTED: Final = 2
+_MEDIA: Final = 4
+_FOUND: Final = 8
+_KINDS: Final = 16
+"""Of predicted hits: an adapter's or not (1), and each of these or not."""
 
 PREDICTED_HITS: Final = Family(
     name="warmpick_predicted_hits_total",
@@ -59,7 +62,7 @@ class DecisionMetrics:
     ) -> None:
         self._under_way = under_way
         self._is_adapter = is_adapter
-        self._hits: Counts = {}
+        self._hits = [0] * _KINDS
         self._latency = latency
         self._hit_ratio = Histogram(families.HIT_RATIO_BOUNDS)
         self._hit_bytes = Histogram(families.HIT_BYTES_BOUNDS)
@@ -122,13 +125,14 @@ class DecisionMetrics:
         served = record.served
         if served is not None and decision.served_at(served) != decision.endpoint.target:
             return  # the prediction was for another endpoint's cache
-        labels = (
-            _YES if self._is_adapter(request.target_model or request.model) else _NO,
-            _YES if request.cache_salt else _NO,
-            _YES if request.multimodal else _NO,
-            "found" if usage.cached_tokens else "missed",
-        )
-        self._hits[labels] = self._hits.get(labels, 0) + 1
+        kind = int(self._is_adapter(request.target_model or request.model))
+        if request.cache_salt:
+            kind += _SALTED
+        if request.multimodal:
+            kind += _MEDIA
+        if usage.cached_tokens:
+            kind += _FOUND
+        self._hits[kind] += 1
 
     def collect(self, flow_of: Callable[[RequestId], Flow | None]) -> Iterator[FamilyText]:
         """Yield the families that have samples; `flow_of` returns a running request's labels."""
@@ -139,12 +143,18 @@ class DecisionMetrics:
         ):
             if any(histogram.counts):
                 yield from expose(family, [(index, histogram)])
-        yield from expose(PREDICTED_HITS, list(self._hits.items()))
+        yield from expose(PREDICTED_HITS, self._classes())
         yield from expose(families.REWRITES, list(self._rewrites.items()))
         yield from expose(families.STAGES, list(self._stages.items()))
         yield from expose(families.PREDICTED_TTFT, list(self._predicted.items()))
         yield from expose(families.SLO_VIOLATIONS, list(self._violations.items()))
         yield from self._in_flight(flow_of)
+
+    def _classes(self) -> Iterator[tuple[tuple[str, ...], int]]:
+        for kind, times in enumerate(self._hits):
+            if times:
+                classes = (str(bool(kind & bit)).lower() for bit in (1, _SALTED, _MEDIA))
+                yield (*classes, "found" if kind & _FOUND else "missed"), times
 
     def _in_flight(self, flow_of: Callable[[RequestId], Flow | None]) -> Iterator[FamilyText]:
         requests: Counts = {}
