@@ -21,6 +21,7 @@ UnderWay = Callable[[], Iterable[tuple[RequestId, Endpoint, int]]]
 
 _INDEX: Final = "prefix-index"
 _INDEX_TYPE: Final = "approx-prefix-cache-producer"
+_PRECISE_TYPE: Final = "precise-prefix-cache-producer"
 _LATENCY: Final = "predicted-latency-producer"
 _LOAD: Final = "inflight-load-producer"
 _HANDLER: Final = "disagg-profile-handler"
@@ -47,6 +48,20 @@ PREDICTED_HITS: Final = Family(
     labels=("adapter", "salted", "media", "result"),
 )
 
+PRECISE: Final = tuple(
+    Family(
+        name=f"llm_d_epp_prefix_{name}",
+        help=text,
+        kind="histogram",
+        labels=("plugin_name", "plugin_type"),
+    )
+    for name, text in (
+        ("prompt_tokens", "Tokens of prompts that were decided on."),
+        ("predicted_cached_tokens", "How many of them were predicted to be cached at the pick."),
+    )
+)
+"""Counted where a `precise-prefix-cache-producer` is configured, as llm-d-router does."""
+
 Counts = dict[tuple[str, ...], int]
 
 
@@ -54,14 +69,23 @@ class DecisionMetrics:
     """Counts decisions. `under_way` is asked when a page is written.
 
     `latency`: predicted latencies and missed objectives are counted, as llm-d-router does where a
-    `predicted-latency-producer` is configured. `is_adapter` says whether a model is an adapter.
+    `predicted-latency-producer` is configured. `precise` is the name of a
+    `precise-prefix-cache-producer`, or empty. `is_adapter` says whether a model is an adapter.
     """
 
     def __init__(
-        self, under_way: UnderWay, *, latency: bool, is_adapter: Callable[[str], bool]
+        self,
+        under_way: UnderWay,
+        *,
+        latency: bool,
+        is_adapter: Callable[[str], bool],
+        precise: str = "",
     ) -> None:
         self._under_way = under_way
         self._is_adapter = is_adapter
+        self._precise = precise
+        self._prompt_tokens = Histogram(families.PROMPT_TOKEN_BOUNDS)
+        self._cached_tokens = Histogram(families.PROMPT_TOKEN_BOUNDS)
         self._hits = [0] * _KINDS
         self._latency = latency
         self._hit_ratio = Histogram(families.HIT_RATIO_BOUNDS)
@@ -77,6 +101,9 @@ class DecisionMetrics:
         if tokens:
             self._hit_ratio.observe(cached / tokens)
             self._hit_bytes.observe(cached * _TOKEN_BYTES)
+            if self._precise:
+                self._prompt_tokens.observe(tokens)
+                self._cached_tokens.observe(cached)
         if request.rewrite:
             name = label(request.rewrite)
             models = label(request.model), label(request.target_model)
@@ -143,6 +170,11 @@ class DecisionMetrics:
         ):
             if any(histogram.counts):
                 yield from expose(family, [(index, histogram)])
+        if self._precise:
+            producer = (self._precise, _PRECISE_TYPE)
+            pairs = zip(PRECISE, (self._prompt_tokens, self._cached_tokens), strict=True)
+            for family, histogram in pairs:
+                yield from expose(family, [(producer, histogram)])
         yield from expose(PREDICTED_HITS, self._classes())
         yield from expose(families.REWRITES, list(self._rewrites.items()))
         yield from expose(families.STAGES, list(self._stages.items()))
