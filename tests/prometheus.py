@@ -5,6 +5,7 @@ import importlib
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,8 @@ def _families():
         if re.search(r"\bFamily\b", path.read_text()):
             name = ".".join(("epp", *path.relative_to(package).with_suffix("").parts))
             for value in vars(importlib.import_module(name)).values():
-                group = value.values() if isinstance(value, dict) else [value]
+                group = value.values() if isinstance(value, dict) else value
+                group = group if isinstance(group, Iterable) else [group]
                 yield from (each for each in group if isinstance(each, Family))
 
 

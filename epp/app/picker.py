@@ -213,6 +213,7 @@ class EndpointPicker:
             poll_errors=self._sources.errors,
             streams=(lambda: self._extproc.streams) if self._options.stream_metrics else None,
             predicts_latency=self._options.settings.predicts_latency,
+            precise_producer=self._options.settings.precise_producer,
             is_adapter=self._fleet.pods.adapters.__contains__,
             former_names=self._options.former_metrics,
             fairness_ids=self._options.fairness_ids,

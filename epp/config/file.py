@@ -60,6 +60,7 @@ GATES = (
 _UNGATED = f"flowControl has no effect: feature gate `{FLOW_CONTROL_GATE}` is off"
 _DETECTORS = ("utilization-detector", "concurrency-detector")
 _PREDICTED_LATENCY = "predicted-latency-producer"
+_PRECISE = "precise-prefix-cache-producer"
 _SWITCHES = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
@@ -91,6 +92,11 @@ class Settings(CacheSettings, frozen=True, kw_only=True):
     def predicts_latency(self) -> bool:
         """Whether a `predicted-latency-producer` is configured."""
         return any(each.type == _PREDICTED_LATENCY for each in self.effective.plugins)
+
+    @property
+    def precise_producer(self) -> str:
+        """The name of the `precise-prefix-cache-producer`; empty without one."""
+        return next((each.name for each in self.effective.plugins if each.type == _PRECISE), "")
 
     @property
     def profile(self) -> Profile:

@@ -51,6 +51,7 @@ def telemetry(pool=POOL, under_way=lambda _: False):
             poll_errors=lambda: {"metrics-data-source": 1},
             streams=lambda: 3,
             predicts_latency=True,
+            precise_producer="precise",
             commit="abc",
             build_ref="v1",
         )

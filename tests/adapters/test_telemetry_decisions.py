@@ -30,6 +30,14 @@ def test_predicted_hits_are_of_the_endpoint_that_was_picked():
     assert value(counted, "llm_d_epp_prefix_indexer_hit_ratio_count") == 1
 
 
+def test_a_precise_producers_tokens_are_counted_where_there_is_one():
+    counted = served(served(telemetry()), 2)
+    assert value(counted, "llm_d_epp_prefix_prompt_tokens_sum", plugin_name="precise") == 192
+    assert value(counted, "llm_d_epp_prefix_predicted_cached_tokens_sum") == 96
+    without = served(Telemetry(MetricSources("pool", list, list, int)))
+    assert not [name for name in read(without) if name.startswith("llm_d_epp_prefix_p")]
+
+
 def test_the_gaps_of_a_stream_are_their_mean():
     counted = served(telemetry())  # five pieces from 0.5 s to 2.5 s: four gaps of half a second
     assert value(counted, "llm_d_epp_request_streaming_itl_seconds_count", priority="3") == 4

@@ -58,6 +58,8 @@ TABLE = [
     ("inference_extension_prefix_indexer_hit_ratio", "histogram", (), RATIO),
     ("llm_d_epp_prefix_indexer_hit_bytes", "histogram", PLUGIN, BYTES),
     ("inference_extension_prefix_indexer_hit_bytes", "histogram", (), BYTES),
+    ("llm_d_epp_prefix_prompt_tokens", "histogram", PLUGIN, TOKENS),
+    ("llm_d_epp_prefix_predicted_cached_tokens", "histogram", PLUGIN, TOKENS),
     ("llm_d_epp_model_rewrite_decisions", "counter", REWRITE, ""),
     ("inference_extension_model_rewrite_decisions", "counter", REWRITE, ""),
     ("llm_d_epp_disagg_decision", "counter", (*PLUGIN, *STAGE), ""),

@@ -54,6 +54,8 @@ def test_outcomes_waits_and_queues():
     found = page(rig)
     band = 'priority="0",inference_pool="pool"'
     assert found[f'{PREFIX}requests_total{{outcome="Dispatched",{band}}}'] == 3
+    came = 'fairness_id="default-flow",priority="0",outcome="NotYetFinalized"'
+    assert found[f"{PREFIX}request_enqueue_duration_seconds_count{{{came}}}"] == 4
     seconds = labels(outcome="Dispatched")
     assert found[f"{PREFIX}request_queue_duration_seconds_sum{seconds}"] == 2.0
     assert found[f"{PREFIX}request_queue_duration_seconds_count{seconds}"] == 3

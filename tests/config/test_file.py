@@ -315,3 +315,9 @@ def test_errors_name_the_place_and_the_problem(text, place, said):
     assert raised.value.place == place
     assert said in str(raised.value)
     assert str(raised.value).startswith(f"{place}: " if place else "")
+
+
+def test_the_precise_producer_is_known_by_its_name():
+    named = "plugins: [{type: precise-prefix-cache-producer, name: mine}, {type: queue-scorer}]"
+    assert load(named).precise_producer == "mine"
+    assert load("plugins: [{type: queue-scorer}]").precise_producer == ""

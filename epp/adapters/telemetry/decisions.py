@@ -21,6 +21,7 @@ UnderWay = Callable[[], Iterable[tuple[RequestId, Endpoint, int]]]
 
 _INDEX: Final = "prefix-index"
 _INDEX_TYPE: Final = "approx-prefix-cache-producer"
+_PRECISE_TYPE: Final = "precise-prefix-cache-producer"
 _LATENCY: Final = "predicted-latency-producer"
 _LOAD: Final = "inflight-load-producer"
 _HANDLER: Final = "disagg-profile-handler"
@@ -33,8 +34,11 @@ _OBJECTIVES: Final = (("ttft", TTFT_HEADERS), ("tpot", TPOT_HEADERS))
 _LARGE_TOKENS: Final = 64
 _FEWEST_BLOCKS: Final = 2
 """A prediction of less may come from a chat template that all prompts share."""
-_NO: Final = "false"
-_YES: Final = "true"
+_SALTED: Final = 2
+_MEDIA: Final = 4
+_FOUND: Final = 8
+_KINDS: Final = 16
+"""Of predicted hits: an adapter's or not (1), and each of these or not."""
 
 PREDICTED_HITS: Final = Family(
     name="warmpick_predicted_hits_total",
@@ -44,6 +48,20 @@ PREDICTED_HITS: Final = Family(
     labels=("adapter", "salted", "media", "result"),
 )
 
+PRECISE: Final = tuple(
+    Family(
+        name=f"llm_d_epp_prefix_{name}",
+        help=text,
+        kind="histogram",
+        labels=("plugin_name", "plugin_type"),
+    )
+    for name, text in (
+        ("prompt_tokens", "Tokens of prompts that were decided on."),
+        ("predicted_cached_tokens", "How many of them were predicted to be cached at the pick."),
+    )
+)
+"""Counted where a `precise-prefix-cache-producer` is configured, as llm-d-router does."""
+
 Counts = dict[tuple[str, ...], int]
 
 
@@ -51,15 +69,24 @@ class DecisionMetrics:
     """Counts decisions. `under_way` is asked when a page is written.
 
     `latency`: predicted latencies and missed objectives are counted, as llm-d-router does where a
-    `predicted-latency-producer` is configured. `is_adapter` says whether a model is an adapter.
+    `predicted-latency-producer` is configured. `precise` is the name of a
+    `precise-prefix-cache-producer`, or empty. `is_adapter` says whether a model is an adapter.
     """
 
     def __init__(
-        self, under_way: UnderWay, *, latency: bool, is_adapter: Callable[[str], bool]
+        self,
+        under_way: UnderWay,
+        *,
+        latency: bool,
+        is_adapter: Callable[[str], bool],
+        precise: str = "",
     ) -> None:
         self._under_way = under_way
         self._is_adapter = is_adapter
-        self._hits: Counts = {}
+        self._precise = precise
+        self._prompt_tokens = Histogram(families.PROMPT_TOKEN_BOUNDS)
+        self._cached_tokens = Histogram(families.PROMPT_TOKEN_BOUNDS)
+        self._hits = [0] * _KINDS
         self._latency = latency
         self._hit_ratio = Histogram(families.HIT_RATIO_BOUNDS)
         self._hit_bytes = Histogram(families.HIT_BYTES_BOUNDS)
@@ -74,6 +101,9 @@ class DecisionMetrics:
         if tokens:
             self._hit_ratio.observe(cached / tokens)
             self._hit_bytes.observe(cached * _TOKEN_BYTES)
+            if self._precise:
+                self._prompt_tokens.observe(tokens)
+                self._cached_tokens.observe(cached)
         if request.rewrite:
             name = label(request.rewrite)
             models = label(request.model), label(request.target_model)
@@ -122,13 +152,14 @@ class DecisionMetrics:
         served = record.served
         if served is not None and decision.served_at(served) != decision.endpoint.target:
             return  # the prediction was for another endpoint's cache
-        labels = (
-            _YES if self._is_adapter(request.target_model or request.model) else _NO,
-            _YES if request.cache_salt else _NO,
-            _YES if request.multimodal else _NO,
-            "found" if usage.cached_tokens else "missed",
-        )
-        self._hits[labels] = self._hits.get(labels, 0) + 1
+        kind = int(self._is_adapter(request.target_model or request.model))
+        if request.cache_salt:
+            kind += _SALTED
+        if request.multimodal:
+            kind += _MEDIA
+        if usage.cached_tokens:
+            kind += _FOUND
+        self._hits[kind] += 1
 
     def collect(self, flow_of: Callable[[RequestId], Flow | None]) -> Iterator[FamilyText]:
         """Yield the families that have samples; `flow_of` returns a running request's labels."""
@@ -139,12 +170,23 @@ class DecisionMetrics:
         ):
             if any(histogram.counts):
                 yield from expose(family, [(index, histogram)])
-        yield from expose(PREDICTED_HITS, list(self._hits.items()))
+        if self._precise:
+            producer = (self._precise, _PRECISE_TYPE)
+            pairs = zip(PRECISE, (self._prompt_tokens, self._cached_tokens), strict=True)
+            for family, histogram in pairs:
+                yield from expose(family, [(producer, histogram)])
+        yield from expose(PREDICTED_HITS, self._classes())
         yield from expose(families.REWRITES, list(self._rewrites.items()))
         yield from expose(families.STAGES, list(self._stages.items()))
         yield from expose(families.PREDICTED_TTFT, list(self._predicted.items()))
         yield from expose(families.SLO_VIOLATIONS, list(self._violations.items()))
         yield from self._in_flight(flow_of)
+
+    def _classes(self) -> Iterator[tuple[tuple[str, ...], int]]:
+        for kind, times in enumerate(self._hits):
+            if times:
+                classes = (str(bool(kind & bit)).lower() for bit in (1, _SALTED, _MEDIA))
+                yield (*classes, "found" if kind & _FOUND else "missed"), times
 
     def _in_flight(self, flow_of: Callable[[RequestId], Flow | None]) -> Iterator[FamilyText]:
         requests: Counts = {}

@@ -64,6 +64,8 @@ class MetricSources:
     """The open ext_proc streams; None: streams are not measured."""
     predicts_latency: bool = False
     """Whether latencies are predicted, and requests name objectives."""
+    precise_producer: str = ""
+    """The name of the `precise-prefix-cache-producer` that is configured; empty without one."""
     is_adapter: Callable[[str], bool] = lambda _: False
     """Whether a model is an adapter, as far as endpoints have reported."""
     former_names: bool = False
@@ -88,7 +90,10 @@ class Telemetry:
         self._pool = PoolGauges(sources.pool_name, sources.pool, sources.caches)
         self._requests = RequestMetrics(sources.under_way, flow_bytes, sources.fairness_ids)
         self._decisions = DecisionMetrics(
-            sources.in_flight, latency=sources.predicts_latency, is_adapter=sources.is_adapter
+            sources.in_flight,
+            latency=sources.predicts_latency,
+            precise=sources.precise_producer,
+            is_adapter=sources.is_adapter,
         )
         self._stream_seconds = Histogram(families.STREAM_BOUNDS)
         self._streams_ended: dict[tuple[str], int] = {}

@@ -21,6 +21,8 @@ _BOUNDS: Final = (
     *(0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
     *(1.0, 2.0, 5.0, 10.0, 30.0, 60.0),
 )
+_ENQUEUE_BOUNDS: Final = _BOUNDS[:10]
+_NOT_YET: Final = "NotYetFinalized"
 _MOST_FLOWS: Final = 100
 """Models, targets, fairness ids and priorities with series of their own: about 1 MB of a page."""
 _REQUEST: Final = ("fairness_id", "priority", "inference_pool", "model_name", "target_model_name")
@@ -32,6 +34,13 @@ SECONDS: Final = Family(
     help="How long requests waited in flow control, by what became of them.",
     kind="histogram",
     labels=(*_REQUEST, "outcome"),
+)
+ENQUEUED: Final = Family(
+    name=f"{_NAME}request_enqueue_duration_seconds",
+    help="How long requests took to be put into flow control's queue: they are put there at once,"
+    " so that this counts those that came.",
+    kind="histogram",
+    labels=("fairness_id", "priority", "outcome"),
 )
 OUTCOMES: Final = Family(
     name=f"{_NAME}requests_total",
@@ -127,6 +136,7 @@ class QueueMetrics:
         ]
         yield from expose(OUTCOMES, counted)
         yield from self._queues(line)
+        yield from self._enqueued(line)
         yield from self._capacity(line, settings)
 
     def _queues(self, line: Line) -> Iterator[FamilyText]:
@@ -138,6 +148,17 @@ class QueueMetrics:
             size[flow] += held.request.size
         yield from expose(SIZE, [(self._labels(flow), each) for flow, each in requests.items()])
         yield from expose(BYTES, [(self._labels(flow), each) for flow, each in size.items()])
+
+    def _enqueued(self, line: Line) -> Iterator[FamilyText]:
+        """Yield who came: those that wait, and all that something has become of."""
+        came: Counter[tuple[str, str, str]] = Counter()
+        for (flow, outcome), seconds in self._seconds.items():
+            refused = outcome if outcome.startswith("Rejected") else _NOT_YET
+            came[flow[2], flow[3], refused] += sum(seconds.counts)
+        for held in line:
+            flow = self._flow(held.request)
+            came[flow[2], flow[3], _NOT_YET] += 1
+        yield from expose(ENQUEUED, [(labels, _at_once(times)) for labels, times in came.items()])
 
     def _capacity(self, line: Line, settings: FlowSettings) -> Iterator[FamilyText]:
         used: dict[str, list[tuple[tuple[str, ...], float]]] = {"requests": [], "bytes": []}
@@ -162,6 +183,12 @@ class QueueMetrics:
             SATURATION, [((self._pool, stage), value) for stage, value in stages.items()]
         )
         yield from expose(DETECTED, [((name, stage), value) for name, stage, value in detected])
+
+
+def _at_once(times: int) -> Histogram:
+    made = Histogram(_ENQUEUE_BOUNDS)
+    made.observe_many(0.0, times)
+    return made
 
 
 def _share(waiting: float, limit: float) -> float:
