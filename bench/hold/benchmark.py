@@ -13,7 +13,7 @@ import msgspec
 
 from bench.child import MeasurementFailed
 from bench.figures import Budget, Figure, Report
-from bench.hold import beside, loads, picture, waiting
+from bench.hold import beside, fleets, loads, picture, waiting
 from bench.hold.beside import BATCH, FLOODED, GOOD, INTERACTIVE, WITH_BATCH, WITHOUT_BATCH
 from bench.hold.loads import AT_ONCE, COMPARED, HOLDING, OTHER
 from bench.hold.runs import Case, Got, Result, on_cores
@@ -42,6 +42,7 @@ FIGURES: Mapping[str, tuple[str, str, Budget | None]] = {
     "p99_ratio_120": ("the same of the TTFT's 99th percentile", "", Budget(most=1)),
     "hit_ratio_120": ("the same of the share of prompt tokens cached", "", Budget(least=1.05)),
     "refused_120": ("requests that were refused at 120 %", "", Budget(most=0)),
+    **fleets.FIGURES,
     "tenant_ratio": ("mean TTFT beside a flood, to alone", "", Budget(most=1.3)),
     "batch_p95_ratio": ("interactive TTFT p95 beside batches, to alone", "", Budget(most=1.3)),
     "batch_done": ("part of the batches that was done", "", Budget(least=1)),
@@ -66,7 +67,9 @@ async def measure(progress: Progress, options: Options) -> Report:
     runs["bytes_per_waiting"].append(cost.bytes_per_waiting)
     runs["bytes_per_waiting_exchange"].append(cost.bytes_per_exchange)
     cases = [(name, case) for seed in seeds for name, case in _cases(options.traces, seed)]
-    progress.step(f"{len(cases)} runs: three loads, a flood, batches; {len(seeds)} seeds")
+    progress.step(
+        f"{len(cases)} runs: three loads, other fleets, a flood, batches; {len(seeds)} seeds"
+    )
     found = await asyncio.to_thread(lambda: list(on_cores([case for _, case in cases])))
     a_seed = len(cases) // len(seeds)
     drawn: dict[str, Result] = {}
@@ -74,7 +77,7 @@ async def measure(progress: Progress, options: Options) -> Report:
         part = slice(first, first + a_seed)
         names = [name for name, _ in cases[part]]
         drawn = dict(zip(names, found[part], strict=True))
-        for key, value in (*_of_loads(drawn), *_of_clients(drawn)):
+        for key, value in (*_of_loads(drawn), *fleets.figures(drawn), *_of_clients(drawn)):
             runs[key].append(value)
     figures = tuple(
         Figure(key=key, says=says, unit=unit, runs=tuple(runs[key]), budget=budget)
@@ -86,6 +89,7 @@ async def measure(progress: Progress, options: Options) -> Report:
 def _cases(trace: Path | None, seed: int) -> Iterator[tuple[str, Case]]:
     for (load, policy), case in loads.cases(trace, seed):
         yield f"{policy} {load}", case
+    yield from fleets.cases(seed)
     yield from beside.cases(seed)
 
 

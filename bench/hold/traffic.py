@@ -31,7 +31,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     """One client: conversations at `rate` requests a second, from second `since` to `until`.
 
     Rates are counted as if no request waited for another one's answer. `like` is what its
-    conversations are made of.
+    conversations are made of; they are for `adapters` LoRA adapters in turn, 0 for none.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     since: float = 0.0
     priority: int = 0
     like: CatalogEntry = CONVERSATIONS
+    adapters: int = 0
 
 
 def drawn(clients: Iterable[Client], seed: int) -> Trace:
@@ -60,6 +61,7 @@ def drawn(clients: Iterable[Client], seed: int) -> Trace:
                     after=None if call.after is None else places[call.after],
                     tenant=client.name,
                     priority=client.priority,
+                    adapter=_adapter(client, call.session),
                 )
             )
         token = 1 + max(run.token for call in calls for run in (*call.prompt, *call.response))
@@ -82,6 +84,10 @@ def _conversations(client: Client, seed: int) -> Sequence[tuple[int, Call]]:
     calls = client.like.calls(sessions, None, seed)
     trace = arriving(Trace(name=client.name, calls=calls), Arrivals(rate=client.rate), seed)
     return [(place, call) for place, call in enumerate(trace.calls) if call.at < seconds]
+
+
+def _adapter(client: Client, session: int) -> str:
+    return f"adapter-{session % client.adapters}" if client.adapters else ""
 
 
 def _apart(runs: Sequence[Run], by: int) -> tuple[Run, ...]:

@@ -15,8 +15,17 @@ from epp.policy.flow.memory_share import MemoryShare
 from epp.policy.flow.rooms import Axis, Rooms
 from epp.policy.flow.settings import FlowSettings
 
+_ADAPTERS: Final = Axis.ADAPTERS
 ANYWHERE: Final = EndpointId("")
 """Where a request waits that no endpoint was found for."""
+
+
+def _slot_of(adapter: str) -> EndpointId:
+    """Return where a request waits if its best endpoint has no slot for its adapter.
+
+    It waits at no endpoint, so that those behind it pass, as they do in the engine.
+    """
+    return EndpointId(f"adapter {adapter}")
 
 
 class Fitting:
@@ -72,20 +81,27 @@ class Fitting:
         if decision.prefill is not None:
             first = pods.get(decision.prefill.id)
             if first is not None:
-                axis = rooms.full(first, seconds, quote.tokens, now)
+                axis = rooms.full(first, seconds, quote.tokens, now, quote.target_model)
                 if axis is not None:
                     return axis
-        return rooms.full(pod, seconds, tokens, now)
+        return rooms.full(pod, seconds, tokens, now, quote.target_model)
 
     def _response_tokens(self, quote: Quote) -> float:
         """Return how many tokens the answers to a request are expected to have."""
         length = self._fleet.output_lengths.length(quote.response_kind, quote.output_limit)
         return length * quote.answers
 
-    def price(self, quote: Quote, decision: Decision) -> tuple[EndpointId, float, float]:
-        """Return where a request would go, and the seconds of its prefill and of all its work."""
+    def price(
+        self, quote: Quote, decision: Decision, axis: Axis | None
+    ) -> tuple[EndpointId, float, float]:
+        """Return where a request waits, and the seconds of its prefill and of all its work.
+
+        It waits where it would go, or for a slot of its adapter, if `axis` says that it lacks one.
+        """
         pod, candidate = self._fleet.pods.get(decision.endpoint.id), decision.predicted_for
         name = (decision.prefill or decision.endpoint).id
+        if axis is _ADAPTERS:
+            name = _slot_of(quote.target_model)
         if pod is None or candidate is None:
             return name, 0.0, 0.0
         length = self._response_tokens(quote)

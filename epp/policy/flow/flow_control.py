@@ -142,24 +142,25 @@ class FlowControl:
                     self.gate is None or self.gate.admits(request.priority, now)
                 )
                 if not room or self.line.requests:
-                    return self._compete(request, quote, decision, now, room=room)
+                    return self._compete(request, quote, decision, now, axis, room=room)
         if self.gate is not None:
             return self._send(request, quote, decision, now, 0.0)
         self._scheduler.commit(request, quote, decision, now)
         return decision
 
-    def _compete(
+    def _compete(  # noqa: PLR0913 (what was found)
         self,
         request: InferenceRequest,
         quote: Quote,
         decision: Decision,
         now: float,
+        axis: Axis | None,
         *,
         room: bool,
     ) -> Decision | Held:
         """Commit to a decision if there is room and no one goes before; else have it wait."""
         held = self._held(request, quote, now)
-        held.endpoint_id, held.seconds, held.work = self.fitting.price(quote, decision)
+        held.endpoint_id, held.seconds, held.work = self.fitting.price(quote, decision, axis)
         if room and self.line.is_next(held):
             sent = self._send(request, quote, decision, now, None if self.gate is None else 0.0)
             self._charge(held, now)
@@ -346,12 +347,13 @@ class FlowControl:
                 return None
             line.remove(held)
             return error
-        name, seconds, held.work = self.fitting.price(quote, decision)
+        axis = None
         if self.settings.holds and not anyway:
             axis = self.fitting.lacks(quote, decision, request.priority, now)
-            if axis is not None:
-                line.move(held, name, seconds)
-                return None
+        place, seconds, held.work = self.fitting.price(quote, decision, axis)
+        if axis is not None:
+            line.move(held, place, seconds)
+            return None
         line.remove(held)
         self._charge(held, now)
         return self._send(request, quote, decision, now, max(0.0, now - held.since))

@@ -1,10 +1,11 @@
-"""Which endpoints have room for one more request, on three axes.
+"""Which endpoints have room for one more request, on four axes.
 
 - Prefill: the endpoint owes less than `FlowSettings.prefill_seconds`.
 - Memory: what requests hold, and what they are expected to generate yet, leaves room for the
   request within a share of the cache.
 - Slots: fewer requests run than the engine runs at once (vLLM `max_num_seqs`). No engine reports
   that; it shows when requests wait although the engine could have reached them and has memory.
+- Adapters: its LoRA adapter has a slot (vLLM `max_loras`, docs/adr/0022), or takes a free one.
 
 What is used is what the last report says and what was sent since, and never less than what was
 sent: requests of other senders count, and so do those from before a restart of the picker. An
@@ -39,12 +40,14 @@ class Axis(Enum):
     PREFILL = "prefill"
     MEMORY = "memory"
     SLOTS = "slots"
+    ADAPTERS = "adapters"
 
 
 # Looked up once: docs/adr/0013-compiled.md says why.
 _PREFILL: Final = Axis.PREFILL
 _MEMORY: Final = Axis.MEMORY
 _SLOTS: Final = Axis.SLOTS
+_ADAPTERS: Final = Axis.ADAPTERS
 
 
 class Rooms:
@@ -56,10 +59,13 @@ class Rooms:
         self._slots: dict[EndpointId, float] = {}
         self._accounts: dict[EndpointId, _Account] = {}
 
-    def full(self, pod: Pod, seconds: float, tokens: float, now: float) -> Axis | None:
+    def full(
+        self, pod: Pod, seconds: float, tokens: float, now: float, adapter: str = ""
+    ) -> Axis | None:
         """Return what an endpoint lacks for a request; None if it has room.
 
-        The request's prefill takes `seconds` there; it has `tokens` with its response.
+        The request's prefill takes `seconds` there; it has `tokens` with its response. `adapter` is
+        the model that it asks for, a LoRA adapter or another.
         """
         ledger, load = pod.ledger, pod.load
         if not ledger.requests and not load.running and not load.waiting:
@@ -72,6 +78,8 @@ class Rooms:
             axis = _MEMORY
         elif self._slots and pod.running >= self._slots.get(pod.endpoint.id, inf):
             axis = _SLOTS
+        elif adapter and load.max_adapters and pod.books.waits_for_slot(adapter):
+            axis = _ADAPTERS
         return axis if axis is not None and self._accounted(pod, now) else None
 
     def _accounted(self, pod: Pod, now: float) -> bool:

@@ -88,6 +88,26 @@ def test_memory_is_what_is_held_and_what_is_expected(tokens, generated, waits):
     assert rig.release() == (["next"] if waits else [])
 
 
+def test_a_request_waits_for_a_slot_of_its_adapter_and_others_pass():
+    rig = FlowRig(pods=1)
+    adapters = {"running_adapters": frozenset("a"), "waiting_adapters": frozenset("b")}
+    rig.say("pod-0", max_adapters=1, **adapters)
+    rig.say("pod-0", max_adapters=1)
+    assert rig.come("first", 100, target_model="a") == "pod-0"
+    rig.begin("first")
+    assert rig.come("other", 100, target_model="b") is None
+    assert rig.flow.would_wait == {Axis.ADAPTERS: 1}
+    assert rig.come("same", 100, target_model="a") == "pod-0"
+    assert rig.come("base", 100) == "pod-0"
+    for name in ("first", "same"):
+        rig.begin(name)
+        rig.wait(0.1)
+        assert rig.release() == []
+        rig.end(name, 100)
+    rig.wait(0.1)
+    assert rig.release() == ["other"]
+
+
 @pytest.mark.parametrize(("answers", "waits"), [(1, False), (10, True)])
 def test_each_answer_to_a_prompt_takes_memory(answers, waits):
     rig = FlowRig(pods=1)
