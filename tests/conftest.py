@@ -1,5 +1,7 @@
 """Settings of the test run as a whole, and what it says at its end."""
 
+import os
+
 import uvloop
 from hypothesis import settings
 
@@ -8,7 +10,8 @@ from tests.native.built import FAULTS
 
 # Speed is measured in bench/, never in a test.
 settings.register_profile("warmpick", deadline=None)
-settings.load_profile("warmpick")
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.load_profile(os.environ.get("WARMPICK_EXAMPLES", "warmpick"))
 
 
 def pytest_asyncio_loop_factories():
