@@ -25,7 +25,7 @@ native: setup ## compile again what has changed of what epp/compiled.py lists (W
 vllm: setup ## add the CPU build of vLLM to .venv (exit 3: it cannot be had here)
 	@.ci/install-vllm .venv
 
-check: setup ## lint, types, contracts, unit tests: two to three minutes
+check: setup ## lint, types, contracts, unit tests: ten minutes on two cores
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target static unit
 	@$(MAKE) --no-print-directory uncompiled
 
