@@ -212,7 +212,9 @@ class Pod:
     ) -> float:
         """Add a prefill to the ledger; return the seconds of the decodes in the same steps."""
         uncached = quote.tokens - estimate.cached
-        beside = steps(uncached) * self.decode_seconds(self.running)
+        beside = 0.0
+        if quote.tokens:  # an engine prefills nothing for a GET
+            beside = steps(uncached) * self.decode_seconds(self.running)
         slowness = self.pace.prefill_slowness
         self.ledger.admit(
             quote.request_id,

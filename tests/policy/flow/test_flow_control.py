@@ -38,6 +38,13 @@ def test_while_there_is_room_nothing_waits(rig):
     assert rig.until() is None
 
 
+def test_requests_without_a_prompt_keep_nobody_waiting(rig):
+    for number in range(2000):
+        rig.flow.route(request(f"models {number}"), rig.now)
+    assert rig.come("chat", 100) is not None
+    assert rig.flow.would_wait.total() == 0
+
+
 def test_a_request_waits_while_all_owe_prefill_and_goes_at_a_first_token(rig):
     assert sorted(fill(rig)) == ["pod-0", "pod-1"]
     assert rig.come("next", 1000) is None
