@@ -10,7 +10,7 @@ the lowest `rank` goes next. A band may name other policies for both (`epp.polic
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from itertools import count
 from math import inf
 from typing import Final
@@ -26,6 +26,8 @@ MOST_FLOWS: Final = 1000
 OTHER_FLOWS: Final = "other"
 """The one flow of all further ones."""
 
+_Entry = tuple[Rank, int, Held]
+"""The rank, the ticket and the request."""
 _Head = tuple[float, Rank, Held]
 """Where a flow stands and its next request does; less is sooner."""
 
@@ -40,107 +42,71 @@ class _Flow:
         self.waiting = 0
 
 
-class _Entry:
-    """A request in a queue, by where it stood when it was put there; less goes sooner."""
-
-    __slots__ = ("held", "rank", "ticket")
-
-    def __init__(self, held: Held) -> None:
-        self.held: Final = held
-        self.rank: Final = held.rank
-        self.ticket: Final = held.ticket
-
-    def __lt__(self, other: "_Entry") -> bool:
-        first, second = self.rank
-        its_first, its_second = other.rank
-        if first != its_first:
-            return first < its_first
-        return second < its_second if second != its_second else self.ticket < other.ticket
-
-    @property
-    def counts(self) -> bool:
-        """Whether the request still waits here and as it did."""
-        return self.held.ticket == self.ticket
-
-
-class _Lane:
-    """The requests of one flow in a queue, as a heap."""
-
-    __slots__ = ("entries", "flow")
-
-    def __init__(self, flow: _Flow) -> None:
-        self.flow: Final = flow
-        self.entries: Final[list[_Entry]] = []
-
-    def next(self) -> Held | None:
-        """Return the request that goes next."""
-        entries = self.entries
-        while entries and not entries[0].counts:
-            heappop(entries)
-        return entries[0].held if entries else None
-
-
 class _Queue:
-    """The requests of one band that wait at one endpoint."""
+    """The requests of one band that wait at one endpoint.
 
-    __slots__ = ("_flows", "_lanes")
+    Flows are compared by where they start, unless they are compared from outside: `scored`.
+    """
 
-    def __init__(self, flows: dict[str, _Flow]) -> None:
+    __slots__ = ("_entries", "_flows", "_order", "_scored")
+
+    def __init__(self, flows: dict[str, _Flow], *, scored: bool) -> None:
         self._flows: Final = flows
-        self._lanes: dict[str, _Lane] = {}
+        self._scored: Final = scored
+        self._entries: dict[str, list[_Entry]] = {}
+        self._order: list[tuple[float, str]] = []  # flows by a start that may have passed
 
     def __bool__(self) -> bool:
-        return bool(self._lanes)
+        return bool(self._entries)
 
     def __iter__(self) -> Iterator[Held]:
-        for lane in self._lanes.values():
-            for entry in lane.entries:
-                if entry.counts:
-                    yield entry.held
+        for entries in self._entries.values():
+            for _, ticket, held in entries:
+                if held.ticket == ticket:
+                    yield held
 
     def add(self, held: Held) -> None:
         name = held.flow
-        flow, lane = self._flows[name], self._lanes.get(name)
-        if lane is None or lane.flow is not flow:  # that one was forgotten: none of it waits
-            lane = self._lanes[name] = _Lane(flow)
-        heappush(lane.entries, _Entry(held))
+        entries = self._entries.get(name)
+        if entries is None:
+            entries = self._entries[name] = []
+            if not self._scored:
+                heappush(self._order, (self._flows[name].start, name))
+        heappush(entries, (held.rank, held.ticket, held))
 
     def head(self) -> _Head | None:
-        """Return the next request of the flow that starts first, with its start and its rank.
-
-        Of several flows it is the one whose name comes first.
-        """
-        found, start, emptied = None, inf, False
-        for lane in self._lanes.values():
-            if lane.flow.start > start:
-                continue
-            held = lane.next()
-            if held is None:
-                emptied = True
-            elif found is None or lane.flow.start < start or held.flow < found.flow:
-                found, start = held, lane.flow.start
-        if emptied:
-            self._drop_empty()
-        return None if found is None else (start, found.rank, found)
+        """Return the next request, with its flow's start and its rank."""
+        order, flows = self._order, self._flows
+        while order:
+            start, name = order[0]
+            if not (entries := self._waiting(name)):
+                heappop(order)
+            elif flows[name].start > start:
+                heapreplace(order, (flows[name].start, name))
+            else:
+                return start, entries[0][0], entries[0][2]
+        return None
 
     def heads(self) -> list[Held]:
         """Return the next request of each flow."""
-        found = [held for lane in self._lanes.values() if (held := lane.next()) is not None]
-        if len(found) < len(self._lanes):
-            self._drop_empty()
-        return found
-
-    def _drop_empty(self) -> None:
-        self._lanes = {name: lane for name, lane in self._lanes.items() if lane.entries}
+        return [entries[0][2] for name in list(self._entries) if (entries := self._waiting(name))]
 
     def last_of(self, name: str) -> Held | None:
         """Return a request of a flow that goes late: one of those that none is known to follow."""
         # heapq: an entry of the second half of the list has none below it.
-        lane = self._lanes.get(name)
-        for entry in () if lane is None else reversed(lane.entries):
-            if entry.counts:
-                return entry.held
+        for _, ticket, held in reversed(self._entries.get(name, ())):
+            if held.ticket == ticket:
+                return held
         return None
+
+    def _waiting(self, name: str) -> list[_Entry]:
+        """Return the entries of a flow, whose first one waits; the flow is dropped without any."""
+        entries = self._entries[name]
+        while entries and entries[0][2].ticket != entries[0][1]:
+            heappop(entries)
+        if not entries:
+            del self._entries[name]
+        return entries
 
 
 class _Band:
@@ -184,7 +150,8 @@ class _Band:
         """Have a request wait at its endpoint."""
         queue = self.queues.get(held.endpoint_id)
         if queue is None:
-            queue = self.queues[held.endpoint_id] = _Queue(self.flows)
+            queue = _Queue(self.flows, scored=self._scores is not None)
+            self.queues[held.endpoint_id] = queue
         queue.add(held)
 
     def heads(self, queues: Iterable[_Queue], now: float) -> list[_Head]:
