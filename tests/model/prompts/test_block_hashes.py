@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.prompts.block_hashes import BlockHashes
-from tests.native.built import FAULTS, loaded
+from tests.native.built import loaded, needs
 
 KINDS = [each.BlockHashes for each in loaded("epp.model.prompts.block_hashes")]
 either = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__module__)
@@ -37,7 +37,7 @@ def test_a_prompt_is_met_at_any_of_its_blocks(kind):
     assert not made.has_any([])
 
 
-@pytest.mark.skipif("epp.model.prompts.block_hashes" in FAULTS, reason="not compiled")
+@needs("epp.model.prompts.block_hashes", "what the compiled set of hashes refuses")
 @pytest.mark.parametrize(("wrong", "error"), [(-1, OverflowError), ("x", TypeError)])
 def test_what_is_not_a_hash_is_refused(wrong, error):
     with pytest.raises(error):
