@@ -319,7 +319,7 @@ class EndpointPicker:
             self._readiness_changed.clear()
             if self.ready and not self._announced:
                 await self._sources.polled_once(_FIRST_REPORTS_SECONDS)
-                freeze_long_lived_objects()
+                freeze_long_lived_objects(collected=True)
             if self.ready != self._announced:
                 self._announced = self.ready
                 self._health.set_status(_STATUS[self.ready])

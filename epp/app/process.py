@@ -36,9 +36,13 @@ _LATER_SECONDS = 5.0
 """How long after: they go a few at a time, and what is about them ends a moment later."""
 
 
-def freeze_long_lived_objects() -> None:
-    """Exempt every object that exists from garbage collection: it lives as long as the process."""
-    gc.collect()
+def freeze_long_lived_objects(*, collected: bool = False) -> None:
+    """Exempt every object that exists from garbage collection: it lives as long as the process.
+
+    What `collect_garbage` has `collected` is not looked at again, which at 1,000 endpoints would
+    hold the loop for 50 ms.
+    """
+    gc.collect(1 if collected else 2)
     gc.freeze()
 
 
