@@ -26,7 +26,10 @@ class Part(msgspec.Struct, frozen=True):
 PARTS = (
     Part("HTTP/2", r"__pyx_pw_\w+_\d+(session|http2)_\d+(Session|Stream)_\d+\w+"),
     Part("decode", r"__pyx_pw_\w+_\d+codec_\d+(decode|Decoder_\d+__call__)"),
-    Part("encode", r"__pyx_pw_\w+_\d+codec_\d+(encode|chunk|headers_reply|Encoder_\d+__call__)"),
+    Part(
+        "encode",
+        r"__pyx_pw_\w+_\d+codec_\d+(encode|encode_in_parts|chunk|headers_reply|Encoder_\d+__call__)",
+    ),
     Part("exchange", r"CPyDef_exchange___Exchange___(receive|proceed|half_closed|cancelled)"),
     Part("exchange", r"CPyDef_(app___)?(director|service)_____mypyc_lambda__\d+_exchange\w+"),
     Part("body", r"CPyDef_(extproc___)?request___Request___(collect|body|read)", "exchange"),

@@ -67,6 +67,18 @@ def test_a_stream_from_its_start_to_its_end(session):
     assert (stream.closed, session.streams, session.has_events) == (True, {}, False)
 
 
+@pytest.mark.parametrize("size", [0, 1, 1019, 1024, 1025, 70_000])
+def test_a_message_is_sent_in_two_parts_or_whole(session, size):
+    stream = opened(session)
+    parts = b"x" * size, b"y" * (size // 2)
+    stream.send(*parts)
+    stream.send(b"whole")
+    assert stream.queued == sum(map(len, parts)) + 5 + len(b"whole") + 5
+    frames, _ = wire.parse(session.take(MOST))
+    found = b"".join(payload for kind, _, _, payload in frames if kind == Kind.DATA)
+    assert found[:65_535] == (wire.message(b"".join(parts)) + wire.message(b"whole"))[:65_535]
+
+
 def test_an_end_after_all_is_out_sends_no_empty_frame(session):
     """Envoy takes one empty frame, and calls the next one a flood."""
     stream = opened(session)

@@ -30,8 +30,11 @@ class GrpcStatus(IntEnum):
 class Outlet(Protocol):
     """A transport's side of one stream."""
 
-    def send(self, messages: Sequence[bytes]) -> None:
-        """Queue messages for the peer. Never blocks; what is sent to a closed stream is lost."""
+    def send(self, messages: Sequence[bytes | tuple[bytes, bytes]]) -> None:
+        """Queue messages for the peer, each whole or in two parts.
+
+        Never blocks; what is sent to a closed stream is lost.
+        """
 
     def hold(self) -> None:
         """Stop reading from the peer, except what is under way: a decision is pending."""

@@ -15,7 +15,7 @@ from epp.adapters.extproc.contract import DrivenExchange, GrpcStatus, Outlet
 from epp.adapters.extproc.streams import OpenStreams
 from epp.errors import FAULTS, PickerFault, RequestError
 from epp.model.decision import Decision
-from epp.protocol.extproc.codec import decode, encode
+from epp.protocol.extproc.codec import decode, encode_in_parts
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.errors import ProtocolError
 from epp.protocol.extproc.step import Step, Wants
@@ -31,7 +31,7 @@ a good one.
 
 # Looked up once: docs/adr/0013-compiled.md says why.
 _DECODE: Final = decode
-_ENCODE: Final = encode
+_ENCODE: Final = encode_in_parts
 _NEXT: Final = Wants.NEXT
 _REST: Final = Wants.REST
 _TURN: Final = Wants.TURN

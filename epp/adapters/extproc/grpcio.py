@@ -158,8 +158,8 @@ class _CallOutlet:
         self.changed = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None  # while it waits for the peer
 
-    def send(self, messages: Sequence[bytes]) -> None:
-        self.queue += messages
+    def send(self, messages: Sequence[bytes | tuple[bytes, bytes]]) -> None:
+        self.queue += (each if isinstance(each, bytes) else b"".join(each) for each in messages)
 
     def hold(self) -> None:
         self.held = True

@@ -104,10 +104,13 @@ class _StreamOutlet:
         self._stream = stream
         self._connection = connection
 
-    def send(self, messages: Sequence[bytes]) -> None:
+    def send(self, messages: Sequence[bytes | tuple[bytes, bytes]]) -> None:
         stream = self._stream
         for message in messages:
-            stream.send(message)
+            if isinstance(message, bytes):
+                stream.send(message)
+            else:
+                stream.send(message[0], message[1])
         if stream.queued > QUEUE_BYTES:
             self._connection.hold(stream)
 

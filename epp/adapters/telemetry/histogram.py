@@ -30,7 +30,8 @@ class Histogram:
                 low = middle + 1
             else:
                 high = middle
-        self.counts[low] += 1
+        counts = self.counts
+        counts[low] = counts[low] + 1
         self.total += value
 
     def observe_many(self, value: float, times: int) -> None:

@@ -6,7 +6,7 @@ It takes what msgspec takes, but for what nests deeper than `_DEPTH`.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 cdef extern from "plain.h":
-    size_t _plain "warmpick_plain"(const uint8_t*, size_t) nogil
+    size_t _plain "warmpick_plain"(const uint8_t*, size_t, bint) nogil
     bint _is_simple "warmpick_is_simple_escape"(uint8_t) nogil
     bint _is_space "warmpick_is_space"(uint8_t) nogil
     bint _is_digit "warmpick_is_digit"(uint8_t) nogil
@@ -101,10 +101,9 @@ cdef class JsonReader:
         cdef uint8_t byte
         while i < size:
             if self.state == _STRING:
-                run = self._run(data + i, size - i)
-                if run:
-                    i += run
-                    continue
+                i += self._run(data + i, size - i)
+                if i == size:
+                    break
             byte = data[i]
             if self.state <= _AFTER:
                 if _is_space(byte):
@@ -135,15 +134,10 @@ cdef class JsonReader:
 
     cdef Py_ssize_t _run(self, const uint8_t* data, Py_ssize_t size) except -1:
         """Take what is plain, and the simple escapes in it; return how many bytes that was."""
-        cdef Py_ssize_t i = _plain(data, size)
-        if self.heeded:
-            if i:
-                self.text(data, i)
-            return i
-        while i + 1 < size and data[i] == c"\\" and _is_simple(data[i + 1]):
-            i += 2
-            i += _plain(data + i, size - i)
-        return i
+        cdef Py_ssize_t run = _plain(data, size, not self.heeded)
+        if self.heeded and run:
+            self.text(data, run)
+        return run
 
     cdef int _between(self, uint8_t byte, Py_ssize_t at) except -1:
         """Take a byte outside of strings, words and numbers."""

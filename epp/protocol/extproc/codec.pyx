@@ -31,6 +31,9 @@ cdef enum:
     _FOUR_BYTES = 5
 
 cdef enum:
+    _LONG = 1024  # bytes of a body, which cost more to copy than to keep apart
+
+cdef enum:
     _KEPT_NAMES = 256
     _LONGEST_KEPT = 64
 
@@ -143,6 +146,13 @@ def decode(bytes data not None):
 
 def encode(reply):
     """Return the bytes of one `ProcessingResponse`."""
+    return _ENCODERS[type(reply)](reply)
+
+
+def encode_in_parts(reply):
+    """Return the bytes of one `ProcessingResponse`; of a long chunk its head and the body itself."""
+    if type(reply) is Chunk and PyBytes_GET_SIZE(reply.body) >= _LONG:
+        return _written(reply, True), reply.body
     return _ENCODERS[type(reply)](reply)
 
 

@@ -38,6 +38,11 @@ cdef bytes _string(uint8_t tag, str text):
 
 def _chunk(reply):
     """Write a `Chunk`."""
+    return _written(reply, False)
+
+
+cdef bytes _written(reply, bint apart):
+    """Write a `Chunk`, or all of it before the body, which comes last if it is `apart`."""
     cdef bytes body = reply.body
     cdef bint ends = reply.end_of_stream
     cdef uint8_t outermost = 0x22 if reply.response else 0x1a
@@ -46,19 +51,27 @@ def _chunk(reply):
     cdef uint64_t mutation = 1 + _length(streamed) + streamed
     cdef uint64_t common = 1 + _length(mutation) + mutation
     cdef uint64_t response = 1 + _length(common) + common
-    cdef bytes made = PyBytes_FromStringAndSize(NULL, 1 + _length(response) + response)
+    cdef uint64_t whole = 1 + _length(response) + response
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, whole - size if apart else whole)
     cdef uint8_t* at = _head(<uint8_t*>PyBytes_AS_STRING(made), outermost, response)
     at = _head(at, 0x0a, common)
     at = _head(at, 0x1a, mutation)
     at = _head(at, 0x1a, streamed)
+    if ends and apart:
+        at = _end_of_stream(at)
     if size:
         at = _head(at, 0x0a, size)
+    if not apart:
         memcpy(at, PyBytes_AS_STRING(body), size)
-        at += size
-    if ends:
-        at[0] = 0x10
-        at[1] = 1
+        if ends:
+            _end_of_stream(at + size)
     return made
+
+
+cdef inline uint8_t* _end_of_stream(uint8_t* at) noexcept nogil:
+    at[0] = 0x10
+    at[1] = 1
+    return at + 2
 
 
 def _headers_reply(reply):

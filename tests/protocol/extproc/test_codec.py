@@ -5,7 +5,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as upstream
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.protocol.extproc import protobuf
+from epp.protocol.extproc import codec, protobuf
 from epp.protocol.extproc.errors import ProtocolError
 from epp.protocol.extproc.messages import (
     BodyReply,
@@ -164,10 +164,13 @@ REPLIES = st.one_of(
 
 def same_to_envoy(reply):
     ours, theirs = (
-        upstream.ProcessingResponse.FromString(codec.encode(reply)) for codec in CODECS.values()
+        upstream.ProcessingResponse.FromString(each.encode(reply)) for each in CODECS.values()
     )
     assert ours == theirs
     assert not ours.FindInitializationErrors()
+    parts = codec.encode_in_parts(reply)
+    whole = parts if isinstance(parts, bytes) else b"".join(parts)
+    assert upstream.ProcessingResponse.FromString(whole) == ours
 
 
 @given(REPLIES)

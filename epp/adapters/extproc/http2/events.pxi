@@ -24,6 +24,7 @@ cdef Py_ssize_t _MOST_PIECE = 1 << 14
 cdef size_t _PER_ERROR = 10  # of `abuse_score`; a peer that keeps to the protocol causes none
 
 cdef size_t _ENTRY_OVERHEAD = 32  # of a header, RFC 9113 section 6.5.2
+cdef size_t _SHORT = 1024  # bytes that cost less to copy than to keep apart
 cdef size_t _SPARE = 512  # for frames that are not data, and the heads of those that are
 cdef int32_t _CONNECTION_WINDOW = 0x7fffffff
 

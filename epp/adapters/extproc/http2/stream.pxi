@@ -43,20 +43,29 @@ cdef class Stream:
     def __init__(self):
         raise TypeError("streams are opened by the peer")
 
-    def send(self, bytes message not None):
-        """Queue a message for the peer."""
-        cdef size_t size = PyBytes_GET_SIZE(message)
-        cdef uint8_t head[5]
+    def send(self, bytes message not None, bytes rest not None=b""):
+        """Queue a message for the peer; `rest` of it is not copied."""
+        cdef size_t size = PyBytes_GET_SIZE(message) + PyBytes_GET_SIZE(rest)
+        cdef size_t beside = PyBytes_GET_SIZE(message)  # what goes into one piece with the head
+        cdef bytes piece
+        cdef uint8_t* head
         if self.closed or self.ending:
             return
         if size > 0xffffffff:
             raise ValueError("a message of 4 GiB or more")
+        if beside > _SHORT:
+            beside = 0
+        piece = PyBytes_FromStringAndSize(NULL, 5 + beside)
+        head = <uint8_t*>PyBytes_AS_STRING(piece)
         head[0] = 0
         head[1], head[2] = <uint8_t>(size >> 24), <uint8_t>(size >> 16)
         head[3], head[4] = <uint8_t>(size >> 8), <uint8_t>size
-        self._pieces.append(PyBytes_FromStringAndSize(<char*>head, 5))
-        if size:
+        memcpy(head + 5, PyBytes_AS_STRING(message), beside)
+        self._pieces.append(piece)
+        if PyBytes_GET_SIZE(message) > <Py_ssize_t>beside:
             self._pieces.append(message)
+        if PyBytes_GET_SIZE(rest):
+            self._pieces.append(rest)
         self.queued += size + 5
         self.session.queued += size + 5
         self._proceed()

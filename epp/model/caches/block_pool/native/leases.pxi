@@ -40,12 +40,16 @@ cdef void release_views(UInt64View* hash_view, UInt64View* size_view) noexcept:
     release_view(size_view)
 
 
-cdef array take_log(Store* store, Log* log, bint held):
+cdef object take_log(Store* store, Log* log, bint held):
     """Empty a log; return its hashes that are held, or those that are not."""
-    cdef array hashes = clone(_HASHES, log.length, False)
-    cdef uint64_t* into = <uint64_t*>hashes.data.as_voidptr
+    cdef array hashes
+    cdef uint64_t* into
     cdef size_t at
     cdef Py_ssize_t count = 0
+    if not log.length and not store.log_failed:
+        return ()
+    hashes = clone(_HASHES, log.length, False)
+    into = <uint64_t*>hashes.data.as_voidptr
     for at in range(log.length):
         into[count] = log.hashes[at]
         count += not log.stale or (find_block(store, log.hashes[at]) != 0) == held

@@ -327,6 +327,8 @@ cdef class BlockPool:
 
     def take_merged(self):
         cdef Store* store = &self.state.store
+        if not store.merged.length:
+            return ()
         merged = {store.merged.hashes[at]: None for at in range(store.merged.length)}
         store.merged.length = 0
         blocks = [(each, find_block(store, each)) for each in merged]
