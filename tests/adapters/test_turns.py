@@ -56,3 +56,22 @@ async def test_the_loop_goes_on_between_turns():
         looks += 1
     assert len(order) == 40
     assert looks >= 10
+
+
+async def test_many_that_are_read_at_one_look_at_the_sockets_wait_for_turns():
+    turns = Turns()
+    order: list[str] = []
+    waits = [turns.crowd(0) for _ in range(100)]
+    assert waits == sorted(waits)
+    assert 8 < waits.count(False) < 50
+    turns.arrive(Taker("late", 1, order))
+    await quiet(turns)
+    assert order == ["late"]
+    assert not turns.crowd(0)
+
+
+def test_few_that_are_read_again_and_again_do_not_wait():
+    turns, looks = Turns(), [0] * 16
+    for number in range(1_000):
+        assert not turns.crowd(looks[number % 16])
+        looks[number % 16] = turns.look

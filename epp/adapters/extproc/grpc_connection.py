@@ -111,6 +111,7 @@ class GrpcConnection:
         self._last_pong = 0  # the one after which a connection that drains takes no streams
         self._held: set[Stream] = set()
         self._turns = server.turns
+        self._look = 0  # at which it was read last
         self._waiting = False  # for a turn, and nothing is read meanwhile
         self._unread: deque[bytes] = deque()
         self._start = 0  # of what is unread in the first of them
@@ -136,17 +137,18 @@ class GrpcConnection:
     def data_received(self, data: bytes) -> None:
         """Handle what was read, and answer it; while others wait for turns, wait for one."""
         self._received = True
-        if self._turns.crowded or self._unread:
+        crowded = self._turns.crowd(self._look)
+        self._look = self._turns.look
+        if crowded or self._unread:
             self._unread.append(data)
             if not self._waiting:
-                little = len(data) <= _LITTLE_BYTES
-                self._wait_for_turns(self._turns.arrive if little else self._turns.go_on)
+                self._wait_for_turns(little=len(data) <= _LITTLE_BYTES)
             return
         self._receive(data, 0)
         if self._session.unread and not self._transport.is_closing():
             self._unread.append(data)
             self._start = len(data) - self._session.unread
-            self._wait_for_turns(self._turns.go_on)
+            self._wait_for_turns(little=False)
         elif len(data) >= FULL_READ_BYTES and not (self._paused or self._transport.is_closing()):
             self._transport.pause_reading()
             self._loop.call_soon(self._read_again)
@@ -187,9 +189,9 @@ class GrpcConnection:
             self._read_again()
         return self._waiting
 
-    def _wait_for_turns(self, queue: Callable[["GrpcConnection"], None]) -> None:
+    def _wait_for_turns(self, *, little: bool) -> None:
         self._waiting = True
-        queue(self)
+        (self._turns.arrive if little else self._turns.go_on)(self)
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -332,8 +334,7 @@ class GrpcConnection:
 
     def _keepalive(self) -> None:
         """Ping a silent peer; abort the connection of one that does not answer."""
-        limits = self._limits
-        after = limits.ping_after
+        after = self._limits.ping_after
         if self._received:
             self._received = self._pinged = False
         elif self._pinged:
@@ -341,7 +342,7 @@ class GrpcConnection:
             return
         else:
             self._pinged = True
-            after = limits.ping_timeout
+            after = self._limits.ping_timeout
             self._session.ping()  # RFC 9113 §6.7: whoever is alive answers it
             self.flush()
         self._timer = self._loop.call_later(after, self._keepalive)
@@ -370,9 +371,8 @@ class GrpcConnection:
         self._transport.close()
 
     def _cancel_timers(self) -> None:
-        for timer in (self._timer, self._greeting):
-            if timer is not None:
-                timer.cancel()
+        for timer in filter(None, (self._timer, self._greeting)):
+            timer.cancel()
 
     def _close_streams(self) -> None:
         self._held.clear()

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import socket
 import ssl
 import sys
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ import structlog
 from epp.adapters.extproc.grpc_connection import GrpcConnection, Method
 from epp.adapters.extproc.limits import LineQuota, PeerLimits
 from epp.adapters.extproc.turns import Turns
+from epp.system.handshakes import Handshakes
+from epp.system.port import Port
 
 _log = structlog.get_logger()
 
@@ -33,7 +36,8 @@ class GrpcListener:
         self._connections: set[GrpcConnection] = set()
         self._none_open = asyncio.Event()
         self._none_open.set()
-        self._listener: asyncio.Server | None = None
+        self._listener: asyncio.Server | Port | None = None
+        self._handshakes: Handshakes | None = None
         self._tls: ssl.SSLContext | None = None
 
     async def start(self, address: str, port: int, tls: ssl.SSLContext | None) -> None:
@@ -42,12 +46,15 @@ class GrpcListener:
         Raises `OSError` if the port is taken.
         """
         self._tls = tls
-        loop = asyncio.get_running_loop()
-        patience = None if tls is None else self.limits.handshake_seconds
-        self._listener = await loop.create_server(
-            self.accept, address, port, ssl=self._tls, ssl_handshake_timeout=patience
-        )
-        self.port = self._listener.sockets[0].getsockname()[1]
+        if tls is None:
+            loop = asyncio.get_running_loop()
+            self._listener = await loop.create_server(self.accept, address, port)
+            self.port = self._listener.sockets[0].getsockname()[1]
+            return
+        self._handshakes = Handshakes(tls, self.accept, self.limits.handshake_seconds)
+        self._listener = listener = Port(address, port, self._shake_hands)
+        self.port = listener.port
+        listener.open()
 
     def renew(self, tls: tuple[bytes, bytes]) -> None:
         """Serve with this pair from the next handshake on; after `start`, and with TLS only."""
@@ -58,11 +65,20 @@ class GrpcListener:
         """Return the protocol of one connection."""
         return cast(asyncio.Protocol, GrpcConnection(self))  # which has its methods
 
+    def _shake_hands(self, connection: socket.socket) -> None:
+        handshakes = cast(Handshakes, self._handshakes)
+        if self._has_room(len(self._connections) + len(handshakes) + 1):
+            handshakes.take(connection)
+        else:
+            connection.close()
+
     async def stop(self, grace: float) -> None:
         """Refuse further connections; give open streams `grace` seconds to end."""
         if self._listener is None:
             return
         self._listener.close()
+        if self._handshakes is not None:
+            self._handshakes.close()
         for connection in list(self._connections):
             connection.drain()
         with suppress(TimeoutError):
@@ -76,7 +92,10 @@ class GrpcListener:
         """Add a connection to those that `stop` drains; return whether it may stay."""
         self._connections.add(connection)
         self._none_open.clear()
-        if len(self._connections) <= self._most:
+        return self._has_room(len(self._connections))
+
+    def _has_room(self, connections: int) -> bool:
+        if connections <= self._most:
             return True
         more = self._lines.take("full", asyncio.get_running_loop().time())
         if more is not None:

@@ -10,6 +10,8 @@ FULL_READ_BYTES: Final = 250_000
 
 libuv `uv__read` reads on after it, up to 32 times, before any other socket is looked at.
 """
+_MOST_READS: Final = 32
+"""At one look at the sockets: more wait for turns. A read is some 0.1 ms of work."""
 _SLICE_SECONDS: Final = 0.005
 """How long turns are taken between two looks at the sockets and timers, in seconds."""
 
@@ -27,12 +29,31 @@ class Turns:
     While any of them waits, `crowded` is true, and what arrives anywhere is to wait for a turn
     too: the loop hands over all that its sockets have at once, however much that is. Those with
     little alternate with those with more, so nobody's little waits behind the much of many.
+
+    `look` counts looks at the sockets, each of which reads a connection once: who is read again
+    begins another.
     """
 
     def __init__(self) -> None:
         self.crowded = False
+        self.look = 1
+        self._reads = 0
         self._arrived: deque[TurnTaker] = deque()
         self._left_over: deque[TurnTaker] = deque()
+
+    def crowd(self, last: int) -> bool:
+        """Count a read by one whose last was at this `look`; say whether it has to wait for a turn.
+
+        It has to while others wait, and if the loop has handed over many reads at once.
+        """
+        if last == self.look:
+            self._look_again()
+        self._reads += 1
+        return self.crowded or self._reads > _MOST_READS
+
+    def _look_again(self) -> None:
+        self.look += 1
+        self._reads = 0
 
     def arrive(self, taker: TurnTaker) -> None:
         """Give turns to someone who has little, until nothing is left."""
@@ -49,7 +70,6 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._run)
 
     def _run(self) -> None:
-        # Not the loop's own time, which uvloop reads once per look at the sockets.
         until = time.monotonic() + _SLICE_SECONDS
         while self._arrived or self._left_over:
             for queue in (self._arrived, self._left_over):
@@ -61,3 +81,4 @@ class Turns:
                 asyncio.get_running_loop().call_soon(self._run)
                 return
         self.crowded = False
+        self._look_again()

@@ -1,0 +1,112 @@
+"""TLS handshakes of a port, begun a few at a time, each when the client's hello is whole."""
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+_AT_ONCE: Final = 4
+"""Handshakes that begin between two looks at the sockets: some two milliseconds of work."""
+_RECORD_HEAD: Final = 5
+_HANDSHAKE: Final = 22
+_LONGEST_RECORD: Final = _RECORD_HEAD + (1 << 14)
+"""RFC 8446 §5.1: a record's head is its type, two bytes of version, and the length of the rest."""
+
+
+class Handshakes:
+    """Makes TLS connections of accepted ones, with the protocols that `accept` returns.
+
+    The event loop would make all handshakes for which the sockets have bytes before anything else,
+    a thousand in half a second, and a handshake that has begun takes 60 KB. A client has `patience`
+    seconds for its hello, and as many for the rest.
+    """
+
+    def __init__(
+        self, context: ssl.SSLContext, accept: Callable[[], asyncio.Protocol], patience: float
+    ) -> None:
+        self._context: Final = context
+        self._accept: Final = accept
+        self._patience: Final = patience
+        self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._ready: deque[socket.socket] = deque()
+        self._made: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        """Return how many are not made yet."""
+        return len(self._silent) + len(self._ready) + len(self._made)
+
+    def take(self, connection: socket.socket) -> None:
+        """Make a handshake with a client that has connected; close the connection if it fails."""
+        connection.settimeout(0)
+        loop = asyncio.get_running_loop()
+        self._silent[connection] = loop.call_later(self._patience, self._leave, connection)
+        self._wait_for(connection, _RECORD_HEAD)
+        loop.add_reader(connection, self._look, connection)
+
+    def close(self) -> None:
+        """Leave all of them."""
+        for connection in list(self._silent):
+            self._leave(connection)
+        while self._ready:
+            self._ready.popleft().close()
+        for task in self._made:
+            task.cancel()
+
+    def _look(self, connection: socket.socket) -> None:
+        """Begin if the first record is whole, or is none; else wait for the rest of it."""
+        try:
+            seen = connection.recv(_LONGEST_RECORD, socket.MSG_PEEK)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._leave(connection)
+            return
+        size = _RECORD_HEAD + int.from_bytes(seen[3:_RECORD_HEAD], "big")
+        if len(seen) >= _RECORD_HEAD and (seen[0] != _HANDSHAKE or size > _LONGEST_RECORD):
+            size = 0  # OpenSSL says what is wrong with it
+        if len(seen) >= max(size, _RECORD_HEAD):
+            self._silent.pop(connection).cancel()
+            asyncio.get_running_loop().remove_reader(connection)
+            self._begin_in_turn(connection)
+        elif not self._wait_for(connection, max(size, _RECORD_HEAD)):
+            self._leave(connection)  # no more comes
+
+    def _wait_for(self, connection: socket.socket, size: int) -> bool:
+        """Hear of a connection when it has so many bytes; return whether that is news."""
+        option = socket.SOL_SOCKET, socket.SO_RCVLOWAT
+        before = connection.getsockopt(*option)
+        connection.setsockopt(*option, size)
+        return before != size
+
+    def _leave(self, connection: socket.socket) -> None:
+        self._silent.pop(connection).cancel()
+        asyncio.get_running_loop().remove_reader(connection)
+        connection.close()
+
+    def _begin_in_turn(self, connection: socket.socket) -> None:
+        self._wait_for(connection, 1)
+        self._ready.append(connection)
+        if len(self._ready) == 1:
+            asyncio.get_running_loop().call_soon(self._begin_some)
+
+    def _begin_some(self) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(min(_AT_ONCE, len(self._ready))):
+            task = loop.create_task(self._make(self._ready.popleft()), name="handshake")
+            self._made.add(task)
+            task.add_done_callback(self._made.discard)
+        if self._ready:
+            loop.call_soon(self._begin_some)
+
+    async def _make(self, connection: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._accept,
+                connection,
+                ssl=self._context,
+                ssl_handshake_timeout=self._patience,
+            )
+        except OSError:  # it went, or TLS did not come about
+            connection.close()

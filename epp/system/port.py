@@ -1,0 +1,98 @@
+"""A bound TCP port whose connections are taken as they are accepted."""
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+_BACKLOG: Final = 1024
+_AT_ONCE: Final = 64
+"""Connections that are accepted between two turns of the event loop."""
+_NO_ROOM: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_PAUSE_SECONDS: Final = 1.0
+"""Until it is tried again to accept where there was no room."""
+
+_log = structlog.get_logger()
+
+
+class Port:
+    """Binds a port when it is made, and accepts between `open` and `close`.
+
+    `take` is given each connection, and closes it. Raises `OSError` if the port is taken. `port` is
+    the bound one.
+    """
+
+    def __init__(self, address: str, port: int, take: Callable[[socket.socket], None]) -> None:
+        self._take: Final = take
+        self._sockets: list[socket.socket] = []
+        self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._open = False
+        try:
+            self._bind(address, port)
+        except OSError:
+            self.close()
+            raise
+        self.port: Final[int] = self._sockets[0].getsockname()[1]
+
+    def _bind(self, address: str, port: int) -> None:
+        found = socket.getaddrinfo(
+            address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, kind, protocol, _, where in dict.fromkeys(found):
+            bound = socket.socket(family, kind, protocol)
+            self._sockets.append(bound)
+            bound.settimeout(0)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            bound.bind(where)
+
+    def open(self) -> None:
+        """Accept from now on."""
+        if self._open:
+            return
+        self._open = True
+        for each in self._sockets:
+            each.listen(_BACKLOG)
+            self._go_on(each)
+
+    def _go_on(self, listening: socket.socket) -> None:
+        self._pauses.pop(listening, None)
+        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_AT_ONCE):
+            try:
+                connection, _ = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    self._pause(listening, error)
+                    return
+                continue  # it was broken off before it was accepted
+            self._take(connection)
+
+    def _pause(self, listening: socket.socket, error: OSError) -> None:
+        """Accept nothing for a while: who waits makes the socket ready again at once."""
+        _log.warning("port.no_room", port=self.port, problem=str(error))
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listening)
+        self._pauses[listening] = loop.call_later(_PAUSE_SECONDS, self._go_on, listening)
+
+    def close(self) -> None:
+        """Accept no more."""
+        for pause in self._pauses.values():
+            pause.cancel()
+        if self._open:
+            loop = asyncio.get_running_loop()
+            for each in self._sockets:
+                loop.remove_reader(each)
+        self._open = False
+        for each in self._sockets:
+            with suppress(OSError):
+                each.close()
