@@ -25,10 +25,10 @@ _METRICS: Final = """# Metrics
 
 Every series that the picker exports on its metrics port, at `/metrics`: this page is made from
 the code when the site is built. A histogram has `_bucket`, `_sum` and `_count`. A deprecated name
-is exported beside the one that replaces it, `inference_extension_*` with `--former-metrics` alone.
-`process_*` and `python_info` are those of the Prometheus client. What bounds the labels:
-[metrics on Kubernetes](kubernetes.md#metrics). What to look at first:
-[troubleshooting](troubleshoot.md).
+is exported beside the one that replaces it; those that begin with `inference_extension_` or
+`llm_d_inference_scheduler_` only with `--former-metrics`. `process_*` and `python_info` are those
+of the Prometheus client. What bounds the labels: [metrics on Kubernetes](kubernetes.md#metrics).
+What to look at first: [troubleshooting](troubleshoot.md).
 """
 _BEGINNINGS: Final = {
     "warmpick_": "Warmpick's own",
