@@ -9,7 +9,13 @@ from mkdocs.structure.files import File, Files
 from docs.site.reference import flags_page, metrics_page
 
 ROOT = Path(__file__).parents[2]
-ELSEWHERE = ("README.md", "CHANGELOG.md", "manifests/README.md", "model-server/**/*.md")
+ELSEWHERE = (
+    "README.md",
+    "CHANGELOG.md",
+    "manifests/*.md",
+    "model-server/*.md",
+    "model-server/examples/*.md",
+)
 """Pages that are not below `docs/`."""
 MADE = {"docs/flags.md": flags_page, "docs/metrics.md": metrics_page}
 """Pages that are made from the code whenever the site is built, and what makes them."""
