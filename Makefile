@@ -1,7 +1,7 @@
 # Every target does its own set-up in .venv; `make help` lists them.
 PYTHON ?= python3
 BIN := .venv/bin
-SOURCES := epp tests e2e bench model-server
+SOURCES := epp tests e2e bench model-server docs/site
 WORKERS ?= 2
 # A module's tests stay on one worker, with what its fixtures start.
 PYTEST := $(BIN)/pytest -q --numprocesses=$(WORKERS) --dist=loadfile --max-worker-restart=1
@@ -9,7 +9,7 @@ UNCOMPILED := $(addprefix tests/,model/test_fleet.py model/test_fleet_requests.p
   protocol/extproc/test_exchange.py protocol/extproc/test_exchange_ends.py protocol/extproc/test_exchange_headers.py \
   app/test_director.py app/test_cache_sources.py adapters/test_extproc.py adapters/test_health.py)
 
-.PHONY: help setup native vllm check static lint types contracts proto-check unit uncompiled test test-native test-cluster wheel counts adversary demo bench study study-policies peers proto format clean
+.PHONY: help setup native vllm check static lint types contracts proto-check docs unit uncompiled test test-native test-cluster wheel counts adversary demo bench study study-policies peers proto format clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -25,11 +25,11 @@ native: setup ## compile again what has changed of what epp/compiled.py lists (W
 vllm: setup ## add the CPU build of vLLM to .venv (exit 3: it cannot be had here)
 	@.ci/install-vllm .venv
 
-check: setup ## lint, types, contracts, unit tests: ten minutes on two cores
+check: setup ## lint, types, contracts, documentation, unit tests: ten minutes on two cores
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target static unit
 	@$(MAKE) --no-print-directory uncompiled
 
-static: lint contracts proto-check types
+static: lint contracts proto-check docs types
 
 lint: setup
 	@$(BIN)/ruff format --check --quiet $(SOURCES) && $(BIN)/ruff check --quiet $(SOURCES)
@@ -42,6 +42,9 @@ contracts: setup
 
 proto-check: setup
 	@.ci/proto --check
+
+docs: setup ## build the documentation into build/site; a link that leads nowhere fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict --config-file docs/site/mkdocs.yml
 
 unit: setup
 	@$(PYTEST) tests

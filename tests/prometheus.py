@@ -1,18 +1,16 @@
 """Prometheus' programs, as `.ci/setup` or the machine has them, and what a picker exports."""
 
 import functools
-import importlib
 import os
 import re
 import shutil
-from collections.abc import Iterable
+import subprocess
 from pathlib import Path
 
 import pytest
 
-import epp
+from docs.site.reference import families
 from epp.adapters.telemetry.families import CACHED_ERROR
-from epp.adapters.telemetry.series import Family
 
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / ".cache" / "prometheus" / "usr" / "bin"
@@ -33,30 +31,27 @@ def program(name):
     return found
 
 
+def promtool(*words):
+    """Run promtool; give what it says if it is not content."""
+    done = subprocess.run(
+        [program("promtool"), *map(str, words)], capture_output=True, text=True, check=False
+    )
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
 @functools.cache
 def exported():
     """Every name of a sample that a picker exports, with its labels."""
     names = {
         each: set[str]() for each in ("process_cpu_seconds_total", "process_resident_memory_bytes")
     }
-    for family in _families():
+    for family in families():
         kinds = ("_bucket", "_sum", "_count") if family.kind == "histogram" else ("",)
         # OpenMetrics 1.0: no `_sum` and `_count` with negative buckets.
         kinds = kinds[:1] if family is CACHED_ERROR else kinds
         for kind in kinds:
             names[family.name + kind] = {*family.labels, *(["le"] if kind == "_bucket" else [])}
     return names
-
-
-def _families():
-    package = Path(epp.__file__).parent
-    for path in package.rglob("*.py"):
-        if re.search(r"\bFamily\b", path.read_text()):
-            name = ".".join(("epp", *path.relative_to(package).with_suffix("").parts))
-            for value in vars(importlib.import_module(name)).values():
-                group = value.values() if isinstance(value, dict) else value
-                group = group if isinstance(group, Iterable) else [group]
-                yield from (each for each in group if isinstance(each, Family))
 
 
 def selectors(query):

@@ -261,6 +261,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def all_parsers() -> dict[str, GoArgumentParser]:
+    """Return the parser of each command, by the words that call it, with all that it parses."""
+    made: dict[str, GoArgumentParser] = {}
+    for name, (_, build) in _COMMANDS.items():
+        made[f"epp {name}"] = parser = GoArgumentParser(prog=f"epp {name}")
+        build(parser)
+    return made
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status.
 

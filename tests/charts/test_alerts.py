@@ -1,7 +1,6 @@
 """The alerts: what Prometheus takes, when each fires and when not, and that each is explained."""
 
 import re
-import subprocess
 from copy import deepcopy
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import yaml
 
 from tests.charts import values as v
 from tests.charts.helm import CHARTS, ROOT, objects, only, refused_or_rendered
-from tests.prometheus import program, unknown
+from tests.prometheus import promtool, unknown
 
 UNIT_TESTS = sorted((Path(__file__).parent / "alerts").glob("*.yaml"))
 TESTED = [each for path in UNIT_TESTS for each in yaml.safe_load(path.read_text())["tests"]]
@@ -37,14 +36,6 @@ def with_rules(**changed):
 
 
 ALERTS = {name: rule for name, rule in rules().items() if "alert" in rule}
-
-
-def promtool(*words):
-    """Run promtool; give what it says if it is not content."""
-    done = subprocess.run(
-        [program("promtool"), *map(str, words)], capture_output=True, text=True, check=False
-    )
-    return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
 def test_prometheus_takes_them(tmp_path):

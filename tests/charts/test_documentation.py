@@ -13,8 +13,7 @@ from tests.charts.helm import CHARTS, ROOT, chart, notes, objects
 from tests.charts.schemas import complaints
 from tests.charts.test_model_server import CASES as SERVERS
 
-PAGES = {
-    "kubernetes.md": (ROOT / "docs" / "kubernetes.md").read_text(),
+PAGES = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")} | {
     "README.md": (ROOT / "README.md").read_text(),
     "crds": (ROOT / "manifests" / "crds" / "README.md").read_text(),
 }

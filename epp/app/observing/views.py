@@ -29,6 +29,16 @@ class EndingView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why the picker gave it up."""
 
 
+class RecordedPick(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a recorded request went, and what was predicted when it was sent."""
+
+    endpoint: str
+    prefill: str = ""
+    """The endpoint that computed the prompt, if that was another one."""
+    cached_tokens: int | None = None
+    ttft_ms: float | None = None
+
+
 class DecisionView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A decision, and what came of it."""
 
@@ -44,6 +54,10 @@ class DecisionView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """What decided, the profile that chose where it went last."""
     ending: EndingView | None = None
     """None while it runs."""
+    recorded: RecordedPick | None = None
+    """Where it went. Of a recording alone, whose `profiles` are what is worked out from it."""
+    refused: str = ""
+    """Of a recording alone: why the configuration that it is explained by refuses it."""
 
 
 class DecisionsPage(msgspec.Struct, frozen=True, kw_only=True):

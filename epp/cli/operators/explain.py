@@ -1,15 +1,22 @@
-"""`epp explain`: why a request went where it went, and what came of it."""
+"""`epp explain`: why a request went where it went, and what came of it.
+
+It asks a running picker, or works it out from a recording.
+"""
 
 import argparse
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from epp.app.observing.views import DecisionsPage, DecisionView, EndingView
+from epp.app.observing.views import DecisionsPage, DecisionView, EndingView, RecordedPick
+from epp.cli.files import policy_file
 from epp.cli.operators.port import OperatorsPort, add_port
+from epp.config.file import DEFAULT_POLICY, POLICIES, Settings, load
 from epp.errors import ConfigError
 from epp.policy.explanations.explanation import ExplainedCandidate, Explanation
 from epp.printable import printable
@@ -28,9 +35,15 @@ _TERMS: Final = {
 }
 """The terms of a cost, and the heads of their columns."""
 
+_RECONSTRUCTED: Final = (
+    "A reconstruction: what was picked, and what then happened, is recorded; the candidates are"
+    " worked out from the requests before it, without metrics pages and KV events."
+)
+
 TEXT: Final = """Show what a running picker decided: each candidate with the tokens that its cache
 holds of the prompt, every term of its cost, who won and by how much, and what then happened. The
-last 1,024 decisions are kept. Without a request: the last ones, one line each."""
+last 1,024 decisions are kept. Without a request: the last ones, one line each. With --recording
+they are worked out from what epp serve --record has written, as far as that says."""
 
 
 def add_explain(parser: argparse.ArgumentParser) -> None:
@@ -40,13 +53,27 @@ def add_explain(parser: argparse.ArgumentParser) -> None:
         "request",
         nargs="?",
         metavar="REQUEST_ID",
-        help="the client's x-request-id, or the picker's own id of a request",
+        help="the client's x-request-id, or the picker's own id of a request; of a recording the"
+        " request's number in it, n",
     )
     parser.add_argument("--follow", action="store_true", help="go on with decisions as they happen")
     parser.add_argument(
         "--last", type=int, default=20, metavar="N", help="how many decisions (default: 20)"
     )
     parser.add_argument("--json", action="store_true", help="a line of JSON for each decision")
+    group = parser.add_argument_group("after the fact")
+    group.add_argument(
+        "--recording",
+        type=Path,
+        metavar="PATH",
+        help="a recording in place of a picker: one of its parts, or the folder",
+    )
+    group.add_argument(
+        "--policy",
+        metavar="POLICY",
+        help=f"what decides: {', '.join(POLICIES)}, or [LABEL=]FILE of a configuration (default:"
+        f" the policy that the recording names, else {DEFAULT_POLICY})",
+    )
     add_port(parser)
 
 
@@ -56,9 +83,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"a number from 1 to {_MOST}", "--last")
     if arguments.request and arguments.follow:
         raise ConfigError("give a request or --follow, and not both")
+    if arguments.recording is not None:
+        return _explain_recorded(arguments)
+    if arguments.policy is not None:
+        raise ConfigError("a running picker has its own; --recording names a recording", "--policy")
     port = OperatorsPort(arguments)
-    if arguments.request:
-        return _explain(port, arguments)
+    return _explain(port, arguments) if arguments.request else _list(port, arguments)
+
+
+def _list(port: OperatorsPort, arguments: argparse.Namespace) -> int:
     page = port.read(_PATH, DecisionsPage, limit=arguments.last)
     show = _json if arguments.json else _line
     for each in page.decisions:
@@ -71,17 +104,52 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _explain_recorded(arguments: argparse.Namespace) -> int:
+    if arguments.follow:
+        raise ConfigError("a recording does not go on", "--follow")
+    # Imported here, for it takes long, and a running picker is asked without.
+    from epp.replay.past_decisions import PastDecisions  # noqa: PLC0415
+    from epp.replay.traffic.files.source import Problems, Source  # noqa: PLC0415
+    from epp.replay.traffic.recorded.parts import read_recording  # noqa: PLC0415
+
+    problems = Problems()
+    recording = read_recording(Source(arguments.recording), problems, seed=0)
+    if problems.skipped:
+        shown = "".join(f"\n  {each}" for each in problems.shown)
+        name = printable(str(arguments.recording))
+        print(f"epp: {name}: {problems.skipped} lines skipped{shown}", file=sys.stderr)
+    views = PastDecisions(recording, _policy(arguments.policy, recording.configuration)).views()
+    if arguments.request:
+        found = [each for each in views if each.request == arguments.request]
+        return _show(found, arguments, "not among the recorded requests")
+    for each in deque(views, arguments.last):
+        (_json if arguments.json else _line)(each)
+    return 0
+
+
+def _policy(given: str | None, recorded: str) -> Settings:
+    name = given or (recorded if recorded in POLICIES else DEFAULT_POLICY)
+    if name in POLICIES:
+        return load(POLICIES[name])
+    return policy_file(name, POLICIES, "--policy").settings
+
+
 def _explain(port: OperatorsPort, arguments: argparse.Namespace) -> int:
     found = port.read(_PATH, DecisionsPage, request=arguments.request).decisions
+    return _show(found, arguments, "not among the decisions that are kept")
+
+
+def _show(found: Sequence[DecisionView], arguments: argparse.Namespace, unknown: str) -> int:
     if not found:
-        name = printable(arguments.request)
-        print(f"epp: {name}: not among the decisions that are kept", file=sys.stderr)
+        print(f"epp: {printable(arguments.request)}: {unknown}", file=sys.stderr)
         return 1
     for each in found:
         if arguments.json:
             _json(each)
         else:
             print(*story(each), sep="\n")
+            if each.recorded is not None:
+                print(f"\n{_RECONSTRUCTED}")
     return 0
 
 
@@ -101,6 +169,9 @@ def line(decision: DecisionView) -> str:
         parts += [each.winner, f"{best.cached_tokens}/{each.prompt_tokens} cached"]
         if each.margin is not None and each.runner_up is not None:
             parts.append(f"{_margin(each)} before {each.runner_up}")
+    recorded = decision.recorded
+    if recorded is not None and recorded.endpoint not in parts:
+        parts.append(f"picked {recorded.endpoint or 'nothing'}")
     if decision.ending is not None:
         parts.append(_ending(decision.ending))
     return "  ".join(map(printable, parts))
@@ -116,8 +187,26 @@ def story(decision: DecisionView) -> Iterator[str]:
         yield ""
         yield from _profile(each)
     yield ""
+    if decision.recorded is not None:
+        yield from _recorded(decision, decision.recorded)
     ending = decision.ending
     yield f"then    {'it is running' if ending is None else printable(_ending(ending))}"
+
+
+def _recorded(decision: DecisionView, recorded: RecordedPick) -> Iterator[str]:
+    """Yield what a recording says of a decision, beside what is worked out."""
+    if decision.refused:
+        yield printable(f"refused by this configuration: {decision.refused}")
+    if not recorded.endpoint:
+        yield "picked  nothing"
+        return
+    parts = [f"picked  {recorded.endpoint}"]
+    if recorded.prefill:
+        parts.append(f"prefill at {recorded.prefill}")
+    parts.append(f"{recorded.cached_tokens} tokens predicted to be cached")
+    if recorded.ttft_ms is not None:
+        parts.append(f"ttft {recorded.ttft_ms:g} ms predicted")
+    yield printable(", ".join(parts))
 
 
 def _profile(each: Explanation) -> Iterator[str]:

@@ -67,14 +67,14 @@ async def start(server: Server) -> tuple[web.AppRunner, str, int]:
 
 def parse(arguments: Sequence[str] | None = None) -> Settings:
     """Turn flags into settings; exits with status 2 and a message when they make no sense."""
-    parser = _parser()
-    given = parser.parse_args(arguments)
+    reader = parser()
+    given = reader.parse_args(arguments)
     if given.block_size < 1 or given.num_gpu_blocks_override < 2 or given.speed <= 0:
-        parser.error("block size, blocks (at least 2) and speed must be positive")
+        reader.error("block size, blocks (at least 2) and speed must be positive")
     try:
         kv_events = parse_config(given.kv_events_config)
     except ValueError as error:
-        parser.error(f"--kv-events-config: {error}")
+        reader.error(f"--kv-events-config: {error}")
     return Settings(
         host=given.host,
         port=given.port,
@@ -129,22 +129,23 @@ def _speed(given: argparse.Namespace) -> Speed:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return the reader of the command line."""
+    made = argparse.ArgumentParser(
         prog="python -m model_server.simulator",
         description=_ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     for title, flags in _FLAGS.items():
-        group = parser.add_argument_group(title)
+        group = made.add_argument_group(title)
         for flag, (kind, default, text) in flags.items():
             group.add_argument(
                 flag, type=kind, default=default, metavar="X", help=f"{text} (default {default!r})"
             )
-    parser.add_argument("--lora-modules", nargs="*", default=[], metavar="NAME", help=_LORA_HELP)
+    made.add_argument("--lora-modules", nargs="*", default=[], metavar="NAME", help=_LORA_HELP)
     for switch, text in _SWITCHES.items():
-        parser.add_argument(switch, action="store_true", help=text)
-    return parser
+        made.add_argument(switch, action="store_true", help=text)
+    return made
 
 
 _LORA_HELP = "adapters served under their own model names; NAME or NAME=PATH, as vLLM takes them"

@@ -5,14 +5,18 @@ A prompt's text is not known; which prompts begin alike is, and how long they ar
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
+
+import msgspec
+from msgspec.structs import replace
 
 from epp.errors import ConfigError
 from epp.printable import printable
 from epp.protocol.recording import (
     RecordedLoss,
+    RecordedPool,
     RecordedPrompt,
     RecordedRequest,
     RecordingHeader,
@@ -29,7 +33,7 @@ from epp.replay.traffic.bounds import (
     check_lengths,
     too_much,
 )
-from epp.replay.traffic.calls import Trace, ordered
+from epp.replay.traffic.calls import Call, Trace, ordered
 from epp.replay.traffic.files.source import UNREADABLE, Problems, Source, SourceLine, in_order
 from epp.replay.traffic.recorded.block_tree import ROOT, BlockTree
 from epp.replay.traffic.recorded.conversations import Asked, Conversations
@@ -40,7 +44,26 @@ _UNITS = 64
 """Bytes of a token, at most."""
 
 
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
+    """What recordings of one pool say. Times are in seconds from `began` (Unix time)."""
+
+    prompts: Sequence[Asked]
+    """All prompts, in order of time; those of one request follow one another."""
+    calls: Sequence[Call]
+    """The same as traffic, one call for each of `prompts`."""
+    pools: Sequence[RecordedPool]
+    """The endpoints, whenever they changed."""
+    began: float
+    configuration: str
+    """The policy's name or its file's, as the first part says."""
+
+
 def read(source: Source, problems: Problems, seed: int) -> Trace:
+    """Read recordings of one pool as traffic, as `read_recording` does."""
+    return Trace(name=source.name, calls=ordered(read_recording(source, problems, seed).calls))
+
+
+def read_recording(source: Source, problems: Problems, seed: int) -> Recording:
     """Read recordings of one pool: a part, or a folder with those of all runs of its picker.
 
     Each run has hashes of its own: what its prompts share with those of other runs is not known.
@@ -61,8 +84,13 @@ def read(source: Source, problems: Problems, seed: int) -> Trace:
         pieces += len(tree.path(each.end))
         if pieces > MOST_PIECES:
             raise too_much(str(source.path))
-    calls = Conversations(asked, tree, parts.base_model, seed).calls(Room(str(source.path)))
-    return Trace(name=source.name, calls=ordered(calls))
+    return Recording(
+        prompts=asked,
+        calls=Conversations(asked, tree, parts.base_model, seed).calls(Room(str(source.path))),
+        pools=parts.pools,
+        began=parts.began,
+        configuration=parts.configuration,
+    )
 
 
 class _Run:
@@ -89,7 +117,9 @@ class _Parts:
         self._first: tuple[str, RecordingHeader] | None = None
         self._runs: dict[str, _Run] = {}
         self._run: _Run | None = None
-        self._began = 0.0
+        self.began = 0.0
+        self.configuration = ""
+        self.pools: list[RecordedPool] = []
         self._marks = 0
         self._known: dict[int, tuple[int, tuple[int, ...]]] = {}
 
@@ -119,6 +149,8 @@ class _Parts:
                 _check(request)
                 models[request.target_model or request.model] += 1
                 return [self._asked(request, prompt) for prompt in request.prompts]
+            if isinstance(request, RecordedPool):
+                self.pools.append(replace(request, at=self._time(request.at)))
             if isinstance(request, RecordedLoss):
                 self._problems.skip(line.place, f"{request.requests} requests before it were lost")
         except LookupError as error:
@@ -136,7 +168,8 @@ class _Parts:
             raise ConfigError(printable(str(error)), line.place) from None
         if self._first is None:
             self._first = line.place, header
-            self._began = run.began
+            self.began = run.began
+            self.configuration = header.configuration
             self.base_model = header.base_model
         elif header.pool != self._first[1].pool:
             raise ConfigError(
@@ -182,8 +215,11 @@ class _Parts:
             # Without a hash of it no other prompt has it.
             rest = prompt.rest ^ mask if prompt.rest else ~len(self.tree)
             end = self.tree.add(block, [rest], [behind])
-        at = line.at + (0.0 if run is None else run.began - self._began)
-        return Asked(at, line, prompt, block, end, marks)
+        return Asked(self._time(line.at), line, prompt, block, end, marks)
+
+    def _time(self, at: float) -> float:
+        """Return a time of the run whose part is read as one of the first run."""
+        return at + (0.0 if self._run is None else self._run.began - self.began)
 
 
 def _check(request: RecordedRequest) -> None:

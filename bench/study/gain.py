@@ -1,0 +1,50 @@
+"""The README's plot, of figures of docs/policies-study.md: `python -m bench.study.gain`."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.chart import FAINT, GOOD, OTHER, drawing, png
+from bench.study.field import OURS
+from bench.study.grid import BASELINE
+
+_DOCS = Path(__file__).parents[2] / "docs"
+_PAGE = _DOCS / "policies-study.md"
+_PLOT = _DOCS / "gain.png"
+SHOWN = (OURS, "smg-cache-aware", BASELINE, "least-request")
+MEASURES = ("Mean TTFT", "Mean end to end")
+FLEETS = ("equal pods", "every second pod 2.5 times slower, unlabelled")
+
+
+def overall(page: str, measure: str, fleet: str) -> Mapping[str, float]:
+    """Return each policy's ratio to llm-d-router's default over all workloads of a fleet."""
+    heading = re.escape(f"### {measure}, {fleet}\n")
+    (table,) = re.findall(rf"^{heading}(.*?)(?=^#|\Z)", page, re.MULTILINE | re.DOTALL)
+    rows = re.findall(r"^\| `([\w-]+)` \|.*\| \**([\d.]+)\** \|$", table, re.MULTILINE)
+    return {policy: float(ratio) for policy, ratio in rows}
+
+
+def draw(page: str) -> bytes:
+    """Draw the ratios of some policies as bars."""
+    with drawing(8.2, 2.3) as figure:
+        axes = figure.subplots(1, len(MEASURES), sharey=True)
+        for each, measure in zip(axes, MEASURES, strict=True):
+            each.set_title(f"{measure}, to llm-d-router's default")
+            each.axvline(1, linewidth=0.8, color=FAINT, zorder=0)
+            for place, fleet in enumerate(FLEETS):
+                ratios = overall(page, measure, fleet)
+                at = [row + 0.4 * place - 0.2 for row in range(len(SHOWN))]
+                colours = [GOOD if policy == OURS else OTHER for policy in SHOWN]
+                lengths = [ratios[policy] for policy in SHOWN]
+                bars = each.barh(at, lengths, 0.36, color=colours, alpha=1 - 0.45 * place)
+                each.bar_label(bars, fmt="%.2f", padding=3)
+            each.set_yticks(range(len(SHOWN)), SHOWN)
+            each.margins(x=0.12)
+            each.grid(visible=False)
+        axes[0].invert_yaxis()
+        figure.supxlabel("left is faster; pale: every second pod is 2.5 times slower", size=9)
+        return png(figure)
+
+
+if __name__ == "__main__":
+    _PLOT.write_bytes(draw(_PAGE.read_text(encoding="utf-8")))
