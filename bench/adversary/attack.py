@@ -28,7 +28,10 @@ class BoundBroken(Exception):
 
 
 class Attack(msgspec.Struct, frozen=True, kw_only=True):
-    """`seconds` is the longest it may go on. `row` is of issue 12's table."""
+    """`seconds` is the longest it may go on. `row` is of issue 12's table.
+
+    `least_mb` may be taken whatever was sent.
+    """
 
     name: str
     row: Row
@@ -36,6 +39,7 @@ class Attack(msgspec.Struct, frozen=True, kw_only=True):
     setting: Setting = Setting()
     seconds: float = 15.0
     worst_ms: float = WORST_MS
+    least_mb: float = FLOOR_MB
     most_mb: float = MOST_MB
 
 
@@ -60,4 +64,4 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 def allowed_mb(attack: Attack, sent: int) -> float:
     """The growth of memory that this many bytes may cause."""
-    return max(FLOOR_MB, min(attack.most_mb, BYTES_FACTOR * sent / (1 << 20)))
+    return max(attack.least_mb, min(attack.most_mb, BYTES_FACTOR * sent / (1 << 20)))

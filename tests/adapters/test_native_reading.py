@@ -65,3 +65,63 @@ async def test_a_peer_that_fills_every_read_is_not_read_on_before_others():
     assert made[0].most <= MOST_AT_ONCE
     writer.close()
     listener.close()
+
+
+class Written(asyncio.Transport):
+    """A transport that says in `order` by whom a ping was answered."""
+
+    def __init__(self, name, order):
+        super().__init__()
+        self._name, self._order = name, order
+
+    def write(self, data):
+        frames, _ = wire.parse(data)
+        self._order += [self._name for kind, *_ in frames if kind == wire.Kind.PING]
+
+    def is_closing(self):
+        return False
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        pass
+
+    def pause_reading(self):
+        pass
+
+    def resume_reading(self):
+        pass
+
+    def abort(self):
+        pass
+
+    close = abort
+
+
+async def test_who_is_there_does_not_wait_behind_all_who_are_new():
+    from epp.adapters.extproc.native import NativeServer  # noqa: PLC0415 (only where it is built)
+
+    server = NativeServer(
+        Director().exchange, time.monotonic, ExtProcSettings(address="127.0.0.1", port=0)
+    )
+    order: list[int | str] = []
+
+    def connected(name):
+        connection = server.accept()
+        connection.connection_made(Written(name, order))
+        return connection
+
+    ping = wire.ping()
+    there = connected("there")
+    there.data_received(wire.greeting())
+    new = [connected(number) for number in range(200)]
+    for each in new:  # as the loop hands them over at one look at the sockets
+        each.data_received(wire.greeting() + ping)
+    there.data_received(ping)
+    at_once = len(order)
+    async with asyncio.timeout(DEADLINE):
+        while len(order) <= len(new):
+            await asyncio.sleep(0)
+    assert at_once < 50
+    assert order.index("there") <= at_once + 1
+    assert sorted(each for each in order if each != "there") == list(range(200))
+    for each in (there, *new):
+        each.connection_lost(None)

@@ -111,7 +111,7 @@ class GrpcConnection:
         self._last_pong = 0  # the one after which a connection that drains takes no streams
         self._held: set[Stream] = set()
         self._turns = server.turns
-        self._look = 0  # at which it was read last
+        self._look = 0  # at which it was read last; 0 before that
         self._waiting = False  # for a turn, and nothing is read meanwhile
         self._unread: deque[bytes] = deque()
         self._start = 0  # of what is unread in the first of them
@@ -136,13 +136,13 @@ class GrpcConnection:
 
     def data_received(self, data: bytes) -> None:
         """Handle what was read, and answer it; while others wait for turns, wait for one."""
-        self._received = True
-        crowded = self._turns.crowd(self._look)
+        self._received, last = True, self._look
+        crowded = self._turns.crowd(last)
         self._look = self._turns.look
         if crowded or self._unread:
             self._unread.append(data)
             if not self._waiting:
-                self._wait_for_turns(little=len(data) <= _LITTLE_BYTES)
+                self._wait_for_turns(little=last > 0 and len(data) <= _LITTLE_BYTES)
             return
         self._receive(data, 0)
         if self._session.unread and not self._transport.is_closing():
@@ -212,8 +212,6 @@ class GrpcConnection:
             self._give_up(str(failure))
             return
         self._handle(events)
-        if session.abuse_score:
-            self._charge_abuse()
         if self._last_pong and session.pongs >= self._last_pong:
             self._last_pong = 0
             session.go_away()
@@ -247,7 +245,9 @@ class GrpcConnection:
         session = self._session
         if session.has_events:
             self._handle(session.take_events())
-        if session.full:
+        if self._abused():
+            self._give_up("it asks for work that moves nothing")
+        elif session.full:
             self.flush_soon()
         elif session.queued > self._max_queued:
             self._give_up("it reads nothing")
@@ -326,11 +326,12 @@ class GrpcConnection:
                 stream.owner.drained()
             self.flush_soon()
 
-    def _charge_abuse(self) -> None:
-        if not self._abuse.take(self._session.abuse_score, self._loop.time()):
-            self._session.terminate(_ENHANCE_YOUR_CALM)
-            self._give_up("it asks for work that moves nothing")
-        self._session.abuse_score = 0
+    def _abused(self) -> bool:
+        score, self._session.abuse_score = self._session.abuse_score, 0
+        if not score or self._abuse.take(score, self._loop.time()):
+            return False
+        self._session.terminate(_ENHANCE_YOUR_CALM)
+        return True
 
     def _keepalive(self) -> None:
         """Ping a silent peer; abort the connection of one that does not answer."""
@@ -384,8 +385,7 @@ class GrpcConnection:
             self._turns.go_on(self)
 
     def _close_some(self) -> None:
-        some = self._lost[-_CLOSED_AT_ONCE:]
-        del self._lost[-_CLOSED_AT_ONCE:]
+        some, self._lost[-_CLOSED_AT_ONCE:] = self._lost[-_CLOSED_AT_ONCE:], []
         for stream in some:
             owner, stream.owner = stream.owner, None
             if owner is not None:

@@ -60,7 +60,10 @@ class Turns:
         self._wait(taker, self._arrived)
 
     def go_on(self, taker: TurnTaker) -> None:
-        """Give turns to someone who has had one and has more, or has much."""
+        """Give turns to someone who has had one and has more, who has much, or who is new.
+
+        So those who are there do not wait behind however many come.
+        """
         self._wait(taker, self._left_over)
 
     def _wait(self, taker: TurnTaker, queue: deque[TurnTaker]) -> None:

@@ -193,8 +193,11 @@ cdef class Session:
         )
 
     def has_work(self, size_t most):
-        """Return whether there are events, bytes to take, more than `most` queued, or an end."""
-        return self.full or len(self._events) > 0 or self.queued > most or self._is_done()
+        """Return whether there are events, abuse, bytes to take, over `most` queued, or an end."""
+        return (
+            self.full or len(self._events) > 0 or self.abuse_score > 0 or self.queued > most
+            or self._is_done()
+        )
 
     def ping(self):
         """Ask the peer whether it is there."""
