@@ -18,7 +18,7 @@ from epp.cli.files import read, read_text
 from epp.cli.go_arguments import GoArgumentParser, with_command
 from epp.cli.llm_d_router_flags import check_removed, notices
 from epp.cli.pool_flags import pool_of, unheeded
-from epp.cli.replica_flags import replicas_of
+from epp.cli.replica_flags import check_workers, replicas_of
 from epp.cli.serve_flags import add_serve, log_settings
 from epp.cli.several_pools import parse, pools_of
 from epp.cli.tls_flags import check_metrics_tls
@@ -43,6 +43,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 def _serve(arguments: argparse.Namespace) -> int:
     pools = pools_of(arguments)
     every = [_options(each) for each in pools]
+    check_workers(every)
     import structlog  # noqa: PLC0415 (see `_options`)
     import uvloop  # noqa: PLC0415 (see `_options`)
 
@@ -50,11 +51,23 @@ def _serve(arguments: argparse.Namespace) -> int:
     from epp.app.pools import serve  # noqa: PLC0415
 
     configure_logs(*log_settings(arguments))
+    if every[0].workers > 1:
+        from epp.app.workers.worker import worker_of  # noqa: PLC0415
+
+        worker = worker_of(every[0], os.environ)
+        if worker is not None:
+            structlog.contextvars.bind_contextvars(worker=worker.number)
+            uvloop.run(serve([worker.options]))
+            return 0
     log = structlog.get_logger(__name__)
     said = [notices(flags, os.environ) for flags in pools]
     said += [unheeded(flags, pool.source) for flags, pool in zip(pools, every, strict=True)]
     for notice in dict.fromkeys(chain.from_iterable(said)):
         log.info(notice.event, name=notice.name, reason=notice.why)
+    if every[0].workers > 1:
+        from epp.app.workers import parent  # noqa: PLC0415
+
+        return uvloop.run(parent.serve(every[0]))
     uvloop.run(serve(every))
     return 0
 
@@ -111,6 +124,7 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
         request_orca=arguments.request_orca,
         hash_secret=secret,
         replicas=replicas_of(arguments, secret),
+        workers=arguments.workers,
         recording=recording_of(arguments, pool.name, settings.base_model),
         tracing=tracing_of(arguments, os.environ, pool.name),
         shadow=shadow_of(arguments),
