@@ -84,6 +84,10 @@ def _unfit(options: "ServeOptions") -> str:
         return f"--transport native, which cannot be used here: {fault}"
     if isinstance(options.source, KubeSettings) and options.source.elect:
         return "pickers that all serve: leave out --ha-enable-leader-election"
+    if options.hash_secret:
+        from epp.adapters.replicas.settings import derive_keys  # noqa: PLC0415 (an extra)
+
+        derive_keys(options.hash_secret)
     events = options.settings.kv_events
     if events is not None and events.zmq_endpoint:
         return (

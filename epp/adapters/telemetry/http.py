@@ -172,8 +172,8 @@ class OperatorServer:
 
     `/healthz` responds with 200 while the event loop runs; `/readyz` with 200 or 503, by `ready`;
     `/metrics` with the page in the format of the request's `Accept`, written anew after a second.
-    Requests with a body are not served. An address that begins with a slash is a Unix socket's, and
-    who reads there is on this machine.
+    Requests with a body are not served. An address that begins with a slash is a Unix socket's: its
+    readers are on this machine, and are given a new metrics page each time.
     Of more connections than `_MAX_CONNECTIONS`, the one that has asked nothing for longest is
     closed.
     """
@@ -195,6 +195,7 @@ class OperatorServer:
         self._telemetry = telemetry
         self._ready = ready
         self._address = address
+        self._on_machine = address.startswith("/")
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
         # Connections by the tasks that read from them, in the order in which they became idle.
@@ -214,7 +215,7 @@ class OperatorServer:
 
     async def start(self) -> None:
         """Bind the port and serve. Raises `OSError` if it cannot be bound."""
-        if self._address.startswith("/"):
+        if self._on_machine:
             self._server = await asyncio.start_unix_server(
                 self._serve, self._address, limit=_MAX_HEAD_BYTES
             )
@@ -255,7 +256,7 @@ class OperatorServer:
                 keep = request is not None and request.keep
                 if request is not None:
                     peer = writer.get_extra_info("peername")
-                    request.local = self._address.startswith("/") or is_local(peer)
+                    request.local = self._on_machine or is_local(peer)
                 await self._respond(writer, request)
         except (OSError, EOFError):  # TimeoutError is the first, IncompleteReadError the second
             pass
@@ -353,7 +354,7 @@ class OperatorServer:
             _, content_type = exposition.choose_encoder("")
         openmetrics = content_type.startswith("application/openmetrics-text")
         page = self._metrics_pages.get(openmetrics)
-        if page is None or page.expired():
+        if page is None or page.expired() or self._on_machine:
             page = _MetricsPage(self._telemetry.page(openmetrics=openmetrics))
             self._metrics_pages[openmetrics] = page
         return _Response(HTTPStatus.OK, await page.body(), content_type)

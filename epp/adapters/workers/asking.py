@@ -10,7 +10,6 @@ import aiohttp
 
 _SECONDS: Final = 5.0
 """How long a worker may take to answer."""
-_MOST_BYTES: Final = 64 << 20
 
 
 class Asker:
@@ -38,7 +37,7 @@ class Asker:
                 asyncio.timeout(seconds),
                 self._session.get(url, headers={"Accept": accept}) as answer,
             ):
-                return HTTPStatus(answer.status), await answer.content.read(_MOST_BYTES)
+                return HTTPStatus(answer.status), await answer.read()
         except (aiohttp.ClientError, OSError, ValueError):  # TimeoutError is an OSError
             return None
 

@@ -5,7 +5,6 @@ import os
 import secrets
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -171,11 +170,15 @@ class WorkerProcess:
 
 
 class Crew:
-    """All workers. `changed` is called when one says how it is, or ends."""
+    """All workers, each started by a command. `changed` is called when one says how it is, or ends.
 
-    def __init__(self, count: int, folder: Path, changed: Callable[[], None]) -> None:
+    Their sockets are in a folder.
+    """
+
+    def __init__(
+        self, count: int, folder: Path, command: Sequence[str], changed: Callable[[], None]
+    ) -> None:
         secret = secrets.token_bytes(_SECRET_BYTES)
-        command = [sys.executable, *sys.orig_argv[1:]]
         self.workers: Final = [
             WorkerProcess(
                 WorkerStart(number=number, count=count, folder=str(folder), secret=secret),

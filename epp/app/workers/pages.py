@@ -34,6 +34,8 @@ _ENDPOINTS, _DECISIONS = b"/debug/endpoints", b"/debug/decisions"
 _CONSOLE, _PREFIXES = b"/debug/console", b"/debug/prefixes"
 _PLUGINS: Final = b"/debug/plugins/state"
 _PROFILES: Final = (b"/debug/pprof/", b"/debug/pprof/profile", b"/debug/pprof/goroutine")
+_MORE: Final = 25
+"""Decisions that are asked for beyond those that are wanted: some come while workers are asked."""
 _PROFILE_SECONDS: Final = 75.0
 _WORKER: Final = b"worker="
 _NONE_ANSWERS: Final = "no worker answers"
@@ -166,7 +168,8 @@ class MergedPages:
             sources, pages = await self._all(_DECISIONS, DecisionsPage, limit=1)
             made = _made(sources, [page.last for page in pages])
             limit = max(1, min(limit, made.before + sum(made.each) - since))
-        sources, pages = await self._all(_DECISIONS, DecisionsPage, limit=limit)
+        asked = min(limit + _MORE, MOST_SHOWN)
+        sources, pages = await self._all(_DECISIONS, DecisionsPage, limit=asked)
         made = _made(sources, [page.last for page in pages])
         return msgspec.json.encode(views.merged_decisions(pages, made, until, since, limit))
 
@@ -181,7 +184,9 @@ class MergedPages:
         since = whole_number(query, "since", 0, 0, _MOST_NUMBER)
         limit = whole_number(query, "limit", MOST_RECENT, 1, MOST_RECENT)
         until = int(_MILLI * time.time())
-        sources, pages = await self._all(_CONSOLE, ConsolePage, limit=limit)
+        sources, pages = await self._all(
+            _CONSOLE, ConsolePage, limit=min(limit + _MORE, MOST_RECENT)
+        )
         made = _made(sources, [page.decisions for page in pages])
         return msgspec.json.encode(views.merged_console(pages, made, until, since, limit))
 

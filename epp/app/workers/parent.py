@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -66,7 +67,8 @@ class _Parent:
 
     def __init__(self, options: ServeOptions, folder: Path) -> None:
         self._options: Final = options
-        self.crew: Final = Crew(options.workers, folder, self._changed)
+        command = [sys.executable, *sys.orig_argv[1:]]  # as this process was started
+        self.crew: Final = Crew(options.workers, folder, command, self._changed)
         self._health: Final = HealthServices()
         self._health_server: Final = NativeHealthServer(self._health)
         self._reviewer: Final = build_reviewer(options.metrics_access)

@@ -58,7 +58,7 @@ def in_order(times: Sequence[Sequence[T]], made: Made, until: T) -> InOrder:
     """Number the last decisions of each worker, each worker's in the order of `times`.
 
     `until` is a time before all of them were asked: what is later is left for the next time, for of
-    another worker it is not known yet.
+    another worker it is not known yet. Each shows more than what it has made since.
     """
     known = [[each for each in several if each < until] for several in times]
     late = sum(map(len, times)) - sum(map(len, known))
@@ -71,13 +71,13 @@ def in_order(times: Sequence[Sequence[T]], made: Made, until: T) -> InOrder:
     # Of a worker with more decisions than it shows, those before its first one are not known.
     begun = max(
         (
-            shown[0]
-            for shown, count in zip(times, made.each, strict=True)
+            (shown[0], worker)
+            for worker, (shown, count) in enumerate(zip(times, made.each, strict=True))
             if shown and count > len(shown)
         ),
         default=None,
     )
-    whole = merged if begun is None else [each for each in merged if each[0] >= begun]
+    whole = merged if begun is None else [each for each in merged if each[:2] >= begun]
     first = last - len(whole) + 1
     return InOrder(
         [(first + at, worker, place) for at, (_, worker, place) in enumerate(whole)], last

@@ -129,11 +129,11 @@ def as_worker(options: ServeOptions, link: WorkerLink) -> ServeOptions:
         metrics_client_ca=None,
         max_held_bytes=max(1, options.held_bytes // me.count),
         hash_secret=options.hash_secret or me.secret,
-        replicas=_replicas(options.replicas, siblings),
+        replicas=for_worker(options.replicas, siblings),
     )
 
 
-def _replicas(elsewhere: ReplicaSettings | None, siblings: Siblings) -> ReplicaSettings:
+def for_worker(elsewhere: ReplicaSettings | None, siblings: Siblings) -> ReplicaSettings:
     """Return where other replicas are: beside this one, and at the ports of each other pod."""
     if elsewhere is None:
         return ReplicaSettings(peers=(), siblings=siblings)
