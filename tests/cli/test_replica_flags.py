@@ -1,4 +1,4 @@
-"""The flags `--replicas`, `--replicas-port` and `--workers`: what they mean, and what cannot be meant."""
+"""The flags of replicas and workers: what they mean, and what cannot be meant."""
 
 import argparse
 from pathlib import Path
@@ -55,10 +55,13 @@ def test_epp_serve_says_it_before_it_starts(tmp_path, capsys):
 
 KV_EVENTS = """
 plugins:
-- {type: token-producer, parameters: {modelName: m, tokenizerPath: /nowhere}}
+- {type: token-producer, parameters: {modelName: m, tokenizer: /nowhere}}
 - type: precise-prefix-cache-producer
   parameters: {kvEventsConfig: {zmqEndpoint: "tcp://0.0.0.0:5557"}}
 """
+
+
+OTHER_PORTS = ("--grpc-port=1", "--grpc-health-port=2", "--metrics-port=3")
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "65", "two", "1.5", ""])
@@ -79,8 +82,7 @@ def test_a_number_of_workers_that_cannot_be_is_refused(text, capsys):
         (["--endpoints-file=x", "--hash-secret-file=short"], "at least 16 bytes"),
         (["--endpoints-file=x", f"--config-text={KV_EVENTS}"], "subscribed to at each pod"),
         (
-            ["--endpoints-file=x", "and", "--endpoints-file=y", "--grpc-port=1"]
-            + ["--grpc-health-port=2", "--metrics-port=3"],
+            ["--endpoints-file=x", "and", "--endpoints-file=y", *OTHER_PORTS],
             "is for one pool: start a process for each of several",
         ),
     ],
