@@ -9,6 +9,7 @@ import sys
 import aiohttp
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
 from epp.adapters.extproc.transports import native_fault
@@ -87,6 +88,10 @@ async def test_two_workers_are_one_picker(folder):
             if line["event"] == "ready" and "worker" not in line:
                 break
         url = f"http://{HERE}:{serving['metrics_port']}"
+        async with grpc.aio.insecure_channel(f"{HERE}:{serving['health_port']}") as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            asked = health_pb2.HealthCheckRequest(service="readiness")
+            assert (await health.Check(asked)).status == health_pb2.HealthCheckResponse.SERVING
         async with connected(serving["grpc_port"], 2) as channels:
             chosen = [await answered(channels[0], number) for number in range(8)]
             await becomes(session, f"{url}/metrics", 16, "warmpick_replica_facts_applied_total")
