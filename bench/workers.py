@@ -16,19 +16,21 @@ from bench.envoy import EnvoySettings, start_envoy
 from bench.extproc.generator import Generator
 from bench.extproc.load import Order
 from bench.extproc.pickers import Product, endpoints_file
-from bench.extproc.stack import start_backends
+from bench.extproc.stack import rotated, start_backends
 from bench.extproc.workload import Shape
 from bench.figures import Figure, Report
 from bench.options import Options
 from bench.progress import Progress
 from epp.gateway.processes import free_port
 
-CASES = ((1, 2), (2, 2), (2, 4))
+Setting = tuple[int, int]
 """Workers of the picker, and threads of Envoy."""
+
+SETTINGS: tuple[Setting, ...] = ((1, 2), (2, 2), (2, 4))
 CONNECTIONS = 16
 SIZE = 2 << 10
 PODS = 10
-WARM_UP_S, SECONDS, ROUNDS = 2.0, 10.0, 3
+WARM_UP_S, SECONDS, ROUNDS = 2.0, 5.0, 5
 NOTES = (
     f"{SIZE >> 10} KB chats with JSON responses, {CONNECTIONS} connections, closed loop.",
     "Cores and CPU are those of all processes of the picker and of all their threads.",
@@ -76,21 +78,26 @@ async def _case(workers: int, threads: int, ports: list[int], folder: Path) -> A
 
 
 async def measure(progress: Progress, options: Options) -> Report:
-    """Measure each case, one after another."""
-    figures: list[Figure] = []
+    """Measure each setting in turn, all of them started."""
+    seconds, rounds = (3.0, 1) if options.quick else (SECONDS, ROUNDS)
+    runs: dict[Setting, list[_Run]] = {setting: [] for setting in SETTINGS}
     with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as name:
         folder = Path(name)
         async with AsyncExitStack() as exits:
             backends, ports = await start_backends(PODS, folder)
             exits.push_async_callback(backends.stop)
             load = await exits.enter_async_context(Generator())
-            for workers, threads in CASES:
-                async with _case(workers, threads, ports, folder) as case:
-                    await load.run(_order(case.port, WARM_UP_S))
-                    seconds, rounds = (3.0, 1) if options.quick else (SECONDS, ROUNDS)
-                    runs = [await _run(load, case, seconds) for _ in range(rounds)]
-                figures += _figures(workers, threads, runs)
-                progress.step(f"{workers} workers, {threads} threads: {runs[-1].rps:,.0f} /s")
+            cases = {
+                setting: await exits.enter_async_context(_case(*setting, ports, folder))
+                for setting in SETTINGS
+            }
+            for case in cases.values():
+                await load.run(_order(case.port, WARM_UP_S))
+            for turn in range(rounds):
+                for setting in rotated(SETTINGS, turn):
+                    runs[setting].append(await _run(load, cases[setting], seconds))
+                progress.step(f"round {turn + 1} of {rounds}")
+    figures = [figure for setting in SETTINGS for figure in _figures(*setting, runs[setting])]
     return Report(name="workers", figures=tuple(figures), notes=NOTES)
 
 

@@ -24,7 +24,10 @@ class Pair:
     """Both sides of a link in one process, and what each heard."""
 
     def __init__(self):
-        self.states, self.taken, self.shed, self.gone = [], [], [], []
+        self.states: list[WorkerState | None] = []
+        self.taken: list[socket.socket] = []
+        self.shed: list[int] = []
+        self.gone: list[bool] = []
         self.parent = ParentLink(START, self.states.append)
         self.worker = WorkerLink(self.parent.theirs.dup())
         self.parent.started()
@@ -107,7 +110,12 @@ async def port(deal):
 
 async def test_a_port_refuses_until_it_is_opened_and_then_deals_all():
     dealt = []
-    async with port(lambda connection: not dealt.append(connection.getpeername())) as shared:
+
+    def deal(connection):
+        dealt.append(connection.getpeername())
+        return True
+
+    async with port(deal) as shared:
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(HERE, shared.port)
         shared.open()

@@ -155,3 +155,12 @@ async def test_one_that_cannot_start_keeps_the_others_from_nothing(tmp_path):
     made.stop()
     await asyncio.wait_for(task, DEADLINE)
     assert not any(each.running for each in made.workers)
+
+
+async def test_a_program_that_cannot_be_run_is_a_status_too(tmp_path):
+    made = Crew(2, tmp_path, ["/nowhere"], lambda: None)
+    with capture_logs() as logs, pytest.raises(ExceptionGroup) as raised:
+        await asyncio.wait_for(made.run(), DEADLINE)
+    found = raised.value.exceptions
+    assert {each.status for each in found if isinstance(each, WorkerEnded)} == {126}
+    assert "No such file" in logs[0]["error"]

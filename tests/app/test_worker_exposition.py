@@ -7,6 +7,7 @@ from prometheus_client.utils import floatToGoString
 
 from epp.app.workers.exposition import (
     FamilySamples,
+    Page,
     counts_of,
     keep_counts,
     merged,
@@ -27,7 +28,7 @@ def text(page):
 
 def of(name, kind, *several, ended=()):
     """The samples of one family of several pages, by their labels."""
-    kept = {}
+    kept: Page = {}
     for each in ended:
         keep_counts(kept, read_page(block(name, kind, **each)))
     page = merged([read_page(block(name, kind, **each)) for each in several], kept)
@@ -63,7 +64,7 @@ def test_what_those_counted_that_ended_still_counts():
 
 
 def test_a_family_that_only_those_had_that_ended_stays():
-    kept = {}
+    kept: Page = {}
     keep_counts(kept, read_page(block("x_total", "counter", a=3)))
     assert text(merged([], kept)) == block("x_total", "counter", a=3)
 
@@ -114,7 +115,7 @@ def test_a_counter_is_the_sum_of_all_whoever_runs(running, ended):
         last, *others = running
         after = of("x_total", "counter", {}, *others, ended=[*ended, last])
         assert after == before
-    expected = {}
+    expected: dict[str, float] = {}
     for each in (*running, *ended):
         for label, value in each.items():
             expected[label] = expected.get(label, 0) + value

@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import sys
 
 import aiohttp
 import grpc
+import psutil
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
@@ -64,7 +66,7 @@ async def values(session, url, **headers):
     async with session.get(url, headers=headers) as response:
         assert response.status == 200
         page = await response.text()
-    found = {}
+    found: dict[str, float] = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
             found[sample.name] = found.get(sample.name, 0) + sample.value
@@ -138,6 +140,32 @@ async def pages(session, url):
     assert [each["number"] for each in page["decisions"]] == [15, 16]
 
 
+async def test_no_count_goes_back_where_a_worker_is_killed(folder):
+    async with (
+        picker((*WORDS, "--workers=2"), folder) as lines,
+        aiohttp.ClientSession() as session,
+    ):
+        serving = await said(lines, "serving")
+        await said(lines, "ready")
+        url = f"http://{HERE}:{serving['metrics_port']}"
+        async with connected(serving["grpc_port"], 2) as channels:
+            for number in range(4):
+                await answered(channels[number % 2], number)
+        await becomes(session, f"{url}/metrics", 4, "llm_d_epp_request_total")
+        async with session.get(f"{url}/debug/decisions") as response:
+            assert (await response.json())["last"] == 4
+        (victim, _) = _workers(serving)
+        victim.kill()
+        assert (await said(lines, "worker.ended"))["status"] == 128 + signal.SIGKILL
+        await said(lines, "worker.serving")
+        assert (await values(session, f"{url}/metrics"))["llm_d_epp_request_total"] == 4
+        async with connected(serving["grpc_port"], 1) as channels:
+            await answered(channels[0], 9)
+        await becomes(session, f"{url}/metrics", 5, "llm_d_epp_request_total")
+        async with session.get(f"{url}/debug/decisions?limit=100") as response:
+            assert (await response.json())["last"] == 5
+
+
 async def test_workers_of_several_pods_are_replicas_of_each_other(folder):
     """Of two pods on this machine, each with the addresses of all."""
     bases = _two_bases()
@@ -154,6 +182,15 @@ async def test_workers_of_several_pods_are_replicas_of_each_other(folder):
             await becomes(session, url, 3, "warmpick_replicas_heard")
             # A worker's own port, and its sibling's, are left out once they are heard.
             await becomes(session, url, 3, "warmpick_replicas_known")
+
+
+def _workers(serving):
+    """The workers of the picker that listens at a port."""
+    for child in psutil.Process().children():
+        for each in child.net_connections():
+            if each.laddr.port == serving["metrics_port"]:
+                return child.children()
+    raise AssertionError
 
 
 def _two_bases():

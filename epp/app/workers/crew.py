@@ -33,6 +33,8 @@ _SILENT_SECONDS: Final = 3.0
 _HUNG_SECONDS: Final = 30.0
 """How long before it is killed, and started again."""
 _LOOK_SECONDS: Final = 1.0
+_CANNOT_RUN: Final = 126
+"""The status of a program that cannot be run, as shells report it."""
 _UNEVEN: Final = 2
 """By how many connections two workers differ before one gives some up."""
 _SECRET_BYTES: Final = 32
@@ -81,8 +83,8 @@ class WorkerProcess:
 
     @property
     def heard(self) -> bool:
-        """Whether it takes connections, and was heard lately."""
-        return self.state.listening and self.silent() < _SILENT_SECONDS
+        """Whether it was heard lately."""
+        return self.silent() < _SILENT_SECONDS
 
     def silent(self) -> float:
         """Return for how many seconds nothing was heard of it."""
@@ -130,7 +132,11 @@ class WorkerProcess:
                 status = await process.wait()
             except asyncio.CancelledError:
                 process.kill()
+                await process.wait()
                 raise
+        except OSError as error:  # no process or descriptor can be had
+            _log.error("worker.not_started", worker=self.number, error=str(error))
+            status = _CANNOT_RUN
         finally:
             link.close()
             self._process = self._link = None
@@ -207,11 +213,12 @@ class Crew:
         self._turn += 1
         count = len(self.workers)
 
-        def worth(each: WorkerProcess) -> tuple[bool, int, int]:
-            return not each.state.ready, each.open, (each.number - self._turn) % count
+        def order(each: WorkerProcess) -> tuple[bool, bool, int, int]:
+            after = (each.number - self._turn) % count
+            return not each.heard, not each.state.ready, each.open, after
 
-        heard = sorted((each for each in self.workers if each.heard), key=worth)
-        return any(each.pass_on(connection) for each in heard)
+        listening = sorted((each for each in self.workers if each.state.listening), key=order)
+        return any(each.pass_on(connection) for each in listening)
 
     async def run(self) -> None:
         """Keep all running until they are stopped. Raises `WorkerEnded` if none can start."""
@@ -226,7 +233,10 @@ class Crew:
 
     async def _look_after(self) -> NoReturn:
         while True:
+            looked = time.monotonic()
             await asyncio.sleep(_LOOK_SECONDS)
+            if time.monotonic() - looked > _SILENT_SECONDS:
+                continue  # this process was paused itself: what workers said is not read yet
             for each in self.workers:
                 if each.state.listening and each.silent() > _HUNG_SECONDS:
                     _log.error("worker.hung", worker=each.number, seconds=round(each.silent()))
