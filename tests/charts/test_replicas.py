@@ -90,6 +90,15 @@ def test_workers_need_no_other_replicas_and_one_is_no_flag():
     assert not [each for each in words if "workers" in each]
 
 
+def test_a_pod_may_take_the_cores_of_its_workers():
+    for workers, cores in ((1, 0.9), (3, 2.7)):
+        things = objects(CHART, v.merged(v.POOL, v.epp(workers=workers), v.ALERTS))
+        groups = only(things, "PrometheusRule")["spec"]["groups"]
+        rules = {each.get("alert"): each for group in groups for each in group["rules"]}
+        limit = rules["WarmpickPickerSaturated"]["expr"].rpartition("> ")[2]
+        assert float(limit) == pytest.approx(cores)
+
+
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
