@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import signal
 import socket
 import sys
 
@@ -129,6 +131,27 @@ async def test_a_worker_that_says_nothing_is_passed_nothing(tmp_path, peers):
             peers.enter_context(deal(made))
             silent._heard_at -= 3600
         assert other.open == 4
+
+
+async def test_a_worker_that_hangs_is_killed_and_started_again(tmp_path):
+    async with crew(tmp_path) as (made, _):
+        await until(lambda: made.ready)
+        made.served = True
+        hung = made.workers[0]
+        assert hung._process is not None
+        with capture_logs() as logs:
+            os.kill(hung._process.pid, signal.SIGSTOP)
+
+            def back():
+                if hung.starts == 1:
+                    hung._heard_at -= 3600  # what it said before may still be read
+                return hung.starts == 2 and hung.state.ready
+
+            await until(back)
+        assert [each["event"] for each in logs if "worker" in each] == [
+            "worker.hung",
+            "worker.ended",
+        ]
 
 
 async def test_nobody_takes_what_comes_while_none_listens(tmp_path):
