@@ -154,7 +154,11 @@ async def test_no_count_goes_back_where_a_worker_is_killed(folder):
         await becomes(session, f"{url}/metrics", 4, "llm_d_epp_request_total")
         async with session.get(f"{url}/debug/decisions") as response:
             assert (await response.json())["last"] == 4
-        (victim, _) = _workers(serving)
+        (victim, other) = _workers(serving)
+        other.suspend()  # what does not answer counts as it last did
+        async with session.get(f"{url}/debug/decisions") as response:
+            assert (await response.json())["last"] == 4
+        other.resume()
         victim.kill()
         assert (await said(lines, "worker.ended"))["status"] == 128 + signal.SIGKILL
         await said(lines, "worker.serving")

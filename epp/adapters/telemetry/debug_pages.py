@@ -22,8 +22,15 @@ class BadQuery(Exception):
     """The reason why a query is not answered, for who asked."""
 
 
+class NoAnswer(Exception):
+    """The reason why there is no page now, for who asked."""
+
+
 class DebugPage(msgspec.Struct, frozen=True):
-    """One page. `answer` returns its body, and raises `BadQuery`; it lets other tasks run."""
+    """One page. `answer` returns its body, and lets other tasks run.
+
+    It raises `BadQuery`, and `NoAnswer`.
+    """
 
     answer: Callable[[Query], Awaitable[bytes]]
     local: bool = False

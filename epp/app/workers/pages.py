@@ -14,7 +14,14 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from epp.adapters.telemetry.debug_pages import BadQuery, DebugPage, Query, only, whole_number
+from epp.adapters.telemetry.debug_pages import (
+    BadQuery,
+    DebugPage,
+    NoAnswer,
+    Query,
+    only,
+    whole_number,
+)
 from epp.adapters.telemetry.profiles import Page as ProfilePage
 from epp.adapters.workers.asking import Asker
 from epp.app.console.pages import MOST_RECENT, static_pages
@@ -38,7 +45,6 @@ _MORE: Final = 25
 """Decisions that are asked for beyond those that are wanted: some come while workers are asked."""
 _PROFILE_SECONDS: Final = 75.0
 _WORKER: Final = b"worker="
-_NONE_ANSWERS: Final = "no worker answers"
 _MILLI: Final = 1e3
 
 
@@ -49,8 +55,8 @@ class _Source:
         self.worker: Final = worker
         self._asker: Final = Asker(worker.pages)
         self._metrics: dict[bool, tuple[int, Page]] = {}
-        self._decisions: tuple[int, int] = (0, 0)
-        self._decisions_before = 0
+        self._start = 0
+        self._decisions = self._decisions_before = 0
         self.close = self._asker.close
         self.ask = self._asker.ask
 
@@ -87,15 +93,16 @@ class _Source:
 
         `decisions` is how many it has made since.
         """
-        start, last = self._decisions
-        if start != self.worker.starts:
-            self._decisions_before += last
-        self._decisions = self.worker.starts, decisions
+        if self._start != self.worker.starts:
+            self._start = self.worker.starts
+            self._decisions_before += self._decisions
+        self._decisions = decisions
         return self._decisions_before
 
-
-def _made(sources: Sequence[_Source], each: Sequence[int]) -> views.Made:
-    return views.Made(each, sum(map(_Source.made_before, sources, each)))
+    @property
+    def made_in_all(self) -> int:
+        """How many decisions it had made when it was last asked."""
+        return self._decisions_before + self._decisions
 
 
 class MergedPages:
@@ -134,7 +141,7 @@ class MergedPages:
     async def _all(
         self, path: bytes, kind: type[T], **query: str | int
     ) -> tuple[list[_Source], list[T]]:
-        """Return the pages of all that answer, those that are ready first. Raises `BadQuery`."""
+        """Return the pages of all that answer, those that are ready first. Raises `NoAnswer`."""
         sources = self._ready_first()
         asked = (each.read(path, kind, **query) for each in sources)
         found = [
@@ -143,8 +150,14 @@ class MergedPages:
             if page is not None
         ]
         if not found:
-            raise BadQuery(_NONE_ANSWERS)
+            raise NoAnswer("no worker answers")
         return [source for source, _ in found], [page for _, page in found]
+
+    def _made(self, sources: Sequence[_Source], each: Sequence[int]) -> views.Made:
+        """Return how many decisions all workers made, of which these have said how many."""
+        before = sum(map(_Source.made_before, sources, each))
+        silent = sum(source.made_in_all for source in self._sources if source not in sources)
+        return views.Made(each, before + silent)
 
     async def _first(self, path: bytes, query: Query) -> bytes:
         """Return what the first worker says of what all believe alike."""
@@ -166,17 +179,17 @@ class MergedPages:
         until = datetime.now(UTC).isoformat(timespec="milliseconds")
         if since:  # how many are new is asked before, which costs little: most often few are
             sources, pages = await self._all(_DECISIONS, DecisionsPage, limit=1)
-            made = _made(sources, [page.last for page in pages])
+            made = self._made(sources, [page.last for page in pages])
             limit = max(1, min(limit, made.before + sum(made.each) - since))
         asked = min(limit + _MORE, MOST_SHOWN)
         sources, pages = await self._all(_DECISIONS, DecisionsPage, limit=asked)
-        made = _made(sources, [page.last for page in pages])
+        made = self._made(sources, [page.last for page in pages])
         return msgspec.json.encode(views.merged_decisions(pages, made, until, since, limit))
 
     async def _show_endpoints(self, query: Query) -> bytes:
         only(query)
         sources, pages = await self._all(_ENDPOINTS, EndpointsPage)
-        made = _made(sources, [page.decisions for page in pages])
+        made = self._made(sources, [page.decisions for page in pages])
         return msgspec.json.encode(views.merged_endpoints(pages, made.before + sum(made.each)))
 
     async def _show_console(self, query: Query) -> bytes:
@@ -187,7 +200,7 @@ class MergedPages:
         sources, pages = await self._all(
             _CONSOLE, ConsolePage, limit=min(limit + _MORE, MOST_RECENT)
         )
-        made = _made(sources, [page.decisions for page in pages])
+        made = self._made(sources, [page.decisions for page in pages])
         return msgspec.json.encode(views.merged_console(pages, made, until, since, limit))
 
     async def close(self) -> None:
