@@ -71,6 +71,7 @@ async def _case(workers: int, threads: int, ports: list[int], folder: Path) -> A
             epp_port=picker.grpc_port,
             endpoints=tuple(f"127.0.0.1:{port}" for port in ports),
             concurrency=threads,
+            reuse_port=True,
         )
         envoy = await start_envoy(settings, log_dir=folder, name=f"envoy-{name}")
         exits.push_async_callback(envoy.stop)

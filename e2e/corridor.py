@@ -140,6 +140,7 @@ class Corridor:
             message_timeout_s=plan.message_timeout_s,
             stream_idle_timeout_s=plan.stream_idle_timeout_s,
             concurrency=plan.envoy_threads,
+            reuse_port=plan.envoy_threads > 1,
         )
         self.envoy = await start_envoy(settings, log_dir=self.directory)
         self._stop.push_async_callback(self.envoy.stop, 0)
