@@ -22,14 +22,14 @@ class BadQuery(Exception):
     """The reason why a query is not answered, for who asked."""
 
 
-class NoAnswer(Exception):
+class NotAvailable(Exception):
     """The reason why there is no page now, for who asked."""
 
 
 class DebugPage(msgspec.Struct, frozen=True):
     """One page. `answer` returns its body, and lets other tasks run.
 
-    It raises `BadQuery`, and `NoAnswer`.
+    It raises `BadQuery`, and `NotAvailable`.
     """
 
     answer: Callable[[Query], Awaitable[bytes]]

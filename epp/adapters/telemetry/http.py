@@ -14,7 +14,7 @@ import msgspec
 from epp.adapters.telemetry.debug_pages import (
     BadQuery,
     DebugPage,
-    NoAnswer,
+    NotAvailable,
     is_local,
     is_rebound,
     read_query,
@@ -339,7 +339,7 @@ class OperatorServer:
             body = await page.answer(read_query(request.query))
         except BadQuery as error:
             return _Response(HTTPStatus.BAD_REQUEST, f"{error}\n".encode(), more=_FOR_BROWSERS)
-        except NoAnswer as error:
+        except NotAvailable as error:
             status = HTTPStatus.SERVICE_UNAVAILABLE
             return _Response(status, f"{error}\n".encode(), more=_FOR_BROWSERS)
         known = page.etag and request.known_etag == page.etag

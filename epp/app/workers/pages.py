@@ -17,7 +17,7 @@ import msgspec
 from epp.adapters.telemetry.debug_pages import (
     BadQuery,
     DebugPage,
-    NoAnswer,
+    NotAvailable,
     Query,
     only,
     whole_number,
@@ -141,7 +141,7 @@ class MergedPages:
     async def _all(
         self, path: bytes, kind: type[T], **query: str | int
     ) -> tuple[list[_Source], list[T]]:
-        """Return the pages of all that answer, those that are ready first. Raises `NoAnswer`."""
+        """Return the pages of all that answer, those that are ready first. Raises `NotAvailable`."""
         sources = self._ready_first()
         asked = (each.read(path, kind, **query) for each in sources)
         found = [
@@ -150,7 +150,7 @@ class MergedPages:
             if page is not None
         ]
         if not found:
-            raise NoAnswer("no worker answers")
+            raise NotAvailable("no worker answers")
         return [source for source, _ in found], [page for _, page in found]
 
     def _made(self, sources: Sequence[_Source], each: Sequence[int]) -> views.Made:
