@@ -1,15 +1,11 @@
-"""The link between a process and its workers, and the port that it deals connections from."""
+"""The link between a process and its workers."""
 
 import asyncio
 import contextlib
 import socket
 
-import pytest
-
 from epp.adapters.workers.link import ParentLink, WorkerLink, WorkerStart, WorkerState
-from epp.adapters.workers.port import SharedPort
 
-HERE = "127.0.0.1"
 DEADLINE = 10
 START = WorkerStart(number=1, count=2, folder="/run/x", secret=b"\x00secret\xff")
 
@@ -97,48 +93,3 @@ async def test_a_worker_that_reads_nothing_is_passed_no_more():
                 assert passed < 100_000
         pair.open()
         await until(lambda: len(pair.taken) == passed)
-
-
-@contextlib.asynccontextmanager
-async def port(deal):
-    shared = SharedPort(HERE, 0, deal)
-    try:
-        yield shared
-    finally:
-        shared.close()
-
-
-async def test_a_port_refuses_until_it_is_opened_and_then_deals_all():
-    dealt = []
-
-    def deal(connection):
-        dealt.append(connection.getpeername())
-        return True
-
-    async with port(deal) as shared:
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection(HERE, shared.port)
-        shared.open()
-        shared.open()
-        peers = [await asyncio.open_connection(HERE, shared.port) for _ in range(100)]
-        await until(lambda: len(dealt) == len(peers))
-        assert set(dealt) == {writer.get_extra_info("sockname") for _, writer in peers}
-        for _, writer in peers:
-            writer.close()
-
-
-async def test_a_connection_that_nobody_takes_is_closed():
-    async with port(lambda _: False) as shared:
-        shared.open()
-        reader, writer = await asyncio.open_connection(HERE, shared.port)
-        async with asyncio.timeout(DEADLINE):
-            with contextlib.suppress(ConnectionResetError):
-                assert await reader.read() == b""
-        writer.close()
-
-
-async def test_a_port_that_is_taken_is_said():
-    async with port(lambda _: True) as shared:
-        shared.open()
-        with pytest.raises(OSError, match="in use"):
-            SharedPort(HERE, shared.port, lambda _: True)

@@ -1,1 +1,1 @@
-"""What joins a process with its workers: a link to each, one port for all, and their pages."""
+"""What joins a process with its workers: a link to each, and their pages."""

@@ -209,7 +209,11 @@ class Crew:
         return settled and any(each.state.ready for each in self.workers)
 
     def deal(self, connection: socket.socket) -> bool:
-        """Pass a connection on to the one with the fewest; return whether there is one."""
+        """Pass a connection on to the one with the fewest; return whether there is one.
+
+        Workers that listened at the port themselves (SO_REUSEPORT) would be given connections by a
+        hash of addresses, and a gateway keeps few: of two both go to one worker every other time.
+        """
         self._turn += 1
         count = len(self.workers)
 

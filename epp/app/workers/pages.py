@@ -141,7 +141,7 @@ class MergedPages:
     async def _all(
         self, path: bytes, kind: type[T], **query: str | int
     ) -> tuple[list[_Source], list[T]]:
-        """Return the pages of all that answer, those that are ready first. Raises `NotAvailable`."""
+        """Return the pages of all that answer, the ready ones first. Raises `NotAvailable`."""
         sources = self._ready_first()
         asked = (each.read(path, kind, **query) for each in sources)
         found = [

@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
@@ -14,7 +15,6 @@ import structlog
 from epp.adapters.extproc.native_health import NativeHealthServer
 from epp.adapters.health import HealthServices
 from epp.adapters.telemetry.http import OperatorServer, Readers
-from epp.adapters.workers.port import SharedPort
 from epp.app.discovery import build_reviewer
 from epp.app.jobs import attempt, keep_running
 from epp.app.options import ServeOptions, reader_tls
@@ -23,6 +23,7 @@ from epp.app.workers.crew import Crew, WorkerEnded
 from epp.app.workers.pages import MergedPages
 from epp.errors import ConfigError
 from epp.protocol.health import ServingStatus
+from epp.system.port import Port
 
 _log = structlog.get_logger(__name__)
 
@@ -86,7 +87,7 @@ class _Parent:
                 tls=self._tls.context if self._tls else None,
             ),
         )
-        self._port: SharedPort | None = None
+        self._port: Port | None = None
         self._ready = self._stopping = False
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -117,12 +118,16 @@ class _Parent:
         options = self._options
         self._health.set_status(ServingStatus.NOT_SERVING)
         try:
-            self._port = SharedPort(options.bind_address, options.grpc_port, self.crew.deal)
+            self._port = Port(options.bind_address, options.grpc_port, self._deal)
             await self._operators.start()
             await self._health_server.start(options.bind_address, options.health_port)
         except OSError as error:
             await self._close()
             raise ConfigError(f"cannot listen: {error}") from error
+
+    def _deal(self, connection: socket.socket) -> None:
+        with connection:  # who takes it has a descriptor of its own
+            self.crew.deal(connection)
 
     def _changed(self) -> None:
         """Do what follows from how the workers are."""
