@@ -18,7 +18,7 @@ from epp.cli.files import read, read_text
 from epp.cli.go_arguments import GoArgumentParser, with_command
 from epp.cli.llm_d_router_flags import check_removed, notices
 from epp.cli.pool_flags import pool_of, unheeded
-from epp.cli.replica_flags import check_workers, replicas_of
+from epp.cli.replica_flags import replicas_of
 from epp.cli.serve_flags import add_serve, log_settings
 from epp.cli.several_pools import parse, pools_of
 from epp.cli.tls_flags import check_metrics_tls
@@ -43,15 +43,19 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 def _serve(arguments: argparse.Namespace) -> int:
     pools = pools_of(arguments)
     every = [_options(each) for each in pools]
-    check_workers(every)
     import structlog  # noqa: PLC0415 (see `_options`)
     import uvloop  # noqa: PLC0415 (see `_options`)
 
     from epp.adapters.telemetry.logs import configure_logs  # noqa: PLC0415
     from epp.app.pools import serve  # noqa: PLC0415
 
+    several = any(each.workers > 1 for each in every)
+    if several:
+        from epp.app.workers import unfit  # noqa: PLC0415
+
+        unfit.check(every)
     configure_logs(*log_settings(arguments))
-    if every[0].workers > 1:
+    if several:
         from epp.app.workers.worker import worker_of  # noqa: PLC0415
 
         worker = worker_of(every[0], os.environ)
@@ -64,7 +68,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     said += [unheeded(flags, pool.source) for flags, pool in zip(pools, every, strict=True)]
     for notice in dict.fromkeys(chain.from_iterable(said)):
         log.info(notice.event, name=notice.name, reason=notice.why)
-    if every[0].workers > 1:
+    if several:
         from epp.app.workers import parent  # noqa: PLC0415
 
         return uvloop.run(parent.serve(every[0]))

@@ -3,11 +3,9 @@
 import argparse
 import asyncio
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from epp.adapters.kube.kube_settings import KubeSettings
 from epp.cli.files import read
 from epp.cli.types import interval, port_number, words
 from epp.errors import ConfigError
@@ -15,10 +13,9 @@ from epp.printable import printable
 
 if TYPE_CHECKING:  # it needs an extra
     from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings
-    from epp.app.options import ServeOptions
     from epp.app.replicas.diff import CacheDiff
 
-MOST_WORKERS: Final = 64
+_MOST_WORKERS = 64
 _EXTRA = "pip install 'warmpick[replicas]'"
 _TEXT = """Ask two replicas what they believe all endpoints' caches to hold, and show where they
 differ. Exit status: 0 if they agree, but for facts that are under way; 1 if they do not; 2 if one
@@ -56,44 +53,9 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
 
 
 def _workers(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_WORKERS):
-        raise argparse.ArgumentTypeError(f"`{text}` is not a number from 1 to {MOST_WORKERS}")
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _MOST_WORKERS):
+        raise argparse.ArgumentTypeError(f"`{text}` is not a number from 1 to {_MOST_WORKERS}")
     return int(text)
-
-
-def check_workers(pools: "Sequence[ServeOptions]") -> None:
-    """Raise `ConfigError` for what several workers cannot do as one."""
-    for options in pools:
-        if options.workers > 1:
-            problem = "" if len(pools) == 1 else "one pool: start a process for each of several"
-            problem = problem or _unfit(options)
-            if problem:
-                raise ConfigError(f"more than 1 is for {problem}", "--workers")
-
-
-def _unfit(options: "ServeOptions") -> str:
-    """Return what several workers need that these options do not have; empty: nothing."""
-    from epp.adapters.extproc.transports import native_fault  # noqa: PLC0415 (see `_options`)
-
-    if find_spec("zmq") is None:
-        return f"where pyzmq is installed: {_EXTRA}"
-    if options.transport != "native":
-        return "--transport native, which can be passed connections"
-    fault = native_fault()
-    if fault:
-        return f"--transport native, which cannot be used here: {fault}"
-    if isinstance(options.source, KubeSettings) and options.source.elect:
-        return "pickers that all serve: leave out --ha-enable-leader-election"
-    if options.hash_secret:
-        from epp.adapters.replicas.settings import derive_keys  # noqa: PLC0415 (an extra)
-
-        derive_keys(options.hash_secret)
-    events = options.settings.kv_events
-    if events is not None and events.zmq_endpoint:
-        return (
-            "KV events that are subscribed to at each pod: zmqEndpoint is an address of one process"
-        )
-    return ""
 
 
 def replicas_of(arguments: argparse.Namespace, secret: bytes) -> "ReplicaSettings | None":

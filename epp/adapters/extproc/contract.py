@@ -1,10 +1,9 @@
 """The interfaces of a transport of the ext_proc service, and gRPC's statuses."""
 
-import socket
 import ssl
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import msgspec
 
@@ -108,18 +107,21 @@ class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
     limits: PeerLimits = PeerLimits()
 
 
-class PassedConnections(Protocol):
-    """What serves connections that another process has accepted."""
+if TYPE_CHECKING:  # only a worker has these, and a start need not make the class
+    import socket
 
-    @property
-    def open_connections(self) -> int:
-        """How many there are, but for those that are being given up."""
+    class PassedConnections(Protocol):
+        """What serves connections that another process has accepted."""
 
-    def take(self, connection: socket.socket) -> None:
-        """Serve a connection; one that comes before `start` or after `stop` is closed."""
+        @property
+        def open_connections(self) -> int:
+            """How many there are, but for those that are being given up."""
 
-    def shed(self, connections: int) -> None:
-        """Give some connections up in order, so that their peers connect anew."""
+        def take(self, connection: socket.socket) -> None:
+            """Serve a connection; one that comes before `start` or after `stop` is closed."""
+
+        def shed(self, connections: int) -> None:
+            """Give some connections up in order, so that their peers connect anew."""
 
 
 class HealthSource(Protocol):

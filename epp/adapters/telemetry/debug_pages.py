@@ -6,6 +6,7 @@ name models and ids of requests, which metrics do not.
 
 import ipaddress
 from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -19,18 +20,13 @@ Query = Mapping[str, str]
 
 
 class BadQuery(Exception):
-    """The reason why a query is not answered, for who asked."""
+    """The reason why a query is not answered, for who asked, and the status of the response."""
 
-
-class NotAvailable(Exception):
-    """The reason why there is no page now, for who asked."""
+    status = HTTPStatus.BAD_REQUEST
 
 
 class DebugPage(msgspec.Struct, frozen=True):
-    """One page. `answer` returns its body, and lets other tasks run.
-
-    It raises `BadQuery`, and `NotAvailable`.
-    """
+    """One page. `answer` returns its body, and raises `BadQuery`; it lets other tasks run."""
 
     answer: Callable[[Query], Awaitable[bytes]]
     local: bool = False

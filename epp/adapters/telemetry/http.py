@@ -6,7 +6,7 @@ import ssl
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from importlib import import_module
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
 import msgspec
@@ -14,12 +14,28 @@ import msgspec
 from epp.adapters.telemetry.debug_pages import (
     BadQuery,
     DebugPage,
-    NotAvailable,
     is_local,
     is_rebound,
     read_query,
 )
 from epp.adapters.telemetry.profiles import Page, Profiles
+
+if TYPE_CHECKING:  # classes that a start need not make
+
+    class MetricsSource(Protocol):
+        """What has metrics (`epp.adapters.telemetry.metrics.Telemetry`)."""
+
+        def page(self, *, openmetrics: bool = False) -> Iterable[str] | AsyncIterable[str]:
+            """Return the pieces of the page, in Prometheus' text format or in OpenMetrics'."""
+
+    class ProfileSource(Protocol):
+        """What has profiles (`epp.adapters.telemetry.profiles.Profiles`)."""
+
+        paths: Sequence[bytes]
+
+        async def page(self, path: bytes, query: bytes) -> Page:
+            """Return the status and the text of one of `paths`."""
+
 
 _MAX_HEAD_BYTES = 32 << 10
 _MAX_CONNECTIONS = 256
@@ -45,22 +61,6 @@ Review = Callable[[str, str], Awaitable[HTTPStatus]]
 """Returns 200 if the bearer of a token may read a path, else the status to respond with."""
 
 
-class MetricsSource(Protocol):
-    """What has metrics (`epp.adapters.telemetry.metrics.Telemetry`)."""
-
-    def page(self, *, openmetrics: bool = False) -> Iterable[str] | AsyncIterable[str]:
-        """Return the pieces of the page, in Prometheus' text format or in OpenMetrics'."""
-
-
-class ProfileSource(Protocol):
-    """What has profiles (`epp.adapters.telemetry.profiles.Profiles`)."""
-
-    paths: Sequence[bytes]
-
-    async def page(self, path: bytes, query: bytes) -> Page:
-        """Return the status and the text of one of `paths`."""
-
-
 class Readers(msgspec.Struct, frozen=True, kw_only=True):
     """What readers get, and how: `review` is asked about every request of metrics or profiles.
 
@@ -70,7 +70,7 @@ class Readers(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     review: Review | None = None
-    profiles: bool | ProfileSource = False
+    profiles: "bool | ProfileSource" = False
     tls: ssl.SSLContext | None = None
     debug: Mapping[bytes, DebugPage] = {}
 
@@ -184,7 +184,7 @@ class OperatorServer:
 
     def __init__(
         self,
-        telemetry: MetricsSource,
+        telemetry: "MetricsSource",
         ready: Callable[[], bool],
         address: str,
         port: int,
@@ -211,7 +211,7 @@ class OperatorServer:
         self._pages |= dict.fromkeys(readers.debug, self._debug)
         if readers.profiles:
             own = readers.profiles is True
-            self._profiles = Profiles() if own else cast(ProfileSource, readers.profiles)
+            self._profiles = Profiles() if own else cast("ProfileSource", readers.profiles)
             self._pages |= dict.fromkeys(self._profiles.paths, self._profile)
 
     async def start(self) -> None:
@@ -338,10 +338,7 @@ class OperatorServer:
         try:
             body = await page.answer(read_query(request.query))
         except BadQuery as error:
-            return _Response(HTTPStatus.BAD_REQUEST, f"{error}\n".encode(), more=_FOR_BROWSERS)
-        except NotAvailable as error:
-            status = HTTPStatus.SERVICE_UNAVAILABLE
-            return _Response(status, f"{error}\n".encode(), more=_FOR_BROWSERS)
+            return _Response(error.status, f"{error}\n".encode(), more=_FOR_BROWSERS)
         known = page.etag and request.known_etag == page.etag
         status = HTTPStatus.NOT_MODIFIED if known else HTTPStatus.OK
         return _Response(status, body, page.content_type, _kept(page))

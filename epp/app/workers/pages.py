@@ -17,7 +17,6 @@ import msgspec
 from epp.adapters.telemetry.debug_pages import (
     BadQuery,
     DebugPage,
-    NotAvailable,
     Query,
     only,
     whole_number,
@@ -46,6 +45,10 @@ _MORE: Final = 25
 _PROFILE_SECONDS: Final = 75.0
 _WORKER: Final = b"worker="
 _MILLI: Final = 1e3
+
+
+class _NoneAnswers(BadQuery):
+    status = HTTPStatus.SERVICE_UNAVAILABLE
 
 
 class _Source:
@@ -141,7 +144,7 @@ class MergedPages:
     async def _all(
         self, path: bytes, kind: type[T], **query: str | int
     ) -> tuple[list[_Source], list[T]]:
-        """Return the pages of all that answer, the ready ones first. Raises `NotAvailable`."""
+        """Return the pages of all that answer, the ready ones first. Raises `BadQuery`."""
         sources = self._ready_first()
         asked = (each.read(path, kind, **query) for each in sources)
         found = [
@@ -150,7 +153,7 @@ class MergedPages:
             if page is not None
         ]
         if not found:
-            raise NotAvailable("no worker answers")
+            raise _NoneAnswers("no worker answers")
         return [source for source, _ in found], [page for _, page in found]
 
     def _made(self, sources: Sequence[_Source], each: Sequence[int]) -> views.Made:

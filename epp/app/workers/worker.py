@@ -6,16 +6,19 @@ import signal
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from msgspec.structs import replace
 
-from epp.adapters.extproc.contract import ExtProcServer, PassedConnections
+from epp.adapters.extproc.contract import ExtProcServer
 from epp.adapters.health import HealthServices
 from epp.adapters.replicas.settings import ReplicaSettings, Siblings
 from epp.adapters.workers.link import WorkerLink, WorkerState, link_of
 from epp.app.options import ServeOptions
 from epp.protocol.health import ServingStatus, answer
+
+if TYPE_CHECKING:
+    from epp.adapters.extproc.contract import PassedConnections
 
 _BEAT_SECONDS: Final = 1.0
 """How often a worker says how it is, if nothing changes."""
@@ -54,7 +57,7 @@ class Worker:
 
     def join(self, server: ExtProcServer, health: HealthServices) -> "Worker":
         """Pass connections to a server, and follow its health; return what starts that."""
-        self._server = cast(PassedConnections, server)
+        self._server = cast("PassedConnections", server)
         health.watch(b"", self._became)
         return self
 
