@@ -9,15 +9,17 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import structlog
 
 from epp.adapters.extproc.grpc_connection import GrpcConnection, Method
 from epp.adapters.extproc.limits import LineQuota, PeerLimits
 from epp.adapters.extproc.turns import Turns
-from epp.system.handshakes import Handshakes
 from epp.system.port import Port
+
+if TYPE_CHECKING:  # see `GrpcListener.start`
+    from epp.system.handshakes import Handshakes
 
 _log = structlog.get_logger()
 
@@ -51,6 +53,8 @@ class GrpcListener:
         """
         self._tls = tls
         if tls is not None:
+            from epp.system.handshakes import Handshakes  # noqa: PLC0415 (only TLS needs it)
+
             self._handshakes = Handshakes(tls, self.accept, self.limits.handshake_seconds)
         if port is not None and tls is None:
             loop = asyncio.get_running_loop()
@@ -103,7 +107,7 @@ class GrpcListener:
         return cast(asyncio.Protocol, GrpcConnection(self))  # which has its methods
 
     def _shake_hands(self, connection: socket.socket) -> None:
-        handshakes = cast(Handshakes, self._handshakes)
+        handshakes = cast("Handshakes", self._handshakes)
         if self._has_room(len(self._connections) + len(handshakes) + 1):
             handshakes.take(connection)
         else:
