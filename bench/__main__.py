@@ -35,6 +35,7 @@ from bench.soak import measure as measure_soak
 from bench.trace import measure as measure_trace
 from bench.traces import measure as measure_traces
 from bench.validation.benchmark import measure as measure_validation
+from bench.workers import measure as measure_workers
 from epp.adapters.extproc.transports import Transport
 from epp.errors import WarmpickError
 from epp.protocol.extproc.observation import Observation
@@ -106,6 +107,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
     "replicas": (
         "several pickers that tell each other what they see: what they decide, and what it costs",
         measure_replicas,
+    ),
+    "workers": (
+        "several processes that serve as one picker: cores, requests a second, and how even",
+        measure_workers,
     ),
     "adversary": (
         "attacks, each with bounds on what others feel of it and on what remains",

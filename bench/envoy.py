@@ -36,7 +36,8 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
     """One Envoy: a listener on 127.0.0.1, model servers behind it, a picker beside it.
 
     `endpoints` are `ip:port`. Under `round_robin` and `least_request` Envoy balances alone and
-    never calls the picker. `original_dst` follows the picker's header to any address,
+    never calls the picker. `reuse_port`: each thread listens for itself, as in gateways.
+    `original_dst` follows the picker's header to any address,
     `override_host` only to one of `endpoints`. `h2c`: model servers speak HTTP/2 alone.
     """
 
@@ -53,6 +54,7 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
     message_timeout_s: float = MESSAGE_SECONDS
     stream_idle_timeout_s: float = 30
     concurrency: int = 1
+    reuse_port: bool = False
     log_level: str = "warning"
 
     @property
@@ -129,7 +131,8 @@ def _listener(settings: EnvoySettings) -> Json:
         "name": "gateway",
         "address": socket_address("127.0.0.1", settings.listen_port),
         # Envoy binds with SO_REUSEPORT by default: two on one port would share its connections.
-        "enable_reuse_port": False,
+        # Without it one of its threads may take all of them.
+        "enable_reuse_port": settings.reuse_port,
         "filter_chains": [manager],
     }
 

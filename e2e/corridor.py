@@ -63,6 +63,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     message_timeout_s: float = 10
     stream_idle_timeout_s: float = 30
     picker_flags: tuple[str, ...] = ()
+    envoy_threads: int = 1
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -138,6 +139,8 @@ class Corridor:
             response_body_mode=plan.response_body_mode,
             message_timeout_s=plan.message_timeout_s,
             stream_idle_timeout_s=plan.stream_idle_timeout_s,
+            concurrency=plan.envoy_threads,
+            reuse_port=plan.envoy_threads > 1,
         )
         self.envoy = await start_envoy(settings, log_dir=self.directory)
         self._stop.push_async_callback(self.envoy.stop, 0)

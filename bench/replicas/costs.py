@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import zmq
 
 from epp.adapters.replicas.settings import ReplicaSettings, derive_keys
-from epp.adapters.replicas.sockets import connection
+from epp.adapters.replicas.sockets import connection, tcp_endpoint
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import EndpointUpserted, Event
 from epp.model.fleet import Fleet
@@ -104,7 +104,9 @@ def connected() -> Iterator[Callable[[bytes], object]]:
         there.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
         there.setsockopt(zmq.LINGER, 0)
         port = there.bind_to_random_port("tcp://127.0.0.1")
-        with connection(context, keys, ReplicaSettings(peers=[]), f"127.0.0.1:{port}") as here:
+        with connection(
+            context, keys, ReplicaSettings(peers=[]), tcp_endpoint("127.0.0.1", port)
+        ) as here:
             here.setsockopt(zmq.LINGER, 0)
             here.send(b"hello", 0)  # waits until it is connected
             yield lambda message: here.send_multipart([message], zmq.NOBLOCK)

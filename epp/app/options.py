@@ -20,6 +20,7 @@ from epp.protocol.extproc.observation import AUTO, Observation
 if TYPE_CHECKING:  # see `reader_tls`
     from epp.adapters.replicas.settings import ReplicaSettings
     from epp.adapters.tls import ReaderTls
+    from epp.app.workers.worker import Worker
 
 _HELD_SHARE = 4
 """Unfinished requests may hold the memory divided by this."""
@@ -100,6 +101,10 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Failures in a row after which an endpoint is left out for a while; 0: never."""
     replicas: "ReplicaSettings | None" = None
     """Where the pool's other replicas are; None: nothing is exchanged with any."""
+    workers: int = 1
+    """How many processes serve as one; each has all of these options."""
+    worker: "Worker | None" = None
+    """This process's part in these; None: it is the only one, or the one that starts them."""
     recording: RecordingSettings | None = None
     """Where traffic is recorded; None: nowhere."""
     tracing: TracingSettings | None = None

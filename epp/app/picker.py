@@ -137,13 +137,17 @@ class EndpointPicker:
         )
         self._health = HealthServices()
         self._extproc = self._ext_proc_server()
-        self._health_server = health_server(self._extproc.transport, self._health)
+        self._health_server = (
+            health_server(self._extproc.transport, self._health)
+            if options.worker is None
+            else options.worker.join(self._extproc, self._health)
+        )
         self._reviewer = build_reviewer(options.metrics_access)
         self._reader_tls = reader_tls(options)
         self._operators = OperatorServer(
             self._telemetry,
             lambda: self.ready,
-            options.bind_address,
+            options.bind_address if options.worker is None else options.worker.pages,
             options.metrics_port,
             Readers(
                 review=self._reviewer.review if self._reviewer else None,
@@ -233,6 +237,7 @@ class EndpointPicker:
             ExtProcSettings(
                 address=options.bind_address,
                 port=options.grpc_port,
+                passed=options.worker is not None,
                 tls=key_and_certificate(options.cert_path) if options.secure else None,
                 tls_min_version=options.tls_min_version,
                 tls_ciphers=options.tls_ciphers,
@@ -298,6 +303,8 @@ class EndpointPicker:
         yield "endpoints", self._discovery.run
         yield "readiness", self._announce
         yield "scrape", self._sources.run
+        if self._options.worker is not None:
+            yield "worker", self._options.worker.run
         yield from self._observers.jobs()
         if self._kv_events is not None:
             yield "kv events", self._kv_events.run
@@ -337,16 +344,17 @@ class EndpointPicker:
             freeze_long_lived_objects()  # while endpoints answer
             await self._sources.polled_once(_FIRST_REPORTS_SECONDS)
             await self._extproc.start()
+            if options.worker is not None:
+                options.worker.listening = True
         except (OSError, RuntimeError) as error:
             raise ConfigError(f"cannot listen: {error}") from error
         self._serving = True
         self._loop_delay.start()
         self._readiness_changed.set()
+        ports = {} if options.worker is not None else self._ports()
         _log.info(
-            "serving",
-            grpc_port=self._extproc.port,
-            health_port=self._health_server.port,
-            metrics_port=self._operators.port,
+            "serving" if options.worker is None else "worker.serving",
+            **ports,
             secure=options.secure,
             transport=self._extproc.transport,
             native=compiled.summary(),
@@ -354,6 +362,13 @@ class EndpointPicker:
             profile=options.settings.profile.name,
             picker=type(options.settings.profile.picker).__name__,
         )
+
+    def _ports(self) -> dict[str, int]:
+        return {
+            "grpc_port": self._extproc.port,
+            "health_port": self._health_server.port,
+            "metrics_port": self._operators.port,
+        }
 
     async def _drain(self) -> None:
         """Report NOT_SERVING, and serve streams that still come until there are none."""
@@ -367,6 +382,8 @@ class EndpointPicker:
 
     async def _stop(self) -> None:
         self._loop_delay.stop()
+        if self._options.worker is not None:
+            self._options.worker.listening = False
         await attempt("director", self._director.stop())
         await attempt("ext_proc", self._extproc.stop(_LAST_GRACE_SECONDS))
         for name, stop in self._observers.stops():

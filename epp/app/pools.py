@@ -38,7 +38,7 @@ async def serve(pools: Sequence[ServeOptions]) -> None:
 async def _serve(options: ServeOptions, stop: asyncio.Event, *, named: bool) -> None:
     if named:
         structlog.contextvars.bind_contextvars(pool=options.pool_name)
-    for warning in options.settings.warnings:
+    for warning in options.settings.warnings if options.worker is None else ():
         _log.warning("config.warning", warning=warning)
     await EndpointPicker(options).run(stop)
 

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 
@@ -103,16 +103,18 @@ class EndpointMemory:
 
 
 @contextmanager
-def stop_signals(stop: asyncio.Event) -> Iterator[None]:
+def stop_signals(stop: asyncio.Event, at_once: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Set `stop` on the first SIGTERM or SIGINT; a second one ends the process at once.
 
-    The status is then 128 plus the number of the signal, as shells report it.
+    The status is then 128 plus the number of the signal, as shells report it; `at_once` is called
+    before.
     """
     loop = asyncio.get_running_loop()
     received = count()
 
     def handle(number: int) -> None:
         if next(received):
+            at_once()
             os._exit(128 + number)
         stop.set()
 

@@ -49,12 +49,29 @@ def _serve(arguments: argparse.Namespace) -> int:
     from epp.adapters.telemetry.logs import configure_logs  # noqa: PLC0415
     from epp.app.pools import serve  # noqa: PLC0415
 
+    several = any(each.workers > 1 for each in every)
+    if several:
+        from epp.app.workers import unfit  # noqa: PLC0415
+
+        unfit.check(every)
     configure_logs(*log_settings(arguments))
+    if several:
+        from epp.app.workers.worker import worker_of  # noqa: PLC0415
+
+        worker = worker_of(every[0], os.environ)
+        if worker is not None:
+            structlog.contextvars.bind_contextvars(worker=worker.number)
+            uvloop.run(serve([worker.options]))
+            return 0
     log = structlog.get_logger(__name__)
     said = [notices(flags, os.environ) for flags in pools]
     said += [unheeded(flags, pool.source) for flags, pool in zip(pools, every, strict=True)]
     for notice in dict.fromkeys(chain.from_iterable(said)):
         log.info(notice.event, name=notice.name, reason=notice.why)
+    if several:
+        from epp.app.workers import parent  # noqa: PLC0415
+
+        return uvloop.run(parent.serve(every[0]))
     uvloop.run(serve(every))
     return 0
 
@@ -111,6 +128,7 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
         request_orca=arguments.request_orca,
         hash_secret=secret,
         replicas=replicas_of(arguments, secret),
+        workers=arguments.workers,
         recording=recording_of(arguments, pool.name, settings.base_model),
         tracing=tracing_of(arguments, os.environ, pool.name),
         shadow=shadow_of(arguments),

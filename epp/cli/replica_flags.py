@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # it needs an extra
     from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings
     from epp.app.replicas.diff import CacheDiff
 
+_MOST_WORKERS = 64
 _EXTRA = "pip install 'warmpick[replicas]'"
 _TEXT = """Ask two replicas what they believe all endpoints' caches to hold, and show where they
 differ. Exit status: 0 if they agree, but for facts that are under way; 1 if they do not; 2 if one
@@ -41,6 +42,20 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         help="the port for other replicas (default: 9004; 0: any)",
     )
+    group.add_argument(
+        "--workers",
+        type=_workers,
+        default=1,
+        metavar="N",
+        help="processes that serve the same ports as one picker, each a core's worth, and tell each"
+        " other what they see; needs --transport native (default: 1)",
+    )
+
+
+def _workers(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _MOST_WORKERS):
+        raise argparse.ArgumentTypeError(f"`{text}` is not a number from 1 to {_MOST_WORKERS}")
+    return int(text)
 
 
 def replicas_of(arguments: argparse.Namespace, secret: bytes) -> "ReplicaSettings | None":

@@ -14,7 +14,7 @@ from epp.adapters.replicas.settings import (
     mark_of,
     peer_address,
 )
-from epp.adapters.replicas.sockets import connection
+from epp.adapters.replicas.sockets import connection, tcp_endpoint
 from epp.errors import ConfigError
 from epp.protocol.replicas.messages import LONGEST
 
@@ -155,7 +155,10 @@ def stranger(port, **options):
 def peer(port):
     """Connect with the secret, as no replica does."""
     settings = ReplicaSettings(peers=[], reconnect=(10.0, 10.0))
-    with zmq.Context() as context, connection(context, KEYS, settings, f"{HERE}:{port}") as socket:
+    with (
+        zmq.Context() as context,
+        connection(context, KEYS, settings, tcp_endpoint(HERE, port)) as socket,
+    ):
         socket.setsockopt(zmq.LINGER, 0)
         yield socket
 

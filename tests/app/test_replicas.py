@@ -10,7 +10,7 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings
+from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings, Siblings
 from epp.app.replicas.exchange import Replicas
 from epp.errors import ConfigError
 from epp.gateway.processes import free_port
@@ -167,6 +167,43 @@ async def test_a_chain_is_asked_for_over_the_wire():
             await until(lambda: third.in_flight_here() == {"a": "pod-1"})  # with the next beat
             one.send("pod-0", "b", PROMPT)
             await until(lambda: third.in_flight_here().get("b") == "pod-0")
+
+
+def worker(folder, number, *ports, **more):
+    """One of two workers of a pod, and of replicas at these ports."""
+    return started(*ports, siblings=Siblings(folder=folder, number=number, count=2), **more)
+
+
+async def test_workers_hear_each_other_by_sockets(tmp_path):
+    async with worker(tmp_path, 0) as one, worker(tmp_path, 1) as other:
+        for each in (one, other):
+            await each.hears()
+            await until(lambda each=each: each.metrics()["warmpick_replicas_reached"] == 1)
+        one.send("pod-1", "a", PROMPT)
+        await until(lambda: other.in_flight_here() == {"a": "pod-1"})
+        assert one.port == other.port == 0
+        for each in (one, other):
+            dropped = {name: n for name, n in each.metrics().items() if "dropped" in name}
+            assert sum(dropped.values()) == 0
+
+
+async def test_a_worker_that_a_name_lists_is_heard_once(tmp_path):
+    async with (
+        started() as elsewhere,
+        worker(tmp_path, 0, elsewhere.port) as one,
+        worker(tmp_path, 1, elsewhere.port) as other,
+    ):
+        here = [PeerAddress(HERE, one.port), PeerAddress(HERE, other.port)]
+        for each in (elsewhere, one, other):
+            each.replicas.mesh._settings.peers.extend(here)
+        for each in (elsewhere, one, other):
+            await each.hears(2)
+        # Its own port, and the other's, are left out once these have said who they are.
+        for each in (elsewhere, one, other):
+            await until(lambda each=each: each.replicas.mesh.known == 2)
+        one.send("pod-1", "a", PROMPT)
+        for each in (elsewhere, other):
+            await until(lambda each=each: each.in_flight_here() == {"a": "pod-1"})
 
 
 def test_a_secret_that_is_too_short_is_refused():

@@ -73,6 +73,45 @@ def test_a_network_policy_lets_replicas_talk_to_each_other_alone():
         assert rule[others] == [{"podSelector": {"matchLabels": {"inferencepool": "rel-epp"}}}]
 
 
+def test_each_worker_of_a_pod_has_a_port_for_the_others():
+    things = rendered(v.epp(workers=3), v.FENCED)
+    assert arguments(things).workers == 3
+    ports = [each for each in container(things)["ports"] if each["name"].startswith("replicas")]
+    assert [each["containerPort"] for each in ports] == [9004, 9005, 9006]
+    policy = only(things, "NetworkPolicy")["spec"]
+    span = {"port": 9004, "protocol": "TCP", "endPort": 9006}
+    for rules in (policy["ingress"], policy["egress"]):
+        assert len([each for each in rules if span in each["ports"]]) == 1
+
+
+def test_workers_need_no_other_replicas_and_one_is_no_flag():
+    assert arguments(objects(CHART, v.merged(v.POOL, v.epp(workers=2)))).workers == 2
+    words = container(objects(CHART, v.POOL))["args"]
+    assert not [each for each in words if "workers" in each]
+
+
+def test_a_pod_may_take_the_cores_of_its_workers():
+    for workers, cores in ((1, 0.9), (3, 2.7)):
+        things = objects(CHART, v.merged(v.POOL, v.epp(workers=workers), v.ALERTS))
+        groups = only(things, "PrometheusRule")["spec"]["groups"]
+        rules = {each.get("alert"): each for group in groups for each in group["rules"]}
+        limit = rules["WarmpickPickerSaturated"]["expr"].rpartition("> ")[2]
+        assert float(limit) == pytest.approx(cores)
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        (v.epp(workers=2, replicas=2), "set exchange.enabled=true with it"),
+        (v.epp(workers=2, exchange={"enabled": True, "port": 65535}), "take a lower one"),
+    ],
+)
+def test_workers_that_cannot_be_are_refused(more, reason):
+    things, said = refused_or_rendered(CHART, v.merged(v.POOL, more))
+    assert not things
+    assert reason in said
+
+
 @pytest.mark.parametrize(
     ("more", "reason"),
     [(v.epp(leaderElection=True), "leave leaderElection out"), ({"router": {}}, "")],

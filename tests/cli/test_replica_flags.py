@@ -1,10 +1,12 @@
-"""The flags `--replicas` and `--replicas-port`: what they mean, and what cannot be meant."""
+"""The flags of replicas and workers: what they mean, and what cannot be meant."""
 
 import argparse
+from pathlib import Path
 
 import pytest
 
-from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings
+from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings, Siblings
+from epp.app.workers.worker import for_worker
 from epp.cli.main import main
 from epp.cli.replica_flags import add_replicas, replicas_of
 from epp.errors import ConfigError
@@ -49,3 +51,54 @@ def test_epp_serve_says_it_before_it_starts(tmp_path, capsys):
     flags = ["--endpoints-file", str(tmp_path / "endpoints.yaml"), "--replicas=pickers"]
     assert main(["serve", *flags]) == 1
     assert "openssl rand" in capsys.readouterr().err
+
+
+KV_EVENTS = """
+plugins:
+- {type: token-producer, parameters: {modelName: m, tokenizer: /nowhere}}
+- type: precise-prefix-cache-producer
+  parameters: {kvEventsConfig: {zmqEndpoint: "tcp://0.0.0.0:5557"}}
+"""
+
+
+OTHER_PORTS = ("--grpc-port=1", "--grpc-health-port=2", "--metrics-port=3")
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "65", "two", "1.5", ""])
+def test_a_number_of_workers_that_cannot_be_is_refused(text, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["serve", "--endpoints-file=x", f"--workers={text}"])
+    assert f"--workers: `{text}` is not a number from 1 to 64" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--endpoints-file=x", "--transport=grpcio"], "is for --transport native"),
+        (
+            ["--pool-name=x", "--ha-enable-leader-election", "--metrics-endpoint-auth=false"],
+            "is for pickers that all serve: leave out --ha-enable-leader-election",
+        ),
+        (["--endpoints-file=x", "--hash-secret-file=short"], "at least 16 bytes"),
+        (["--endpoints-file=x", f"--config-text={KV_EVENTS}"], "subscribed to at each pod"),
+        (
+            ["--endpoints-file=x", "and", "--endpoints-file=y", *OTHER_PORTS],
+            "is for one pool: start a process for each of several",
+        ),
+    ],
+)
+def test_what_several_workers_cannot_do_is_said(flags, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short").write_text("short")
+    assert main(["serve", "--workers=2", *flags]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_each_worker_has_a_port_of_its_own_for_other_pods():
+    settings = meant("--replicas=a,b:7000", "--replicas-port=9100")
+    assert settings is not None
+    siblings = Siblings(folder=Path("/run/x"), number=1, count=2)
+    found = for_worker(settings, siblings)
+    assert found.port == 9101
+    assert [str(each) for each in found.peers] == ["a:9004", "a:9005", "b:7000", "b:7001"]
+    assert for_worker(None, siblings) == ReplicaSettings(peers=(), siblings=siblings)

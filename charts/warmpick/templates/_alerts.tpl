@@ -16,6 +16,10 @@
 {{- if $said.enabled -}}
 {{- $expr := $rule.expr | replace "<selector>" (include "warmpick.alertSelector" $) -}}
 {{- range $name, $value := omit $said "enabled" "for" "severity" -}}
+{{- /* Of each worker: what a pod takes is theirs together. */ -}}
+{{- if eq $name "cores" -}}
+{{- $value = mulf $value $.Values.inferenceExtension.workers -}}
+{{- end -}}
 {{- $expr = $expr | replace (printf "<%s>" $name) (toString $value) -}}
 {{- end -}}
 {{- $_ := set $rule "expr" $expr -}}

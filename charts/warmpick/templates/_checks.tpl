@@ -58,6 +58,15 @@
 {{- if and $epp.exchange.enabled $router -}}
 {{- fail "inferenceExtension.exchange sets flags that llm-d-router does not have: use inferenceExtension.* in place of router.*" -}}
 {{- end -}}
+{{- if and (gt (int $epp.workers) 1) $leader -}}
+{{- fail "inferenceExtension.workers is for replicas that all serve: set exchange.enabled=true with it, or leave replicas at 1" -}}
+{{- end -}}
+{{- if and (gt (int $epp.workers) 1) $router -}}
+{{- fail "inferenceExtension.workers sets a flag that llm-d-router does not have: use inferenceExtension.* in place of router.*" -}}
+{{- end -}}
+{{- if and (gt (int $epp.workers) 1) (gt (add (int $epp.exchange.port) (int $epp.workers) -1) 65535) -}}
+{{- fail "inferenceExtension.exchange.port has no room for a port of each worker: take a lower one" -}}
+{{- end -}}
 {{- if and $epp.tls.secretName $epp.tls.certManager.enabled -}}
 {{- fail "inferenceExtension.tls has both secretName and certManager.enabled: keep one" -}}
 {{- end -}}

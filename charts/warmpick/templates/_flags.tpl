@@ -26,6 +26,9 @@ flag can be set.
 {{- if include "warmpick.leaderElection" . -}}
 {{- $_ := set $flags "ha-enable-leader-election" true -}}
 {{- end -}}
+{{- if gt (int $epp.workers) 1 -}}
+{{- $_ := set $flags "workers" (int $epp.workers) -}}
+{{- end -}}
 {{- if $epp.exchange.enabled -}}
 {{- $_ := set $flags "replicas" (printf "%s-replicas.%s.svc.%s:%d" (include "warmpick.name" .) .Release.Namespace $epp.clusterDomain (int $epp.exchange.port)) -}}
 {{- $_ := set $flags "replicas-port" (int $epp.exchange.port) -}}

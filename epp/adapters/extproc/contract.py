@@ -3,7 +3,7 @@
 import ssl
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import msgspec
 
@@ -88,14 +88,16 @@ class DrivenExchange(Protocol):
 class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a transport: its address and its limits.
 
-    `tls` is a (key, certificate chain) pair in PEM, None for plaintext; `tls_ciphers` are suites up
-    to TLS 1.2 by OpenSSL's names, separated by colons, empty for its own choice. Sizes are in
+    `passed`: no port is bound, connections come by `PassedConnections`. `tls` is a (key,
+    certificate chain) pair in PEM, None for plaintext; `tls_ciphers` are suites up to TLS 1.2 by
+    OpenSSL's names, separated by colons, empty for its own choice. Sizes are in
     bytes, -1 is not a limit. `max_held_bytes` and `request_timeout` (seconds) bound unfinished
     requests (`epp.adapters.extproc.streams.OpenStreams`). `limits` are the native transport's.
     """
 
     address: str = "0.0.0.0"  # noqa: S104 (a pod is reached from outside)
     port: int = 9002
+    passed: bool = False
     tls: tuple[bytes, bytes] | None = None
     tls_min_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
     tls_ciphers: str = ""
@@ -103,6 +105,23 @@ class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_held_bytes: int = 512 << 20
     request_timeout: float = 300.0
     limits: PeerLimits = PeerLimits()
+
+
+if TYPE_CHECKING:  # only a worker has these, and a start need not make the class
+    import socket
+
+    class PassedConnections(Protocol):
+        """What serves connections that another process has accepted."""
+
+        @property
+        def open_connections(self) -> int:
+            """How many there are, but for those that are being given up."""
+
+        def take(self, connection: socket.socket) -> None:
+            """Serve a connection; one that comes before `start` or after `stop` is closed."""
+
+        def shed(self, connections: int) -> None:
+            """Give some connections up in order, so that their peers connect anew."""
 
 
 class HealthSource(Protocol):

@@ -1,4 +1,4 @@
-"""A port of a gRPC server: accepts connections, drains and closes them."""
+"""A port of a gRPC server: accepts connections, or is passed them, drains and closes them."""
 
 import asyncio
 import os
@@ -8,15 +8,18 @@ import ssl
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import cast
+from itertools import islice
+from typing import TYPE_CHECKING, cast
 
 import structlog
 
 from epp.adapters.extproc.grpc_connection import GrpcConnection, Method
 from epp.adapters.extproc.limits import LineQuota, PeerLimits
 from epp.adapters.extproc.turns import Turns
-from epp.system.handshakes import Handshakes
 from epp.system.port import Port
+
+if TYPE_CHECKING:  # see `GrpcListener.start`
+    from epp.system.handshakes import Handshakes
 
 _log = structlog.get_logger()
 
@@ -33,28 +36,66 @@ class GrpcListener:
         open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most = min(limits.max_connections, max(open_files, 0) * 3 // 4 or sys.maxsize)
         self._lines = LineQuota()
-        self._connections: set[GrpcConnection] = set()
+        self._connections: dict[GrpcConnection, None] = {}
+        self._shed: set[GrpcConnection] = set()
+        self._taking: set[asyncio.Task[None]] = set()
         self._none_open = asyncio.Event()
         self._none_open.set()
         self._listener: asyncio.Server | Port | None = None
         self._handshakes: Handshakes | None = None
         self._tls: ssl.SSLContext | None = None
+        self._serving = False
 
-    async def start(self, address: str, port: int, tls: ssl.SSLContext | None) -> None:
+    async def start(self, address: str, port: int | None, tls: ssl.SSLContext | None) -> None:
         """Bind and serve, with TLS where a context (`server_context`) is given.
 
-        Raises `OSError` if the port is taken.
+        Without a port connections are passed by `take`. Raises `OSError` if the port is taken.
         """
         self._tls = tls
-        if tls is None:
+        if tls is not None:
+            from epp.system.handshakes import Handshakes  # noqa: PLC0415 (only TLS needs it)
+
+            self._handshakes = Handshakes(tls, self.accept, self.limits.handshake_seconds)
+        if port is not None and tls is None:
             loop = asyncio.get_running_loop()
             self._listener = await loop.create_server(self.accept, address, port)
             self.port = self._listener.sockets[0].getsockname()[1]
-            return
-        self._handshakes = Handshakes(tls, self.accept, self.limits.handshake_seconds)
-        self._listener = listener = Port(address, port, self._shake_hands)
-        self.port = listener.port
-        listener.open()
+        elif port is not None:
+            self._listener = listener = Port(address, port, self._shake_hands)
+            self.port = listener.port
+            listener.open()
+        self._serving = True
+
+    def take(self, connection: socket.socket) -> None:
+        """Serve a connection that another process has accepted, between `start` and `stop`."""
+        if not self._serving:
+            connection.close()
+        elif self._handshakes is not None:
+            self._shake_hands(connection)
+        else:
+            task = asyncio.create_task(self._take(connection), name="connection")
+            self._taking.add(task)
+            task.add_done_callback(self._taking.discard)
+
+    async def _take(self, connection: socket.socket) -> None:
+        connection.settimeout(0)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(self.accept, connection)
+        except OSError:  # it went
+            connection.close()
+
+    @property
+    def open(self) -> int:
+        """How many connections there are, and are coming about, but for those that are shed."""
+        coming = len(self._taking) if self._handshakes is None else len(self._handshakes)
+        return len(self._connections) + coming - len(self._shed)
+
+    def shed(self, connections: int) -> None:
+        """Drain some connections, the newest first: their peers connect anew."""
+        kept = (each for each in reversed(self._connections) if each not in self._shed)
+        for each in list(islice(kept, connections)):
+            self._shed.add(each)
+            each.drain()
 
     def renew(self, tls: tuple[bytes, bytes]) -> None:
         """Serve with this pair from the next handshake on; after `start`, and with TLS only."""
@@ -66,7 +107,7 @@ class GrpcListener:
         return cast(asyncio.Protocol, GrpcConnection(self))  # which has its methods
 
     def _shake_hands(self, connection: socket.socket) -> None:
-        handshakes = cast(Handshakes, self._handshakes)
+        handshakes = cast("Handshakes", self._handshakes)
         if self._has_room(len(self._connections) + len(handshakes) + 1):
             handshakes.take(connection)
         else:
@@ -74,9 +115,11 @@ class GrpcListener:
 
     async def stop(self, grace: float) -> None:
         """Refuse further connections; give open streams `grace` seconds to end."""
-        if self._listener is None:
+        if not self._serving:
             return
-        self._listener.close()
+        self._serving = False
+        if self._listener is not None:
+            self._listener.close()
         if self._handshakes is not None:
             self._handshakes.close()
         for connection in list(self._connections):
@@ -90,7 +133,7 @@ class GrpcListener:
 
     def connection_opened(self, connection: GrpcConnection) -> bool:
         """Add a connection to those that `stop` drains; return whether it may stay."""
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._none_open.clear()
         return self._has_room(len(self._connections))
 
@@ -104,7 +147,8 @@ class GrpcListener:
 
     def connection_closed(self, connection: GrpcConnection) -> None:
         """Remove a connection."""
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
+        self._shed.discard(connection)
         if not self._connections:
             self._none_open.set()
 

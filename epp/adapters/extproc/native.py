@@ -27,7 +27,10 @@ _PATH: Final = f"/{SERVICE}/{METHOD}".encode()
 
 
 class NativeServer:
-    """Serves `envoy.service.ext_proc.v3.ExternalProcessor/Process` (`contract.ExtProcServer`)."""
+    """Serves `envoy.service.ext_proc.v3.ExternalProcessor/Process` (`contract.ExtProcServer`).
+
+    At a port, or over connections that another process passes (`contract.PassedConnections`).
+    """
 
     transport: ClassVar[str] = "native"
 
@@ -52,6 +55,7 @@ class NativeServer:
         )
         self._listener = GrpcListener(self._methods, limits)
         self.accept = self._listener.accept
+        self.take, self.shed = self._listener.take, self._listener.shed
 
     @property
     def streams(self) -> int:
@@ -62,6 +66,11 @@ class NativeServer:
     def port(self) -> int:
         """The bound port, after `start`."""
         return self._listener.port
+
+    @property
+    def open_connections(self) -> int:
+        """How many connections there are, but for those that are being given up."""
+        return self._listener.open
 
     def offer_health(self, health: HealthSource) -> None:
         """Offer health on this port too."""
@@ -84,7 +93,8 @@ class NativeServer:
         settings, tls = self._settings, None
         if settings.tls is not None:
             tls = server_context(settings.tls, settings.tls_min_version, settings.tls_ciphers)
-        await self._listener.start(settings.address, settings.port, tls)
+        port = None if settings.passed else settings.port
+        await self._listener.start(settings.address, port, tls)
 
     def _process(self, stream: Stream, connection: GrpcConnection) -> ExchangeDriver | None:
         if self._streams.open >= self._most_streams:

@@ -2,11 +2,12 @@
 
 A replica listens at one port, and connects to the ports of all others, to which it sends. Answers
 come back on the connection that brought the question. What cannot be sent at once is dropped: what
-is missing is found by those who miss it.
+is missing is found by those who miss it. The workers of one process are replicas that have a socket
+each in a folder of their own; with replicas elsewhere, each worker has a port, too.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -14,14 +15,16 @@ from typing import Final
 import structlog
 import zmq
 
-from epp.adapters.replicas.settings import Keys, PeerAddress, ReplicaSettings
+from epp.adapters.replicas.settings import Keys, ReplicaSettings
 from epp.adapters.replicas.sockets import (
     Context,
     Gatekeeper,
     SocketReader,
     StrangerWatch,
+    bound_port,
     connection,
     listener,
+    tcp_endpoint,
 )
 from epp.errors import ConfigError
 from epp.system.host_names import HostNames
@@ -29,7 +32,9 @@ from epp.system.host_names import HostNames
 _log = structlog.get_logger(__name__)
 
 THIS_IS_YOU: Final = b""
-"""The answer to a replica that has connected to itself: names list it among the others."""
+"""The answer to a replica that need not send here: it is this one, or another worker of its pod.
+
+Names list these among the others."""
 _MOST_PEERS: Final = 256
 _MOST_SOCKETS: Final = 4 * _MOST_PEERS
 
@@ -43,16 +48,19 @@ class ReplicaMesh:
     """Sends messages to all other replicas, and passes what they send to `receive`.
 
     `reached` is to how many a last sign of life could be sent. `stranger` is called each time that
-    a connection is refused for want of the secret. Before `open` and after `close` nothing is sent.
+    a connection is refused for want of the secret. What other workers of this process send goes to
+    `near`. Before `open` and after `close` nothing is sent.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (where it listens, and whom it calls)
         self,
         settings: ReplicaSettings,
         keys: Keys,
         bind_address: str,
         receive: Receive,
         stranger: Callable[[], None],
+        *,
+        near: Receive | None = None,
     ) -> None:
         self.unsent = self.reached = 0
         self.port = 0
@@ -60,10 +68,11 @@ class ReplicaMesh:
         self._keys: Final = keys
         self._bind_address: Final = bind_address
         self._receive: Final = receive
+        self._near: Final = near or receive
         self._stranger: Final = stranger
         self._names: Final = HostNames()
-        self._connections: dict[PeerAddress, SocketReader] = {}
-        self._own: set[PeerAddress] = set()
+        self._connections: dict[str, SocketReader] = {}
+        self._own: set[str] = set()
         self._problems: set[str] = set()
         self._context: Context | None = None
         self._soon: Final = asyncio.Event()
@@ -81,19 +90,35 @@ class ReplicaMesh:
         self._context = context
         gatekeeper = Gatekeeper(context, self._keys)
         self._closing.append(gatekeeper.close)
+        for endpoint, receive in self._endpoints():
+            self._listen(context, endpoint, receive)
+
+    def _endpoints(self) -> Iterator[tuple[str, Receive]]:
+        """Yield where to listen, and what takes in what comes there."""
+        settings = self._settings
+        if settings.siblings is not None:
+            yield settings.siblings.endpoint(settings.siblings.number), self._near
+        if settings.peers or settings.siblings is None:
+            yield tcp_endpoint(self._bind_address, settings.port), self._receive
+
+    def _listen(self, context: Context, endpoint: str, receive: Receive) -> None:
         try:
-            socket, self.port = listener(
-                context, self._keys, self._bind_address, self._settings.port
-            )
+            socket = listener(context, self._keys, endpoint)
         except zmq.ZMQError as error:
             self.close()
             raise ConfigError(
-                f"cannot listen for replicas at port {self._settings.port}: {error}",
-                "--replicas-port",
+                f"cannot listen for replicas at {endpoint}: {error}", "--replicas-port"
             ) from error
-        self._listening = SocketReader(socket, self._heard)
+        if endpoint.startswith("tcp:"):
+            self.port = bound_port(socket)
+
+        def heard(frames: list[bytes]) -> None:
+            sender, *rest = frames
+            receive(_only(rest), lambda answer: reader.send([sender, answer]))
+
+        reader = SocketReader(socket, heard)
         watch = StrangerWatch(socket, self._stranger)
-        self._closing += (watch.close, self._listening.close)
+        self._closing += (watch.close, reader.close)
 
     async def run(self) -> None:
         """Follow where the others are; never returns."""
@@ -110,25 +135,26 @@ class ReplicaMesh:
 
     async def look_up(self) -> None:
         """Look the names of the others up, and connect to those that are new."""
-        loop = asyncio.get_running_loop()
-        found: dict[PeerAddress, None] = {}
+        loop, siblings = asyncio.get_running_loop(), self._settings.siblings
+        found = dict.fromkeys(siblings.others() if siblings is not None else ())
         for peer in self._settings.peers:
             resolved = await loop.run_in_executor(None, self._names.resolve, peer.host, peer.port)
             if resolved.problem and resolved.problem not in self._problems:
                 self._problems.add(resolved.problem)
                 _log.warning("replicas.name", problem=resolved.problem)
-            found |= dict.fromkeys(PeerAddress(ip, peer.port) for ip in resolved.addresses)
+            found |= dict.fromkeys(tcp_endpoint(ip, peer.port) for ip in resolved.addresses)
         self._connect_to([each for each in found if each not in self._own][:_MOST_PEERS])
 
-    def _connect_to(self, addresses: list[PeerAddress]) -> None:
+    def _connect_to(self, endpoints: list[str]) -> None:
         if self._context is None:
             return
-        for gone in self._connections.keys() - set(addresses):
+        for gone in self._connections.keys() - set(endpoints):
             self._connections.pop(gone).close()
-        for address in addresses:
-            if address not in self._connections:
-                socket = connection(self._context, self._keys, self._settings, str(address))
-                self._connections[address] = SocketReader(socket, partial(self._answered, address))
+        for endpoint in endpoints:
+            if endpoint not in self._connections:
+                socket = connection(self._context, self._keys, self._settings, endpoint)
+                answered = partial(self._answered, endpoint)
+                self._connections[endpoint] = SocketReader(socket, answered)
 
     def send(self, message: bytes) -> int:
         """Send a message to all; return to how many it could be sent."""
@@ -136,19 +162,15 @@ class ReplicaMesh:
         self.unsent += len(self._connections) - sent
         return sent
 
-    def _heard(self, frames: list[bytes]) -> None:
-        """Take in what a connection to this replica brought."""
-        sender, *rest = frames
-        self._receive(_only(rest), lambda answer: self._listening.send([sender, answer]))
-
-    def _answered(self, address: PeerAddress, frames: list[bytes]) -> None:
+    def _answered(self, endpoint: str, frames: list[bytes]) -> None:
         """Take in what a connection from this replica brought."""
         if frames == [THIS_IS_YOU]:
-            self._own.add(address)
-            self._connections.pop(address).close()
+            self._own.add(endpoint)
+            self._connections.pop(endpoint).close()
             return
-        connected = self._connections[address]
-        self._receive(_only(frames), lambda answer: connected.send([answer]))
+        connected = self._connections[endpoint]
+        receive = self._receive if endpoint.startswith("tcp:") else self._near
+        receive(_only(frames), lambda answer: connected.send([answer]))
 
     def close(self) -> None:
         """Close all connections."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from hashlib import blake2b
 from ipaddress import IPv6Address
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -28,6 +29,24 @@ class PeerAddress(msgspec.Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class Siblings(msgspec.Struct, frozen=True, kw_only=True):
+    """The replicas of one pod, which are the workers of one process."""
+
+    folder: Path
+    """Where their sockets are."""
+    number: int
+    """Which of them this one is, from 0."""
+    count: int
+
+    def endpoint(self, number: int) -> str:
+        """Return where one of them listens."""
+        return f"ipc://{self.folder / f'replica-{number}'}"
+
+    def others(self) -> list[str]:
+        """Return where the others listen."""
+        return [self.endpoint(each) for each in range(self.count) if each != self.number]
+
+
 class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a replica is told of the others."""
 
@@ -35,6 +54,8 @@ class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where the others listen. A name stands for all of its addresses, this replica's too."""
     port: int = DEFAULT_PORT
     """The port that this one listens at; 0 is any free one."""
+    siblings: Siblings | None = None
+    """The other workers of this process, if it has several. Without `peers` there are no others."""
     reconnect: tuple[float, float] = (0.1, 2.0)
     """Seconds between attempts to connect, at first and at most."""
     look_up: float = 5.0

@@ -92,8 +92,20 @@ class SocketReader:
             self.socket.close(linger=0)
 
 
-def listener(context: Context, keys: Keys, address: str, port: int) -> tuple[Socket, int]:
-    """Return a socket that listens for replicas, and its port. Raises `zmq.ZMQError`."""
+def tcp_endpoint(address: str, port: int) -> str:
+    """Return where a replica listens; port 0 is any free one."""
+    host = f"[{address}]" if ":" in address else address
+    return f"tcp://{host}:{port or '*'}"
+
+
+def bound_port(socket: Socket) -> int:
+    """Return the port of a socket that listens at a TCP endpoint."""
+    bound = bytes(socket.getsockopt_string(zmq.LAST_ENDPOINT), "ascii")
+    return int(bound.rpartition(b":")[2])
+
+
+def listener(context: Context, keys: Keys, endpoint: str) -> Socket:
+    """Return a socket that listens for replicas. Raises `zmq.ZMQError`."""
     socket = context.socket(zmq.ROUTER)
     _set_limits(socket)
     options: dict[int, int | bytes] = {
@@ -106,17 +118,15 @@ def listener(context: Context, keys: Keys, address: str, port: int) -> tuple[Soc
     }
     for option, value in options.items():
         socket.setsockopt(option, value)
-    host = f"[{address}]" if ":" in address else address
     try:
-        socket.bind(f"tcp://{host}:{port or '*'}")
+        socket.bind(endpoint)
     except zmq.ZMQError:
         socket.close(linger=0)
         raise
-    bound = bytes(socket.getsockopt_string(zmq.LAST_ENDPOINT), "ascii")
-    return socket, int(bound.rpartition(b":")[2])
+    return socket
 
 
-def connection(context: Context, keys: Keys, settings: ReplicaSettings, to: str) -> Socket:
+def connection(context: Context, keys: Keys, settings: ReplicaSettings, endpoint: str) -> Socket:
     """Return a socket that connects to a replica, now or once it is there."""
     socket = context.socket(zmq.DEALER)
     _set_limits(socket)
@@ -131,7 +141,7 @@ def connection(context: Context, keys: Keys, settings: ReplicaSettings, to: str)
     }
     for option, value in options.items():
         socket.setsockopt(option, value)
-    socket.connect(f"tcp://{to}")
+    socket.connect(endpoint)
     return socket
 
 

@@ -6,6 +6,7 @@ name models and ids of requests, which metrics do not.
 
 import ipaddress
 from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qsl
 
@@ -19,7 +20,9 @@ Query = Mapping[str, str]
 
 
 class BadQuery(Exception):
-    """The reason why a query is not answered, for who asked."""
+    """The reason why a query is not answered, for who asked, and the status of the response."""
+
+    status = HTTPStatus.BAD_REQUEST
 
 
 class DebugPage(msgspec.Struct, frozen=True):

@@ -3,10 +3,10 @@
 import asyncio
 import math
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from importlib import import_module
-from typing import cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
 import msgspec
@@ -18,8 +18,24 @@ from epp.adapters.telemetry.debug_pages import (
     is_rebound,
     read_query,
 )
-from epp.adapters.telemetry.metrics import Telemetry
-from epp.adapters.telemetry.profiles import Profiles
+from epp.adapters.telemetry.profiles import Page, Profiles
+
+if TYPE_CHECKING:  # classes that a start need not make
+
+    class MetricsSource(Protocol):
+        """What has metrics (`epp.adapters.telemetry.metrics.Telemetry`)."""
+
+        def page(self, *, openmetrics: bool = False) -> Iterable[str] | AsyncIterable[str]:
+            """Return the pieces of the page, in Prometheus' text format or in OpenMetrics'."""
+
+    class ProfileSource(Protocol):
+        """What has profiles (`epp.adapters.telemetry.profiles.Profiles`)."""
+
+        paths: Sequence[bytes]
+
+        async def page(self, path: bytes, query: bytes) -> Page:
+            """Return the status and the text of one of `paths`."""
+
 
 _MAX_HEAD_BYTES = 32 << 10
 _MAX_CONNECTIONS = 256
@@ -48,12 +64,13 @@ Review = Callable[[str, str], Awaitable[HTTPStatus]]
 class Readers(msgspec.Struct, frozen=True, kw_only=True):
     """What readers get, and how: `review` is asked about every request of metrics or profiles.
 
-    `profiles`: serve these below `/debug/pprof/`. `tls`: serve HTTPS. `debug` are more pages, by
-    their paths, for readers on this machine and those whom `review` lets read them.
+    `profiles` are served below `/debug/pprof/`; True: those of this process. `tls`: serve HTTPS.
+    `debug` are more pages, by their paths, for readers on this machine and those whom `review` lets
+    read them.
     """
 
     review: Review | None = None
-    profiles: bool = False
+    profiles: "bool | ProfileSource" = False
     tls: ssl.SSLContext | None = None
     debug: Mapping[bytes, DebugPage] = {}
 
@@ -126,13 +143,15 @@ class _Request:
 class _MetricsPage:
     """One writing of the metrics page, for all who ask while it is written and a second after."""
 
-    def __init__(self, pieces: Iterator[str]) -> None:
+    def __init__(self, pieces: Iterable[str] | AsyncIterable[str]) -> None:
         self._task = asyncio.create_task(self._write(pieces))
         self._expires_at = math.inf
 
-    async def _write(self, pieces: Iterator[str]) -> bytes:
+    async def _write(self, pieces: Iterable[str] | AsyncIterable[str]) -> bytes:
         written = []
         try:
+            if isinstance(pieces, AsyncIterable):
+                return b"".join([piece.encode() async for piece in pieces])
             for piece in pieces:
                 written.append(piece.encode())
                 await asyncio.sleep(0)  # the exchanges of requests go first
@@ -154,7 +173,8 @@ class OperatorServer:
 
     `/healthz` responds with 200 while the event loop runs; `/readyz` with 200 or 503, by `ready`;
     `/metrics` with the page in the format of the request's `Accept`, written anew after a second.
-    Requests with a body are not served.
+    Requests with a body are not served. An address that begins with a slash is a Unix socket's: its
+    readers are on this machine, and are given a new metrics page each time.
     Of more connections than `_MAX_CONNECTIONS`, the one that has asked nothing for longest is
     closed.
     """
@@ -164,7 +184,7 @@ class OperatorServer:
 
     def __init__(
         self,
-        telemetry: Telemetry,
+        telemetry: "MetricsSource",
         ready: Callable[[], bool],
         address: str,
         port: int,
@@ -176,6 +196,7 @@ class OperatorServer:
         self._telemetry = telemetry
         self._ready = ready
         self._address = address
+        self._on_machine = address.startswith("/")
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
         # Connections by the tasks that read from them, in the order in which they became idle.
@@ -189,11 +210,17 @@ class OperatorServer:
         self._debug_pages = readers.debug
         self._pages |= dict.fromkeys(readers.debug, self._debug)
         if readers.profiles:
-            self._profiles = Profiles()
+            own = readers.profiles is True
+            self._profiles = Profiles() if own else cast("ProfileSource", readers.profiles)
             self._pages |= dict.fromkeys(self._profiles.paths, self._profile)
 
     async def start(self) -> None:
         """Bind the port and serve. Raises `OSError` if it cannot be bound."""
+        if self._on_machine:
+            self._server = await asyncio.start_unix_server(
+                self._serve, self._address, limit=_MAX_HEAD_BYTES
+            )
+            return
         self._server = await asyncio.start_server(
             self._serve,
             self._address,
@@ -229,7 +256,8 @@ class OperatorServer:
                 self._idle.pop(task, None)
                 keep = request is not None and request.keep
                 if request is not None:
-                    request.local = is_local(writer.get_extra_info("peername"))
+                    peer = writer.get_extra_info("peername")
+                    request.local = self._on_machine or is_local(peer)
                 await self._respond(writer, request)
         except (OSError, EOFError):  # TimeoutError is the first, IncompleteReadError the second
             pass
@@ -310,7 +338,7 @@ class OperatorServer:
         try:
             body = await page.answer(read_query(request.query))
         except BadQuery as error:
-            return _Response(HTTPStatus.BAD_REQUEST, f"{error}\n".encode(), more=_FOR_BROWSERS)
+            return _Response(error.status, f"{error}\n".encode(), more=_FOR_BROWSERS)
         known = page.etag and request.known_etag == page.etag
         status = HTTPStatus.NOT_MODIFIED if known else HTTPStatus.OK
         return _Response(status, body, page.content_type, _kept(page))
@@ -327,7 +355,7 @@ class OperatorServer:
             _, content_type = exposition.choose_encoder("")
         openmetrics = content_type.startswith("application/openmetrics-text")
         page = self._metrics_pages.get(openmetrics)
-        if page is None or page.expired():
+        if page is None or page.expired() or self._on_machine:
             page = _MetricsPage(self._telemetry.page(openmetrics=openmetrics))
             self._metrics_pages[openmetrics] = page
         return _Response(HTTPStatus.OK, await page.body(), content_type)

@@ -40,7 +40,7 @@ def configure_logs(level: Level = "info", form: Format = "console") -> None:
     structlog.configure(
         processors=[*shared, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # a line is one write
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(sys.stderr)

@@ -23,7 +23,7 @@ from epp.model.request_events import Admitted
 from epp.protocol.replicas.chains import KnownChains
 from epp.protocol.replicas.facts import AnyFact, LeavingFact, SnapshotWanted
 from epp.protocol.replicas.hearing import Hearer
-from epp.protocol.replicas.messages import Dropped
+from epp.protocol.replicas.messages import Dropped, Rejected, read_message
 from epp.protocol.replicas.telling import TOLD, Teller
 
 _log = structlog.get_logger(__name__)
@@ -67,7 +67,12 @@ class Replicas:
         self._teller: Final = Teller(mark, own, known, self._endpoint, self._admission)
         self.hearer: Final = Hearer(mark, own, known, self._endpoint, self._teller)
         self.mesh: Final = ReplicaMesh(
-            settings, derive_keys(secret), bind_address, self._receive, self._stranger
+            settings,
+            derive_keys(secret),
+            bind_address,
+            self._receive_far,
+            self._stranger,
+            near=self._receive_near,
         )
         self._boot: Final = WarmBoot(
             fleet,
@@ -88,6 +93,7 @@ class Replicas:
         self.warm = False
         self._became_warm: Final = became_warm
         self._replies: dict[int, Reply] = {}
+        self._siblings: set[int] = set()
         self._lags: Final = Histogram(LAGS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._hearing = False
@@ -137,12 +143,26 @@ class Replicas:
 
     # In.
 
-    def _receive(self, data: bytes, reply: Reply) -> None:
+    def _receive_far(self, data: bytes, reply: Reply) -> None:
+        """Take in what comes by a port; not from another worker of this process, which is near."""
+        if self._siblings and _sender(data) in self._siblings:
+            reply(THIS_IS_YOU)
+        else:
+            self._receive(data, reply)
+
+    def _receive_near(self, data: bytes, reply: Reply) -> None:
+        """Take in what another worker of this process sends."""
+        sender = self._receive(data, reply)
+        if sender:
+            self._siblings.add(sender)
+
+    def _receive(self, data: bytes, reply: Reply) -> int:
+        """Take in a message; return whose it is, 0 if it was dropped."""
         now = self._clock()
         heard = self.hearer.hear(data, now)
         if heard.own:
             reply(THIS_IS_YOU)
-            return
+            return 0
         if heard.sender:
             self._replies[heard.sender] = reply
         if heard.lag is not None:
@@ -152,6 +172,7 @@ class Replicas:
             self.copies.take(heard.sender, fact)
         if heard.answers:
             self._answer(heard.sender, heard.answers)
+        return heard.sender
 
     def _answer(self, sender: int, facts: Sequence[AnyFact]) -> None:
         """Answer one replica; what the answer is about comes before it."""
@@ -179,7 +200,8 @@ class Replicas:
     def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.mesh.open()
-        _log.info("replicas.listening", port=self.mesh.port)
+        if self.mesh.port:
+            _log.info("replicas.listening", port=self.mesh.port)
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -214,6 +236,7 @@ class Replicas:
         self._apply_at(self.hearer.lapse(now), now)
         for gone in self._replies.keys() - self.hearer.peers.keys():
             del self._replies[gone]
+        self._siblings &= self.hearer.peers.keys()
         self._say(now)
 
     def _say(self, now: float) -> None:
@@ -240,3 +263,11 @@ class Replicas:
     def collect(self) -> Iterator[FamilyText]:
         """Yield the families."""
         return families(self.mesh, self._teller, self.hearer, self.copies, self._lags)
+
+
+def _sender(data: bytes) -> int:
+    """Return the number of the replica whose message it is; 0 of one that cannot be read."""
+    try:
+        return read_message(data).sender
+    except Rejected:
+        return 0

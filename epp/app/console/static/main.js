@@ -46,7 +46,8 @@ const details = {
     let found;
     try {
       const page = await ask("decisions", { request: row.request });
-      found = page.decisions.find((each) => each.number === row.number);
+      // Of several workers each has numbers of its own there: a request is most often decided on once.
+      found = page.decisions.find((each) => each.number === row.number) ?? page.decisions.at(-1);
     } catch (error) {
       return this.show(() => [el("h2", {}, "Why that pod?"), el("p", { class: "bad" }, `It cannot be asked for: ${error.message}`)]);
     }

@@ -1,0 +1,271 @@
+"""The workers of one process: each is started, followed, passed connections, and started again."""
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NoReturn
+
+import structlog
+
+from epp.adapters.workers.link import (
+    ENVIRONMENT,
+    ParentLink,
+    WorkerStart,
+    WorkerState,
+    page_socket,
+)
+from epp.errors import WarmpickError
+
+_log = structlog.get_logger(__name__)
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 15.0
+"""Seconds before a worker is started again; they double with each time."""
+_LASTED_SECONDS: Final = 60.0
+"""A worker that ran for so long before it ended has the first pause again."""
+_SILENT_SECONDS: Final = 3.0
+"""How long a worker may say nothing before others are passed what comes."""
+_HUNG_SECONDS: Final = 30.0
+"""How long before it is killed, and started again."""
+_LOOK_SECONDS: Final = 1.0
+_CANNOT_RUN: Final = 126
+"""The status of a program that cannot be run, as shells report it."""
+_UNEVEN: Final = 2
+"""By how many connections two workers differ before one gives some up."""
+_SECRET_BYTES: Final = 32
+
+
+class WorkerEnded(WarmpickError):
+    """A worker has ended, with a status as shells report it."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"it has ended with status {status}")
+        self.status = status
+
+
+class WorkerProcess:
+    """One worker. `run` keeps it running; `changed` is called when it says how it is, or ends."""
+
+    def __init__(
+        self, start: WorkerStart, command: Sequence[str], changed: Callable[[], None]
+    ) -> None:
+        self.number: Final = start.number
+        self.pages: Final = page_socket(Path(start.folder), start.number)
+        self.starts = 0
+        """How often it was started."""
+        self.state = WorkerState()
+        self.settled = False
+        """Whether it was ready once, or has ended: others need not wait for it."""
+        self.given = 0
+        """Connections that it was passed."""
+        self._start: Final = start
+        self._command: Final = command
+        self._changed: Final = changed
+        self._process: asyncio.subprocess.Process | None = None
+        self._link: ParentLink | None = None
+        self._heard_at = 0.0
+        self._stopping: Final = asyncio.Event()
+
+    @property
+    def open(self) -> int:
+        """Its connections, with those that it has not seen yet."""
+        return self.state.open + self.given - self.state.taken
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is there."""
+        return self._process is not None
+
+    @property
+    def heard(self) -> bool:
+        """Whether it was heard lately."""
+        return self.silent() < _SILENT_SECONDS
+
+    def silent(self) -> float:
+        """Return for how many seconds nothing was heard of it."""
+        return time.monotonic() - self._heard_at
+
+    async def run(self, refused: Callable[[], bool]) -> None:
+        """Keep it running until it is stopped.
+
+        Raises `WorkerEnded` if it ends and `refused` says that none has ever served.
+        """
+        pause = _FIRST_PAUSE
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            status = await self._live()
+            self.settled = True
+            self._changed()
+            if self._stopping.is_set():
+                return
+            if refused():
+                raise WorkerEnded(status)
+            if time.monotonic() - began >= _LASTED_SECONDS:
+                pause = _FIRST_PAUSE
+            _log.error("worker.ended", worker=self.number, status=status, again_in=pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stopping.wait()
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _live(self) -> int:
+        """Run its process once; return its status, as shells report it."""
+        self.state, self.given = WorkerState(), 0
+        link = ParentLink(self._start, self._hear)
+        try:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                env=os.environ | {ENVIRONMENT: str(link.theirs.fileno())},
+                pass_fds=(link.theirs.fileno(),),
+                start_new_session=True,  # a terminal's Ctrl-C is for the process that starts them
+            )
+            self._link, self._heard_at = link, time.monotonic()
+            self.starts += 1
+            link.started()
+            try:
+                status = await process.wait()
+            except asyncio.CancelledError:
+                process.kill()
+                await process.wait()
+                raise
+        except OSError as error:  # no process or descriptor can be had
+            _log.error("worker.not_started", worker=self.number, error=str(error))
+            status = _CANNOT_RUN
+        finally:
+            link.close()
+            self._process = self._link = None
+            self.state = WorkerState()
+        return status if status >= 0 else 128 - status
+
+    def _hear(self, state: WorkerState | None) -> None:
+        self._heard_at = time.monotonic()
+        self.state = state or WorkerState()
+        self.settled = self.settled or self.state.ready
+        self._changed()
+
+    def pass_on(self, connection: socket.socket) -> bool:
+        """Pass a connection on; return whether it was taken."""
+        if self._link is None or not self._link.pass_on(connection):
+            return False
+        self.given += 1
+        return True
+
+    def shed(self, connections: int) -> None:
+        """Have it give some connections up."""
+        if self._link is not None:
+            self._link.shed(connections)
+
+    def stop(self) -> None:
+        """Have it stop in order."""
+        self._stopping.set()
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+
+
+class Crew:
+    """All workers, each started by a command. `changed` is called when one says how it is, or ends.
+
+    Their sockets are in a folder.
+    """
+
+    def __init__(
+        self, count: int, folder: Path, command: Sequence[str], changed: Callable[[], None]
+    ) -> None:
+        secret = secrets.token_bytes(_SECRET_BYTES)
+        self.workers: Final = [
+            WorkerProcess(
+                WorkerStart(number=number, count=count, folder=str(folder), secret=secret),
+                command,
+                changed,
+            )
+            for number in range(count)
+        ]
+        self.served = False
+        """Whether one has ever taken connections."""
+        self._turn = 0
+
+    @property
+    def listening(self) -> bool:
+        """Whether one takes connections."""
+        return any(each.state.listening for each in self.workers)
+
+    @property
+    def ready(self) -> bool:
+        """Whether traffic may come: one is ready, and none is on its way for the first time."""
+        settled = all(each.settled for each in self.workers)
+        return settled and any(each.state.ready for each in self.workers)
+
+    def deal(self, connection: socket.socket) -> bool:
+        """Pass a connection on to the one with the fewest; return whether there is one.
+
+        Workers that listened at the port themselves (SO_REUSEPORT) would be given connections by a
+        hash of addresses, and a gateway keeps few: of two both go to one worker every other time.
+        """
+        self._turn += 1
+        count = len(self.workers)
+
+        def order(each: WorkerProcess) -> tuple[bool, bool, int, int]:
+            after = (each.number - self._turn) % count
+            return not each.heard, not each.state.ready, each.open, after
+
+        listening = sorted((each for each in self.workers if each.state.listening), key=order)
+        return any(each.pass_on(connection) for each in listening)
+
+    async def run(self) -> None:
+        """Keep all running until they are stopped. Raises `WorkerEnded` if none can start."""
+        async with asyncio.TaskGroup() as tasks:
+            looking = tasks.create_task(self._look_after(), name="workers")
+            running = [
+                tasks.create_task(each.run(lambda: not self.served), name=f"worker {each.number}")
+                for each in self.workers
+            ]
+            await asyncio.wait(running)
+            looking.cancel()
+
+    async def _look_after(self) -> NoReturn:
+        while True:
+            looked = time.monotonic()
+            await asyncio.sleep(_LOOK_SECONDS)
+            if time.monotonic() - looked > _SILENT_SECONDS:
+                continue  # this process was paused itself: what workers said is not read yet
+            for each in self.workers:
+                if each.state.listening and each.silent() > _HUNG_SECONDS:
+                    _log.error("worker.hung", worker=each.number, seconds=round(each.silent()))
+                    each.kill()
+            self.even_out()
+
+    def even_out(self) -> None:
+        """Have the worker with the most connections give some up, if another one has far fewer."""
+        ready = [each for each in self.workers if each.heard and each.state.ready]
+        if len(ready) > 1:
+            most, least = max(ready, key=_open), min(ready, key=_open)
+            more = most.open - least.open
+            if more >= _UNEVEN:
+                most.shed(more // 2)
+
+    def stop(self) -> None:
+        """Have all stop in order."""
+        for each in self.workers:
+            each.stop()
+
+    def kill(self) -> None:
+        """End all at once."""
+        for each in self.workers:
+            each.kill()
+
+
+def _open(worker: WorkerProcess) -> int:
+    return worker.open

@@ -1,0 +1,149 @@
+"""Metrics pages of several processes as the page of one.
+
+Counters and histograms are added up, also those of processes that have ended: a counter never goes
+back. Of gauges `RULES` says what all of them together say.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from epp.adapters.telemetry import families, queue_metrics
+from epp.adapters.telemetry.series import Family
+from epp.app import fleet_news
+from epp.app.flow import flow_metrics
+from epp.app.replicas import families as replica_families
+
+Samples = dict[str, float]
+"""Values by their series, as it is written: the name and the labels."""
+Rule = Callable[[float, float], float]
+"""Returns what two values of one series are together."""
+
+_MOST_KEPT: Final = 50_000
+"""Series that are kept of processes that have ended."""
+_ADDED_UP: Final = {"counter", "histogram"}
+
+
+def _add(one: float, other: float) -> float:
+    return one + other
+
+
+def _names(rule: Rule, *found: Family) -> Iterator[tuple[str, Rule]]:
+    for family in found:
+        yield family.name, rule
+        if family.alias is not None:
+            yield family.alias.name, rule
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    **dict(_names(_add, families.RUNNING, families.STREAMS)),
+    **dict(_names(_add, flow_metrics.WAITING, flow_metrics.WAITING_BYTES)),
+    **dict(_names(_add, queue_metrics.SIZE, queue_metrics.BYTES)),
+    **dict(_names(max, *queue_metrics.USED.values(), *queue_metrics.USED_IN_ALL.values())),
+    **dict(_names(max, fleet_news.EJECTED)),
+    **dict(_names(_add, replica_families.MISSING)),
+    **dict(_names(min, replica_families.KNOWN, replica_families.REACHED, replica_families.HEARD)),
+    "process_virtual_memory_bytes": _add,
+    "process_resident_memory_bytes": _add,
+    "process_open_fds": _add,
+    "process_max_fds": min,
+    "process_start_time_seconds": min,
+}
+"""Gauges that each process has values of its own for.
+
+Of any other, what all of them believe of the pool is the same: those of the first are shown."""
+
+
+class FamilySamples(msgspec.Struct):
+    """One family of a page."""
+
+    kind: str
+    head: str
+    """Its lines of help and type."""
+    samples: Samples
+
+
+Page = dict[str, FamilySamples]
+"""The families of a page by their names, in their order."""
+
+
+def read_page(text: str) -> Page:
+    """Read a page that a picker has written, in either format."""
+    page: Page = {}
+    head, family = "", FamilySamples("", "", {})
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ", 3)
+            family = page[name] = FamilySamples(kind, f"{head}{line}\n", {})
+            head = ""
+        elif line.startswith("#"):
+            head = f"{head}{line}\n" if line.startswith("# HELP ") else ""
+        elif line:
+            series, _, value = line.rpartition(" ")
+            family.samples[series] = float(value)
+    return page
+
+
+def merged(pages: Sequence[Page], ended: Page) -> Page:
+    """Return the page of processes that run, the first counting most, and of those that ended."""
+    found: Page = {}
+    for page in pages:
+        for name, family in page.items():
+            before = found.get(name)
+            if before is None:
+                found[name] = FamilySamples(family.kind, family.head, dict(family.samples))
+            elif family.kind in _ADDED_UP:
+                _combine(before.samples, family.samples, _add)
+            elif name in RULES:
+                _combine(before.samples, family.samples, RULES[name])
+    for name, family in ended.items():
+        before = found.setdefault(name, FamilySamples(family.kind, family.head, {}))
+        _combine(before.samples, family.samples, _add)
+    return found
+
+
+def _combine(into: Samples, more: Samples, rule: Rule) -> None:
+    for series, value in more.items():
+        before = into.get(series)
+        into[series] = value if before is None else rule(before, value)
+
+
+def keep_counts(ended: Page, last: Page) -> None:
+    """Add what a process that has ended counted, by its last page, to what those before did."""
+    room = _MOST_KEPT - sum(len(family.samples) for family in ended.values())
+    for name, family in last.items():
+        if family.kind not in _ADDED_UP:
+            continue
+        kept = ended.setdefault(name, FamilySamples(family.kind, family.head, {}))
+        for series, value in family.samples.items():
+            if series in kept.samples:
+                kept.samples[series] += value
+            elif room > 0:
+                room -= 1
+                kept.samples[series] = value
+
+
+def counts_of(page: Page) -> Page:
+    """Return the families of a page that are added up: those of a process that does not answer."""
+    return {name: family for name, family in page.items() if family.kind in _ADDED_UP}
+
+
+def written(page: Page, number: Callable[[float], str]) -> Iterator[str]:
+    """Yield the families of a page as text. `number` writes a value."""
+    for family in page.values():
+        yield family.head + "".join(_lines(family.samples.items(), number))
+
+
+def _lines(samples: Iterable[tuple[str, float]], number: Callable[[float], str]) -> Iterator[str]:
+    for series, value in samples:
+        yield f"{series} {_whole(value) if _is_whole(value) else number(value)}\n"
+
+
+def _is_whole(value: float) -> bool:
+    return math.isfinite(value) and value.is_integer() and abs(value) < 1 << 53
+
+
+def _whole(value: float) -> str:
+    return str(int(value))

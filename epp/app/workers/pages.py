@@ -1,0 +1,244 @@
+"""The operators' pages of several workers as those of one picker.
+
+Each is asked of the workers when somebody asks for it; what does not answer is left out. Of what
+all workers believe alike the first one's answer counts.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from http import HTTPStatus
+from typing import Final, TypeVar
+
+import msgspec
+
+from epp.adapters.telemetry.debug_pages import (
+    BadQuery,
+    DebugPage,
+    Query,
+    only,
+    whole_number,
+)
+from epp.adapters.telemetry.profiles import Page as ProfilePage
+from epp.adapters.workers.asking import Asker
+from epp.app.console.pages import MOST_RECENT, static_pages
+from epp.app.console.views import ConsolePage
+from epp.app.observing.fleet_view import EndpointsPage
+from epp.app.observing.pages import MOST_SHOWN
+from epp.app.observing.views import DecisionsPage
+from epp.app.workers import views
+from epp.app.workers.crew import WorkerProcess
+from epp.app.workers.exposition import Page, counts_of, keep_counts, merged, read_page, written
+
+T = TypeVar("T")
+
+_MOST_NUMBER: Final = (1 << 63) - 1
+_METRICS, _OPENMETRICS = b"/metrics", "application/openmetrics-text; version=1.0.0"
+_ENDPOINTS, _DECISIONS = b"/debug/endpoints", b"/debug/decisions"
+_CONSOLE, _PREFIXES = b"/debug/console", b"/debug/prefixes"
+_PLUGINS: Final = b"/debug/plugins/state"
+_PROFILES: Final = (b"/debug/pprof/", b"/debug/pprof/profile", b"/debug/pprof/goroutine")
+_MORE: Final = 25
+"""Decisions that are asked for beyond those that are wanted: some come while workers are asked."""
+_PROFILE_SECONDS: Final = 75.0
+_WORKER: Final = b"worker="
+_MILLI: Final = 1e3
+
+
+class _NoneAnswers(BadQuery):
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+
+
+class _Source:
+    """One worker's pages, and what was said by those that it had before it was started again."""
+
+    def __init__(self, worker: WorkerProcess) -> None:
+        self.worker: Final = worker
+        self._asker: Final = Asker(worker.pages)
+        self._metrics: dict[bool, tuple[int, Page]] = {}
+        self._start = 0
+        self._decisions = self._decisions_before = 0
+        self.close = self._asker.close
+        self.ask = self._asker.ask
+
+    async def metrics(self, ended: Page, *, openmetrics: bool) -> Page | None:
+        """Return its metrics page; its counts as they were, if it does not answer.
+
+        What it counted before it was started again goes into `ended`.
+        """
+        worker, start = self.worker, self.worker.starts
+        accept = _OPENMETRICS if openmetrics else "text/plain"
+        answer = await self.ask(_METRICS, accept=accept) if worker.running else None
+        last = self._metrics.get(openmetrics)
+        if last is not None and (last[0] != worker.starts or not worker.running):
+            keep_counts(ended, last[1])
+            last = None
+            del self._metrics[openmetrics]
+        if answer is None or answer[0] is not HTTPStatus.OK or start != worker.starts:
+            return None if last is None else counts_of(last[1])
+        page = read_page(answer[1].decode())
+        self._metrics[openmetrics] = start, page
+        return page
+
+    async def read(self, path: bytes, kind: type[T], **query: str | int) -> T | None:
+        """Return a page, read; None if the worker does not answer."""
+        if not self.worker.running:
+            return None
+        answer = await self.ask(path, query)
+        if answer is None or answer[0] is not HTTPStatus.OK:
+            return None
+        return msgspec.json.decode(answer[1], type=kind)
+
+    def made_before(self, decisions: int) -> int:
+        """Return how many decisions it had made before it was started again.
+
+        `decisions` is how many it has made since.
+        """
+        if self._start != self.worker.starts:
+            self._start = self.worker.starts
+            self._decisions_before += self._decisions
+        self._decisions = decisions
+        return self._decisions_before
+
+    @property
+    def made_in_all(self) -> int:
+        """How many decisions it had made when it was last asked."""
+        return self._decisions_before + self._decisions
+
+
+class MergedPages:
+    """The metrics page (`page`) of all workers, their `debug` pages, and `profiles` of each."""
+
+    def __init__(self, workers: Sequence[WorkerProcess]) -> None:
+        self._sources: Final = [_Source(each) for each in workers]
+        self.profiles: Final = _Profiles(self._sources)
+        self._ended: dict[bool, Page] = {False: {}, True: {}}
+        self.debug: Final[Mapping[bytes, DebugPage]] = {
+            **static_pages(),
+            _DECISIONS: DebugPage(self._show_decisions),
+            _ENDPOINTS: DebugPage(self._show_endpoints),
+            _CONSOLE: DebugPage(self._show_console),
+            _PREFIXES: DebugPage(partial(self._first, _PREFIXES)),
+            _PLUGINS: DebugPage(partial(self._first, _PLUGINS), local=True),
+        }
+
+    async def page(self, *, openmetrics: bool = False) -> AsyncIterator[str]:
+        """Yield the metrics page of all workers, and of this process."""
+        from prometheus_client.utils import floatToGoString  # noqa: PLC0415 (slow)
+
+        ended = self._ended[openmetrics]
+        asked = (each.metrics(ended, openmetrics=openmetrics) for each in self._ready_first())
+        pages = [page for page in await asyncio.gather(*asked) if page is not None]
+        for piece in written(
+            merged([*pages, _own(openmetrics=openmetrics)], ended), floatToGoString
+        ):
+            yield piece
+        if openmetrics:
+            yield "# EOF\n"
+
+    def _ready_first(self) -> list[_Source]:
+        return sorted(self._sources, key=lambda each: not each.worker.state.ready)
+
+    async def _all(
+        self, path: bytes, kind: type[T], **query: str | int
+    ) -> tuple[list[_Source], list[T]]:
+        """Return the pages of all that answer, the ready ones first. Raises `BadQuery`."""
+        sources = self._ready_first()
+        asked = (each.read(path, kind, **query) for each in sources)
+        found = [
+            (source, page)
+            for source, page in zip(sources, await asyncio.gather(*asked), strict=True)
+            if page is not None
+        ]
+        if not found:
+            raise _NoneAnswers("no worker answers")
+        return [source for source, _ in found], [page for _, page in found]
+
+    def _made(self, sources: Sequence[_Source], each: Sequence[int]) -> views.Made:
+        """Return how many decisions all workers made, of which these have said how many."""
+        before = sum(map(_Source.made_before, sources, each))
+        silent = sum(source.made_in_all for source in self._sources if source not in sources)
+        return views.Made(each, before + silent)
+
+    async def _first(self, path: bytes, query: Query) -> bytes:
+        """Return what the first worker says of what all believe alike."""
+        only(query)
+        _, pages = await self._all(path, msgspec.Raw)
+        return bytes(pages[0])
+
+    async def _show_decisions(self, query: Query) -> bytes:
+        only(query, "request", "since", "limit")
+        limit = whole_number(query, "limit", 20, 1, MOST_SHOWN)
+        since = whole_number(query, "since", 0, 0, _MOST_NUMBER)
+        if "request" in query:
+            if "since" in query:
+                raise BadQuery("give a request, or since which number, and not both")
+            _, pages = await self._all(
+                _DECISIONS, DecisionsPage, request=query["request"], limit=limit
+            )
+            return msgspec.json.encode(views.decisions_on(pages, limit))
+        until = datetime.now(UTC).isoformat(timespec="milliseconds")
+        if since:  # how many are new is asked before, which costs little: most often few are
+            sources, pages = await self._all(_DECISIONS, DecisionsPage, limit=1)
+            made = self._made(sources, [page.last for page in pages])
+            limit = max(1, min(limit, made.before + sum(made.each) - since))
+        asked = min(limit + _MORE, MOST_SHOWN)
+        sources, pages = await self._all(_DECISIONS, DecisionsPage, limit=asked)
+        made = self._made(sources, [page.last for page in pages])
+        return msgspec.json.encode(views.merged_decisions(pages, made, until, since, limit))
+
+    async def _show_endpoints(self, query: Query) -> bytes:
+        only(query)
+        sources, pages = await self._all(_ENDPOINTS, EndpointsPage)
+        made = self._made(sources, [page.decisions for page in pages])
+        return msgspec.json.encode(views.merged_endpoints(pages, made.before + sum(made.each)))
+
+    async def _show_console(self, query: Query) -> bytes:
+        only(query, "since", "limit")
+        since = whole_number(query, "since", 0, 0, _MOST_NUMBER)
+        limit = whole_number(query, "limit", MOST_RECENT, 1, MOST_RECENT)
+        until = int(_MILLI * time.time())
+        sources, pages = await self._all(
+            _CONSOLE, ConsolePage, limit=min(limit + _MORE, MOST_RECENT)
+        )
+        made = self._made(sources, [page.decisions for page in pages])
+        return msgspec.json.encode(views.merged_console(pages, made, until, since, limit))
+
+    async def close(self) -> None:
+        """Ask no more."""
+        for each in self._sources:
+            await each.close()
+
+
+class _Profiles:
+    """The profiles of one worker: of the first, or of that which the query names."""
+
+    paths: Sequence[bytes] = _PROFILES
+
+    def __init__(self, sources: Sequence[_Source]) -> None:
+        self._sources: Final = sources
+
+    async def page(self, path: bytes, query: bytes) -> ProfilePage:
+        """Return a page: 400 for a worker that there is not, 503 for one that does not answer."""
+        words = [each for each in query.split(b"&") if each]
+        named = [each[len(_WORKER) :] for each in words if each.startswith(_WORKER)] or [b"0"]
+        if not (named[0].isdigit() and int(named[0]) < len(self._sources)):
+            last = len(self._sources) - 1
+            return HTTPStatus.BAD_REQUEST, f"worker: a number from 0 to {last}\n".encode()
+        rest = b"&".join(each for each in words if not each.startswith(_WORKER))
+        source = self._sources[int(named[0])]
+        answer = await source.ask(path, rest, seconds=_PROFILE_SECONDS)
+        return answer or (HTTPStatus.SERVICE_UNAVAILABLE, b"the worker does not answer\n")
+
+
+def _own(*, openmetrics: bool) -> Page:
+    """Return the `process_*` families of this process."""
+    from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest  # noqa: PLC0415
+    from prometheus_client.openmetrics import exposition  # noqa: PLC0415 (as above)
+
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    write = exposition.generate_latest if openmetrics else generate_latest
+    return read_page(write(registry).decode())

@@ -1,0 +1,175 @@
+"""The process that starts workers: it has their ports, and what is said of all of them."""
+
+import asyncio
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from epp.adapters.extproc.native_health import NativeHealthServer
+from epp.adapters.health import HealthServices
+from epp.adapters.telemetry.http import OperatorServer, Readers
+from epp.app.discovery import build_reviewer
+from epp.app.jobs import attempt, keep_running
+from epp.app.options import ServeOptions, reader_tls
+from epp.app.process import stop_signals
+from epp.app.workers.crew import Crew, WorkerEnded
+from epp.app.workers.pages import MergedPages
+from epp.errors import ConfigError
+from epp.protocol.health import ServingStatus
+from epp.system.port import Port
+
+_log = structlog.get_logger(__name__)
+
+_LAST_GRACE_SECONDS: Final = 10.0
+"""How long workers may take to end, beyond their drain, before they are killed."""
+_STATUS: Final = {True: ServingStatus.SERVING, False: ServingStatus.NOT_SERVING}
+
+
+async def serve(options: ServeOptions) -> int:
+    """Run `options.workers` workers until SIGTERM or SIGINT; return the status.
+
+    Raises `ConfigError` if it cannot listen. A worker that cannot start has said why.
+    """
+    for warning in options.settings.warnings:
+        _log.warning("config.warning", warning=warning)
+    folder = Path(tempfile.mkdtemp(prefix="warmpick-"))
+    stop = asyncio.Event()
+    parent = _Parent(options, folder)
+
+    def at_once() -> None:
+        parent.crew.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    status = 0
+    with stop_signals(stop, at_once):
+        try:
+            await parent.run(stop)
+        except* WorkerEnded as ended:
+            status = _status(ended)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return status
+
+
+def _status(ended: BaseExceptionGroup[WorkerEnded]) -> int:
+    first = ended.exceptions[0]
+    return first.status if isinstance(first, WorkerEnded) else _status(first)
+
+
+class _Parent:
+    """The ports of all workers, and the workers."""
+
+    def __init__(self, options: ServeOptions, folder: Path) -> None:
+        self._options: Final = options
+        command = [sys.executable, *sys.orig_argv[1:]]  # as this process was started
+        self.crew: Final = Crew(options.workers, folder, command, self._changed)
+        self._health: Final = HealthServices()
+        self._health_server: Final = NativeHealthServer(self._health)
+        self._reviewer: Final = build_reviewer(options.metrics_access)
+        self._tls: Final = reader_tls(options)
+        self._pages: Final = MergedPages(self.crew.workers)
+        self._operators: Final = OperatorServer(
+            self._pages,
+            lambda: self._ready,
+            options.bind_address,
+            options.metrics_port,
+            Readers(
+                review=self._reviewer.review if self._reviewer else None,
+                profiles=self._pages.profiles if options.profiles else False,
+                debug=self._pages.debug,
+                tls=self._tls.context if self._tls else None,
+            ),
+        )
+        self._port: Port | None = None
+        self._ready = self._stopping = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Serve until `stop` is set, then let all workers drain."""
+        await self._listen()
+        async with asyncio.TaskGroup() as tasks:
+            jobs = [tasks.create_task(keep_running(name, job)) for name, job in self._jobs()]
+            crew = tasks.create_task(self.crew.run(), name="workers")
+            stopping = tasks.create_task(stop.wait(), name="stop")
+            try:
+                await asyncio.wait({crew, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if not crew.done():
+                    await self._drain(crew)
+            finally:
+                for each in (stopping, *jobs):
+                    each.cancel()
+                await self._close()
+        _log.info("stopped")
+
+    def _jobs(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
+        if self._tls is not None:
+            from epp.adapters.tls import CertificateWatch  # noqa: PLC0415 (see `reader_tls`)
+
+            yield "metrics certificate", CertificateWatch(self._tls.path, self._tls.renew).run
+
+    async def _listen(self) -> None:
+        """Bind all ports; that of ext_proc refuses connections until a worker takes them."""
+        options = self._options
+        self._health.set_status(ServingStatus.NOT_SERVING)
+        try:
+            self._port = Port(options.bind_address, options.grpc_port, self._deal)
+            await self._operators.start()
+            await self._health_server.start(options.bind_address, options.health_port)
+        except OSError as error:
+            await self._close()
+            raise ConfigError(f"cannot listen: {error}") from error
+
+    def _deal(self, connection: socket.socket) -> None:
+        with connection:  # who takes it has a descriptor of its own
+            self.crew.deal(connection)
+
+    def _changed(self) -> None:
+        """Do what follows from how the workers are."""
+        if self.crew.listening and not self.crew.served and self._port is not None:
+            self.crew.served = True
+            self._port.open()
+            self._say_serving(self._port.port)
+        ready = self.crew.ready and not self._stopping
+        if ready != self._ready:
+            self._ready = ready
+            self._health.set_status(_STATUS[ready])
+            there = sum(each.state.ready for each in self.crew.workers)
+            _log.info("ready" if ready else "not_ready", workers=there)
+
+    def _say_serving(self, grpc_port: int) -> None:
+        _log.info(
+            "serving",
+            grpc_port=grpc_port,
+            health_port=self._health_server.port,
+            metrics_port=self._operators.port,
+            secure=self._options.secure,
+            transport=self._options.transport,
+            workers=self._options.workers,
+        )
+
+    async def _drain(self, crew: asyncio.Task[None]) -> None:
+        """Report NOT_SERVING; have all workers drain, and kill those that take too long."""
+        self._stopping = True
+        timeout = self._options.drain_timeout
+        _log.info("draining", workers=self._options.workers, timeout=timeout)
+        self._changed()
+        self.crew.stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout + _LAST_GRACE_SECONDS):
+                await asyncio.shield(crew)
+        self.crew.kill()
+
+    async def _close(self) -> None:
+        if self._port is not None:
+            self._port.close()
+        await attempt("pages", self._pages.close())
+        await attempt("health", self._health_server.stop())
+        await attempt("operators", self._operators.stop())
+        if self._reviewer is not None:
+            await attempt("reviewer", self._reviewer.close())

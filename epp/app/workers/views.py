@@ -1,0 +1,228 @@
+"""What several workers say of decisions, endpoints and their state, as one picker would say it.
+
+A decision's number is its place among those of all workers, by the time at which it was made.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec.structs import astuple, replace
+
+from epp.app.console.views import (
+    BandView,
+    ConsolePage,
+    DecisionColumns,
+    ReplicasView,
+    ShadowView,
+    Totals,
+    WaitingView,
+)
+from epp.app.observing.fleet_view import EndpointsPage, EndpointView
+from epp.app.observing.views import DecisionsPage, DecisionView
+
+T = TypeVar("T", str, int)
+S = TypeVar("S", bound=msgspec.Struct)
+
+_SEEN_BY_ONE: Final = (
+    "responses",
+    "prompt_tokens",
+    "cached_prompt_tokens",
+    "predicted_cached_tokens",
+    "error_tokens",
+)
+"""Fields of `EndpointView` that count what one worker saw; the others all of them believe alike."""
+
+
+class InOrder(msgspec.Struct, frozen=True):
+    """The last of all workers' decisions, in the order of time, with their numbers."""
+
+    rows: Sequence[tuple[int, int, int]]
+    """Of each its number, the worker's place, and its place on that worker's page."""
+    last: int
+    """The number of the last one."""
+
+
+class Made(msgspec.Struct, frozen=True):
+    """How many decisions were made."""
+
+    each: Sequence[int]
+    """By each worker, since it was started."""
+    before: int
+    """By those that they were before they were started again."""
+
+
+def in_order(times: Sequence[Sequence[T]], made: Made, until: T) -> InOrder:
+    """Number the last decisions of each worker, each worker's in the order of `times`.
+
+    `until` is a time before all of them were asked: what is later is left for the next time, for of
+    another worker it is not known yet. Each shows more than what it has made since.
+    """
+    known = [[each for each in several if each < until] for several in times]
+    late = sum(map(len, times)) - sum(map(len, known))
+    last = made.before + sum(made.each) - late
+    merged = sorted(
+        (time, worker, place)
+        for worker, kept in enumerate(known)
+        for place, time in enumerate(kept)
+    )
+    # Of a worker with more decisions than it shows, those before its first one are not known.
+    begun = max(
+        (
+            (shown[0], worker)
+            for worker, (shown, count) in enumerate(zip(times, made.each, strict=True))
+            if shown and count > len(shown)
+        ),
+        default=None,
+    )
+    whole = merged if begun is None else [each for each in merged if each[:2] >= begun]
+    first = last - len(whole) + 1
+    return InOrder(
+        [(first + at, worker, place) for at, (_, worker, place) in enumerate(whole)], last
+    )
+
+
+def merged_decisions(
+    pages: Sequence[DecisionsPage], made: Made, until: str, since: int, limit: int
+) -> DecisionsPage:
+    """Return the last decisions of all workers after a number."""
+    found = in_order([[each.at for each in page.decisions] for page in pages], made, until)
+    rows = [each for each in found.rows if each[0] > since][-limit:]
+    chosen = tuple(
+        replace(pages[worker].decisions[place], number=number) for number, worker, place in rows
+    )
+    return DecisionsPage(last=found.last, decisions=chosen)
+
+
+def decisions_on(pages: Iterable[DecisionsPage], limit: int) -> DecisionsPage:
+    """Return the decisions on one request, whichever workers made them."""
+    found: list[DecisionView] = [each for page in pages for each in page.decisions]
+    found.sort(key=lambda each: each.at)
+    return DecisionsPage(last=sum(page.last for page in pages), decisions=tuple(found[:limit]))
+
+
+def merged_endpoints(pages: Sequence[EndpointsPage], decisions: int) -> EndpointsPage:
+    """Return the endpoints as the first worker sees them, with what all counted."""
+    seen = [{each.endpoint: each for each in page.endpoints} for page in pages[1:]]
+    return replace(
+        pages[0],
+        decisions=decisions,
+        endpoints=tuple(
+            _counted(each, [others.get(each.endpoint) for others in seen])
+            for each in pages[0].endpoints
+        ),
+    )
+
+
+def _counted(first: EndpointView, others: Iterable[EndpointView | None]) -> EndpointView:
+    there = [first, *filter(None, others)]
+    return replace(
+        first, **{name: sum(getattr(each, name) for each in there) for name in _SEEN_BY_ONE}
+    )
+
+
+def merged_console(
+    pages: Sequence[ConsolePage], made: Made, until: int, since: int, limit: int
+) -> ConsolePage:
+    """Return the state of all workers, and their last decisions after a number."""
+    first = pages[0]
+    found = in_order([page.recent.at_ms for page in pages], made, until)
+    rows = [each for each in found.rows if each[0] > since][-limit:]
+    started = "".join(page.started for page in pages)
+    return replace(
+        first,
+        started=sha256(started.encode()).hexdigest()[:16],
+        decisions=found.last,
+        endpoints=_columns([page.endpoints for page in pages]),
+        totals=_added(Totals, [page.totals for page in pages]),
+        recent=_recent([page.recent for page in pages], rows),
+        waiting=_waiting([page.waiting for page in pages if page.waiting is not None]),
+        replicas=_replicas([page.replicas for page in pages if page.replicas is not None]),
+        shadow=_shadow([page.shadow for page in pages if page.shadow is not None]),
+    )
+
+
+def _recent(
+    pages: Sequence[DecisionColumns], rows: Sequence[tuple[int, int, int]]
+) -> DecisionColumns:
+    columns = {
+        name: tuple(getattr(pages[worker], name)[place] for _, worker, place in rows)
+        for name in DecisionColumns.__struct_fields__
+    }
+    return DecisionColumns(**columns | {"number": tuple(number for number, *_ in rows)})
+
+
+def _columns(pages: Sequence[msgspec.Raw]) -> msgspec.Raw:
+    read = [msgspec.json.decode(page, type=dict[str, list[Any]]) for page in pages]
+    first = read[0]
+    for other in read[1:]:
+        places = {name: at for at, name in enumerate(other["endpoint"])}
+        for at, name in enumerate(first["endpoint"]):
+            place = places.get(name)
+            if place is not None:
+                for column in _SEEN_BY_ONE:
+                    first[column][at] += other[column][place]
+    return msgspec.Raw(msgspec.json.encode(first))
+
+
+def _added(kind: Callable[..., S], several: Sequence[S]) -> S:
+    """Return structs of numbers added up, field by field."""
+    names = several[0].__struct_fields__
+    sums = [sum(values) for values in zip(*map(astuple, several), strict=True)]
+    return kind(**dict(zip(names, sums, strict=True)))
+
+
+def _counts(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    added: Counter[str] = Counter()
+    for each in several:
+        added.update(each)
+    return dict(added)
+
+
+def _waiting(several: Sequence[WaitingView]) -> WaitingView | None:
+    if not several:
+        return None
+    bands: dict[int, BandView] = {}
+    for band in (each for view in several for each in view.bands):
+        before = bands.get(band.priority)
+        bands[band.priority] = band if before is None else _both(before, band)
+    return replace(
+        several[0],
+        requests=sum(each.requests for each in several),
+        bytes=sum(each.bytes for each in several),
+        prefill_seconds=round(sum(each.prefill_seconds for each in several), 3),
+        bands=tuple(bands[priority] for priority in sorted(bands, reverse=True)),
+        no_room=_counts(each.no_room for each in several),
+        refused=_counts(each.refused for each in several),
+        waited=sum(each.waited for each in several),
+        waited_seconds=round(sum(each.waited_seconds for each in several), 3),
+    )
+
+
+def _both(one: BandView, other: BandView) -> BandView:
+    return replace(one, requests=one.requests + other.requests, bytes=one.bytes + other.bytes)
+
+
+def _replicas(several: Sequence[ReplicasView]) -> ReplicasView | None:
+    """Return the other replicas as the first worker sees them, with what all counted."""
+    if not several:
+        return None
+    return replace(
+        several[0],
+        warm=all(each.warm for each in several),
+        applied=sum(each.applied for each in several),
+        dropped=_counts(each.dropped for each in several),
+        unsent=sum(each.unsent for each in several),
+        compared_same=sum(each.compared_same for each in several),
+        compared_different=sum(each.compared_different for each in several),
+    )
+
+
+def _shadow(several: Sequence[ShadowView]) -> ShadowView | None:
+    if not several:
+        return None
+    counted = [name for name in ShadowView.__struct_fields__ if name != "policy"]
+    sums = {name: sum(getattr(each, name) for each in several) for name in counted}
+    return replace(several[0], **sums)

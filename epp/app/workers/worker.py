@@ -1,0 +1,149 @@
+"""A worker's side: it is passed connections, and says whether it is ready."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+from msgspec.structs import replace
+
+from epp.adapters.extproc.contract import ExtProcServer
+from epp.adapters.health import HealthServices
+from epp.adapters.replicas.settings import ReplicaSettings, Siblings
+from epp.adapters.workers.link import WorkerLink, WorkerState, link_of
+from epp.app.options import ServeOptions
+from epp.protocol.health import ServingStatus, answer
+
+if TYPE_CHECKING:
+    from epp.adapters.extproc.contract import PassedConnections
+
+_BEAT_SECONDS: Final = 1.0
+"""How often a worker says how it is, if nothing changes."""
+_SERVES: Final = answer(ServingStatus.SERVING)
+
+
+class Worker:
+    """One of several processes that serve as one.
+
+    It is told of its readiness as a server of health is, and tells the process that started it.
+    """
+
+    port = 0
+
+    def __init__(self, link: WorkerLink) -> None:
+        self._listening = False
+        self._link: Final = link
+        self._taken = 0
+        self._ready = False
+        self._server: PassedConnections
+
+    @property
+    def listening(self) -> bool:
+        """Whether connections are taken."""
+        return self._listening
+
+    @listening.setter
+    def listening(self, whether: bool) -> None:
+        self._listening = whether
+        self._say()
+
+    @property
+    def pages(self) -> str:
+        """The path of the socket at which it serves its pages."""
+        return str(self._link.start.page_socket)
+
+    def join(self, server: ExtProcServer, health: HealthServices) -> "Worker":
+        """Pass connections to a server, and follow its health; return what starts that."""
+        self._server = cast("PassedConnections", server)
+        health.watch(b"", self._became)
+        return self
+
+    async def start(self, _address: str, _port: int) -> None:
+        """Take connections, and say how this worker is."""
+        self._link.open(self._take, self._shed, _stop)
+        self._say()
+
+    async def stop(self) -> None:
+        """Say so for the last time."""
+        self._say()
+
+    async def run(self) -> None:
+        """Say how it is, again and again; never returns."""
+        while True:
+            self._say()
+            await asyncio.sleep(_BEAT_SECONDS)
+
+    def _take(self, connection: socket.socket) -> None:
+        self._taken += 1
+        self._server.take(connection)
+
+    def _shed(self, connections: int) -> None:
+        self._server.shed(connections)
+        self._say()
+
+    def _became(self, status: bytes) -> None:
+        self._ready = status == _SERVES
+        self._say()
+
+    def _say(self) -> None:
+        self._link.say(
+            WorkerState(
+                listening=self._listening,
+                ready=self._ready,
+                taken=self._taken,
+                open=self._server.open_connections,
+            )
+        )
+
+
+def _stop() -> None:
+    """Stop in order: the process that started this worker is gone."""
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class WorkerOptions(NamedTuple):
+    """Which worker this process is, and its options."""
+
+    number: int
+    options: ServeOptions
+
+
+def worker_of(options: ServeOptions, environ: Mapping[str, str]) -> WorkerOptions | None:
+    """Return this process's part, if it was started as a worker."""
+    link = link_of(environ)
+    return None if link is None else WorkerOptions(link.start.number, as_worker(options, link))
+
+
+def as_worker(options: ServeOptions, link: WorkerLink) -> ServeOptions:
+    """Return the options of one worker: its share of memory, and the others as replicas.
+
+    Pages are for the process that started it, which asks who may read them.
+    """
+    me = link.start
+    siblings = Siblings(folder=Path(me.folder), number=me.number, count=me.count)
+    return replace(
+        options,
+        worker=Worker(link),
+        metrics_access=None,
+        metrics_cert_path=None,
+        metrics_client_ca=None,
+        max_held_bytes=max(1, options.held_bytes // me.count),
+        hash_secret=options.hash_secret or me.secret,
+        replicas=for_worker(options.replicas, siblings),
+    )
+
+
+def for_worker(elsewhere: ReplicaSettings | None, siblings: Siblings) -> ReplicaSettings:
+    """Return where other replicas are: beside this one, and at the ports of each other pod."""
+    if elsewhere is None:
+        return ReplicaSettings(peers=(), siblings=siblings)
+    peers = [
+        replace(peer, port=peer.port + number)
+        for peer in elsewhere.peers
+        for number in range(siblings.count)
+    ]
+    own = elsewhere.port and elsewhere.port + siblings.number
+    return replace(elsewhere, peers=peers, port=own, siblings=siblings)

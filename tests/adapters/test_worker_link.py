@@ -1,0 +1,95 @@
+"""The link between a process and its workers."""
+
+import asyncio
+import contextlib
+import socket
+
+from epp.adapters.workers.link import ParentLink, WorkerLink, WorkerStart, WorkerState
+
+DEADLINE = 10
+START = WorkerStart(number=1, count=2, folder="/run/x", secret=b"\x00secret\xff")
+
+
+async def until(condition):
+    async with asyncio.timeout(DEADLINE):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+class Pair:
+    """Both sides of a link in one process, and what each heard."""
+
+    def __init__(self):
+        self.states: list[WorkerState | None] = []
+        self.taken: list[socket.socket] = []
+        self.shed: list[int] = []
+        self.gone: list[bool] = []
+        self.parent = ParentLink(START, self.states.append)
+        self.worker = WorkerLink(self.parent.theirs.dup())
+        self.parent.started()
+
+    def open(self):
+        self.worker.open(self.taken.append, self.shed.append, lambda: self.gone.append(True))
+
+
+@contextlib.asynccontextmanager
+async def paired():
+    pair = Pair()
+    try:
+        yield pair
+    finally:
+        pair.parent.close()
+        for each in pair.taken:
+            each.close()
+        pair.worker._socket.close()
+
+
+async def test_a_worker_knows_who_it_is():
+    async with paired() as pair:
+        assert pair.worker.start == START
+        assert str(pair.worker.start.page_socket) == "/run/x/pages-1"
+
+
+async def test_a_connection_is_passed_on_and_goes_on_in_the_worker():
+    async with paired() as pair:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            assert pair.parent.pass_on(theirs)
+            pair.parent.shed(3)
+            pair.open()
+            await until(lambda: pair.taken and pair.shed)
+            theirs.close()
+            pair.taken[0].send(b"here")
+            assert ours.recv(9) == b"here"
+        assert pair.shed == [3]
+
+
+async def test_what_a_worker_says_arrives_and_so_does_its_end():
+    async with paired() as pair:
+        said = [WorkerState(), WorkerState(listening=True, ready=True, taken=7, open=5)]
+        for each in said:
+            pair.worker.say(each)
+        await until(lambda: len(pair.states) == len(said))
+        pair.worker._socket.close()
+        await until(lambda: len(pair.states) > len(said))
+        assert pair.states == [*said, None]
+        with socket.socket() as late:
+            assert not pair.parent.pass_on(late)
+
+
+async def test_a_worker_hears_that_the_process_is_gone():
+    async with paired() as pair:
+        pair.open()
+        pair.parent.close()
+        await until(lambda: pair.gone)
+
+
+async def test_a_worker_that_reads_nothing_is_passed_no_more():
+    async with paired() as pair:
+        with socket.socket() as connection:
+            passed = 0
+            while pair.parent.pass_on(connection):
+                passed += 1
+                assert passed < 100_000
+        pair.open()
+        await until(lambda: len(pair.taken) == passed)
