@@ -103,7 +103,7 @@ async def test_a_client_is_served(served):
     assert len(served.handshakes) == 0
 
 
-@pytest.mark.parametrize("at", [1, 4, 5, 6, 100, len(HELLO) - 1])
+@pytest.mark.parametrize("at", [1, 4, 5, 6, 100, -1])
 async def test_a_handshake_begins_when_the_hello_is_whole(served, at):
     reader, writer = await served.connect(HELLO[:at])
     await until(lambda: len(served.handshakes) == 1)
@@ -117,16 +117,16 @@ async def test_a_handshake_begins_when_the_hello_is_whole(served, at):
 
 
 @pytest.mark.parametrize("served", [HASTY], indirect=True)
-@pytest.mark.parametrize("said", [b"", HELLO[:3], HELLO[:100], HELLO])
-async def test_who_stops_is_left(served, said):
-    reader, _ = await served.connect(said)
+@pytest.mark.parametrize("length", [0, 3, 100, None])
+async def test_who_stops_is_left(served, length):
+    reader, _ = await served.connect(HELLO[:length])
     await end_of(reader)
     await until(lambda: len(served.handshakes) == 0)
 
 
-@pytest.mark.parametrize("said", [b"", b"\x16", HELLO[:100]])
-async def test_who_goes_is_left_at_once(served, said):
-    reader, writer = await served.connect(said)
+@pytest.mark.parametrize("length", [0, 1, 100])
+async def test_who_goes_is_left_at_once(served, length):
+    reader, writer = await served.connect(HELLO[:length])
     writer.write_eof()
     await end_of(reader)
     await until(lambda: len(served.handshakes) == 0)
