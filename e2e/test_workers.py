@@ -8,6 +8,7 @@ from itertools import count
 import aiohttp
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from e2e.corridor import CHAT, DEADLINE, TRANSPORT, Plan, chat, until
 from tests.strategies import text
@@ -21,10 +22,8 @@ PLAN = Plan(
     envoy_threads=2,
     picker_flags=("--workers=2", "--log-level=debug"),
 )
-RETRIED = Plan(
-    simulators=SERVERS,
-    envoy_threads=2,
-    picker_flags=PLAN.picker_flags,
+RETRIED = replace(
+    PLAN,
     request_body_mode="BUFFERED",
     response_body_mode="BUFFERED",
     failure_mode_allow=True,
@@ -70,8 +69,9 @@ async def sent_by_all(gateway, prompt):
     raise AssertionError
 
 
-async def test_what_one_worker_sends_is_warm_for_the_other_and_all_is_counted(start):
-    async with start(PLAN) as gateway:
+@pytest.mark.parametrize("tls", [False, True])
+async def test_what_one_worker_sends_is_warm_for_the_other_and_all_is_counted(start, tls):
+    async with start(replace(PLAN, tls=tls)) as gateway:
         sent = await sent_by_all(gateway, PROMPT)
         await gateway.metric_becomes(sent, "llm_d_epp_request_total")
         await gateway.metric_becomes(0, "llm_d_epp_request_running")

@@ -26,7 +26,8 @@ async def picker(arguments, folder, **environ):
         async with asyncio.timeout(SECONDS):
             yield (json.loads(line) async for line in process.stderr)
     finally:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):  # it may have ended
+            process.kill()
         await process.communicate()  # until the pipe is closed, too
 
 

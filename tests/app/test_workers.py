@@ -188,6 +188,21 @@ async def test_workers_of_several_pods_are_replicas_of_each_other(folder):
             await becomes(session, url, 3, "warmpick_replicas_known")
 
 
+async def test_nothing_is_left(folder):
+    """Of a process that is killed: its workers drain, and remove their sockets."""
+    async with picker((*WORDS, "--workers=2"), folder, TMPDIR=str(folder)) as lines:
+        serving = await said(lines, "serving")
+        await said(lines, "ready")
+        assert list(folder.glob("warmpick-workers-*"))
+        workers = _workers(serving)
+        workers[0].parent().kill()
+        for _ in workers:
+            await said(lines, "stopped")
+        gone, _ = await asyncio.to_thread(psutil.wait_procs, workers, 30)
+        assert len(gone) == len(workers)
+        assert not list(folder.glob("warmpick-workers-*"))
+
+
 def _workers(serving):
     """The workers of the picker that listens at a port."""
     for child in psutil.Process().children():

@@ -39,7 +39,7 @@ async def serve(options: ServeOptions) -> int:
     """
     for warning in options.settings.warnings:
         _log.warning("config.warning", warning=warning)
-    folder = Path(tempfile.mkdtemp(prefix="warmpick-"))
+    folder = Path(tempfile.mkdtemp(prefix="warmpick-workers-"))
     stop = asyncio.Event()
     parent = _Parent(options, folder)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 from collections.abc import Mapping
@@ -63,7 +64,7 @@ class Worker:
 
     async def start(self, _address: str, _port: int) -> None:
         """Take connections, and say how this worker is."""
-        self._link.open(self._take, self._shed, _stop)
+        self._link.open(self._take, self._shed, self._stop)
         self._say()
 
     async def stop(self) -> None:
@@ -98,10 +99,10 @@ class Worker:
             )
         )
 
-
-def _stop() -> None:
-    """Stop in order: the process that started this worker is gone."""
-    os.kill(os.getpid(), signal.SIGTERM)
+    def _stop(self) -> None:
+        """Stop in order, and leave nothing: the process that started this worker is gone."""
+        shutil.rmtree(self._link.start.folder, ignore_errors=True)  # what is connected stays so
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class WorkerOptions(NamedTuple):
