@@ -13,8 +13,9 @@ from textual.widgets import DataTable, Static
 
 from epp.adapters.telemetry.http import OperatorServer, Readers
 from epp.app.observing.fleet_view import EndpointsPage
-from epp.app.observing.views import DecisionsPage
+from epp.app.observing.views import DecisionsPage, DecisionView, EndingView
 from epp.cli.main import main
+from epp.cli.operators.explain import line
 from epp.cli.operators.fleet_history import COLUMNS, FleetHistory
 from epp.cli.operators.port import OperatorsPort
 from epp.cli.operators.top_screen import EndpointScreen, TopApp
@@ -72,8 +73,23 @@ async def test_a_request_is_explained_by_its_candidates_and_what_happened():
         str(record.decision.predicted_cached_tokens),
     ]
     usage = record.usage
-    assert lines[-1].startswith("then    completed, status 200, ttft 200 ms, ")
+    assert lines[-1].startswith("then    completed, status 200, sent after 100 ms, ttft 200 ms, ")
     assert f"480/{usage.prompt_tokens} cached" in lines[-1]
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.0099, ""), (2.31, "sent after 2310 ms, ")])
+def test_a_request_that_waited_says_for_how_long(seconds, said):
+    ending = EndingView(outcome="completed", sent_after_ms=1e3 * seconds, duration_ms=3000)
+    decision = DecisionView(number=1, request="mine", ending=ending)
+    assert line(decision).endswith(f"completed, {said}3000 ms in all")
+
+
+async def test_one_candidate_is_one():
+    kept = Kept(pods=1)
+    kept.serve(**{"x-request-id": "mine"})
+    async with port(kept) as url:
+        _, out, _ = await ran("explain", "mine", f"--url={url}")
+    assert "profile default: 1 candidate, " in out
 
 
 async def test_scores_are_shown_where_they_decided():

@@ -77,7 +77,7 @@ async def decision_columns(kept: Sequence[KeptDecision], since: float) -> Decisi
 
 def _row(kept: KeptDecision, since: float) -> tuple[object, ...]:
     outline = kept.outline
-    ending = None if kept.ending is None else ending_view(kept.ending)
+    ending = None if kept.ending is None else ending_view(kept.ending, kept.decided_at)
     prompt = cached = None
     if ending is not None:
         prompt, cached = ending.prompt_tokens, ending.cached_tokens

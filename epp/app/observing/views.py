@@ -17,6 +17,8 @@ class EndingView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: int | None = None
     served: str | None = None
     """The target that the proxy says has served."""
+    sent_after_ms: float | None = None
+    """From the request's first bytes to its decision: its body, its tokens, waiting for room."""
     ttft_ms: float | None = None
     """From the request's first bytes to the first ones of a streamed response."""
     duration_ms: float | None = None
@@ -79,18 +81,19 @@ def decision_view(
         model=kept.model,
         at=at.isoformat(timespec="milliseconds"),
         profiles=profiles,
-        ending=None if kept.ending is None else ending_view(kept.ending),
+        ending=None if kept.ending is None else ending_view(kept.ending, kept.decided_at),
     )
 
 
-def ending_view(ending: Ending) -> EndingView:
-    """Return the view of how a request ended."""
+def ending_view(ending: Ending, decided_at: float) -> EndingView:
+    """Return the view of how a request ended that was decided on at a time."""
     usage = ending.usage
     first = ending.first_byte_at if ending.streaming else None
     return EndingView(
         outcome="" if ending.outcome is None else ending.outcome.value,
         status=ending.status,
         served=ending.served,
+        sent_after_ms=_milliseconds(ending.received_at, decided_at),
         ttft_ms=_milliseconds(ending.received_at, first),
         duration_ms=_milliseconds(ending.received_at, ending.finished_at),
         prompt_tokens=None if usage is None else usage.prompt_tokens,

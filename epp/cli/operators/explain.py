@@ -24,6 +24,12 @@ from epp.printable import printable
 _PATH: Final = "/debug/decisions"
 _EVERY_SECONDS: Final = 0.5
 _MOST: Final = 100
+_WORTH_SAYING_MS: Final = 10.0
+"""A request that took longer to be sent waited for something."""
+_UNKNOWN: Final = (
+    "not among the decisions that are kept. One that waits for room is decided on when there is"
+    " some; of those that were refused the log has the reason"
+)
 _TERMS: Final = {
     "queued_prefill": "queued",
     "prefill": "prefill",
@@ -136,7 +142,7 @@ def _policy(given: str | None, recorded: str) -> Settings:
 
 def _explain(port: OperatorsPort, arguments: argparse.Namespace) -> int:
     found = port.read(_PATH, DecisionsPage, request=arguments.request).decisions
-    return _show(found, arguments, "not among the decisions that are kept")
+    return _show(found, arguments, _UNKNOWN)
 
 
 def _show(found: Sequence[DecisionView], arguments: argparse.Namespace, unknown: str) -> int:
@@ -211,7 +217,8 @@ def _recorded(decision: DecisionView, recorded: RecordedPick) -> Iterator[str]:
 
 def _profile(each: Explanation) -> Iterator[str]:
     left_out = each.considered - each.passed
-    seen = f"{each.passed} candidates" + (f", {left_out} filtered out" if left_out else "")
+    candidates = "1 candidate" if each.passed == 1 else f"{each.passed} candidates"
+    seen = candidates + (f", {left_out} filtered out" if left_out else "")
     yield printable(f"profile {each.profile}: {seen}, {each.prompt_tokens} prompt tokens")
     winner = f"winner  {each.winner}"
     if each.runner_up is not None:
@@ -268,6 +275,8 @@ def _ending(ending: EndingView) -> str:
     parts = [ending.outcome]
     if ending.status is not None:
         parts.append(f"status {ending.status}")
+    if (ending.sent_after_ms or 0) >= _WORTH_SAYING_MS:
+        parts.append(f"sent after {ending.sent_after_ms:g} ms")
     if ending.ttft_ms is not None:
         parts.append(f"ttft {ending.ttft_ms:g} ms")
     if ending.cached_tokens is not None:

@@ -113,6 +113,7 @@ function ending(decision) {
   const predicted = decision.profiles?.at(-1)?.candidates[0];
   const pairs = [["outcome", [was.outcome, was.status].filter(Boolean).join(", ")]];
   if (was.served) pairs.push(["served by", was.served]);
+  if (was.sent_after_ms >= 10) pairs.push(["sent after", milliseconds(was.sent_after_ms)]);
   if (was.ttft_ms !== undefined) {
     pairs.push(["first token after", `${milliseconds(was.ttft_ms)} (predicted ${milliseconds(predicted?.predicted_ttft_ms)})`]);
   }
