@@ -29,6 +29,7 @@ from bench.options import Options
 from bench.pick import measure as measure_pick
 from bench.profiling import measure as measure_profile
 from bench.progress import Progress
+from bench.published import measure as measure_published
 from bench.replay.benchmark import measure as measure_replay
 from bench.replicas.benchmark import measure as measure_replicas
 from bench.soak import measure as measure_soak
@@ -111,6 +112,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
     "workers": (
         "several processes that serve as one picker: cores, requests a second, and how even",
         measure_workers,
+    ),
+    "published": (
+        "what issues of llm-d-router say it costs, on the same work with this picker",
+        measure_published,
     ),
     "adversary": (
         "attacks, each with bounds on what others feel of it and on what remains",
@@ -278,16 +283,18 @@ def _parser() -> argparse.ArgumentParser:
         metavar="REF",
         help="exchange: build another commit in a work tree, and measure both in turn",
     )
-    adversary = parser.add_argument_group("adversary")
-    adversary.add_argument(
+    parser.add_argument(
         "--only",
         action="append",
         default=[],
         metavar="ROW",
-        help="attacks of a row of issue 12, or by name (`body-*`); may be repeated",
+        help=(
+            "adversary: attacks of a row of issue 12, or by name (`body-*`); published: a row;"
+            " may be repeated"
+        ),
     )
-    adversary.add_argument(
-        "--transport", choices=[*_TRANSPORTS], default="native", help="(default: native)"
+    parser.add_argument(
+        "--transport", choices=[*_TRANSPORTS], default="native", help="adversary: (default: native)"
     )
     return parser
 
