@@ -28,7 +28,7 @@ _MOST = 128
 _BLOCK_BYTES = 256
 """Bytes of token ids that count as a block."""
 _CLEAR = 32
-"""Blocks that a clear counts as."""
+"""Blocks that a clear counts as, unless it follows one: what is empty stays so."""
 
 
 class UnreadableBatch(msgspec.Struct, frozen=True):
@@ -70,9 +70,10 @@ class Batch:
     def next_part(self) -> Sequence[Change]:
         """Read the next changes, of fewer than 256 blocks; none is left once it is `over`."""
         part: list[Change] = []
-        size = 0
+        size, before = 0, None
         for change in self._changes:
-            size += _size(change)
+            size += _size(change, before)
+            before = change
             if change is not None:
                 part.append(change)
             if size >= _MOST:
@@ -100,12 +101,12 @@ class Batch:
                 yield None
 
 
-def _size(change: Change | None) -> int:
+def _size(change: Change | None, before: Change | None) -> int:
     if isinstance(change, BlocksStored):
         return max(1, len(change.hashes), len(change.tokens) // _BLOCK_BYTES)
     if isinstance(change, BlocksRemoved):
         return max(1, len(change.hashes))
-    return 1 if change is None else _CLEAR
+    return 1 if change is None or change == before else _CLEAR
 
 
 def open_batch(

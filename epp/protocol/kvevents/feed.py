@@ -14,11 +14,12 @@ the last batch that was seen; if another one comes back under its number, the en
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
 from math import inf
 
 import msgspec
 
-from epp.model.kv_changes import BlocksCleared, Cleared
+from epp.model.kv_changes import BlocksCleared, Change, Cleared
 from epp.protocol.kvevents.batches import Batch, UnreadableBatch, open_batch, time_of
 from epp.protocol.kvevents.notices import (
     Anomaly,
@@ -338,8 +339,11 @@ class Feed:
     def _read_part(self, batch: Batch) -> None:
         """Report the next changes of the batch that is read."""
         changes = batch.next_part()
+        cleared = BlocksCleared() in changes
+        if cleared:
+            changes = _cleared_once(changes)
         if not self._unreadable or (batch.over and not batch.problem):
-            self._report_up(complete=self._complete or BlocksCleared() in changes)
+            self._report_up(complete=self._complete or cleared)
         if changes:
             self._notices.append(CacheChanges(changes))
         if not batch.over:
@@ -371,3 +375,15 @@ class Feed:
         elif self._up:
             self._up = False
             self._notices.append(StreamLost(f"batches cannot be read: {reason}"))
+
+
+def _cleared_once(changes: Sequence[Change]) -> Sequence[Change]:
+    """Leave out clears that follow another one: what is empty stays so."""
+    return [
+        *changes[:1],
+        *(
+            change
+            for before, change in pairwise(changes)
+            if change != before or not isinstance(change, BlocksCleared)
+        ),
+    ]

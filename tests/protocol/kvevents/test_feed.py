@@ -187,6 +187,21 @@ def test_the_engines_clear_makes_the_stream_complete():
     assert heard.held == publisher.cache == Counter([3])
 
 
+def test_clears_that_follow_each_other_are_few():
+    publisher = Publisher()
+    heard = Listener().connect().receive(*batches(publisher, 1))
+    heard.receive(publisher.publish(stored([2]), *[CLEARED] * 1_000, stored([3]), CLEARED, CLEARED))
+    cleared = [
+        change
+        for notice in heard.said
+        if isinstance(notice, CacheChanges)
+        for change in notice.changes
+        if isinstance(change, BlocksCleared)
+    ]
+    assert 2 <= len(cleared) < 20
+    assert heard.held == Counter()
+
+
 def test_duplicates_count_once():
     publisher = Publisher()
     first, second = batches(publisher, 1, 2)
