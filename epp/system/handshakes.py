@@ -1,6 +1,7 @@
 """TLS handshakes of a port, begun a few at a time, each when the client's hello is whole."""
 
 import asyncio
+import select
 import socket
 import ssl
 from collections import deque
@@ -9,6 +10,7 @@ from typing import Final
 
 _AT_ONCE: Final = 4
 """Handshakes that begin between two looks at the sockets: some two milliseconds of work."""
+_LEAST: Final = (socket.SOL_SOCKET, socket.SO_RCVLOWAT)
 _RECORD_HEAD: Final = 5
 _HANDSHAKE: Final = 22
 _LONGEST_RECORD: Final = _RECORD_HEAD + (1 << 14)
@@ -42,8 +44,9 @@ class Handshakes:
         connection.settimeout(0)
         loop = asyncio.get_running_loop()
         self._silent[connection] = loop.call_later(self._patience, self._leave, connection)
-        self._wait_for(connection, _RECORD_HEAD)
         loop.add_reader(connection, self._look, connection)
+        if not _wakes_at(connection, _RECORD_HEAD):
+            self._begin_in_turn(connection)
 
     def close(self) -> None:
         """Leave all of them."""
@@ -66,27 +69,25 @@ class Handshakes:
         size = _RECORD_HEAD + int.from_bytes(seen[3:_RECORD_HEAD], "big")
         if len(seen) >= _RECORD_HEAD and (seen[0] != _HANDSHAKE or size > _LONGEST_RECORD):
             size = 0  # OpenSSL says what is wrong with it
-        if len(seen) >= max(size, _RECORD_HEAD):
-            self._silent.pop(connection).cancel()
-            asyncio.get_running_loop().remove_reader(connection)
+        size = max(size, _RECORD_HEAD)
+        if len(seen) >= size:
             self._begin_in_turn(connection)
-        elif not self._wait_for(connection, max(size, _RECORD_HEAD)):
-            self._leave(connection)  # no more comes
-
-    def _wait_for(self, connection: socket.socket, size: int) -> bool:
-        """Hear of a connection when it has so many bytes; return whether that is news."""
-        option = socket.SOL_SOCKET, socket.SO_RCVLOWAT
-        before = connection.getsockopt(*option)
-        connection.setsockopt(*option, size)
-        return before != size
+        elif _has_ended(connection):
+            self._leave(connection)
+        elif connection.getsockopt(*_LEAST) == size or not _wakes_at(connection, size):
+            self._begin_in_turn(connection)  # woken before, as a kernel does that is out of memory
 
     def _leave(self, connection: socket.socket) -> None:
-        self._silent.pop(connection).cancel()
-        asyncio.get_running_loop().remove_reader(connection)
+        self._forget(connection)
         connection.close()
 
+    def _forget(self, connection: socket.socket) -> None:
+        self._silent.pop(connection).cancel()
+        asyncio.get_running_loop().remove_reader(connection)
+
     def _begin_in_turn(self, connection: socket.socket) -> None:
-        self._wait_for(connection, 1)
+        self._forget(connection)
+        _wakes_at(connection, 1)
         self._ready.append(connection)
         if len(self._ready) == 1:
             asyncio.get_running_loop().call_soon(self._begin_some)
@@ -110,3 +111,22 @@ class Handshakes:
             )
         except OSError:  # it went, or TLS did not come about
             connection.close()
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    """Say whether the client sends no more."""
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+def _wakes_at(connection: socket.socket, size: int) -> bool:
+    """Have a reader called when so many bytes are there; return whether that is so.
+
+    The kernel waits for at most half of what it would hold (tcp(7), `tcp_rmem`).
+    """
+    try:
+        connection.setsockopt(*_LEAST, size)
+        return connection.getsockopt(*_LEAST) == size
+    except OSError:  # a system without it
+        return False

@@ -14,9 +14,11 @@ from structlog.testing import capture_logs
 from epp.adapters.tls import certificate
 from epp.system.handshakes import Handshakes
 from epp.system.port import Port
-from tests.adapters.test_extproc_strangers import greeting_of_tls
+from tests.native import wire
 
-HELLO = greeting_of_tls()
+HELLO = wire.client_hello()
+LONG = b"\x16\x03\x01" + (8_000).to_bytes(2, "big") + bytes(4_000)
+"""The beginning of a record."""
 PATIENT, HASTY = 10.0, 0.2
 
 
@@ -144,6 +146,15 @@ async def test_what_is_no_hello_is_refused(served, said):
         writer.write(bytes(1 << 15))
     await end_of(reader)
     await until(lambda: len(served.handshakes) == 0)
+
+
+async def test_where_the_kernel_holds_less_than_a_record_it_begins_with_what_came(served):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_304)
+        with socket.create_connection(listening.getsockname()) as client:
+            served.handshakes.take(listening.accept()[0])
+            client.sendall(LONG)
+            await until(lambda: served.begun)
 
 
 async def test_few_handshakes_begin_between_two_turns_of_the_loop(served):
