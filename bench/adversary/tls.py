@@ -1,7 +1,6 @@
 """Attacks on the TLS port: handshakes that nobody ends."""
 
 import asyncio
-import ssl
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
@@ -9,23 +8,13 @@ from functools import partial
 from bench.adversary.attack import FLOOR_MB, Attack
 from bench.adversary.ground import Ground, Setting
 from bench.adversary.wires import closed, opened
+from tests.native import wire
 
 _AT_ONCE = 100
 _ANSWER_S = 5.0
 HANDSHAKES = 10_000
 _SILENT, _HANDSHAKE_MB = 1_000, 0.06
 """What OpenSSL and uvloop keep of a handshake that has begun."""
-
-
-def client_hello() -> bytes:
-    """What a client says first."""
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["h2"])
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    made = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
-    with suppress(ssl.SSLWantReadError):
-        made.do_handshake()
-    return outgoing.read()
 
 
 async def _abandoned(field: Ground, said: bytes, *, wait: bool, count: int) -> int:
@@ -65,7 +54,7 @@ async def _silent(field: Ground, said: bytes) -> int:
 
 def attacks() -> Iterator[Attack]:
     """All on a picker that serves TLS."""
-    hello, setting = client_hello(), Setting(tls=True)
+    hello, setting = wire.client_hello(), Setting(tls=True)
     for name, said, wait in (
         ("connects", b"", False),
         ("half-hellos", hello[:100], False),

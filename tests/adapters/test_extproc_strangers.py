@@ -38,20 +38,9 @@ HANDSHAKES = 2_000
 """With grpcio's dynamic credentials, the process was gone after 100 to 800 of them."""
 
 
-def greeting_of_tls():
-    """A ClientHello."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.set_alpn_protocols(["h2"])
-    unread, said = ssl.MemoryBIO(), ssl.MemoryBIO()
-    with suppress(ssl.SSLWantReadError):
-        context.wrap_bio(unread, said).do_handshake()
-    return said.read()
-
-
 def abandon(port, count):
     """Begin handshakes and hang up: amid a ClientHello, after it, at its answer, by a reset."""
-    hello = greeting_of_tls()
+    hello = wire.client_hello()
     for number in range(count):
         with socket.create_connection(("127.0.0.1", port), DEADLINE) as peer:
             peer.sendall(hello[:40] if number % 4 == 0 else hello)
@@ -82,7 +71,7 @@ async def test_handshakes_that_are_broken_off(transport):
         await process.communicate()
 
 
-HELLO = greeting_of_tls()
+HELLO = wire.client_hello()
 PARTS = ["nothing", "half", "all"]
 QUICK = PeerLimits(handshake_seconds=0.3)
 

@@ -6,9 +6,7 @@ import socket
 
 import grpc
 import grpc.aio
-import pytest
 
-from epp.adapters.extproc.transports import native_fault
 from epp.adapters.tls import certificate
 from tests.adapters.ext_proc_peer import (
     DEADLINE,
@@ -24,8 +22,9 @@ from tests.adapters.ext_proc_peer import (
     serving,
     until,
 )
+from tests.native.built import needs_native
 
-pytestmark = pytest.mark.skipif(bool(native_fault()), reason=native_fault() or "it is there")
+pytestmark = needs_native
 
 
 @contextlib.asynccontextmanager

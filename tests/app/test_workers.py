@@ -14,14 +14,14 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.parser import text_string_to_metric_families
 
-from epp.adapters.extproc.transports import native_fault
 from epp.gateway.processes import free_port
 from tests.adapters.ext_proc_peer import Peer, body, destination, head, response_body, response_head
+from tests.native.built import needs_native
 from tests.processes import HERE as LISTEN
 from tests.processes import picker, said
 from tests.strategies import text
 
-pytestmark = pytest.mark.skipif(bool(native_fault()), reason=native_fault() or "it is there")
+pytestmark = needs_native
 
 HERE = "127.0.0.1"
 WORDS = ("--endpoints-file=endpoints.yaml", "--secure-serving=false", "--zap-encoder=json")

@@ -1,9 +1,12 @@
 """HTTP/2 frames and gRPC messages as bytes, well-formed or not: what a peer may send.
 
-Headers are literals without indexing or Huffman coding, so that a test says every byte.
+Headers are literals without indexing or Huffman coding, so that a test says every byte. Before all
+of it a client may say hello to TLS.
 """
 
+import ssl
 import struct
+from contextlib import suppress
 from enum import IntEnum, IntFlag
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -142,3 +145,14 @@ def parse(stream):
         frames.append((Kind(kind), flags, number, stream[9 : 9 + length]))
         stream = stream[9 + length :]
     return frames, stream
+
+
+def client_hello():
+    """What a client of TLS says first."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    unread, said = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(unread, said).do_handshake()
+    return said.read()
