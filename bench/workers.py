@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import psutil
+from msgspec.structs import replace
 
 from bench.accounting import cpu_seconds
-from bench.envoy import EnvoySettings, start_envoy
 from bench.extproc.generator import Generator
 from bench.extproc.load import Order
 from bench.extproc.pickers import Product, endpoints_file
-from bench.extproc.stack import rotated, start_backends
+from bench.extproc.stack import before, envoy, rotated, start_backends
 from bench.extproc.workload import Shape
 from bench.figures import Figure, Report
 from bench.options import Options
 from bench.progress import Progress
-from epp.gateway.processes import free_port
 
 Setting = tuple[int, int]
 """Workers of the picker, and threads of Envoy."""
@@ -65,17 +64,9 @@ async def _case(workers: int, threads: int, ports: list[int], folder: Path) -> A
         picker = Product(endpoints, "native", f"--workers={workers}")
         process = await picker.start(folder, f"picker-{name}")
         exits.push_async_callback(process.stop)
-        settings = EnvoySettings(
-            listen_port=free_port(),
-            admin_port=free_port(),
-            epp_port=picker.grpc_port,
-            endpoints=tuple(f"127.0.0.1:{port}" for port in ports),
-            concurrency=threads,
-            reuse_port=True,
-        )
-        envoy = await start_envoy(settings, log_dir=folder, name=f"envoy-{name}")
-        exits.push_async_callback(envoy.stop)
-        yield _Case(process.pid, settings.listen_port)
+        settings = replace(before(ports, picker.grpc_port), concurrency=threads, reuse_port=True)
+        port = await exits.enter_async_context(envoy(name, folder, settings))
+        yield _Case(process.pid, port)
 
 
 async def measure(progress: Progress, options: Options) -> Report:

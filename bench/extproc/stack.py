@@ -6,6 +6,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
+from msgspec.structs import replace
+
 from bench.accounting import Meter
 from bench.envoy import EnvoySettings, start_envoy
 from bench.extproc.generator import Generator
@@ -68,6 +70,26 @@ async def start_backends(count: int, log_dir: Path) -> tuple[Process, list[int]]
     return process, list((await process.wait_ready_line(READY_S))["ports"])
 
 
+def before(ports: Sequence[int], epp_port: int) -> EnvoySettings:
+    """Return the settings of an Envoy before model servers at these ports, beside a picker."""
+    return EnvoySettings(
+        listen_port=free_port(),
+        admin_port=free_port(),
+        epp_port=epp_port,
+        endpoints=tuple(f"127.0.0.1:{port}" for port in ports),
+    )
+
+
+@asynccontextmanager
+async def envoy(name: str, log_dir: Path, settings: EnvoySettings) -> AsyncIterator[int]:
+    """Start an Envoy; the port at which it listens."""
+    process = await start_envoy(settings, log_dir=log_dir, name=f"envoy-{name}")
+    try:
+        yield settings.listen_port
+    finally:
+        await process.stop()
+
+
 @asynccontextmanager
 async def running(
     log_dir: Path, pods: int, routes: Sequence[Route] = ROUTES
@@ -91,14 +113,8 @@ async def running(
             stack.meter[route] = Meter(pid=process.pid)
         grpc_ports = {route: picker.grpc_port for route, picker in pickers.items()}
         for route in routes:
-            settings = EnvoySettings(
-                listen_port=free_port(),
-                admin_port=free_port(),
-                epp_port=grpc_ports.get(route, 0),
-                endpoints=tuple(f"127.0.0.1:{port}" for port in ports),
-                routing="round_robin" if route == "none" else "override_host",
-            )
-            envoy = await start_envoy(settings, log_dir=log_dir, name=f"envoy-{route}")
-            exits.push_async_callback(envoy.stop)
-            stack.port[route] = settings.listen_port
+            settings = before(ports, grpc_ports.get(route, 0))
+            if route == "none":
+                settings = replace(settings, routing="round_robin")
+            stack.port[route] = await exits.enter_async_context(envoy(route, log_dir, settings))
         yield stack

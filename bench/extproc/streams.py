@@ -8,16 +8,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from bench.accounting import Meter
-from bench.envoy import EnvoySettings, start_envoy
 from bench.extproc.effort import Effort
 from bench.extproc.load import Order
 from bench.extproc.pickers import Product, endpoints_file
 from bench.extproc.samples import Samples
-from bench.extproc.stack import TRANSPORT, Stack, rotated, start_backends
+from bench.extproc.stack import TRANSPORT, Stack, before, envoy, rotated, start_backends
 from bench.extproc.workload import Shape
-from epp.gateway.processes import free_port
 
 OBSERVED = ("all", "first", "auto")
 CHUNKS = 100
@@ -73,14 +72,7 @@ async def _watching(pods: int, log_dir: Path) -> AsyncIterator[Mapping[str, _Wat
             product = Product(endpoints, TRANSPORT, f"--observe-responses={name}")
             picker = await product.start(log_dir, f"epp-{name}")
             exits.push_async_callback(picker.stop)
-            settings = EnvoySettings(
-                listen_port=free_port(),
-                admin_port=free_port(),
-                epp_port=product.grpc_port,
-                endpoints=tuple(f"127.0.0.1:{port}" for port in ports),
-                response_body_mode="STREAMED",
-            )
-            envoy = await start_envoy(settings, log_dir=log_dir, name=f"envoy-{name}")
-            exits.push_async_callback(envoy.stop)
-            watched[name] = _Watched(settings.listen_port, Meter(pid=picker.pid))
+            settings = replace(before(ports, product.grpc_port), response_body_mode="STREAMED")
+            port = await exits.enter_async_context(envoy(name, log_dir, settings))
+            watched[name] = _Watched(port, Meter(pid=picker.pid))
         yield watched
