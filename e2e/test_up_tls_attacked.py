@@ -8,12 +8,12 @@ from contextlib import suppress
 
 import aiohttp
 
-from bench.adversary.tls import client_hello
 from bench.adversary.wires import closed, opened
 from e2e.corridor import CHAT, chat
 from e2e.from_nothing import up
 from e2e.test_up import Servers
 from epp.adapters.tls import certificate
+from tests.native.wire import client_hello
 
 WORST = 2.0
 """Seconds that others may wait: a shared machine's, not Envoy's."""
