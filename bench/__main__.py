@@ -28,6 +28,7 @@ from bench.machine import describe
 from bench.options import Options
 from bench.pick import measure as measure_pick
 from bench.profiling import measure as measure_profile
+from bench.programs import measure as measure_programs
 from bench.progress import Progress
 from bench.published import measure as measure_published
 from bench.replay.benchmark import measure as measure_replay
@@ -112,6 +113,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
     "workers": (
         "several processes that serve as one picker: cores, requests a second, and how even",
         measure_workers,
+    ),
+    "programs": (
+        "other routers' own programs and `epp up` on the same conversations, in wall-clock time",
+        measure_programs,
     ),
     "published": (
         "what issues of llm-d-router say it costs, on the same work with this picker",

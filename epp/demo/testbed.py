@@ -54,8 +54,7 @@ async def start_testbed(
     """
     logs = _folder(directory, policy)
     async with contextlib.AsyncExitStack() as stack:
-        servers = await _start_servers(pool, logs, stack)
-        targets = tuple([await _listening(server, pool) for server in servers])
+        servers, targets = await start_servers(pool, logs, stack)
         port, metrics_port = free_port(), free_port()
         flags = (
             *(f"--port={port}", f"--metrics-port={metrics_port}", f"--policy={policy}"),
@@ -84,9 +83,13 @@ async def prepare(pool: DemoPool, directory: Path) -> None:
         await process.stop(0)
 
 
-async def _start_servers(
-    pool: DemoPool, directory: Path, stack: contextlib.AsyncExitStack
-) -> list[Process]:
+async def start_servers(
+    pool: DemoPool, logs: Path, stack: contextlib.AsyncExitStack
+) -> tuple[list[Process], tuple[str, ...]]:
+    """Start the pool's model servers, with logs in a folder, until `stack` is closed.
+
+    Returns them, and where they listen, as `ip:port`.
+    """
     servers: list[Process] = []
 
     async def stop() -> None:
@@ -94,9 +97,9 @@ async def _start_servers(
 
     stack.push_async_callback(stop)
     for number in range(1, pool.servers + 1):
-        server = await spawn(f"server-{number}", pool.argv, log_dir=directory)
+        server = await spawn(f"server-{number}", pool.argv, log_dir=logs)
         servers.append(server)
-    return servers
+    return servers, tuple([await _listening(server, pool) for server in servers])
 
 
 async def _listening(server: Process, pool: DemoPool) -> str:

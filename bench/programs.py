@@ -1,0 +1,187 @@
+"""Routers of the field, as their own programs, on the same conversations in wall-clock time.
+
+python -m bench programs
+
+smg is taken from .cache/peers, where `make peers` puts it.
+"""
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+import aiohttp
+
+from bench.accounting import cpu_seconds
+from bench.child import MeasurementFailed
+from bench.envoy import EnvoySettings, start_envoy
+from bench.extproc.stack import rotated
+from bench.figures import Figure, Grid, Report
+from bench.options import Options
+from bench.peers.routers import ROOT
+from bench.progress import Progress
+from epp.demo.client import Player
+from epp.demo.figures import Sample, summarize
+from epp.demo.pools import DemoPool, Size, choose_pool
+from epp.demo.testbed import start_servers
+from epp.demo.workload import Conversation, conversations, shipped_sections
+from epp.errors import ConfigError
+from epp.gateway.processes import Process, free_port, spawn
+
+SMG = ROOT / ".cache" / "peers" / "bin" / "smg"
+ROUNDS = 3
+_HOST = "127.0.0.1"
+_READY_S, _POLL_S = 60.0, 0.1
+NOTES = (
+    (
+        "Four simulated model servers, started anew for each run, and the conversations of"
+        " `epp demo`: the same for all programs of a round, others in each round."
+    ),
+    (
+        "Cores are the router's and its proxy's, with what they do when nobody asks: smg is both,"
+        " least request is Envoy alone."
+    ),
+    "Load, model servers and routers are on the same machine.",
+)
+
+
+class Front(NamedTuple):
+    """What a run is played through: where clients ask, and its process."""
+
+    url: str
+    process: Process
+
+
+Start = Callable[[Sequence[str], Path], Awaitable[Front]]
+"""Starts a router before model servers (`ip:port`), with its log in a folder."""
+
+
+async def least_request(targets: Sequence[str], logs: Path) -> Front:
+    """Start Envoy, which picks the server with the fewest requests under way of two."""
+    settings = EnvoySettings(
+        listen_port=free_port(),
+        admin_port=free_port(),
+        epp_port=free_port(),
+        endpoints=tuple(targets),
+        routing="least_request",
+    )
+    return Front(settings.url, await start_envoy(settings, log_dir=logs))
+
+
+async def _smg(targets: Sequence[str], logs: Path) -> Front:
+    if not SMG.exists():
+        raise ConfigError("smg is not there; `make peers` installs it", str(SMG))
+    port = free_port()
+    argv = [str(SMG), "launch", "--policy", "cache_aware", "--host", _HOST, "--port", str(port)]
+    argv += ["--prometheus-host", _HOST, "--prometheus-port", str(free_port())]
+    argv += ["--worker-urls", *(f"http://{target}" for target in targets)]
+    return Front(f"http://{_HOST}:{port}", await spawn("smg", argv, log_dir=logs))
+
+
+async def warmpick(targets: Sequence[str], logs: Path) -> Front:
+    """Start `epp up` with its defaults."""
+    port = free_port()
+    flags = (f"--port={port}", f"--metrics-port={free_port()}", "--drain-timeout=0")
+    argv = [sys.executable, "-m", "epp", "up", *flags, *(f"http://{target}" for target in targets)]
+    return Front(f"http://{_HOST}:{port}", await spawn("up", argv, log_dir=logs))
+
+
+PROGRAMS: dict[str, tuple[str, Start]] = {
+    "least_request": ("Envoy, least request", least_request),
+    "smg": ("smg 1.13.0, cache_aware", _smg),
+    "warmpick": ("`epp up`", warmpick),
+}
+KINDS = (
+    ("ttft", "mean TTFT", "ms"),
+    ("ttft_p50", "p50", "ms"),
+    ("ttft_p99", "p99", "ms"),
+    ("whole", "mean of the whole answer", "ms"),
+    ("cached", "found cached", "%"),
+    ("cores", "cores", ""),
+)
+
+
+async def measure(progress: Progress, options: Options) -> Report:
+    """Play the conversations through each program in turn. Raises what `run` does."""
+    runs: dict[tuple[str, str], list[float]] = {}
+    with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as name:
+        folder = Path(name)
+        pool = choose_pool("simulator", Size(quick=options.quick), folder)
+        for turn in range(1 if options.quick else ROUNDS):
+            plan = conversations(shipped_sections(), pool.workload, turn)
+            for program in rotated(list(PROGRAMS), turn):
+                progress.step(f"round {turn + 1}: {PROGRAMS[program][0]}")
+                logs = folder / f"{program}-{turn}"
+                logs.mkdir()
+                for kind, value in (await run(PROGRAMS[program][1], pool, plan, logs)).items():
+                    runs.setdefault((program, kind), []).append(value)
+    figures = [
+        Figure(key=f"{program}_{kind}", says=f"{says}: {kind_says}", unit=unit, runs=tuple(found))
+        for (program, (says, _)) in PROGRAMS.items()
+        for kind, kind_says, unit in KINDS
+        for found in [runs[program, kind]]
+    ]
+    grid = Grid(
+        title="medians of the runs",
+        columns=tuple(says for _, says, _ in KINDS),
+        rows=tuple(
+            (says, tuple(f"{program}_{kind}" for kind, *_ in KINDS))
+            for program, (says, _) in PROGRAMS.items()
+        ),
+    )
+    return Report(name="programs", figures=tuple(figures), grids=(grid,), notes=NOTES)
+
+
+async def run(
+    start: Start,
+    pool: DemoPool,
+    plan: Sequence[Conversation],
+    logs: Path,
+    ready_s: float = _READY_S,
+) -> dict[str, float]:
+    """Play the conversations through one program before fresh servers; return figures by kind.
+
+    Raises `MeasurementFailed` if a request fails, or none is answered within `ready_s` seconds.
+    """
+    samples: list[Sample] = []
+    async with AsyncExitStack() as stack:
+        _, targets = await start_servers(pool, logs, stack)
+        url, process = await start(targets, logs)
+        stack.push_async_callback(process.stop)
+        await _ready(url, pool.model, ready_s)
+        began, before = time.monotonic(), cpu_seconds(process.pid)
+        await Player(url, pool.model, samples.append).play(plan)
+        cores = (cpu_seconds(process.pid) - before) / (time.monotonic() - began)
+    if failed := [sample.error for sample in samples if sample.error]:
+        raise MeasurementFailed(f"{len(failed)} requests failed, the first: {failed[0]}")
+    figures = summarize(samples, targets, pool.block_size)
+    return {
+        "ttft": 1e3 * figures.ttft_mean,
+        "ttft_p50": 1e3 * figures.ttft_p50,
+        "ttft_p99": 1e3 * figures.ttft_p99,
+        "whole": 1e3 * fmean(sample.seconds for sample in samples),
+        "cached": 100 * figures.cached_ratio,
+        "cores": cores,
+    }
+
+
+async def _ready(url: str, model: str, seconds: float) -> None:
+    """Wait until a short chat is answered. Raises `MeasurementFailed` where none is."""
+    asked = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+    loop = asyncio.get_running_loop()
+    end, status = loop.time() + seconds, 0
+    async with aiohttp.ClientSession() as client:
+        while status != 200:
+            if loop.time() > end:
+                raise MeasurementFailed(f"{url} does not serve within {seconds:g} s: {status}")
+            try:
+                async with client.post(f"{url}/v1/chat/completions", json=asked) as response:
+                    status = response.status
+            except aiohttp.ClientError:
+                status = 0
+            await asyncio.sleep(_POLL_S)
