@@ -216,14 +216,16 @@ class CurrentLoad(msgspec.Struct, frozen=True):
 class CacheStats(msgspec.Struct, frozen=True):
     """An endpoint's cache as the picker models it.
 
-    `capacity` and `used` are in tokens; `blocks` can be found by their hashes. `trust`, in 0..1,
-    is the share of recent predictions that held. `engine` names the rules by which the cache is
-    modelled; `live` says that the engine's own events correct it.
+    `capacity`, `used` (by requests) and `filled` (used, or left by requests) are in tokens;
+    `blocks` can be found by their hashes. `trust`, in 0..1, is the share of recent predictions
+    that held. `engine` names the rules by which the cache is modelled; `live` says that the
+    engine's own events correct it.
     """
 
     endpoint: Endpoint
     capacity: int
     used: int
+    filled: int
     blocks: int
     trust: float
     engine: str

@@ -72,6 +72,8 @@ async def test_the_fleet_comes_in_columns_of_one_length():
     assert {len(column) for column in endpoints.values()} == {3}
     at = endpoints["endpoint"].index(record.decision.endpoint.id)
     assert endpoints["cached_prompt_tokens"][at] == 480
+    room_of_one = record.decision.prompt_tokens + 16  # both have the same prompt
+    assert 512 <= endpoints["cached_tokens"][at] <= room_of_one
     assert (state["pool"], state["decisions"], state["totals"]["responses"]) == ("chat", 2, 2)
     totals = state["totals"]
     assert totals["delivered"] == totals["cached"] == 480

@@ -39,7 +39,8 @@ def kv_event_counts(counts: Mapping[tuple[str, str], int]) -> Iterator[FamilyTex
 
     Every endpoint that is subscribed to is in `counts`, with 0 of an outcome that it had not.
     """
-    yield from expose(_OUTCOMES, counts.items())
+    named = [((_name(endpoint), outcome), times) for (endpoint, outcome), times in counts.items()]
+    yield from expose(_OUTCOMES, named)
     if not counts:
         return
     received = {endpoint: 0 for endpoint, _ in counts}
@@ -49,3 +50,7 @@ def kv_event_counts(counts: Mapping[tuple[str, str], int]) -> Iterator[FamilyTex
     yield from expose(_RECEIVED, [((endpoint,), times) for endpoint, times in received.items()])
     yield from expose(_SUBSCRIBERS, [((), len(received))])
     yield from expose(_READERS, [((), 1)])
+
+
+def _name(endpoint: str) -> str:
+    return endpoint.rpartition("/")[2]  # as `model_server_endpoint` is everywhere

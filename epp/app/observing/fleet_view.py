@@ -30,7 +30,7 @@ class EndpointView(msgspec.Struct, frozen=True, kw_only=True):
     cache_tokens: int
     """The size of the cache."""
     cached_tokens: int
-    """How much of it holds what can be found again."""
+    """How much of it requests use, or have left there."""
     trust: float
     """How well recent predictions for the cache held, from 0 to 1."""
     prefill_tokens_per_second: float
@@ -77,7 +77,7 @@ def endpoint_view(
         requests=pod.ledger.requests,
         queued_prefill_ms=round(1e3 * pod.ledger.queued_seconds(now), 3),
         cache_tokens=stats.capacity,
-        cached_tokens=min(stats.capacity, stats.blocks * pod.engine_block),
+        cached_tokens=min(stats.capacity, stats.filled),
         trust=round(stats.trust, 4),
         prefill_tokens_per_second=round(_PROMPT_TOKENS / seconds, 1) if seconds > 0 else 0.0,
         events_live=stats.live,

@@ -48,6 +48,10 @@ class CacheModel(Protocol):
         Negative where the cache shrank below what requests hold.
         """
 
+    @property
+    def blank(self) -> int:
+        """Tokens that can be allocated without evicting anything; negative as `free` is."""
+
     def resize(self, capacity: int) -> None:
         """Change the capacity, in tokens. What requests hold stays until they release it."""
 

@@ -145,6 +145,11 @@ class OffloadedCache:
         return self._first.free
 
     @property
+    def blank(self) -> int:
+        """Tokens of the first tier that can be allocated without evicting anything."""
+        return self._first.blank
+
+    @property
     def closed(self) -> bool:
         """Whether the first tier is closed and the second, which has gaps, holds nothing."""
         return self._first.closed and not len(self.offload_tier)

@@ -51,6 +51,11 @@ class PlainLru(SingleTierCache):
         return self.capacity
 
     @property
+    def blank(self) -> int:
+        """Tokens that can be allocated without evicting anything."""
+        return (self._most - len(self._entries)) * max(ENTRY_TOKENS, self._block)
+
+    @property
     def closed(self) -> bool:
         """False: the head of a prompt is evicted before its tail."""
         return False

@@ -80,7 +80,12 @@ class RadixCache(SingleTierCache):
     @property
     def free(self) -> int:
         """Tokens that could be allocated, by evicting all that is not locked."""
-        return self._available + self._tree.evictable_size
+        return self.blank + self._tree.evictable_size
+
+    @property
+    def blank(self) -> int:
+        """Tokens that can be allocated without evicting anything."""
+        return self._capacity - self._tree.tokens - self._private
 
     @property
     def closed(self) -> bool:
@@ -95,10 +100,6 @@ class RadixCache(SingleTierCache):
     @block.setter
     def block(self, block: int) -> None:
         self._page = max(1, block)
-
-    @property
-    def _available(self) -> int:
-        return self._capacity - self._tree.tokens - self._private
 
     def __len__(self) -> int:
         return len(self._tree.owners) - self._tree.unhashed
@@ -281,7 +282,7 @@ class RadixCache(SingleTierCache):
 
     def _make_room(self, need: int) -> None:
         """Evict until `need` tokens can be allocated, or nothing is left to evict."""
-        self._tree.evict(need - self._available)
+        self._tree.evict(need - self.blank)
 
     def _reserve(self, requests: int) -> int:
         """Return the tokens kept in reserve for `requests` that are extended or decoded."""
@@ -300,7 +301,7 @@ class RadixCache(SingleTierCache):
 
     def _evict_overdraft(self) -> None:
         """Evict what is held beyond the capacity, after the cache shrank."""
-        self._tree.evict(-self._available)
+        self._tree.evict(-self.blank)
 
     def _hash_output(
         self, lease: RadixLease, owner: Node, hashes: Sequence[BlockHash], sizes: Sequence[int]

@@ -78,6 +78,11 @@ class VllmV0Cache(SingleTierCache):
         return self._blank_tokens + self._evictable_tokens
 
     @property
+    def blank(self) -> int:
+        """Tokens that can be allocated without evicting anything."""
+        return self._blank_tokens
+
+    @property
     def closed(self) -> bool:
         """Whether each block has all before it: true until the engine reports, or it is empty."""
         return self._prefix_closed or not self._sizes

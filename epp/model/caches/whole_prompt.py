@@ -70,6 +70,11 @@ class WholePromptCache(SingleTierCache):
         return self._capacity - self._running_tokens
 
     @property
+    def blank(self) -> int:
+        """Tokens that can be allocated without evicting anything."""
+        return int(self.free - self._entries.currsize)
+
+    @property
     def closed(self) -> bool:
         """Whether each block has all before it: true while all entries are whole prompts."""
         return self._prefix_closed or not self._holders

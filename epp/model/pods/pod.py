@@ -129,6 +129,7 @@ class Pod:
             self.endpoint,
             cache.capacity,
             cache.capacity - cache.free,
+            cache.capacity - cache.blank,
             len(cache),
             self.feedback.trust,
             spec.model,

@@ -107,6 +107,19 @@ def test_what_is_released_or_revoked_twice_is_given_back_once(kind):
     assert cache.free == cache.capacity
 
 
+@pytest.mark.parametrize("kind", HONEST)
+def test_what_requests_left_is_free_but_not_blank(kind):
+    cache = cache_of(kind, 160)
+    lease = allocate(cache, (0, 1, 0), [16] * 3)
+    assert (cache.free, cache.blank) == (112, 112)
+    cache.release(lease)
+    assert (cache.free, cache.blank) == (160, 112)
+    cache.discard(named((0, 1, 0))[2:])
+    assert cache.free == 160
+    cache.resize(32)
+    assert (cache.free, cache.blank >= 0) == (32, True)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_more_is_found_than_may_be_looked_up(kind):
     cache = cache_of(kind, 6400)
@@ -380,7 +393,7 @@ class Laws(RuleBasedStateMachine):
 
     @invariant()
     def no_more_is_free_than_there_is(self):
-        assert self.cache.free <= self.cache.capacity
+        assert self.cache.blank <= self.cache.free <= self.cache.capacity
 
     @invariant()
     def what_requests_found_or_brought_stays(self):

@@ -88,6 +88,11 @@ class BlockPool(SingleTierCache):
         return self._blocks.free_tokens
 
     @property
+    def blank(self) -> int:
+        """Tokens that can be allocated without evicting anything."""
+        return self._blocks.blank_tokens
+
+    @property
     def closed(self) -> bool:
         """Whether no block is held without all that precede it.
 

@@ -84,6 +84,10 @@ cdef class BlockPool:
         return free_tokens(&self.state)
 
     @property
+    def blank(self):
+        return self.state.blank_tokens
+
+    @property
     def closed(self):
         return not self.state.store.last_hole and not self.state.store.wide
 
