@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from bench.adversary.attack import Attack
+from bench.adversary.attack import FOLLOWED_MB, Attack
 from bench.adversary.bodies import CHAT, COMPLETIONS, send
 from bench.adversary.ground import EVENTS, SERVERS, Ground
 from tests.adapters.zmq_publisher import ZmqPublisher
@@ -339,14 +339,11 @@ async def _tokenized(field: Ground, make: Callable[[], tuple[str, bytes]]) -> in
 
 def attacks() -> Iterator[Attack]:
     """Publishers first: prompts fill caches."""
+    attack = partial(Attack, row="more", setting=EVENTS, remains_mb=FOLLOWED_MB)
     for name, messages in MESSAGES.items():
         strike = partial(_published, messages=messages)
-        yield Attack(name=f"events-{name}", row="more", strike=strike, setting=EVENTS, seconds=60)
+        yield attack(name=f"events-{name}", strike=strike, seconds=60)
     for name, make in PROMPTS.items():
-        strike = partial(_tokenized, make=make)
-        yield Attack(name=f"tokens-{name}", row="more", strike=strike, setting=EVENTS, seconds=30)
+        yield attack(name=f"tokens-{name}", strike=partial(_tokenized, make=make), seconds=30)
     for kind, text in LONG.items():
-        strike = partial(_flooded, text=text)
-        yield Attack(
-            name=f"tokens-long-{kind}", row="more", strike=strike, setting=EVENTS, seconds=60
-        )
+        yield attack(name=f"tokens-long-{kind}", strike=partial(_flooded, text=text), seconds=60)
