@@ -31,7 +31,9 @@ async def gateway(tmp_path_factory):
     flags = (word for pair in FLAGS.items() for word in pair)
     more = ("--", "--data-parallel-size", str(RANKS))
     argv = (sys.executable, "-m", "model_server.launch", str(test_vllm.FOLDER), *flags, *more)
-    async with corridor(Plan(simulators=("dp",), argv=argv, stop_seconds=20), directory) as made:
+    async with corridor(
+        Plan(simulators=("dp",), argv=argv, stop_seconds=20, stream_idle_timeout_s=60), directory
+    ) as made:
         await split_into_ranks(made, made.targets["dp"], RANKS)
         # What is admitted before the first scrape is modelled in blocks of another size.
         await made.metric_becomes(RANKS * (BLOCKS - 1) * BLOCK, CAPACITY)

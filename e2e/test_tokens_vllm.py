@@ -230,7 +230,9 @@ async def gateway(tmp_path):
     producer = {"type": "token-producer", "parameters": {"tokenizer": str(FOLDER)}}
     config = json.dumps({"plugins": [{"type": "least-ttft-picker"}, producer]})
     own = ("--config-text", config)
-    plan = Plan(simulators=("a",), argv=launch, stop_seconds=20, picker_flags=own)
+    plan = Plan(
+        simulators=("a",), argv=launch, stop_seconds=20, stream_idle_timeout_s=60, picker_flags=own
+    )
     async with corridor(plan, tmp_path) as made:
         yield made
 

@@ -39,7 +39,7 @@ async def gateway(tmp_path_factory):
     await build_model(directory)
     flags = tuple(word for pair in FLAGS.items() for word in pair)
     launch = (sys.executable, "-m", "model_server.launch", str(FOLDER), *flags)
-    plan = Plan(simulators=("a", "b"), argv=launch, stop_seconds=20)
+    plan = Plan(simulators=("a", "b"), argv=launch, stop_seconds=20, stream_idle_timeout_s=60)
     async with corridor(plan, directory) as made:
         yield made
 
