@@ -5,6 +5,7 @@ A render server makes tokens of prompts; an API server says who may read the ope
 
 import asyncio
 import json
+import secrets
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -156,11 +157,12 @@ async def _read(field: Ground, token: str, path: str = "/metrics") -> int:
 
 async def _reviewed(field: Ground, make: Callable[[], Answer], length: int = 20) -> int:
     """Readers with tokens of their own, many at once."""
-    before = field.others.sent
+    before, attack = field.others.sent, secrets.token_hex(4)  # what was refused is remembered
     field.others.says = _but(make())
 
     async def some(share: range) -> list[int]:
-        return [await _read(field, f"{number}-".ljust(length, "x")) for number in share]
+        tokens = (f"{attack}-{number}-".ljust(length, "x") for number in share)
+        return [await _read(field, token) for token in tokens]
 
     shares = (range(start, _READS, _AT_ONCE) for start in range(_AT_ONCE))
     statuses = list(chain.from_iterable(await asyncio.gather(*map(some, shares))))

@@ -21,8 +21,8 @@ from epp.protocol.kube.watch import ApiRefused, read_status
 _log = structlog.get_logger(__name__)
 
 _CONNECT_SECONDS = 10.0
-_MOST_BYTES = 256 << 20
-"""Bytes of a response, at most: a list of 5,000 large pods has half of it."""
+_MOST_BYTES, _MOST_STATUS_BYTES = 256 << 20, 1 << 20
+"""Bytes of a response, at most: a list of 5,000 large pods has half of it; and of a refusal."""
 _ABSENCES = (
     aiohttp.ClientOSError,
     aiohttp.ConnectionTimeoutError,
@@ -99,6 +99,7 @@ class ApiConnection:
         document: Mapping[str, Any] | None = None,
         *,
         seconds: float,
+        most_bytes: int = _MOST_BYTES,
     ) -> bytes:
         """Send a request and return the body of its response, within `seconds`.
 
@@ -108,7 +109,7 @@ class ApiConnection:
         with self._as_unreachable():
             response, session = await self._send_with_renewal((method, path, document), limits)
             try:
-                return await _read(response)
+                return await _read(response, most_bytes)
             finally:
                 response.close()
                 await session.release()
@@ -163,7 +164,7 @@ class ApiConnection:
             self._distrusted = False
             return response, session
         try:
-            body = await _read(response)
+            body = await _read(response, _MOST_STATUS_BYTES)
         finally:
             response.close()
             await session.release()
@@ -215,14 +216,14 @@ class ApiConnection:
             raise ApiUnreachable(str(error) or type(error).__name__) from error
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """Return the body of a response. Raises `ApiUnreachable` for one that does not end."""
+async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """Return the body of a response. Raises `ApiUnreachable` for one of more than `most` bytes."""
     parts, size = [], 0
     async for part in response.content.iter_any():
         parts.append(part)
         size += len(part)
-        if size > _MOST_BYTES:
-            raise ApiUnreachable(f"a response of more than {_MOST_BYTES} bytes")
+        if size > most:
+            raise ApiUnreachable(f"a response of more than {most} bytes")
     return b"".join(parts)
 
 

@@ -5,6 +5,7 @@ SubjectAccessReview of `get` on the path. Results are cached: permissions for 60
 for 10.
 """
 
+import asyncio
 import time
 from hashlib import sha256
 from http import HTTPStatus
@@ -32,6 +33,9 @@ _MAX_TOKENS = 1_000
 _CACHED_SECONDS = {HTTPStatus.OK: 60.0}
 _REFUSED_SECONDS = 10.0
 _ANSWER_SECONDS = 5.0
+_MOST_ANSWER_BYTES = 1 << 20
+AT_ONCE, WAITING = 8, 256
+"""Tokens that are reviewed at a time, and that wait for it; those beyond get 503."""
 
 
 class TokenReviewer:
@@ -43,11 +47,13 @@ class TokenReviewer:
             _MAX_TOKENS, ttu=_until, timer=time.monotonic
         )
         self._failing = False
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._asked = 0
 
     async def review(self, token: str, path: str) -> HTTPStatus:
         """Return 200 if the token's user may read `path`, 403 if not, 401 for an invalid token.
 
-        Returns 503 if the API server does not answer.
+        Returns 503 if the API server does not answer, or too many wait for it.
         """
         if not token:
             return HTTPStatus.UNAUTHORIZED
@@ -55,11 +61,20 @@ class TokenReviewer:
         known = self._known.get(key)
         if known is not None:
             return known
+        if self._asked >= AT_ONCE + WAITING:
+            return HTTPStatus.SERVICE_UNAVAILABLE
+        self._asked += 1
         try:
-            status = await self._review(token, path)
+            async with asyncio.timeout(_ANSWER_SECONDS), self._turns:
+                status = await self._review(token, path)
+        except TimeoutError:
+            self._report(ApiUnreachable(f"no review within {_ANSWER_SECONDS:g} s"))
+            return HTTPStatus.SERVICE_UNAVAILABLE
         except (ApiRefused, ApiUnreachable, ConfigError, *UNREADABLE) as error:
             self._report(error)
             return HTTPStatus.SERVICE_UNAVAILABLE
+        finally:
+            self._asked -= 1
         self._failing = False
         self._known[key] = status
         return status
@@ -78,7 +93,9 @@ class TokenReviewer:
         return HTTPStatus.OK if may else HTTPStatus.FORBIDDEN
 
     async def _post(self, path: str, document: dict[str, object]) -> bytes:
-        return await self._connection.request("POST", path, document, seconds=_ANSWER_SECONDS)
+        return await self._connection.request(
+            "POST", path, document, seconds=_ANSWER_SECONDS, most_bytes=_MOST_ANSWER_BYTES
+        )
 
     def _report(self, error: Exception) -> None:
         """Log the first failure after a success."""
