@@ -48,7 +48,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     review: bool = False
 
 
-EVENTS = Setting(events=True)
+EVENTS = Setting(events=True, flags=("--hold=off",))
+"""Others are not held while servers are at a million tokens: what they wait for is the picker."""
 RENDER_S = 2
 """How long a picker waits for a render server."""
 _CONFIG = """

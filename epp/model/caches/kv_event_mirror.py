@@ -46,8 +46,8 @@ _ROOMS = 2
 """How many times what the cache has room for is followed: its size may be understated."""
 _LEAST_ROOM = 1 << 16
 """Tokens in blocks that are followed however small the cache is."""
-_MOST_DROPPED = 32
-"""Blocks of a shard that are dropped at a time."""
+_MOST_DROPPED = 16
+"""Blocks that are dropped for one that is stored: many may be too many once their size grows."""
 _PURGED = 1 << 11
 """Blocks that are purged with one change: a few milliseconds."""
 
@@ -301,8 +301,8 @@ class KvEventMirror:
         for engine_hash in change.hashes:
             shard = self._seeds.of(engine_hash)
             if len(shard) > most:
-                many = len(shard) - most + min(_MOST_DROPPED, most // 16)
-                self._drop(list(islice(shard, many)), tier)
+                many = len(shard) - most + most // 16
+                self._drop(list(islice(shard, min(many, _MOST_DROPPED))), tier)
 
     def _drop(self, oldest: Sequence[EngineHash], tier: Tier) -> None:
         self.counts.dropped += len(oldest)
