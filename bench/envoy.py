@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -32,6 +32,13 @@ Routing = Literal["original_dst", "override_host", "round_robin", "least_request
 READY_SECONDS = 20
 
 
+class PickerPorts(NamedTuple):
+    """Where one of several pickers listens on loopback, for requests and for health checks."""
+
+    grpc: int
+    health: int
+
+
 class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
     """One Envoy: a listener on 127.0.0.1, model servers behind it, a picker beside it.
 
@@ -39,6 +46,7 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
     never calls the picker. `reuse_port`: each thread listens for itself, as in gateways.
     `original_dst` follows the picker's header to any address,
     `override_host` only to one of `endpoints`. `h2c`: model servers speak HTTP/2 alone.
+    `pickers`, if any, are asked in turn while they are healthy, in place of `epp_port`.
     """
 
     listen_port: int
@@ -48,6 +56,7 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
     routing: Routing = "override_host"
     h2c: bool = False
     epp_tls: bool = False
+    pickers: tuple[PickerPorts, ...] = ()
     failure_mode_allow: bool = False
     request_body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
     response_body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
@@ -93,10 +102,7 @@ async def start_envoy(settings: EnvoySettings, *, log_dir: Path, name: str = "en
 
 def envoy_config(settings: EnvoySettings) -> str:
     """Return the bootstrap configuration as JSON (which is YAML too)."""
-    clusters = [
-        _pool(settings),
-        *([picker_cluster(settings.epp_port, tls=settings.epp_tls)] if settings.picks else []),
-    ]
+    clusters = [_pool(settings), *([_pickers(settings)] if settings.picks else [])]
     return json.dumps(
         {
             "admin": {"address": socket_address("127.0.0.1", settings.admin_port)},
@@ -104,6 +110,35 @@ def envoy_config(settings: EnvoySettings) -> str:
         },
         indent=1,
     )
+
+
+def _pickers(settings: EnvoySettings) -> Json:
+    cluster = picker_cluster(settings.epp_port, tls=settings.epp_tls)
+    if not settings.pickers:
+        return cluster
+    hosts: list[Json] = [
+        {
+            "endpoint": {
+                "address": socket_address("127.0.0.1", picker.grpc),
+                "health_check_config": {"port_value": picker.health},
+            }
+        }
+        for picker in settings.pickers
+    ]
+    return cluster | {
+        "load_assignment": {"cluster_name": "epp", "endpoints": [{"lb_endpoints": hosts}]},
+        "health_checks": [
+            {
+                "timeout": "1s",
+                "interval": "1s",
+                "unhealthy_threshold": 1,
+                "healthy_threshold": 1,
+                "grpc_health_check": {},
+            }
+        ],
+        # A picker that is away is not asked, however many are.
+        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
+    }
 
 
 _POOL_HOST: Json = {

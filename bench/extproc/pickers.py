@@ -26,7 +26,7 @@ class Product:
     """`epp serve` with its defaults but for `flags`, over plaintext: default policy, scraping."""
 
     def __init__(self, endpoints: Path, transport: Transport, *flags: str) -> None:
-        self.grpc_port = free_port()
+        self.grpc_port, self.health_port = free_port(), free_port()
         self._metrics_port = free_port()
         self.ready_url = f"http://127.0.0.1:{self._metrics_port}/readyz"
         self.argv = (
@@ -34,7 +34,7 @@ class Product:
             *("--endpoints-file", str(endpoints)),
             *("--bind-address", "127.0.0.1"),
             *("--grpc-port", str(self.grpc_port)),
-            *("--grpc-health-port", str(free_port())),
+            *("--grpc-health-port", str(self.health_port)),
             *("--metrics-port", str(self._metrics_port)),
             "--secure-serving=false",
             f"--transport={transport}",

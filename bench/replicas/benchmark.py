@@ -5,12 +5,14 @@ python -m bench replicas [--quick]
 
 import asyncio
 import multiprocessing
+import tempfile
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
 from bench.figures import Budget, Figure, Report
 from bench.options import Options
 from bench.progress import Progress
-from bench.replicas import costs, healing, processes, simulated
+from bench.replicas import costs, healing, killed, processes, simulated
 
 _COUNTS = (2, 4, 8)
 _REQUESTS, _QUICK_REQUESTS = 12_000, 2_000
@@ -19,6 +21,7 @@ _LAG_SECONDS, _QUICK_LAG_SECONDS = 30.0, 10.0
 _ENDPOINTS, _BLOCKS = 100, 35_000
 _BUSY, _QUICK_BUSY = 20_000, 4_000
 _APART, _QUICK_APART = 3_000, 600
+_STRUCK_SECONDS, _QUICK_STRUCK_SECONDS = 70.0, 30.0
 _NOTES = (
     (
         "Ratios to one replica and shares are played in virtual time: engines and network are"
@@ -29,7 +32,11 @@ _NOTES = (
         " They make their requests by themselves: no gateway, no pods."
     ),
     "Costs are CPU of the event loop's thread; libzmq encrypts in a thread of its own.",
-    "Not measured: replicas that are killed behind a gateway.",
+    (
+        f"Killed and paused: {killed.REPLICAS} replicas behind one Envoy, conversations of `epp"
+        f" demo`, one replica every {killed.EVERY_S:g} s; a pause takes {killed.PAUSE_S:g} s. Envoy"
+        " buffers bodies, checks the pickers' health, and goes on without one that fails."
+    ),
 )
 
 
@@ -63,8 +70,31 @@ async def measure(progress: Progress, options: Options) -> Report:
         _figure("diverged_after_heal", "after two rounds of digests", "", left, Budget(most=0)),
         _figure("heal_s", "that two rounds of digests took", "s", took),
     ]
+    seconds = _QUICK_STRUCK_SECONDS if quick else _STRUCK_SECONDS
+    figures += await _struck(progress, seconds)
     figures += await _played(progress, quick=quick)
     return Report(name="replicas", figures=tuple(figures), notes=_NOTES)
+
+
+async def _struck(progress: Progress, seconds: float) -> list[Figure]:
+    found: dict[str, killed.Outcome] = {}
+    for name, strike in killed.STRIKES.items():
+        progress.step(f"{killed.REPLICAS} replicas behind Envoy, {name}")
+        with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as folder:
+            found[name] = await killed.play(strike, seconds, Path(folder))
+    calm, figures = found.pop("calm"), []
+    for name, each in found.items():
+        hit = each.cached / calm.cached
+        figures += [
+            _figure(f"{name}_times", f"replicas {name}", "", each.struck),
+            _figure(f"{name}_requests", "requests meanwhile", "", each.requests),
+            _figure(f"{name}_failed", "of them failed", "", each.failed, Budget(most=0)),
+            _figure(
+                f"{name}_hit_ratio", "cached, to an undisturbed run", "", hit, Budget(least=0.98)
+            ),
+            _figure(f"{name}_ttft_ratio", "mean TTFT", "", each.ttft_mean / calm.ttft_mean),
+        ]
+    return figures
 
 
 def _costs(progress: Progress, rounds: int) -> list[Figure]:
