@@ -217,7 +217,7 @@ class KvEventMirror:
                 seed = ours[-1]
                 partial = partial[len(ours) * self._hasher.token_block * TOKEN_BYTES :]
             self._seed([engine_hash], [BlockHash(seed)])
-            self._filled.of(engine_hash)[engine_hash] = ours
+            self._filled.of(engine_hash)[engine_hash] = tuple(ours)  # most are one and the same ()
             if partial:
                 self._partial.of(engine_hash)[engine_hash] = partial
 
