@@ -99,17 +99,18 @@ class ApiConnection:
         document: Mapping[str, Any] | None = None,
         *,
         seconds: float,
-        most_bytes: int = _MOST_BYTES,
+        most_bytes: int = 0,
     ) -> bytes:
         """Send a request and return the body of its response, within `seconds`.
 
-        Raises `ApiRefused` and `ApiUnreachable`.
+        The body has `most_bytes` at most, without it what a large list may have. Raises
+        `ApiRefused` and `ApiUnreachable`.
         """
         limits = aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
         with self._as_unreachable():
             response, session = await self._send_with_renewal((method, path, document), limits)
             try:
-                return await _read(response, most_bytes)
+                return await _read(response, most_bytes or _MOST_BYTES)
             finally:
                 response.close()
                 await session.release()

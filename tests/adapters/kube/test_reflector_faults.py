@@ -216,7 +216,8 @@ async def test_a_list_without_end_is_broken_off(api, connection, logs, monkeypat
 
 @pytest.mark.parametrize("code", [200, 500])
 async def test_a_response_without_end_is_broken_off(api, connection, logs, monkeypatch, code):
-    monkeypatch.setattr(api_connection, "_MOST_BYTES", 100_000)
+    for bound in ("_MOST_BYTES", "_MOST_STATUS_BYTES"):
+        monkeypatch.setattr(api_connection, bound, 100_000)
     large = Answer(code=code, body=b" " * 200_000)
     api.fail(faults.answering(large), verb="list", resource="pods")
     async with following(connection) as seen:
