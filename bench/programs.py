@@ -121,10 +121,14 @@ async def measure(progress: Progress, options: Options) -> Report:
                 for kind, value in (await run(PROGRAMS[program][1], pool, plan, logs)).items():
                     runs.setdefault((program, kind), []).append(value)
     figures = [
-        Figure(key=f"{program}_{kind}", says=f"{says}: {kind_says}", unit=unit, runs=tuple(found))
-        for (program, (says, _)) in PROGRAMS.items()
-        for kind, kind_says, unit in KINDS
-        for found in [runs[program, kind]]
+        Figure(
+            key=f"{program}_{kind}",
+            says=f"{PROGRAMS[program][0]}: {says}",
+            unit=unit,
+            runs=tuple(runs[program, kind]),
+        )
+        for program in PROGRAMS
+        for kind, says, unit in KINDS
     ]
     grid = Grid(
         title="medians of the runs",

@@ -16,11 +16,6 @@ FLOOR_MB = 48.0
 """Growth that is not judged: what allocators take at once, code that is used the first time."""
 REMAINS_MB = 128.0
 """Freed memory that glibc keeps (64 MiB, `epp.adapters.extproc.memory`), and caches that fill."""
-FOLLOWED_MB = 256.0
-"""The same where publishers of KV events make a million blocks of each server known.
-
-That is what a picker is to remember of them, until they are stored no longer (docs/security.md).
-"""
 SETTLE_S = 10.0
 
 Row = Literal["1", "2", "3", "4", "5", "6", "8", "9", "10", "more"]
@@ -35,7 +30,7 @@ class BoundBroken(Exception):
 class Attack(msgspec.Struct, frozen=True, kw_only=True):
     """`seconds` is the longest it may go on. `row` is of issue 12's table.
 
-    `least_mb` may be taken whatever was sent, `remains_mb` may be kept after it.
+    `least_mb` may be taken whatever was sent.
     """
 
     name: str
@@ -46,7 +41,6 @@ class Attack(msgspec.Struct, frozen=True, kw_only=True):
     worst_ms: float = WORST_MS
     least_mb: float = FLOOR_MB
     most_mb: float = MOST_MB
-    remains_mb: float = REMAINS_MB
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 from msgspec.structs import replace
 
-from bench.adversary.attack import SETTLE_S, Attack, BoundBroken, Finding, allowed_mb
+from bench.adversary.attack import REMAINS_MB, SETTLE_S, Attack, BoundBroken, Finding, allowed_mb
 from bench.adversary.ground import Ground, Setting, ground
 from bench.progress import Progress
 from epp.adapters.extproc.transports import Transport
@@ -84,7 +84,7 @@ async def _attempt(attack: Attack, field: Ground, before: float) -> Finding:
     except (BoundBroken, OSError, aiohttp.ClientError) as error:
         broken.append(str(error) or repr(error))
     seconds = time.monotonic() - started
-    broken += await _settled(field, files, before + attack.remains_mb)
+    broken += await _settled(field, files, before)
     longest = inf
     with suppress(aiohttp.ClientError, TimeoutError):
         longest = _longest(holds, await field.holds())
@@ -125,19 +125,19 @@ def _longest(before: Mapping[float, int], after: Mapping[float, int]) -> float:
     return min(bound for bound, count in more.items() if count == max(more.values()))
 
 
-async def _settled(field: Ground, files: int, most_mb: float) -> Iterable[str]:
+async def _settled(field: Ground, files: int, before: float) -> Iterable[str]:
     """Wait until nothing of the attack is left; what is left after all, in words."""
     loop = asyncio.get_running_loop()
     end = loop.time() + SETTLE_S
     left = ["the metrics page is not answered"]
     while left and field.process.alive() and loop.time() < end:
         with suppress(aiohttp.ClientError, TimeoutError):
-            left = await _left(field, files, most_mb)
+            left = await _left(field, files, before)
         await asyncio.sleep(0.1)
     return left if field.process.alive() else ()
 
 
-async def _left(field: Ground, files: int, most_mb: float) -> list[str]:
+async def _left(field: Ground, files: int, before: float) -> list[str]:
     left = []
     running = await field.metric(_RUNNING)
     # One of the prober's own may be under way.
@@ -145,9 +145,9 @@ async def _left(field: Ground, files: int, most_mb: float) -> list[str]:
         left.append(f"{running:g} requests in flight stay")
     if field.footprint.files > files + _MORE_FILES:
         left.append(f"{field.footprint.files - files} files stay open")
-    stays = field.footprint.now
-    if stays > most_mb:
-        left.append(f"{stays:,.0f} MiB stay, {most_mb:,.0f} may")
+    stays = field.footprint.now - before
+    if stays > REMAINS_MB:
+        left.append(f"{stays:,.0f} MiB stay")
     return left
 
 

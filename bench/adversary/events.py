@@ -8,7 +8,7 @@ from functools import partial
 
 import msgspec
 
-from bench.adversary.attack import FOLLOWED_MB, Attack
+from bench.adversary.attack import Attack
 from bench.adversary.bodies import CHAT, COMPLETIONS, send
 from bench.adversary.ground import EVENTS, SERVERS, Ground
 from tests.adapters.zmq_publisher import ZmqPublisher
@@ -339,7 +339,7 @@ async def _tokenized(field: Ground, make: Callable[[], tuple[str, bytes]]) -> in
 
 def attacks() -> Iterator[Attack]:
     """Publishers first: prompts fill caches."""
-    attack = partial(Attack, row="more", setting=EVENTS, remains_mb=FOLLOWED_MB)
+    attack = partial(Attack, row="more", setting=EVENTS)
     for name, messages in MESSAGES.items():
         strike = partial(_published, messages=messages)
         yield attack(name=f"events-{name}", strike=strike, seconds=60)

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.child import MeasurementFailed
-from bench.programs import KINDS, Front, least_request, run, warmpick
+from bench.programs import KINDS, least_request, run, warmpick
 from epp.demo.pools import Size, choose_pool
 from epp.demo.workload import conversations, shipped_sections
 
@@ -25,7 +25,7 @@ async def test_a_run_has_every_figure(tmp_path, start):
 
 async def test_a_program_that_refuses_requests_is_no_result(tmp_path):
     async def refusing(_, logs):
-        return Front(*await least_request(["127.0.0.1:1"], logs))
+        return await least_request(["127.0.0.1:1"], logs)
 
     pool, plan = small(tmp_path)
     with pytest.raises(MeasurementFailed, match="does not serve"):
