@@ -34,8 +34,8 @@ _CACHED_SECONDS = {HTTPStatus.OK: 60.0}
 _REFUSED_SECONDS = 10.0
 _ANSWER_SECONDS = 5.0
 _MOST_ANSWER_BYTES = 1 << 20
-AT_ONCE, WAITING = 8, 256
-"""Tokens that are reviewed at a time, and that wait for it; those beyond get 503."""
+AT_ONCE = 8
+"""Tokens that are reviewed at a time; as many wait as the operators' port has connections."""
 
 
 class TokenReviewer:
@@ -48,12 +48,11 @@ class TokenReviewer:
         )
         self._failing = False
         self._turns = asyncio.Semaphore(AT_ONCE)
-        self._asked = 0
 
     async def review(self, token: str, path: str) -> HTTPStatus:
         """Return 200 if the token's user may read `path`, 403 if not, 401 for an invalid token.
 
-        Returns 503 if the API server does not answer, or too many wait for it.
+        Returns 503 if there is no answer within five seconds, in which others' may have to end.
         """
         if not token:
             return HTTPStatus.UNAUTHORIZED
@@ -61,9 +60,6 @@ class TokenReviewer:
         known = self._known.get(key)
         if known is not None:
             return known
-        if self._asked >= AT_ONCE + WAITING:
-            return HTTPStatus.SERVICE_UNAVAILABLE
-        self._asked += 1
         try:
             async with asyncio.timeout(_ANSWER_SECONDS), self._turns:
                 status = await self._review(token, path)
@@ -73,8 +69,6 @@ class TokenReviewer:
         except (ApiRefused, ApiUnreachable, ConfigError, *UNREADABLE) as error:
             self._report(error)
             return HTTPStatus.SERVICE_UNAVAILABLE
-        finally:
-            self._asked -= 1
         self._failing = False
         self._known[key] = status
         return status
