@@ -15,6 +15,7 @@ from epp.model.caches.offload import OffloadedCache
 from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, Cleared, Medium
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Prompt
+from epp.model.shards import SHARDS
 from tests.protocol.growth import too_steep
 from tests.strategies import SECRET
 
@@ -222,6 +223,17 @@ def test_a_hash_that_has_another_content_takes_its_place():
     followed.apply(stored([1], range(BLOCK)))
     assert (followed.cached(PROMPT), followed.cached(range(BLOCK))) == (0, 1)
     assert followed.mirror.counts.renamed == 1
+
+
+def test_few_blocks_are_dropped_at_a_time_where_their_size_grows():
+    """Of blocks of one token a cache has room for thousands of times as many as of long ones."""
+    small = 20_000
+    followed = Followed(stored(range(small), range(small), size=1))
+    followed.mirror.room = 4096
+    for number, name in enumerate(range(small, small + 2_000), start=1):
+        followed.apply(stored([name], [7] * 4096, size=4096))
+        assert followed.mirror.counts.dropped <= 16 * number
+    assert len(followed.mirror) <= 2 * SHARDS
 
 
 def test_the_oldest_blocks_are_dropped_beyond_the_limit():
