@@ -21,6 +21,7 @@ from multidict import CIMultiDictProxy
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.envoy import EnvoySettings, Routing, start_envoy
+from epp.adapters.extproc.transports import Transport
 from epp.gateway.envoy import BodyMode, envoy_binary
 from epp.gateway.processes import Process, spawn
 from tests.native.built import FAULTS
@@ -28,7 +29,7 @@ from tests.native.built import FAULTS
 START_SECONDS = 30
 DEADLINE = 30
 POLL_SECONDS = 0.02
-TRANSPORT = os.environ.get("WARMPICK_TRANSPORT", "native")
+TRANSPORT: Transport = "grpcio" if os.environ.get("WARMPICK_TRANSPORT") == "grpcio" else "native"
 MODEL = "sim-model"
 CHAT = "/v1/chat/completions"
 DECISION = "x-warmpick-decision"

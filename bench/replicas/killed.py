@@ -15,6 +15,8 @@ import msgspec
 
 from bench.envoy import EnvoySettings, PickerPorts, start_envoy
 from bench.extproc.pickers import READY_S, Product, endpoints_file
+from bench.extproc.stack import TRANSPORT
+from epp.adapters.extproc.transports import Transport
 from epp.demo.client import Player
 from epp.demo.figures import Sample, summarize
 from epp.demo.pools import Size, choose_pool
@@ -44,7 +46,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class Replicas:
     """Pickers that are replicas of each other, each a process that can be started again."""
 
-    def __init__(self, ports: Sequence[int], folder: Path) -> None:
+    def __init__(self, ports: Sequence[int], transport: Transport, folder: Path) -> None:
         secret = folder / "secret"
         secret.write_bytes(_SECRET)
         endpoints = endpoints_file(ports, folder / "endpoints.yaml")
@@ -53,7 +55,7 @@ class Replicas:
         shared = (f"--hash-secret-file={secret}", f"--replicas={peers}")
         self._folder = folder
         self._products = [
-            Product(endpoints, "native", *shared, f"--replicas-port={port}") for port in own
+            Product(endpoints, transport, *shared, f"--replicas-port={port}") for port in own
         ]
         self._processes: list[Process] = []
         self._starts = 0
@@ -66,8 +68,9 @@ class Replicas:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Have all of them run, and be ready."""
-        self._processes = [await self._started(number) for number in range(REPLICAS)]
         try:
+            for number in range(REPLICAS):
+                self._processes.append(await self._started(number))
             yield
         finally:
             for process in self._processes:
@@ -105,14 +108,17 @@ STRIKES: dict[str, Strike | None] = {
 }
 
 
-async def play(strike: Strike | None, seconds: float, folder: Path) -> Outcome:
+async def play(
+    strike: Strike | None, seconds: float, folder: Path, transport: Transport = TRANSPORT
+) -> Outcome:
     """Play conversations for `seconds`, while a replica is struck every 20 seconds."""
     pool = choose_pool("simulator", Size(seconds=seconds), folder)
     plan = conversations(shipped_sections(), pool.workload, 0)
     samples: list[Sample] = []
     async with AsyncExitStack() as stack:
         _, targets = await start_servers(pool, folder, stack)
-        replicas = Replicas([int(target.rpartition(":")[2]) for target in targets], folder)
+        ports = [int(target.rpartition(":")[2]) for target in targets]
+        replicas = Replicas(ports, transport, folder)
         await stack.enter_async_context(replicas.running())
         settings = EnvoySettings(
             listen_port=free_port(),
@@ -127,9 +133,9 @@ async def play(strike: Strike | None, seconds: float, folder: Path) -> Outcome:
         )
         envoy = await start_envoy(settings, log_dir=folder)
         stack.push_async_callback(envoy.stop, 0)
-        strikes = asyncio.create_task(_strikes(strike, replicas, seconds))
-        await Player(settings.url, pool.model, samples.append).play(plan)
-        struck = await strikes
+        async with asyncio.TaskGroup() as group:
+            strikes = group.create_task(_strikes(strike, replicas, seconds))
+            group.create_task(Player(settings.url, pool.model, samples.append).play(plan))
     figures = summarize(samples, targets, pool.block_size)
     return Outcome(
         requests=figures.requests,
@@ -138,7 +144,7 @@ async def play(strike: Strike | None, seconds: float, folder: Path) -> Outcome:
         cached=figures.cached_ratio,
         ttft_mean=figures.ttft_mean,
         ttft_p99=figures.ttft_p99,
-        struck=struck,
+        struck=strikes.result(),
     )
 
 
