@@ -145,7 +145,7 @@ async def test_a_server_that_is_killed_costs_only_what_it_had_begun(servers, tmp
         await clients.answers(2 * WORKERS)
         await servers.processes["a"].stop(0)
         await clients.answers(4 * WORKERS)
-        await gateway.says("is down: Connection refused")
+        await gateway.says(" is down: ")  # however it was seen: while it was polled, or after
         clients.done = True
     assert set(clients.served[-WORKERS:]) == {"b"}
     assert clients.outcomes["cut"] + clients.outcomes["ClientPayloadError"] <= WORKERS

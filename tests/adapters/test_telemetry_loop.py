@@ -1,13 +1,18 @@
 """What holds the event loop is seen, and told from a machine that stands still."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from epp.adapters.telemetry.loop_delay import IDLE_SECONDS, LoopDelay
-from tests.adapters.ext_proc_peer import until
+from tests.adapters.ext_proc_peer import DEADLINE, until
 
+SCHEDSTAT = Path("/proc/thread-self/schedstat")
 LONG = 0.1
 HOLD = LONG + IDLE_SECONDS + 0.1
 """Longer by the time that may have been left until the timer was due."""
@@ -63,6 +68,29 @@ async def test_a_process_that_stands_still_is_late_and_holds_nothing(watched):
     time.sleep(HOLD)  # the loop's thread itself stands still, as on a machine that is stopped
     await sampled(watched)
     assert (above(watched.delay, LONG), above(watched.held, LONG)) == (1, 0)
+
+
+@pytest.fixture
+def crowded():
+    """The calling thread shares one core with others that never stop."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})  # which children inherit
+    argv = [sys.executable, "-c", "while True: pass"]
+    busy = [subprocess.Popen(argv) for _ in range(6)]
+    yield
+    os.sched_setaffinity(0, cores)
+    for each in busy:
+        each.kill()
+        each.wait()
+
+
+@pytest.mark.skipif(not SCHEDSTAT.exists(), reason="the kernel does not say")
+@pytest.mark.usefixtures("crowded")
+async def test_a_wait_for_a_core_holds_nothing(watched):
+    async with asyncio.timeout(DEADLINE):
+        while watched.delay.total < LONG / 2:
+            await asyncio.sleep(0)
+    assert watched.held.total < watched.delay.total / 2
 
 
 async def test_short_work_holds_nothing(watched):

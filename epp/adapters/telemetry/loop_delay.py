@@ -2,10 +2,12 @@
 
 Whatever holds the loop makes the timer late: a callback that computes, a collection of garbage, a
 thread that keeps the interpreter to itself. So does a machine that runs something else instead,
-but that costs the process no CPU. What is late and is paid for was held by the process.
+but that costs the process no CPU, and the kernel counts how long the thread has waited for a core.
+What is late, is paid for and is no such wait was held by the process.
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -21,6 +23,9 @@ _BUSY_SHARE: Final = 0.005
 """Of a core: a process that uses more is sampled often, as a wake-up costs it little."""
 
 
+_NANO: Final = 1e-9
+
+
 class LoopDelay:
     """Histograms of one event loop, in seconds, a value for every sample."""
 
@@ -28,15 +33,18 @@ class LoopDelay:
         self.delay = Histogram(families.LOOP_BOUNDS)
         self.held = Histogram(families.LOOP_BOUNDS)
         self._timer: asyncio.TimerHandle | None = None
+        self._core_wait = CoreWait()
 
     def start(self) -> None:
-        """Sample the running loop until `stop`."""
-        self._sample_in(IDLE_SECONDS)
+        """Sample the running loop, in its thread, until `stop`."""
+        self._core_wait.open()
+        self._sample_in(BUSY_SECONDS)
 
     def stop(self) -> None:
         """End sampling; what was seen stays."""
         if self._timer is not None:
             self._timer.cancel()
+        self._core_wait.close()
 
     def collect(self) -> Iterator[FamilyText]:
         """Yield both families."""
@@ -45,13 +53,48 @@ class LoopDelay:
 
     def _sample_in(self, seconds: float) -> None:
         self._started, self._cpu = time.monotonic(), time.process_time()
+        self._waited = self._core_wait.seconds()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(seconds, self._sample, seconds)
 
     def _sample(self, seconds: float) -> None:
         late = max(0.0, time.monotonic() - self._started - seconds)
         cpu = time.process_time() - self._cpu
+        waited = self._core_wait.seconds() - self._waited
         self.delay.observe(late)
-        self.held.observe(min(late, cpu))
+        self.held.observe(max(0.0, min(late - waited, cpu)))
         busy = cpu > _BUSY_SHARE * (seconds + late)
         self._sample_in(BUSY_SECONDS if busy else IDLE_SECONDS)
+
+
+class CoreWait:
+    """How long the thread that opens it has been able to run and was given no core, in seconds.
+
+    It stays 0 where the kernel does not say (Linux: `Documentation/scheduler/sched-stats.rst`).
+    """
+
+    def __init__(self) -> None:
+        self._file = -1
+
+    def open(self) -> None:
+        """Follow the calling thread."""
+        try:
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._file = -1
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+    def seconds(self) -> float:
+        """Return what has come together since the thread began."""
+        if self._file < 0:
+            return 0.0
+        try:
+            _, waited, _ = os.pread(self._file, 64, 0).split()  # ns on a core, ns waited, turns
+            return int(waited) * _NANO
+        except (OSError, ValueError):
+            return 0.0
