@@ -84,6 +84,7 @@ class RequestPath:
         sources = MetricSources(
             "bench", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks
         )
+        self.telemetry = Telemetry(sources)
         observers = Observers(beside(fleet, lambda: self._now))
         scheduler = Scheduler(
             fleet,
@@ -95,7 +96,7 @@ class RequestPath:
         self._director = PickerDirector(
             scheduler,
             fleet.apply,
-            Telemetry(sources),
+            self.telemetry,
             lambda: self._now,
             None,
             ended=observers.ended,

@@ -139,6 +139,21 @@ def _console_figures(rounds: int) -> Iterator[Figure]:
     yield _console("console_ms_1000", "a page of the console, CPU", "ms", spent, 20)
     yield _console("console_kb_1000", "its size", "KB", sizes, 300)
     yield _console("console_piece_ms_1000", "the longest piece of it", "ms", pieces, 5)
+    _longest_piece(path)  # the first one imports
+    metrics = tuple(_longest_piece(path) for _ in range(rounds))
+    yield _console(
+        "metrics_piece_ms_1000", "the longest piece of the metrics page", "ms", metrics, 5
+    )
+
+
+def _longest_piece(path: RequestPath) -> float:
+    """Return the milliseconds of the metrics page's longest piece."""
+    gc.collect()
+    longest, turned = 0.0, time.thread_time()
+    for _ in path.telemetry.page():
+        now = time.thread_time()
+        longest, turned = max(longest, now - turned), now
+    return 1e3 * longest
 
 
 async def _asked(page: Callable[[Query], Awaitable[bytes]]) -> tuple[float, float, float]:

@@ -179,7 +179,7 @@ class Telemetry:
     def page(self, *, openmetrics: bool = False) -> Iterator[str]:
         """Yield the metrics page in Prometheus text format, or in OpenMetrics'.
 
-        Each piece is one family, so that the event loop may run other tasks in between.
+        Each piece is a family or a part of one, so that the event loop may run other tasks between.
         """
         former = self._sources.former_names
         for block in self._blocks():

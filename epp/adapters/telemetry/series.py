@@ -15,6 +15,9 @@ from epp.adapters.telemetry.histogram import Histogram
 
 Labels = tuple[str, ...]
 
+_MOST_LINES = 500
+"""Lines that are written at a time: a millisecond of a slow machine."""
+
 
 class DeprecatedAlias(msgspec.Struct, frozen=True):
     """A deprecated name of a family; its labels are pairs of (name here, name in the family)."""
@@ -34,13 +37,17 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FamilyText(msgspec.Struct, frozen=True):
-    """The sample lines of one family."""
+    """Sample lines of one family: all of them, or some of many."""
 
     family: Family
     lines: str
+    begins: bool = True
+    """Whether they are the family's first."""
 
     def text(self, *, openmetrics: bool) -> str:
-        """Return the family's lines, `# HELP` and `# TYPE` included."""
+        """Return the lines; before the first ones `# HELP` and `# TYPE`."""
+        if not self.begins:
+            return self.lines
         # OpenMetrics 1.0, "Counter": the family's name has no `_total`, its samples do.
         name, kind = self.family.name, self.family.kind
         if openmetrics and kind == "counter":
@@ -53,14 +60,14 @@ Samples = Iterable[tuple[Labels, Value]]
 
 
 def expose(family: Family, samples: Samples) -> Iterator[FamilyText]:
-    """Yield a family and its alias; nothing without a sample.
+    """Yield a family and its alias, some lines at a time; nothing without a sample.
 
     If the alias has fewer labels, samples that differ only in the others are added up.
     """
     values = dict(samples)
     if not values:
         return
-    yield _block(family, values)
+    yield from _blocks(family, values)
     if family.alias is not None:
         kept = [family.labels.index(source) for _, source in family.alias.labels]
         alias = Family(
@@ -69,7 +76,7 @@ def expose(family: Family, samples: Samples) -> Iterator[FamilyText]:
             kind=family.kind,
             labels=tuple(name for name, _ in family.alias.labels),
         )
-        yield _block(alias, _added_up(values, kept))
+        yield from _blocks(alias, _added_up(values, kept))
 
 
 def _added_up(values: Mapping[Labels, Value], kept: Sequence[int]) -> dict[Labels, Value]:
@@ -86,16 +93,20 @@ def _added_up(values: Mapping[Labels, Value], kept: Sequence[int]) -> dict[Label
     return added
 
 
-def _block(family: Family, values: Mapping[Labels, Value]) -> FamilyText:
+def _blocks(family: Family, values: Mapping[Labels, Value]) -> Iterator[FamilyText]:
     lines: list[str] = []
+    begins = True
     for labels, value in values.items():
+        if len(lines) >= _MOST_LINES:
+            yield FamilyText(family, "".join(lines), begins)
+            lines, begins = [], False
         pairs = zip(family.labels, labels, strict=True)
         text = ",".join(f'{name}="{_escaped(label)}"' for name, label in pairs)
         if isinstance(value, Histogram):
             lines += _histogram(family.name, text, value)
         else:
             lines.append(f"{_series(family.name, text)} {_number(value)}\n")
-    return FamilyText(family, "".join(lines))
+    yield FamilyText(family, "".join(lines), begins)
 
 
 def _histogram(name: str, labels: str, value: Histogram) -> Iterator[str]:
