@@ -11,11 +11,13 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
 import aiohttp
+import msgspec
 
 from bench.accounting import cpu_seconds
 from bench.child import MeasurementFailed
@@ -27,7 +29,7 @@ from bench.peers.routers import ROOT
 from bench.progress import Progress
 from epp.demo.client import Player
 from epp.demo.figures import Sample, summarize
-from epp.demo.pools import DemoPool, Size, choose_pool
+from epp.demo.pools import SPEED, DemoPool, Size, choose_pool
 from epp.demo.testbed import start_servers
 from epp.demo.workload import Conversation, conversations, shipped_sections
 from epp.errors import ConfigError
@@ -106,39 +108,64 @@ KINDS = (
 )
 
 
+class Fleet(NamedTuple):
+    """Model servers before which all programs are played: every second one has more flags."""
+
+    key: str
+    says: str
+    every_second: tuple[str, ...]
+
+
+FLEETS = (
+    Fleet("", "equal servers", ()),
+    Fleet(
+        "_unequal",
+        "every second server 2.5 times slower, which nobody is told",
+        ("--speed", str(SPEED / 2.5)),
+    ),
+)
+
+
 async def measure(progress: Progress, options: Options) -> Report:
     """Play the conversations through each program in turn. Raises what `run` does."""
-    runs: dict[tuple[str, str], list[float]] = {}
+    runs: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as name:
         folder = Path(name)
         pool = choose_pool("simulator", Size(quick=options.quick), folder)
         for turn in range(1 if options.quick else ROUNDS):
             plan = conversations(shipped_sections(), pool.workload, turn)
-            for program in rotated(list(PROGRAMS), turn):
-                progress.step(f"round {turn + 1}: {PROGRAMS[program][0]}")
-                logs = folder / f"{program}-{turn}"
+            for program, fleet in product(rotated(list(PROGRAMS), turn), FLEETS):
+                says, start = PROGRAMS[program]
+                progress.step(f"round {turn + 1}: {says}, {fleet.says}")
+                logs = folder / f"{program}{fleet.key}-{turn}"
                 logs.mkdir()
-                for kind, value in (await run(PROGRAMS[program][1], pool, plan, logs)).items():
-                    runs.setdefault((program, kind), []).append(value)
+                servers = msgspec.structs.replace(pool, every_second=fleet.every_second)
+                found = await run(start, servers, plan, logs)
+                for kind, value in found.items():
+                    runs.setdefault(f"{program}{fleet.key}_{kind}", []).append(value)
     figures = [
         Figure(
-            key=f"{program}_{kind}",
-            says=f"{PROGRAMS[program][0]}: {says}",
+            key=f"{program}{fleet.key}_{kind}",
+            says=f"{PROGRAMS[program][0]}, {fleet.says}: {says}",
             unit=unit,
-            runs=tuple(runs[program, kind]),
+            runs=tuple(runs[f"{program}{fleet.key}_{kind}"]),
         )
-        for program in PROGRAMS
+        for fleet, program in product(FLEETS, PROGRAMS)
         for kind, says, unit in KINDS
     ]
-    grid = Grid(
-        title="medians of the runs",
+    grids = tuple(map(_grid, FLEETS))
+    return Report(name="programs", figures=tuple(figures), grids=grids, notes=NOTES)
+
+
+def _grid(fleet: Fleet) -> Grid:
+    return Grid(
+        title=f"medians of the runs: {fleet.says}",
         columns=tuple(says for _, says, _ in KINDS),
         rows=tuple(
-            (says, tuple(f"{program}_{kind}" for kind, *_ in KINDS))
+            (says, tuple(f"{program}{fleet.key}_{kind}" for kind, *_ in KINDS))
             for program, (says, _) in PROGRAMS.items()
         ),
     )
-    return Report(name="programs", figures=tuple(figures), grids=(grid,), notes=NOTES)
 
 
 async def run(

@@ -16,15 +16,18 @@ from epp.demo.workload import Workload
 
 SIMULATED_MODEL = "demo-8b"
 TINY_MODEL = "demo-small"
+SPEED = 0.4
+"""Of a simulated server; the simulator's own constants are an H100's: 40 us a prompt token."""
 QUICK = 0.5
 """The share of the standard time, and so of the conversations, that `--quick` plays."""
 
 
 class DemoPool(msgspec.Struct, frozen=True, kw_only=True):
-    """`servers` equal model servers and their workload.
+    """`servers` model servers and their workload.
 
     `cache_tokens` and `block_size`, in tokens, describe one server. `argv` starts one, which
-    prints its port as JSON, after `prepare`, if not empty, has run once. `prompt_rate` is the
+    prints its port as JSON, after `prepare`, if not empty, has run once; every second one gets
+    the flags `every_second`, too. `prompt_rate` is the
     prompt tokens a second of a server that does nothing else, None if unknown;
     `start_seconds` is the deadline of a start.
     """
@@ -38,6 +41,7 @@ class DemoPool(msgspec.Struct, frozen=True, kw_only=True):
     workload: Workload
     argv: tuple[str, ...]
     prepare: tuple[str, ...] = ()
+    every_second: tuple[str, ...] = ()
     prompt_rate: float | None = None
     start_seconds: float = 30.0
 
@@ -58,14 +62,14 @@ def choose_pool(kind: EngineKind, size: Size, directory: Path) -> DemoPool:
 
 def _simulated(size: Size) -> DemoPool:
     servers = size.servers or 4
-    blocks, block_size, slower = 9216, 16, 0.4
+    blocks, block_size = 9216, 16
     flags = {
         "--port": 0,
         "--served-model-name": SIMULATED_MODEL,
         "--num-gpu-blocks-override": blocks,
         "--block-size": block_size,
         "--max-num-batched-tokens": 8192,
-        "--speed": slower,  # the simulator's constants are an H100's: 40 us a prompt token
+        "--speed": SPEED,
     }
     return DemoPool(
         kind="simulator",
@@ -88,7 +92,7 @@ def _simulated(size: Size) -> DemoPool:
             standard_servers=4,
         ),
         argv=(sys.executable, "-m", "model_server.simulator", *_flat(flags)),
-        prompt_rate=slower * 1e6 / 40,
+        prompt_rate=SPEED * 1e6 / 40,
     )
 
 

@@ -97,7 +97,8 @@ async def start_servers(
 
     stack.push_async_callback(stop)
     for number in range(1, pool.servers + 1):
-        server = await spawn(f"server-{number}", pool.argv, log_dir=logs)
+        more = () if number % 2 else pool.every_second
+        server = await spawn(f"server-{number}", (*pool.argv, *more), log_dir=logs)
         servers.append(server)
     return servers, tuple([await _listening(server, pool) for server in servers])
 
