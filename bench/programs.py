@@ -9,7 +9,7 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from itertools import product
 from pathlib import Path
@@ -20,6 +20,7 @@ import aiohttp
 import msgspec
 
 from bench.accounting import cpu_seconds
+from bench.chart import GOOD, OTHER, drawing, png
 from bench.child import MeasurementFailed
 from bench.envoy import EnvoySettings, start_envoy
 from bench.extproc.stack import rotated
@@ -53,10 +54,10 @@ NOTES = (
 
 
 class Front(NamedTuple):
-    """What a run is played through: where clients ask, and its process."""
+    """What a run is played through: where clients ask, and its processes."""
 
     url: str
-    process: Process
+    processes: tuple[Process, ...]
 
 
 Start = Callable[[Sequence[str], Path], Awaitable[Front]]
@@ -72,7 +73,7 @@ async def least_request(targets: Sequence[str], logs: Path) -> Front:
         endpoints=tuple(targets),
         routing="least_request",
     )
-    return Front(settings.url, await start_envoy(settings, log_dir=logs))
+    return Front(settings.url, (await start_envoy(settings, log_dir=logs),))
 
 
 async def _smg(targets: Sequence[str], logs: Path) -> Front:
@@ -82,7 +83,7 @@ async def _smg(targets: Sequence[str], logs: Path) -> Front:
     argv = [str(SMG), "launch", "--policy", "cache_aware", "--host", _HOST, "--port", str(port)]
     argv += ["--prometheus-host", _HOST, "--prometheus-port", str(free_port())]
     argv += ["--worker-urls", *(f"http://{target}" for target in targets)]
-    return Front(f"http://{_HOST}:{port}", await spawn("smg", argv, log_dir=logs))
+    return Front(f"http://{_HOST}:{port}", (await spawn("smg", argv, log_dir=logs),))
 
 
 async def warmpick(targets: Sequence[str], logs: Path) -> Front:
@@ -90,7 +91,7 @@ async def warmpick(targets: Sequence[str], logs: Path) -> Front:
     port = free_port()
     flags = (f"--port={port}", f"--metrics-port={free_port()}", "--drain-timeout=0")
     argv = [sys.executable, "-m", "epp", "up", *flags, *(f"http://{target}" for target in targets)]
-    return Front(f"http://{_HOST}:{port}", await spawn("up", argv, log_dir=logs))
+    return Front(f"http://{_HOST}:{port}", (await spawn("up", argv, log_dir=logs),))
 
 
 PROGRAMS: dict[str, tuple[str, Start]] = {
@@ -106,6 +107,9 @@ KINDS = (
     ("cached", "found cached", "%"),
     ("cores", "cores", ""),
 )
+
+
+_DRAWN = (("ttft", "mean TTFT"), ("whole", "mean of the whole answer"))
 
 
 class Fleet(NamedTuple):
@@ -153,8 +157,35 @@ async def measure(progress: Progress, options: Options) -> Report:
         for fleet, program in product(FLEETS, PROGRAMS)
         for kind, says, unit in KINDS
     ]
-    grids = tuple(map(_grid, FLEETS))
-    return Report(name="programs", figures=tuple(figures), grids=grids, notes=NOTES)
+    return Report(
+        name="programs",
+        figures=tuple(figures),
+        grids=tuple(map(_grid, FLEETS)),
+        notes=NOTES,
+        picture=draw({each.key: each.value for each in figures}),
+    )
+
+
+def draw(found: Mapping[str, float]) -> bytes:
+    """Draw the mean times of all programs as bars, of figures by their keys."""
+    with drawing(8.2, 2.4) as figure:
+        shown = figure.subplots(1, len(_DRAWN), sharey=True)
+        for axes, (kind, says) in zip(shown, _DRAWN, strict=True):
+            axes.set_title(f"{says}, ms")
+            for place, fleet in enumerate(FLEETS):
+                at = [row + 0.4 * place - 0.2 for row in range(len(PROGRAMS))]
+                lengths = [found[f"{program}{fleet.key}_{kind}"] for program in PROGRAMS]
+                colours = [GOOD if program == "warmpick" else OTHER for program in PROGRAMS]
+                bars = axes.barh(at, lengths, 0.36, color=colours, alpha=1 - 0.45 * place)
+                axes.bar_label(bars, fmt="{:,.0f}", padding=3)
+            axes.set_yticks(
+                range(len(PROGRAMS)), [says.strip("`") for says, _ in PROGRAMS.values()]
+            )
+            axes.margins(x=0.14)
+            axes.grid(visible=False)
+        shown[0].invert_yaxis()
+        figure.supxlabel("left is faster; pale: every second server is 2.5 times slower", size=9)
+        return png(figure)
 
 
 def _grid(fleet: Fleet) -> Grid:
@@ -182,12 +213,13 @@ async def run(
     samples: list[Sample] = []
     async with AsyncExitStack() as stack:
         _, targets = await start_servers(pool, logs, stack)
-        url, process = await start(targets, logs)
-        stack.push_async_callback(process.stop)
+        url, processes = await start(targets, logs)
+        for process in processes:
+            stack.push_async_callback(process.stop)
         await _ready(url, pool.model, ready_s)
-        began, before = time.monotonic(), cpu_seconds(process.pid)
+        began, before = time.monotonic(), _cpu_seconds(processes)
         await Player(url, pool.model, samples.append).play(plan)
-        cores = (cpu_seconds(process.pid) - before) / (time.monotonic() - began)
+        cores = (_cpu_seconds(processes) - before) / (time.monotonic() - began)
     if failed := [sample.error for sample in samples if sample.error]:
         raise MeasurementFailed(f"{len(failed)} requests failed, the first: {failed[0]}")
     figures = summarize(samples, targets, pool.block_size)
@@ -199,6 +231,10 @@ async def run(
         "cached": 100 * figures.cached_ratio,
         "cores": cores,
     }
+
+
+def _cpu_seconds(processes: Sequence[Process]) -> float:
+    return sum(cpu_seconds(process.pid) for process in processes)
 
 
 async def _ready(url: str, model: str, seconds: float) -> None:
