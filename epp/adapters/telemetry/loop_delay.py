@@ -24,6 +24,10 @@ _BUSY_SHARE: Final = 0.005
 
 
 _NANO: Final = 1e-9
+_SHORT_SECONDS: Final = 0.025
+"""A delay of which it does not matter why."""
+_ASK_SECONDS: Final = 1.0
+"""A wait for a core is counted against a delay if it was that long ago at the most."""
 
 
 class LoopDelay:
@@ -34,10 +38,13 @@ class LoopDelay:
         self.held = Histogram(families.LOOP_BOUNDS)
         self._timer: asyncio.TimerHandle | None = None
         self._core_wait = CoreWait()
+        self._core_wait_seconds = 0.0
+        self._ask_at = 0.0
 
     def start(self) -> None:
         """Sample the running loop, in its thread, until `stop`."""
         self._core_wait.open()
+        self._core_waited(time.monotonic())
         self._sample_in(BUSY_SECONDS)
 
     def stop(self) -> None:
@@ -53,18 +60,28 @@ class LoopDelay:
 
     def _sample_in(self, seconds: float) -> None:
         self._started, self._cpu = time.monotonic(), time.process_time()
-        self._waited = self._core_wait.seconds()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(seconds, self._sample, seconds)
 
     def _sample(self, seconds: float) -> None:
-        late = max(0.0, time.monotonic() - self._started - seconds)
-        cpu = time.process_time() - self._cpu
-        waited = self._core_wait.seconds() - self._waited
+        now = time.monotonic()
+        late, cpu = now - self._started - seconds, time.process_time() - self._cpu
+        if late < 0:
+            late = 0.0
         self.delay.observe(late)
-        self.held.observe(max(0.0, min(late - waited, cpu)))
+        if late > _SHORT_SECONDS or now > self._ask_at:
+            held = max(0.0, min(late - self._core_waited(now), cpu))
+        else:
+            held = late if late < cpu else cpu
+        self.held.observe(held)
         busy = cpu > _BUSY_SHARE * (seconds + late)
         self._sample_in(BUSY_SECONDS if busy else IDLE_SECONDS)
+
+    def _core_waited(self, now: float) -> float:
+        """Return how long the thread has waited for a core since this was asked last."""
+        before, self._core_wait_seconds = self._core_wait_seconds, self._core_wait.seconds()
+        self._ask_at = now + _ASK_SECONDS
+        return self._core_wait_seconds - before
 
 
 class CoreWait:
