@@ -2,10 +2,12 @@
 
 python -m bench programs
 
-smg is taken from .cache/peers, where `make peers` puts it.
+smg is taken from .cache/peers, where `make peers` puts it; so is `llm-d-router`, the endpoint
+picker of that name, if somebody has put it there.
 """
 
 import asyncio
+import json
 import sys
 import tempfile
 import time
@@ -36,7 +38,9 @@ from epp.demo.workload import Conversation, conversations, shipped_sections
 from epp.errors import ConfigError
 from epp.gateway.processes import Process, free_port, spawn
 
-SMG = ROOT / ".cache" / "peers" / "bin" / "smg"
+_PEERS = ROOT / ".cache" / "peers"
+SMG = _PEERS / "bin" / "smg"
+LLM_D_ROUTER = _PEERS / "llm-d-router"
 ROUNDS = 3
 _HOST = "127.0.0.1"
 _READY_S, _POLL_S = 60.0, 0.1
@@ -59,6 +63,29 @@ class Front(NamedTuple):
     url: str
     processes: tuple[Process, ...]
 
+
+_LLM_D_CONFIG = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+- type: metrics-data-source
+  parameters: {{scheme: http, path: /metrics, insecureSkipVerify: true}}
+- type: core-metrics-extractor
+- type: file-discovery
+  parameters: {{path: {endpoints}}}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {{pluginRef: queue-scorer, weight: 2}}
+  - {{pluginRef: kv-cache-utilization-scorer, weight: 2}}
+  - {{pluginRef: prefix-cache-scorer, weight: 3}}
+dataLayer:
+  discovery: {{pluginRef: file-discovery}}
+"""
+"""The plug-ins of its chart's default, and where the endpoints are."""
 
 Start = Callable[[Sequence[str], Path], Awaitable[Front]]
 """Starts a router before model servers (`ip:port`), with its log in a folder."""
@@ -86,6 +113,32 @@ async def _smg(targets: Sequence[str], logs: Path) -> Front:
     return Front(f"http://{_HOST}:{port}", (await spawn("smg", argv, log_dir=logs),))
 
 
+async def _llm_d_router(targets: Sequence[str], logs: Path) -> Front:
+    """Start llm-d-router's endpoint picker with its chart's defaults, and Envoy before it."""
+    endpoints, config = logs / "endpoints.yaml", logs / "config.yaml"
+    places = [target.rsplit(":", 1) for target in targets]
+    listed = [
+        {"name": f"pod-{number}", "address": address, "port": port}
+        for number, (address, port) in enumerate(places)
+    ]
+    endpoints.write_text(json.dumps({"endpoints": listed}), encoding="utf-8")
+    config.write_text(_LLM_D_CONFIG.format(endpoints=endpoints), encoding="utf-8")
+    grpc_port = free_port()
+    argv = [str(LLM_D_ROUTER), "--pool-name=bench", "--pool-namespace=bench"]
+    argv += [f"--config-file={config}", f"--grpc-port={grpc_port}"]
+    argv += [f"--grpc-health-port={free_port()}", f"--metrics-port={free_port()}"]
+    argv += ["--secure-serving=false", "--metrics-endpoint-auth=false", "--tracing=false"]
+    argv += ["--zap-encoder=json"]
+    picker = await spawn("llm-d-router", argv, log_dir=logs)
+    settings = EnvoySettings(
+        listen_port=free_port(),
+        admin_port=free_port(),
+        epp_port=grpc_port,
+        endpoints=tuple(targets),
+    )
+    return Front(settings.url, (picker, await start_envoy(settings, log_dir=logs)))
+
+
 async def warmpick(targets: Sequence[str], logs: Path) -> Front:
     """Start `epp up` with its defaults."""
     port = free_port()
@@ -94,8 +147,9 @@ async def warmpick(targets: Sequence[str], logs: Path) -> Front:
     return Front(f"http://{_HOST}:{port}", (await spawn("up", argv, log_dir=logs),))
 
 
-PROGRAMS: dict[str, tuple[str, Start]] = {
+PROGRAMS: Mapping[str, tuple[str, Start]] = {
     "least_request": ("Envoy, least request", least_request),
+    "llm_d_router": ("llm-d-router, its chart's default", _llm_d_router),
     "smg": ("smg 1.13.0, cache_aware", _smg),
     "warmpick": ("`epp up`", warmpick),
 }
@@ -136,9 +190,10 @@ async def measure(progress: Progress, options: Options) -> Report:
     with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as name:
         folder = Path(name)
         pool = choose_pool("simulator", Size(quick=options.quick), folder)
+        programs = [each for each in PROGRAMS if each != "llm_d_router" or LLM_D_ROUTER.exists()]
         for turn in range(1 if options.quick else ROUNDS):
             plan = conversations(shipped_sections(), pool.workload, turn)
-            for program, fleet in product(rotated(list(PROGRAMS), turn), FLEETS):
+            for program, fleet in product(rotated(programs, turn), FLEETS):
                 says, start = PROGRAMS[program]
                 progress.step(f"round {turn + 1}: {says}, {fleet.says}")
                 logs = folder / f"{program}{fleet.key}-{turn}"
@@ -154,33 +209,33 @@ async def measure(progress: Progress, options: Options) -> Report:
             unit=unit,
             runs=tuple(runs[f"{program}{fleet.key}_{kind}"]),
         )
-        for fleet, program in product(FLEETS, PROGRAMS)
+        for fleet, program in product(FLEETS, programs)
         for kind, says, unit in KINDS
     ]
     return Report(
         name="programs",
         figures=tuple(figures),
-        grids=tuple(map(_grid, FLEETS)),
+        grids=tuple(_grid(fleet, programs) for fleet in FLEETS),
         notes=NOTES,
         picture=draw({each.key: each.value for each in figures}),
     )
 
 
 def draw(found: Mapping[str, float]) -> bytes:
-    """Draw the mean times of all programs as bars, of figures by their keys."""
+    """Draw the mean times of the programs that were played, as bars, of figures by their keys."""
+    programs = [each for each in PROGRAMS if f"{each}_ttft" in found]
+    names = [PROGRAMS[each][0].strip("`") for each in programs]
     with drawing(8.2, 2.4) as figure:
         shown = figure.subplots(1, len(_DRAWN), sharey=True)
         for axes, (kind, says) in zip(shown, _DRAWN, strict=True):
             axes.set_title(f"{says}, ms")
             for place, fleet in enumerate(FLEETS):
-                at = [row + 0.4 * place - 0.2 for row in range(len(PROGRAMS))]
-                lengths = [found[f"{program}{fleet.key}_{kind}"] for program in PROGRAMS]
-                colours = [GOOD if program == "warmpick" else OTHER for program in PROGRAMS]
+                at = [row + 0.4 * place - 0.2 for row in range(len(programs))]
+                lengths = [found[f"{program}{fleet.key}_{kind}"] for program in programs]
+                colours = [GOOD if program == "warmpick" else OTHER for program in programs]
                 bars = axes.barh(at, lengths, 0.36, color=colours, alpha=1 - 0.45 * place)
                 axes.bar_label(bars, fmt="{:,.0f}", padding=3)
-            axes.set_yticks(
-                range(len(PROGRAMS)), [says.strip("`") for says, _ in PROGRAMS.values()]
-            )
+            axes.set_yticks(range(len(programs)), names)
             axes.margins(x=0.14)
             axes.grid(visible=False)
         shown[0].invert_yaxis()
@@ -188,13 +243,13 @@ def draw(found: Mapping[str, float]) -> bytes:
         return png(figure)
 
 
-def _grid(fleet: Fleet) -> Grid:
+def _grid(fleet: Fleet, programs: Sequence[str]) -> Grid:
     return Grid(
         title=f"medians of the runs: {fleet.says}",
         columns=tuple(says for _, says, _ in KINDS),
         rows=tuple(
-            (says, tuple(f"{program}{fleet.key}_{kind}" for kind, *_ in KINDS))
-            for program, (says, _) in PROGRAMS.items()
+            (PROGRAMS[program][0], tuple(f"{program}{fleet.key}_{kind}" for kind, *_ in KINDS))
+            for program in programs
         ),
     )
 

@@ -72,7 +72,7 @@ class LoopDelay:
         if late > _SHORT_SECONDS or now > self._ask_at:
             held = max(0.0, min(late - self._core_waited(now), cpu))
         else:
-            held = late if late < cpu else cpu
+            held = min(cpu, late)
         self.held.observe(held)
         busy = cpu > _BUSY_SHARE * (seconds + late)
         self._sample_in(BUSY_SECONDS if busy else IDLE_SECONDS)
