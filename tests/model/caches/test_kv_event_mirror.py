@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.model.caches.block_pool.pool import BlockPool
-from epp.model.caches.kv_event_mirror import MOST_BLOCKS, KvEventMirror
+from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.caches.offload import OffloadedCache
 from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, Cleared, Medium
 from epp.model.prompts.block_hasher import BlockHasher
@@ -461,10 +461,10 @@ def test_no_more_is_followed_than_the_cache_has_room_for():
 
 
 def test_names_that_share_a_shard_are_bounded_too():
-    followed = Followed()
+    followed = Followed(most_blocks=6_400)
     for first in range(0, 4_000_000, 64 * 100):
         followed.apply(stored(range(first, first + 64 * 100, 64), [0] * 100 * BLOCK))
-    assert len(followed.mirror) <= MOST_BLOCKS // 64
+    assert len(followed.mirror) <= 6_400
 
 
 def test_blocks_of_an_engine_are_bounded_by_their_tokens():
