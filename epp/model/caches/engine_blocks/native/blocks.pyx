@@ -13,9 +13,9 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from epp.model.caches.engine_blocks.native.rows cimport (
-    AFTER, FILLED, FIRST, FULL, GROUPS, ONE_AFTER, ONE_FIRST, ROW_SHARDS, WHOLE, Content, Row,
-    Shard, add_row, find_row, free_rows, has_content, mixed, oldest_row, own_at, read_row,
-    remove_row, shard_of,
+    AFTER, FILLED, FIRST, FULL, GROUPS, MOST_COPIES, ONE_AFTER, ONE_FIRST, ROW_SHARDS, WHOLE,
+    Content, Row, Shard, add_row, find_row, free_rows, has_content, mixed, oldest_row, own_at,
+    read_row, remove_row, shard_of,
 )
 from epp.model.table cimport (
     Entry, Table, delete, find, find_or_free_place, free_table, insert, new_table,
@@ -33,7 +33,6 @@ cdef extern from "Python.h":
 
 MOST_GROUPS = GROUPS
 cdef uint32_t _MOST_DROPPED = 16
-cdef uint32_t _MOST_COPIES = 255
 cdef Py_ssize_t _STEP = 1 << 9
 
 
@@ -108,7 +107,7 @@ cdef class EngineBlocks:
     # What comes.
 
     def store(self, change, root, group):
-        """Add a copy of each; return what they fill, what nothing fills any more, how many changed."""
+        """Add a copy of each; return what they fill, what nothing does now, how many changed."""
         cdef uint64_t seed = PyLong_AsUnsignedLongLong(root)
         cdef uint32_t before = 0, width = change.size
         cdef bytes tokens = change.tokens
@@ -359,7 +358,7 @@ cdef class EngineBlocks:
 
     cdef int _add_copy(self, Shard* shard, Row* row, int group) except -1:
         cdef bint first = not self._has_copy(row, group)
-        if group == 0 and row.copies < _MOST_COPIES:
+        if group == 0 and row.copies < MOST_COPIES:
             row.copies += 1
         else:
             if self._copies[group] == NULL:

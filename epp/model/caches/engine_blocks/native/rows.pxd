@@ -1,8 +1,9 @@
-"""Rows of an engine's blocks in the order in which they came, found by name: 24 to 28 bytes each.
+"""Rows of an engine's blocks in the order in which they came, found by name: 24 to 27 bytes each.
 
-A shard is an array of rows and an index of them, open addressing with linear probing; rows of
-blocks that are gone stay until there is no room, then those that are left are moved together. What does not fit into a row, token ids of blocks of more than one token and hashes of
-several blocks of ours, is in the shard's words. No step moves more than one shard.
+A shard is an array of rows and an index of them, open addressing with linear probing. Rows of
+blocks that are gone stay until there is no room, then those that are left are moved together. What
+does not fit into a row is in the shard's words: token ids of blocks of more than one token, and
+hashes of several blocks of ours. No step moves more than one shard.
 
 What is returned as a pointer holds until the next row comes or goes.
 """
@@ -28,12 +29,22 @@ cdef enum:
     FILLED = 7  # our last hash; those before it, and the tokens after it
 
 
-cdef packed struct Row:
-    uint64_t name
-    uint64_t link
-    uint32_t at  # the token, or where the words are
-    uint8_t kind
-    uint8_t copies  # in the first group, up to 255
+cdef extern from *:
+    """
+    #define MOST_COPIES 31
+    typedef struct __attribute__((packed)) {
+        uint64_t name, link;
+        uint32_t at;
+        uint8_t kind : 3, copies : 5;
+    } engine_block_row;
+    """
+    enum: MOST_COPIES
+    ctypedef struct Row "engine_block_row":
+        uint64_t name
+        uint64_t link
+        uint32_t at  # the token, or where the words are
+        uint8_t kind
+        uint8_t copies  # in the first group, up to MOST_COPIES
 
 
 cdef struct Shard:
@@ -239,7 +250,7 @@ cdef inline bint _make_room(Shard* shard, uint64_t secret, uint64_t needed) noex
 
 
 cdef inline bint _rebuild(Shard* shard, uint64_t secret, uint64_t needed) noexcept nogil:
-    """Move what is live together, with an eighth more room, and room for so many words."""
+    """Move what is live together, with a sixteenth more room, and room for so many words."""
     cdef Shard new
     cdef Content content
     cdef Row* row
@@ -248,7 +259,7 @@ cdef inline bint _rebuild(Shard* shard, uint64_t secret, uint64_t needed) noexce
     words += words // 8
     if words > <uint64_t>0xffffffff:
         return False
-    new.room = shard.live + shard.live // 8 + 8
+    new.room = shard.live + shard.live // 16 + 8
     new.used = new.first = 0
     new.words_used = new.words_gone = 0
     new.words_room = words
