@@ -122,7 +122,7 @@ def filled(kind, count, size, hashes=None):
 
 @needs_native
 @pytest.mark.parametrize(
-    ("size", "most"), [(1, 35), (2, 40), (8, 60), (BLOCK, 30), (2 * BLOCK, 60)]
+    ("size", "most"), [(1, 35), (2, 40), (8, 60), (BLOCK, 30), (2 * BLOCK, 80)]
 )
 def test_a_block_takes_few_bytes(size, most):
     """Names that are listed are objects of 32 bytes, which whoever reads events lets go."""

@@ -16,7 +16,7 @@ cache a part at a time, with the changes that follow (`purge`).
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ from epp.model.kv_changes import (
 )
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.hashing import BlockHash
-from epp.model.shards import STEP, emptied, in_steps
+from epp.model.shards import in_steps
 
 MOST_BLOCKS = 1 << 20
 """Blocks of one engine that are followed at most; beyond that the oldest are dropped."""
@@ -195,9 +195,9 @@ class KvEventMirror:
         self._follow_nothing()
         self.purge(pool)
 
-    def forget(self, held: Sequence[set[BlockHash]] = ()) -> None:
+    def forget(self, held: Iterable[Sequence[BlockHash]] = ()) -> None:
         """Follow nothing of what was followed; `purge` frees its memory, and that of `held`."""
-        self._leaving.append(_Leaving(chain(self._blocks.drain(), emptied(held)), ()))
+        self._leaving.append(_Leaving(chain(self._blocks.drain(), held), ()))
         self._follow_nothing()
 
     def _follow_nothing(self) -> None:
@@ -242,5 +242,5 @@ class _Leaving(NamedTuple):
 def _all_of(pool: CacheModel | ReportedBlocks) -> Iterator[Sequence[BlockHash]]:
     """Yield all that a cache holds, and all that its engine is known to."""
     if isinstance(pool, ReportedBlocks):
-        return chain(in_steps(pool.cache.hashes()), pool.held_blocks(STEP))
+        return chain(in_steps(pool.cache.hashes()), pool.held_blocks())
     return in_steps(pool.hashes())

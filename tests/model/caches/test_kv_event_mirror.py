@@ -441,7 +441,6 @@ def test_what_leaves_and_what_comes_add_up_in_any_order(steps):
             change = removed(*range(number * 100, number * 100 + 50))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("epp.model.caches.kv_event_mirror._PURGED", 40)
-            patch.setattr("epp.model.caches.kv_event_mirror.STEP", 40)
             patch.setattr("epp.model.shards.STEP", 40)
             slow.apply(change)
         fast.apply(change)
