@@ -302,6 +302,13 @@ class Engine:
         self.copies[path] -= 1
         return removed(self.name(path))
 
+    def do(self, step):
+        """Store a sequence, remove a block by its number, or clear all, and return the event."""
+        if isinstance(step, Cleared):
+            self.copies.clear()
+            return BlocksCleared(step)
+        return self.remove(step) if isinstance(step, int) else self.store(step)
+
     def expected(self, followed):
         """Every block of ours that ends within a block that is held."""
         found = set()
@@ -312,26 +319,30 @@ class Engine:
         return found
 
 
-SEQUENCES = st.lists(st.integers(0, 1), min_size=1, max_size=12)
+SEQUENCES = st.lists(st.integers(0, 1), min_size=1, max_size=20)
+SIZES = [(2, 2), (2, 4), (2, 6), (4, 1), (4, 2), (3, 2), (2, 3), (8, 1), (8, 3), (7, 2)]
 
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.sampled_from([(2, 2), (2, 4), (2, 6), (4, 1), (4, 2), (3, 2), (2, 3)]),
-    st.lists(st.one_of(SEQUENCES, st.integers(0, 100)), max_size=25),
+    st.sampled_from(SIZES),
+    st.lists(
+        st.one_of(SEQUENCES, SEQUENCES, st.integers(0, 100), st.sampled_from(Cleared)), max_size=25
+    ),
 )
 def test_the_pool_holds_what_the_engine_holds(sizes, steps):
     ours, theirs = sizes
     engine, followed = Engine(theirs), Followed(hasher=BlockHasher(SECRET, ours))
     for step in steps:
-        removal = isinstance(step, int)
-        change = engine.remove(step) if removal else engine.store(step)
+        change = engine.do(step)
         if change is None:
             continue
         lost = followed.mirror.counts.lost
         followed.apply(change)
+        purged(followed)
         assert followed.mirror.counts.lost == lost
         assert set(followed.pool.hashes()) == engine.expected(followed)
+        assert len(followed.mirror) == len(+engine.copies)
 
 
 @pytest.mark.parametrize("groups", [1, 4, 1_000])
