@@ -48,6 +48,8 @@ MODULES: dict[str, Compiler] = {
     "epp.app.director": "mypyc",
     "epp.app.observing.decision_ring": "mypyc",
     "epp.model.caches.block_pool.pool": "cython",
+    "epp.model.caches.engine_blocks.block_set": "cython",
+    "epp.model.caches.engine_blocks.blocks": "cython",
     "epp.model.caches.reported_blocks": "mypyc",
     "epp.model.candidate": "mypyc",
     "epp.model.candidates": "mypyc",

@@ -58,10 +58,3 @@ def freed(known: Sequence[Shards[Any, Any]]) -> Iterator[Sequence[Any]]:
     for shards in known:
         for entries in shards.drain():
             yield [key for key, _ in entries]
-
-
-def emptied(held: Sequence[set[Key]]) -> Iterator[Sequence[Key]]:
-    """Remove everything from sets, and yield it."""
-    for shard in held:
-        while shard:
-            yield [shard.pop() for _ in range(min(STEP, len(shard)))]

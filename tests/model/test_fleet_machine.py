@@ -81,7 +81,7 @@ changes = st.one_of(
         lambda first, end: BlocksStored(
             hashes=list(NAMED[first : first + end]),
             parent=NAMED[first - 1] if first else None,
-            tokens=TOKENS[first * 64 : (first + end) * 64],
+            tokens=TOKENS[first * 64 : min(first + end, len(NAMED)) * 64],
             size=16,
             model="m",
         ),

@@ -11,7 +11,7 @@ from tests.native.built import source_of
 
 SOURCE = source_of(
     "epp.model.prefix_index.index"
-)  # tracemalloc sees nothing of the extension's memory
+)  # tracemalloc sees a part of the extension's memory
 
 ENDPOINTS, BLOCKS, PROMPT = 8, 30_000, 100
 

@@ -7,14 +7,13 @@ under the hashes of text. It stands aside: it is found while the engine holds it
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from epp.model.caches.contract import CacheModel, Tier
+from epp.model.caches.engine_blocks.block_set import BlockSet
 from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
-from epp.model.shards import SHARDS
-
-_MASK: Final = SHARDS - 1
 
 
 class ReportedBlocks:
@@ -33,7 +32,7 @@ class ReportedBlocks:
         self.cache: Final = cache
         self.aside: dict[BlockHash, None] = {}
         self.changing = False
-        self._held: list[set[BlockHash]] = [set() for _ in range(SHARDS)]
+        self._held = BlockSet()
         self._room = 0  # tokens that the engine has yet to store until nothing comes to stand aside
         self._came: list[BlockHash] = []
         self._gone: list[BlockHash] = []
@@ -52,13 +51,11 @@ class ReportedBlocks:
 
     def hashes(self) -> Sequence[BlockHash]:
         """Return all blocks that the cache holds, and all that the engine is known to."""
-        aside = [each for shard in self._held for each in shard]
-        return [*self.cache.hashes(), *aside]
+        return [*self.cache.hashes(), *chain.from_iterable(self._held.parts())]
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
         """Take in that the engine holds consecutive blocks of one chain, of `sizes` tokens."""
-        for each in hashes:
-            self._held[each & _MASK].add(each)
+        self._held.add(hashes)
         if self._room <= 0:
             self.cache.store(hashes, sizes)
             return
@@ -72,8 +69,7 @@ class ReportedBlocks:
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
         """Take in that the engine evicted blocks."""
-        for each in hashes:
-            self._held[each & _MASK].discard(each)
+        self._held.discard(hashes)
         self._drop([each for each in hashes if each in self.aside])
         self.cache.discard(hashes)
 
@@ -102,31 +98,29 @@ class ReportedBlocks:
         came = [each for each in (*came, *kept) if each in aside]
         return [*stored, *came], [*evicted, *gone]
 
-    def clear(self) -> list[set[BlockHash]]:
-        """Let nothing stand aside: what the engine holds is known no more; return that."""
-        self._room = 0
-        held, self._held = self._held, [set() for _ in range(SHARDS)]
-        self._drop(list(self.aside))
-        return held
+    def clear(self) -> Iterator[Sequence[BlockHash]]:
+        """Let nothing stand aside: what the engine holds is known no more.
 
-    def held_blocks(self, most: int) -> Iterator[Sequence[BlockHash]]:
-        """Yield what the engine is known to hold, `most` blocks at a time.
+        Return what was known, whose memory is freed as it is taken.
+        """
+        self._room = 0
+        held, self._held = self._held, BlockSet()
+        self._drop(list(self.aside))
+        return held.drain()
+
+    def held_blocks(self) -> Iterator[Sequence[BlockHash]]:
+        """Yield what the engine is known to hold, some at a time.
 
         It may change meanwhile.
         """
-        for shard in self._held:
-            blocks = list(shard)
-            for start in range(0, len(blocks), most):
-                yield blocks[start : start + most]
+        return self._held.parts()
 
     def drain(self) -> Iterator[BlockHash]:
         """Yield what the engine was known to hold, whose memory is freed as it is taken."""
-        for shard in self._held:
-            while shard:
-                yield shard.pop()
+        return chain.from_iterable(self._held.drain())
 
     def _holds(self, block_hash: BlockHash) -> bool:
-        return block_hash in self._held[block_hash & _MASK]
+        return block_hash in self._held
 
     def _drop(self, hashes: Sequence[BlockHash]) -> None:
         for block_hash in hashes:

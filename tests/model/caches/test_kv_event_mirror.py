@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.model.caches.block_pool.pool import BlockPool
-from epp.model.caches.kv_event_mirror import MOST_BLOCKS, KvEventMirror
+from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.caches.offload import OffloadedCache
 from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, Cleared, Medium
 from epp.model.prompts.block_hasher import BlockHasher
@@ -302,6 +302,13 @@ class Engine:
         self.copies[path] -= 1
         return removed(self.name(path))
 
+    def do(self, step):
+        """Store a sequence, remove a block by its number, or clear all, and return the event."""
+        if isinstance(step, Cleared):
+            self.copies.clear()
+            return BlocksCleared(step)
+        return self.remove(step) if isinstance(step, int) else self.store(step)
+
     def expected(self, followed):
         """Every block of ours that ends within a block that is held."""
         found = set()
@@ -312,26 +319,30 @@ class Engine:
         return found
 
 
-SEQUENCES = st.lists(st.integers(0, 1), min_size=1, max_size=12)
+SEQUENCES = st.lists(st.integers(0, 1), min_size=1, max_size=20)
+SIZES = [(2, 2), (2, 4), (2, 6), (4, 1), (4, 2), (3, 2), (2, 3), (8, 1), (8, 3), (7, 2)]
 
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.sampled_from([(2, 2), (2, 4), (2, 6), (4, 1), (4, 2), (3, 2), (2, 3)]),
-    st.lists(st.one_of(SEQUENCES, st.integers(0, 100)), max_size=25),
+    st.sampled_from(SIZES),
+    st.lists(
+        st.one_of(SEQUENCES, SEQUENCES, st.integers(0, 100), st.sampled_from(Cleared)), max_size=25
+    ),
 )
 def test_the_pool_holds_what_the_engine_holds(sizes, steps):
     ours, theirs = sizes
     engine, followed = Engine(theirs), Followed(hasher=BlockHasher(SECRET, ours))
     for step in steps:
-        removal = isinstance(step, int)
-        change = engine.remove(step) if removal else engine.store(step)
+        change = engine.do(step)
         if change is None:
             continue
         lost = followed.mirror.counts.lost
         followed.apply(change)
+        purged(followed)
         assert followed.mirror.counts.lost == lost
         assert set(followed.pool.hashes()) == engine.expected(followed)
+        assert len(followed.mirror) == len(+engine.copies)
 
 
 @pytest.mark.parametrize("groups", [1, 4, 1_000])
@@ -441,7 +452,6 @@ def test_what_leaves_and_what_comes_add_up_in_any_order(steps):
             change = removed(*range(number * 100, number * 100 + 50))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("epp.model.caches.kv_event_mirror._PURGED", 40)
-            patch.setattr("epp.model.caches.kv_event_mirror.STEP", 40)
             patch.setattr("epp.model.shards.STEP", 40)
             slow.apply(change)
         fast.apply(change)
@@ -461,10 +471,10 @@ def test_no_more_is_followed_than_the_cache_has_room_for():
 
 
 def test_names_that_share_a_shard_are_bounded_too():
-    followed = Followed()
+    followed = Followed(most_blocks=6_400)
     for first in range(0, 4_000_000, 64 * 100):
         followed.apply(stored(range(first, first + 64 * 100, 64), [0] * 100 * BLOCK))
-    assert len(followed.mirror) <= MOST_BLOCKS // 64
+    assert len(followed.mirror) <= 6_400
 
 
 def test_blocks_of_an_engine_are_bounded_by_their_tokens():

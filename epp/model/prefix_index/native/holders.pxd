@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from epp.model.prefix_index.native.slot_sets cimport (
     SlotSets, bits_of, close_sets, has_slot, open_sets, release_set, toggled,
 )
-from epp.model.prefix_index.native.table cimport (
+from epp.model.table cimport (
     Entry, Table, after, delete, find, find_or_free_place, free_table, insert, new_table,
     prefetch_entry,
 )

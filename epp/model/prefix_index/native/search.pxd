@@ -8,7 +8,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from epp.model.prefix_index.native.holders cimport AHEAD, Holders, holders_of
-from epp.model.prefix_index.native.table cimport Entry, after, prefetch_entry, find
+from epp.model.table cimport Entry, after, prefetch_entry, find
 
 cdef extern from * nogil:
     """

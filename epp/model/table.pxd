@@ -7,8 +7,8 @@ of the places are taken. A value of 0 marks a free place. Several entries may ha
 What is returned as a pointer holds until the next entry comes or goes.
 """
 
+from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
 from libc.stdint cimport uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
 
 cdef extern from * nogil:
     """
@@ -39,15 +39,15 @@ cdef struct Table:
 
 cdef inline Table* new_table() noexcept nogil:
     """Return an empty table, NULL without memory."""
-    return <Table*>calloc(1, sizeof(Table))
+    return <Table*>PyMem_RawCalloc(1, sizeof(Table))
 
 
 cdef inline void free_table(Table* table) noexcept nogil:
     cdef int i
     if table != NULL:
         for i in range(PARTS):
-            free(table.parts[i].places)
-        free(table)
+            PyMem_RawFree(table.parts[i].places)
+        PyMem_RawFree(table)
 
 
 cdef inline uint64_t _mixed(uint64_t key) noexcept nogil:
@@ -131,7 +131,7 @@ cdef inline bint _rebuild(Part* part, uint32_t room) noexcept nogil:
     """Move to another number of places, in order, for the order of homes stays."""
     cdef Entry* before = part.places
     cdef Entry* place
-    cdef Entry* places = <Entry*>calloc(room, sizeof(Entry))
+    cdef Entry* places = <Entry*>PyMem_RawCalloc(room, sizeof(Entry))
     cdef uint32_t i, rest = part.room
     if places == NULL:
         return False
@@ -145,7 +145,7 @@ cdef inline bint _rebuild(Part* part, uint32_t room) noexcept nogil:
                 if place == places + room:
                     place = places
             place[0] = before[i]
-    free(before)
+    PyMem_RawFree(before)
     return True
 
 
