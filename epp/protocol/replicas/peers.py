@@ -21,8 +21,8 @@ class Peer:
 
     It was last heard at `heard_at`, and is `present` unless it has left or was silent for long.
     `missing` counts its messages that were not received, `losses` how often some were. `settled`
-    says whether it knows of caches what others do. `lag` is that of its last message in
-    seconds, None while its clock is unknown.
+    says whether it knows of caches what others do, None while it has not said. `lag` is that of its
+    last message in seconds, None while its clock is unknown.
     """
 
     def __init__(self, number: int) -> None:
@@ -31,7 +31,7 @@ class Peer:
         self.heard_at = 0.0
         self.present = False
         self.missing = self.losses = 0
-        self.settled = False
+        self.settled: bool | None = None
         self.lag: float | None = None
         self._ahead: float | None = None  # seconds by which its clock is ahead of ours
         self._first = self._highest = 0
@@ -41,7 +41,7 @@ class Peer:
     @property
     def owns(self) -> bool:
         """Whether it may own endpoints, and warm others up."""
-        return self.present and self.settled
+        return self.present and self.settled is True
 
     @property
     def tells(self) -> bool:
