@@ -1,7 +1,8 @@
 """Replicas behind one Envoy, killed and stopped in turn while conversations go on.
 
-Everything is a process of its own: pickers, Envoy, simulated model servers. Envoy buffers bodies
-and goes on without a picker that fails, as its users have it who would rather be served.
+Everything is a process of its own: pickers, Envoy, simulated model servers. Envoy buffers bodies,
+asks another picker if one does not answer, and goes on without one that fails all the same, as its
+users have it who would rather be served.
 """
 
 import asyncio
@@ -129,7 +130,6 @@ async def play(
             failure_mode_allow=True,
             request_body_mode="BUFFERED",
             response_body_mode="BUFFERED",
-            message_timeout_s=2,
         )
         envoy = await start_envoy(settings, log_dir=folder)
         stack.push_async_callback(envoy.stop, 0)
