@@ -109,6 +109,7 @@ class EndpointPicker:
             quoted=observers.quoted,
             committing=observers.committing,
             on_fault=faults,
+            unseen=None if self._replicas is None else self._replicas.unseen,
         )
         self._queues = QueueMetrics(options.pool_name)
         self._flow = FlowControl(scheduler, self._fleet, options.flow, self._queues.count)

@@ -20,6 +20,7 @@ from epp.model.events import Event
 from epp.model.fleet import Fleet
 from epp.model.request import RequestId
 from epp.model.request_events import Admitted
+from epp.policy.plugins import Unseen
 from epp.protocol.replicas.chains import KnownChains
 from epp.protocol.replicas.facts import AnyFact, LeavingFact, SnapshotWanted
 from epp.protocol.replicas.hearing import Hearer
@@ -108,6 +109,10 @@ class Replicas:
         return Observer(
             name="replicas", start=self._start, run=self._run, collect=self.collect, stop=self._stop
         )
+
+    def unseen(self, now: float) -> Unseen:
+        """Return what other replicas probably decided on, and was not heard of yet."""
+        return Unseen(*self.hearer.unseen(now))
 
     # Out.
 
