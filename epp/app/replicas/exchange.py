@@ -91,7 +91,7 @@ class Replicas:
             self._apply,
             self._boot.hear,
         )
-        self.warm = False
+        self._warmed: Final = asyncio.Event()
         self._became_warm: Final = became_warm
         self._replies: dict[int, Reply] = {}
         self._siblings: set[int] = set()
@@ -102,6 +102,15 @@ class Replicas:
         self._alone_since: float | None = None
         self._said_alone: bool | None = None  # nothing was said yet
         fleet.subscribe(TOLD, self._note, "observer/replicas")
+
+    @property
+    def warm(self) -> bool:
+        """Whether it knows what the others know, or has given that up."""
+        return self._warmed.is_set()
+
+    async def warmed(self) -> None:
+        """Wait until it is warm."""
+        await self._warmed.wait()
 
     @property
     def observer(self) -> Observer:
@@ -224,7 +233,7 @@ class Replicas:
         if self.warm:
             return
         settled = await self._boot.run()
-        self.warm = True
+        self._warmed.set()
         self._became_warm()
         if not settled:
             await asyncio.sleep(_UNSETTLED_SECONDS)
