@@ -35,8 +35,8 @@ _NOTES = (
     (
         f"Killed and paused: {killed.REPLICAS} replicas behind one Envoy, conversations of `epp"
         f" demo`, one replica every {killed.EVERY_S:g} s; a pause takes {killed.PAUSE_S:g} s. Envoy"
-        " buffers bodies, checks the pickers' health and pings them each second, and asks another"
-        " one if one does not answer."
+        " buffers requests, streams responses, checks the pickers' health and pings them each"
+        " second, and asks another one if one does not answer."
     ),
 )
 
