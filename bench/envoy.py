@@ -8,6 +8,7 @@ import msgspec
 
 from epp.gateway.envoy import (
     CONNECT_SECONDS,
+    HTTP_OPTIONS,
     MESSAGE_SECONDS,
     BodyMode,
     Json,
@@ -23,6 +24,7 @@ from epp.gateway.envoy import (
     round_robin,
     router,
     socket_address,
+    typed,
 )
 from epp.gateway.processes import Process, spawn
 from epp.protocol.extproc.names import DESTINATION
@@ -46,7 +48,8 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
     never calls the picker. `reuse_port`: each thread listens for itself, as in gateways.
     `original_dst` follows the picker's header to any address,
     `override_host` only to one of `endpoints`. `h2c`: model servers speak HTTP/2 alone.
-    `pickers`, if any, are asked in turn while they are healthy, in place of `epp_port`.
+    `pickers`, if any, are asked in turn while they are healthy, in place of `epp_port`; a pick that
+    one of them does not answer is asked of another one.
     """
 
     listen_port: int
@@ -125,12 +128,20 @@ def _pickers(settings: EnvoySettings) -> Json:
         }
         for picker in settings.pickers
     ]
+    options = http2_options()
+    # Who hangs has connections that break, so that what waits for it is asked of another one.
+    options[HTTP_OPTIONS]["explicit_http_config"]["http2_protocol_options"] |= {
+        "connection_keepalive": {"interval": "1s", "timeout": "1s"}
+    }
     return cluster | {
+        "typed_extension_protocol_options": options,
         "load_assignment": {"cluster_name": "epp", "endpoints": [{"lb_endpoints": hosts}]},
         "health_checks": [
             {
                 "timeout": "1s",
                 "interval": "1s",
+                # Before the first request, too: Envoy's own is a minute.
+                "no_traffic_interval": "1s",
                 "unhealthy_threshold": 1,
                 "healthy_threshold": 1,
                 "grpc_health_check": {},
@@ -141,6 +152,21 @@ def _pickers(settings: EnvoySettings) -> Json:
     }
 
 
+_RETRIES: Json = {
+    "retry_on": "connect-failure,refused-stream,reset,unavailable",
+    "num_retries": 3,
+    "retry_back_off": {"base_interval": "0.025s", "max_interval": "0.25s"},
+    "host_selection_retry_max_attempts": 5,
+    "retry_host_predicate": [
+        {
+            "name": "envoy.retry_host_predicates.previous_hosts",
+            "typed_config": typed(
+                "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
+            ),
+        }
+    ],
+}
+"""How a pick is asked of another picker, until the first has begun to answer."""
 _POOL_HOST: Json = {
     "name": "pool",
     "domains": ["*"],
@@ -155,6 +181,8 @@ def _listener(settings: EnvoySettings) -> Json:
         fail_open=settings.failure_mode_allow,
         message_seconds=settings.message_timeout_s,
     )
+    if settings.pickers:
+        asking["typed_config"]["grpc_service"]["retry_policy"] = _RETRIES
     picking = [asking] if settings.picks else []
     manager = http_manager(
         stat_prefix="gateway",

@@ -1,7 +1,9 @@
 """Replicas behind one Envoy, killed and stopped in turn while conversations go on.
 
-Everything is a process of its own: pickers, Envoy, simulated model servers. Envoy buffers bodies
-and goes on without a picker that fails, as its users have it who would rather be served.
+Everything is a process of its own: pickers, Envoy, simulated model servers. Envoy buffers requests,
+streams responses, asks another picker if one does not answer, and goes on without one that fails
+all the same, as its users have it who would rather be served. Buffered responses would hide from
+pickers when first tokens come, and so how fast endpoints are.
 """
 
 import asyncio
@@ -128,8 +130,7 @@ async def play(
             endpoints=targets,
             failure_mode_allow=True,
             request_body_mode="BUFFERED",
-            response_body_mode="BUFFERED",
-            message_timeout_s=2,
+            response_body_mode="STREAMED",
         )
         envoy = await start_envoy(settings, log_dir=folder)
         stack.push_async_callback(envoy.stop, 0)

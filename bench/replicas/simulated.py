@@ -63,8 +63,8 @@ def play(case: Case) -> Outcome:
     )
 
 
-def worst_share(replicas: int, requests: int) -> float:
-    """Return the most that an endpoint got within 50 ms, as a multiple of an even share.
+def busiest(replicas: int, requests: int) -> tuple[float, float]:
+    """Return the most that an endpoint got within 50 ms, in even shares, and the mean TTFT.
 
     Short requests that share nothing arrive evenly, 1,000 a second, at so many replicas in turn.
     """
@@ -86,8 +86,7 @@ def worst_share(replicas: int, requests: int) -> float:
     simulation = Simulation(trace, plan)
     if replicas > 1:
         exchange(simulation, LAG_SECONDS)
-    counts = Counter[tuple[int, int]]()
-    for each in simulation.run().outcomes:
-        if each.endpoint >= 0:
-            counts[int(each.at / _WINDOW), each.endpoint] += 1
-    return max(counts.values()) / (_BUSIEST_RATE * _WINDOW / _BUSIEST_PODS)
+    sent = [each for each in simulation.run().outcomes if each.endpoint >= 0]
+    counts = Counter((int(each.at / _WINDOW), each.endpoint) for each in sent)
+    share = max(counts.values()) / (_BUSIEST_RATE * _WINDOW / _BUSIEST_PODS)
+    return share, mean(each.ttft for each in sent)

@@ -11,6 +11,7 @@ from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event
 from epp.model.request import RequestId
 from epp.model.request_events import Admitted
+from epp.policy.plugins import Unseen
 from epp.protocol.replicas.chains import KnownChains
 from epp.protocol.replicas.hearing import Hearer
 from epp.protocol.replicas.telling import TOLD, Teller
@@ -36,7 +37,8 @@ class ToldPicker:
         self.hearer = Hearer(_MARK, number, known, self._endpoint, self.teller)
         self._hearing = False
         self.fleet.subscribe(TOLD, self._note)
-        clock.routinely_at(_BEAT_SECONDS, self._beat)
+        picker.decide_apart(lambda now: Unseen(*self.hearer.unseen(now)))
+        clock.routinely_at(0.0, self._beat)  # replicas know each other before they are ready
 
     def _endpoint(self, endpoint_id: EndpointId) -> Endpoint | None:
         pod = self.fleet.pods.get(endpoint_id)

@@ -109,6 +109,7 @@ class EndpointPicker:
             quoted=observers.quoted,
             committing=observers.committing,
             on_fault=faults,
+            unseen=None if self._replicas is None else self._replicas.unseen,
         )
         self._queues = QueueMetrics(options.pool_name)
         self._flow = FlowControl(scheduler, self._fleet, options.flow, self._queues.count)
@@ -335,7 +336,7 @@ class EndpointPicker:
                 )
 
     async def _start(self) -> None:
-        """Listen as NOT_SERVING, wait for the first metrics pages, then accept streams."""
+        """Listen as NOT_SERVING, wait for metrics pages and other replicas, then accept streams."""
         options = self._options
         self._health.set_status(ServingStatus.NOT_SERVING)
         try:
@@ -343,6 +344,8 @@ class EndpointPicker:
             await self._health_server.start(options.bind_address, options.health_port)
             freeze_long_lived_objects()  # while endpoints answer
             await self._sources.polled_once(_FIRST_REPORTS_SECONDS)
+            if self._replicas is not None:  # a gateway may ask before it checks who is ready
+                await self._replicas.warmed()
             await self._extproc.start()
             if options.worker is not None:
                 options.worker.listening = True

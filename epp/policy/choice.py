@@ -12,7 +12,7 @@ from epp.errors import EndpointsFull, NoEndpoints, PickerFault
 from epp.model.candidate import Candidate
 from epp.model.decision import Decision, Score
 from epp.model.request import InferenceRequest
-from epp.policy.plugins import PickContext, PluginTimer
+from epp.policy.plugins import PickContext, PluginTimer, Unseen
 from epp.policy.profile import Profile
 
 _MIN_ALPHA: Final = 1.0
@@ -24,6 +24,11 @@ _MOST_DECODING: Final = 0.3
 """The weight of a second of decoding against one before a first token, at most."""
 _SLOT: Final = 0.1
 """The weight of a second in which others may wait for an adapter's slot."""
+_APART: Final = 2.7
+"""How many prefills the last endpoint of a replica's round costs more, for each unseen request.
+
+With half of it replicas still meet at endpoints; with twice as much these fill unevenly.
+"""
 
 
 class Plan:
@@ -183,6 +188,32 @@ def _alpha(busy: float) -> float:
 def _decoding(ttft_share: float) -> float:
     """Return the weight of a second of decoding, at that share of TTFT (0..1)."""
     return min(_MOST_DECODING, _DECODING * ttft_share)
+
+
+def apart(
+    costs: Sequence[float], candidates: Sequence[Candidate], unseen: Unseen
+) -> Sequence[float]:
+    """Return costs by which replicas that see the same choose different endpoints of equal cost.
+
+    Each replica goes round all endpoints, by their ids, and begins at a place of its own: the later
+    one comes, the more it costs, up to 2.7 prefills like this request's for each request that
+    others probably sent and that is not heard of. What an endpoint's cache saves is worth more.
+    """
+    count = len(costs)
+    step = _APART * min(unseen.requests, count) * _prefill_of_best(costs, candidates) / count
+    if step <= 0.0:
+        return costs
+    begins = unseen.begins * count
+    raised = list(costs)
+    order = sorted(range(count), key=lambda position: candidates[position].endpoint.id)
+    for place, position in enumerate(order):
+        raised[position] += step * ((place - begins) % count)
+    return raised
+
+
+def _prefill_of_best(costs: Sequence[float], candidates: Sequence[Candidate]) -> float:
+    lowest = min(range(len(costs)), key=costs.__getitem__)
+    return candidates[lowest].prefill_seconds
 
 
 def best(costs: Sequence[float], count: int, context: PickContext) -> Sequence[int]:

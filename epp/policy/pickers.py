@@ -9,7 +9,7 @@ from math import inf, log
 from typing import ClassVar
 
 from epp.model.candidate import Candidate
-from epp.policy.choice import best, ttft_costs
+from epp.policy.choice import apart, best, ttft_costs
 from epp.policy.plugins import PickContext, PluginParameters, uniform
 
 
@@ -68,8 +68,11 @@ class LeastTtftPicker(PluginParameters, frozen=True):
     def pick(
         self, candidates: Sequence[Candidate], totals: Sequence[float], context: PickContext
     ) -> Sequence[int]:
-        """Return the positions of the lowest costs."""
-        return best(ttft_costs(candidates), self.max_num_of_endpoints, context)
+        """Return the positions of the lowest costs; with other replicas `apart` from theirs."""
+        costs: Sequence[float] = ttft_costs(candidates)
+        if context.unseen is not None:
+            costs = apart(costs, candidates, context.unseen)
+        return best(costs, self.max_num_of_endpoints, context)
 
 
 class LeastRequestPicker(PluginParameters, frozen=True):

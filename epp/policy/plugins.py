@@ -43,14 +43,27 @@ class PluginParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """
 
 
+class Unseen(msgspec.Struct, frozen=True):
+    """What other replicas of this picker decide on before the news of it is here.
+
+    `requests` is how many of theirs there probably are, `begins` the place of this replica among
+    all, in 0..1: each its own.
+    """
+
+    requests: float
+    begins: float
+
+
 class PickContext(msgspec.Struct, frozen=True):
     """Randomness and order, for pickers that need them.
 
     `below(n)` returns a random number in 0..n-1; `turn` counts the decisions before this one.
+    `unseen` is None without other replicas.
     """
 
     below: Callable[[int], int]
     turn: int
+    unseen: Unseen | None = None
 
 
 class PluginTimer(Protocol):

@@ -13,7 +13,7 @@ from epp.model.quote import Quote
 from epp.model.request import Api, InferenceRequest
 from epp.model.request_events import Aborted, Admitted
 from epp.policy.choice import Plan
-from epp.policy.plugins import PickContext, PluginTimer
+from epp.policy.plugins import PickContext, PluginTimer, Unseen
 from epp.policy.profile import Scheduling
 from epp.values import replaced
 
@@ -32,7 +32,7 @@ class Scheduler:
     `quoted` are called with each quote, `committing` with each decision before the fleet takes it
     in; they come with their names. What they raise, and what plug-ins raise that are only notified
     of something, is passed to `on_fault`; by default it is raised. Calls of plug-ins are timed
-    where a `timer` is given.
+    where a `timer` is given. `unseen` returns what other replicas do meanwhile; None without any.
     """
 
     def __init__(  # noqa: PLR0913 (what it decides by, and who is notified)
@@ -44,6 +44,7 @@ class Scheduler:
         quoted: Sequence[tuple[str, OnQuote]] = (),
         committing: Sequence[tuple[str, OnCommit]] = (),
         on_fault: OnFault = reraise,
+        unseen: Callable[[float], Unseen] | None = None,
     ) -> None:
         self._fleet = fleet
         self._scheduling = scheduling
@@ -59,6 +60,7 @@ class Scheduler:
             for each in scheduling.commit_observers
         )
         self._on_fault = on_fault
+        self.unseen = unseen
         self._turn = -1
         for each in scheduling.subscriptions:
             fleet.subscribe(each.kinds, each.listener, f"plugin/{each.plugin}", on_fault)
@@ -90,7 +92,10 @@ class Scheduler:
         if not candidates:
             raise NoEndpoints(_no_candidates(quote, fleet.endpoints), retry_after=1)
         self._turn += 1
-        context = PickContext(self._below, self._turn)
+        if self.unseen is None:
+            context = PickContext(self._below, self._turn)
+        else:
+            context = PickContext(self._below, self._turn, self.unseen(now))
         if not fleet.ejects:
             return self._choose(request, candidates, context, timer)
         try:

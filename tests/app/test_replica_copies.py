@@ -9,8 +9,9 @@ from epp.adapters.replicas.settings import PeerAddress
 from epp.app.replicas import copies, warm_boot
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished
+from epp.protocol.replicas.facts import NoSnapshot
 from tests.app.test_replicas import HERE, Started, started, two, until
-from tests.protocol.replicas.pair import held
+from tests.protocol.replicas.pair import Replica, held
 from tests.strategies import text
 
 MANY = 30
@@ -155,6 +156,47 @@ async def test_a_snapshot_with_a_part_missing_is_none(monkeypatch):
             one.replicas.mesh._settings.peers.append(PeerAddress(HERE, fresh.port))
             await until(lambda: fresh.replicas.warm)
             assert held(fresh)["default/pod-0"] == set()
+
+
+async def test_a_replica_that_hears_answers_alone_is_not_the_first(monkeypatch):
+    """Those that were there before connect to one that is new when they try again."""
+    monkeypatch.setattr(warm_boot, "_FIRST_SECONDS", 0.0)
+    other, fresh = Replica(1), Replica(2)
+    fresh.hear(other.hear(fresh.beat()))
+    assert fresh.hearer.present == 1
+    assert await said_at_its_start(fresh, None) == ["replicas.cold"]
+
+
+@pytest.mark.parametrize(
+    ("left", "said"), [((1, 0), "replicas.warm"), ((2, 0), "replicas.cold"), ((), "replicas.first")]
+)
+async def test_whose_snapshot_is_broken_is_not_the_first(monkeypatch, left, said):
+    monkeypatch.setattr(warm_boot, "_FIRST_SECONDS", 0.0)
+    other, fresh = Replica(1), Replica(2)
+    other.teller.settled = True
+    fresh.hear(other.beat())
+    told = [
+        copies.contents_told(pod, each)
+        for pod, each in zip(other.fleet.pods.values(), left, strict=False)
+    ]
+    assert await said_at_its_start(fresh, told or [NoSnapshot()]) == [said]
+
+
+async def said_at_its_start(fresh, told):
+    """Start a replica to which this is told once it asks; return what it logs."""
+
+    def ask(number):
+        for fact in told:
+            boot.hear(number, fact)
+
+    def apply(events):
+        for event in events:
+            fresh.apply(event)
+
+    boot = warm_boot.WarmBoot(fresh.fleet, fresh.hearer, ask, apply, 0.05)
+    with capture_logs() as logs:
+        assert await boot.run() is ("replicas.cold" not in {each["event"] for each in logs})
+    return [each["event"] for each in logs]
 
 
 async def test_what_was_never_told_is_found_by_its_digest():

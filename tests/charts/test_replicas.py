@@ -3,12 +3,14 @@
 import base64
 
 import pytest
+import yaml
 
 from epp.adapters.replicas.settings import LEAST_SECRET, PeerAddress
 from epp.cli.replica_flags import replicas_of
 from tests.charts import values as v
 from tests.charts.helm import objects, only, refused_or_rendered
 from tests.charts.picker import arguments, container
+from tests.envoy_config import complaint
 
 CHART = "warmpick"
 
@@ -120,3 +122,47 @@ def test_what_does_not_go_together_is_refused(more, reason):
     things, said = refused_or_rendered(CHART, v.merged(v.POOL, v.EXCHANGE, more))
     assert bool(things) is (not reason)
     assert reason in said
+
+
+def proxy(*more):
+    """Render a proxy of pickers that are replicas; its configuration, and the picker's ports."""
+    apart = v.epp(sidecar={"mode": "service"})
+    things = rendered(v.CASES["standalone"], apart, *more)
+    text = only(things, "ConfigMap", "rel-epp-envoy")["data"]["envoy.yaml"]
+    ports = {each["name"]: each["containerPort"] for each in container(things)["ports"]}
+    return things, text, ports
+
+
+def test_a_proxy_knows_replicas_one_by_one(tmp_path):
+    things, text, ports = proxy()
+    config = yaml.safe_load(text)["static_resources"]
+    (cluster,) = [each for each in config["clusters"] if each["name"] == "epp"]
+    (group,) = cluster["load_assignment"]["endpoints"]
+    (host,) = group["lb_endpoints"]
+    where = host["endpoint"]["address"]["socket_address"]
+    assert where["address"] == "rel-epp-replicas.inf.svc.cluster.local"
+    assert only(things, "Service", "rel-epp-replicas")["spec"]["clusterIP"] == "None"
+    assert where["port_value"] == ports["grpc"]
+    assert cluster["type"] == "STRICT_DNS"
+    assert cluster["common_lb_config"]["healthy_panic_threshold"] == {"value": 0}
+    (checks,) = cluster["health_checks"]
+    assert checks["no_traffic_interval"] == checks["interval"]
+    path = tmp_path / "envoy.yaml"
+    path.write_text(text)
+    assert complaint(path) == ""
+
+
+def test_a_pick_whose_replica_is_gone_is_tried_with_another_one():
+    _, text, _ = proxy()
+    filters = yaml.safe_load(text)["static_resources"]["listeners"][0]["filter_chains"][0]
+    asking = filters["filters"][0]["typed_config"]["http_filters"][0]["typed_config"]
+    retries = asking["grpc_service"]["retry_policy"]
+    assert {"connect-failure", "reset"} <= set(retries["retry_on"].split(","))
+    assert retries["retry_host_predicate"]
+    assert "retry_policy" not in proxy(v.epp(exchange={"enabled": False}, replicas=1))[1]
+
+
+def test_a_proxy_is_ready_with_one_of_its_replicas():
+    for exchange, least in ((True, 1), (False, 100)):
+        _, text, _ = proxy(v.epp(exchange={"enabled": exchange}, replicas=3 if exchange else 1))
+        assert f"epp: {{value: {least}}}" in text

@@ -17,7 +17,7 @@ from epp.policy.pickers import (
     RoundRobinPicker,
     WeightedRandomPicker,
 )
-from epp.policy.plugins import PickContext, Picker
+from epp.policy.plugins import PickContext, Picker, Unseen
 from tests.strategies import candidate, candidates
 
 PICKERS = [kind for kind in PLUGINS.values() if hasattr(kind, "pick")]
@@ -176,3 +176,37 @@ def test_least_ttft_picks_the_least(asked, data):
     (picked,) = LeastTtftPicker().pick(asked, [], drawn(data))
     costs = ttft_costs(asked)
     assert costs[picked] == min(costs)
+
+
+def picked(unseen, asked):
+    """Where each of four replicas that see the same sends a request."""
+    chosen = [
+        LeastTtftPicker().pick(asked, [], PickContext(lambda _: 0, 0, Unseen(unseen, turn / 4)))
+        for turn in range(4)
+    ]
+    return [asked[position].endpoint.name for (position,) in chosen]
+
+
+def test_replicas_choose_apart_among_endpoints_that_cost_the_same():
+    asked = some(8, prefill_seconds=0.01)
+    assert picked(3.0, asked) == ["pod-0", "pod-2", "pod-4", "pod-6"]
+    assert picked(3.0, asked[::-1]) == ["pod-0", "pod-2", "pod-4", "pod-6"]
+    assert picked(0.01, asked) == ["pod-0", "pod-2", "pod-4", "pod-6"]
+
+
+def test_replicas_choose_as_one_where_nothing_of_others_is_under_way():
+    assert set(picked(0.0, some(8, prefill_seconds=0.01))) == {"pod-0"}
+
+
+def test_what_a_cache_saves_is_worth_more_than_to_choose_apart():
+    """Three prefills of the rest that is not cached are less than that of the whole."""
+    asked = some(7, prefill_seconds=0.5)
+    asked.append(candidate("pod-7", prefill_seconds=0.01))
+    assert set(picked(3.0, asked)) == {"pod-7"}
+
+
+def test_an_endpoint_that_is_more_loaded_is_not_chosen_for_being_the_first():
+    """One of four has two prefills to do before: its turn is worth less than one."""
+    asked = some(4, prefill_seconds=0.01)
+    asked[1] = candidate("pod-1", prefill_seconds=0.01, queued_prefill_seconds=0.02)
+    assert picked(1.0, asked) == ["pod-0", "pod-2", "pod-2", "pod-3"]

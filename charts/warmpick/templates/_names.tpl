@@ -122,9 +122,16 @@ llm-d-router-proxy: {{ include "warmpick.proxyName" . }}
 {{- dig "configMap" "name" "" .Values.inferenceExtension.sidecar | default (printf "%s-envoy" (include "warmpick.name" .)) -}}
 {{- end -}}
 
+{{- /* Where pickers tell each other what they see, a proxy of their own knows them all. */ -}}
+{{- define "warmpick.proxyKnowsReplicas" -}}
+{{- if and .Values.inferenceExtension.exchange.enabled (include "warmpick.proxyService" .) (not (include "warmpick.ordered" .)) }}true{{ end -}}
+{{- end -}}
+
 {{- /* Where the proxy asks for picks. */ -}}
 {{- define "warmpick.pickerHost" -}}
-{{- if include "warmpick.proxyService" . -}}
+{{- if include "warmpick.proxyKnowsReplicas" . -}}
+{{- printf "%s-replicas.%s.svc.%s" (include "warmpick.name" .) .Release.Namespace .Values.inferenceExtension.clusterDomain -}}
+{{- else if include "warmpick.proxyService" . -}}
 {{- printf "%s.%s.svc.%s" (include "warmpick.name" .) .Release.Namespace .Values.inferenceExtension.clusterDomain -}}
 {{- else -}}
 127.0.0.1
@@ -132,7 +139,7 @@ llm-d-router-proxy: {{ include "warmpick.proxyName" . }}
 {{- end -}}
 
 {{- define "warmpick.pickerPort" -}}
-{{- if include "warmpick.proxyService" . -}}
+{{- if and (include "warmpick.proxyService" .) (not (include "warmpick.proxyKnowsReplicas" .)) -}}
 {{- int .Values.inferenceExtension.extProcPort -}}
 {{- else -}}
 {{- include "warmpick.grpcPort" . -}}

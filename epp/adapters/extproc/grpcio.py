@@ -111,7 +111,7 @@ class GrpcioServer:
                 # A gateway's keepalive: by default grpcio closes connections (GOAWAY,
                 # too_many_pings) that are pinged more often than every five minutes.
                 ("grpc.keepalive_permit_without_calls", 1),
-                ("grpc.http2.min_recv_ping_interval_without_data_ms", 5000),
+                ("grpc.http2.min_recv_ping_interval_without_data_ms", 500),
                 *bounds(settings.limits),
             )
         )

@@ -82,7 +82,7 @@ def _replicas(replicas: "Replicas", now: float) -> ReplicasView:
             PeerView(
                 name=f"{number:014x}",
                 present=peer.present,
-                settled=peer.settled,
+                settled=bool(peer.settled),
                 silent_seconds=round(max(0.0, now - peer.heard_at), 1),
                 missing=peer.missing,
                 lag_ms=None if peer.lag is None else round(_MILLI * peer.lag, 2),

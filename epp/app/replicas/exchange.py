@@ -20,6 +20,7 @@ from epp.model.events import Event
 from epp.model.fleet import Fleet
 from epp.model.request import RequestId
 from epp.model.request_events import Admitted
+from epp.policy.plugins import Unseen
 from epp.protocol.replicas.chains import KnownChains
 from epp.protocol.replicas.facts import AnyFact, LeavingFact, SnapshotWanted
 from epp.protocol.replicas.hearing import Hearer
@@ -90,7 +91,7 @@ class Replicas:
             self._apply,
             self._boot.hear,
         )
-        self.warm = False
+        self._warmed: Final = asyncio.Event()
         self._became_warm: Final = became_warm
         self._replies: dict[int, Reply] = {}
         self._siblings: set[int] = set()
@@ -103,11 +104,24 @@ class Replicas:
         fleet.subscribe(TOLD, self._note, "observer/replicas")
 
     @property
+    def warm(self) -> bool:
+        """Whether it knows what the others know, or has given that up."""
+        return self._warmed.is_set()
+
+    async def warmed(self) -> None:
+        """Wait until it is warm."""
+        await self._warmed.wait()
+
+    @property
     def observer(self) -> Observer:
         """What runs it."""
         return Observer(
             name="replicas", start=self._start, run=self._run, collect=self.collect, stop=self._stop
         )
+
+    def unseen(self, now: float) -> Unseen:
+        """Return what other replicas probably decided on, and was not heard of yet."""
+        return Unseen(*self.hearer.unseen(now))
 
     # Out.
 
@@ -219,7 +233,7 @@ class Replicas:
         if self.warm:
             return
         settled = await self._boot.run()
-        self.warm = True
+        self._warmed.set()
         self._became_warm()
         if not settled:
             await asyncio.sleep(_UNSETTLED_SECONDS)

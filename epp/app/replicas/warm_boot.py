@@ -6,6 +6,7 @@ starts with empty caches, says so, and learns from the digests of the others wha
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -63,7 +64,7 @@ class WarmBoot:
         self._left = fact.left
         self._parts[fact.endpoint] = fact
         if expected != fact.left + 1:
-            told.set_result(False)
+            told.set_exception(ValueError("a part is missing"))
         elif not fact.left:
             told.set_result(True)
 
@@ -94,21 +95,23 @@ class WarmBoot:
 
     async def _snapshot(self, began: float) -> Sequence[Event] | None:
         """Return a whole snapshot of another replica; None if there is none that has one."""
-        refused: set[int] = set()
+        asked, without = set[int](), set[int]()
         loop = asyncio.get_running_loop()
         while True:
-            peer = self._sibling(refused, patient=loop.time() - began < _ALL_SECONDS)
+            peer = self._sibling(asked, patient=loop.time() - began < _ALL_SECONDS)
             if peer is not None:
-                copied = await self._pull(peer)
-                if copied is not None:
-                    return copied
-                refused.add(peer.number)
-            elif loop.time() - began >= _FIRST_SECONDS and not self._may_come(refused):
+                asked.add(peer.number)
+                with suppress(ValueError):
+                    copied = await self._pull(peer)
+                    if copied is not None:
+                        return copied
+                    without.add(peer.number)
+            elif loop.time() - began >= _FIRST_SECONDS and not self._may_come(without):
                 return None
             else:
                 await asyncio.sleep(_LOOK_SECONDS)
 
-    def _sibling(self, refused: set[int], *, patient: bool) -> Peer | None:
+    def _sibling(self, asked: set[int], *, patient: bool) -> Peer | None:
         """Return one to ask, of those whose facts arrive: what comes after the snapshot is told.
 
         With `patient` those of all are to arrive first.
@@ -116,24 +119,23 @@ class WarmBoot:
         present = [each for each in self._hearer.peers.values() if each.present]
         if patient and not all(each.tells for each in present):
             return None
-        asked = (each for each in present if each.settled and each.tells)
-        return next((each for each in asked if each.number not in refused), None)
+        able = (each for each in present if each.settled and each.tells)
+        return next((each for each in able if each.number not in asked), None)
 
-    def _may_come(self, refused: set[int]) -> bool:
-        """Whether there is one to ask, whose facts do not arrive yet."""
-        known = self._hearer.peers.values()
-        return any(each.owns and each.number not in refused for each in known)
+    def _may_come(self, without: set[int]) -> bool:
+        """Whether there is one that knows what caches hold, or has not said yet that it does not.
+
+        One that answers here may not have connected yet, and beats go over its own connections.
+        """
+        present = [each for each in self._hearer.peers.values() if each.present]
+        return any(each.settled is not False and each.number not in without for each in present)
 
     async def _pull(self, peer: Peer) -> Sequence[Event] | None:
+        """Return its snapshot, None if it has none. Raises `ValueError` for one that is broken."""
         self._told = asyncio.get_running_loop().create_future()
         self._asked, self._parts = peer.number, {}
         self._ask(peer.number)
-        if not await self._told:
-            return None
-        try:
-            return list(self._copied())
-        except ValueError:
-            return None
+        return list(self._copied()) if await self._told else None
 
     def _copied(self) -> Iterator[Event]:
         for name, fact in self._parts.items():

@@ -154,6 +154,19 @@ class Hearer:
         """How many peers are heard."""
         return sum([peer.present for peer in self.peers.values()])
 
+    def unseen(self, now: float) -> tuple[float, float]:
+        """Return how many requests of peers are probably not heard of yet, and whose turn it is.
+
+        That is the share (0..1) of all replicas whose numbers are below this one's.
+        """
+        requests, below, present = 0.0, 0, 1
+        for peer in self.peers.values():
+            if peer.present:
+                requests += peer.unseen(now)
+                below += peer.number < self._own
+                present += 1
+        return requests, below / present
+
     # Requests.
 
     def _admitted(self, peer: Peer, fact: AdmittedFact) -> Iterator[Event]:
@@ -176,6 +189,7 @@ class Hearer:
         if not peer.requests.admit(fact.number, request.id):
             self.dropped[Dropped.REPEATED] += 1
             return
+        peer.sent(self._now)
         quote = Quote(
             request, [each[0] for each in prompts], [each[1] for each in prompts], fact.kind
         )

@@ -1,6 +1,7 @@
 """One peer, as it is heard: its messages, its requests, and how its clock differs."""
 
 from collections.abc import Iterator
+from math import exp
 from typing import Final
 
 from epp.model.events import Event
@@ -14,6 +15,12 @@ _WINDOW: Final = 4096
 _MOST_WAITING: Final = 4096
 """Requests that wait for chains, at most."""
 _MASK: Final = (1 << 40) - 1
+_RATE_SECONDS: Final = 0.25
+"""Over how long the rate of requests is averaged: it fades by e in this time."""
+_LAG_WEIGHT: Final = 0.1
+"""What the last message's lag counts for in the usual one."""
+_LONGEST_LAG: Final = 0.1
+"""Seconds: who hears a peer later than that knows nothing of what it does now."""
 
 
 class Peer:
@@ -21,8 +28,8 @@ class Peer:
 
     It was last heard at `heard_at`, and is `present` unless it has left or was silent for long.
     `missing` counts its messages that were not received, `losses` how often some were. `settled`
-    says whether it knows of caches what others do. `lag` is that of its last message in
-    seconds, None while its clock is unknown.
+    says whether it knows of caches what others do, None while it has not said. `lag` is that of its
+    last message in seconds, None while its clock is unknown.
     """
 
     def __init__(self, number: int) -> None:
@@ -31,8 +38,9 @@ class Peer:
         self.heard_at = 0.0
         self.present = False
         self.missing = self.losses = 0
-        self.settled = False
+        self.settled: bool | None = None
         self.lag: float | None = None
+        self._usual_lag = self._rate = self._rated_at = 0.0
         self._ahead: float | None = None  # seconds by which its clock is ahead of ours
         self._first = self._highest = 0
         self._seen: set[int] = set()
@@ -41,7 +49,7 @@ class Peer:
     @property
     def owns(self) -> bool:
         """Whether it may own endpoints, and warm others up."""
-        return self.present and self.settled
+        return self.present and self.settled is True
 
     @property
     def tells(self) -> bool:
@@ -75,13 +83,23 @@ class Peer:
         self.heard_at, self.present = now, True
         if self._ahead is None or not message.sequence:
             return None
-        self.lag = max(0.0, now + self._ahead - message.noted)
-        return self.lag
+        self.lag = lag = max(0.0, now + self._ahead - message.noted)
+        self._usual_lag += _LAG_WEIGHT * (min(lag, _LONGEST_LAG) - self._usual_lag)
+        return lag
 
     def set_clock(self, asked: float, answered: float, now: float) -> None:
         """Learn how far its clock is ahead: it answered at `answered`, between two of ours."""
         if asked <= now:
             self._ahead = answered - (asked + now) / 2
+
+    def sent(self, now: float) -> None:
+        """Take note that it sent a request to an endpoint."""
+        faded = self._rate * exp((self._rated_at - now) / _RATE_SECONDS)
+        self._rate, self._rated_at = faded + 1 / _RATE_SECONDS, now
+
+    def unseen(self, now: float) -> float:
+        """Return how many requests it probably sent that are still on their way to be heard of."""
+        return self._usual_lag * self._rate * exp((self._rated_at - now) / _RATE_SECONDS)
 
     # Requests.
 

@@ -21,7 +21,7 @@ from epp.model.request_events import Admitted, Generated
 from epp.policy.flow.flow_control import FlowControl, Outcome
 from epp.policy.flow.held import Held
 from epp.policy.flow.settings import FlowSettings
-from epp.policy.plugins import Filter, Scorer
+from epp.policy.plugins import Filter, Scorer, Unseen
 from epp.policy.profile import Profile, Scheduling, WeightedScorer
 from epp.policy.scheduler import Scheduler
 from epp.replay.plan import Policy
@@ -69,6 +69,10 @@ class SimulatedPicker:
     def tell(self, others: "Sequence[SimulatedPicker]", seconds: float) -> None:
         """Have others hear after this many seconds what it hears of requests."""
         self._others, self._lag = others, seconds
+
+    def decide_apart(self, unseen: Callable[[float], Unseen]) -> None:
+        """Have it take into account what others decide on before it hears of it."""
+        self._scheduler.unseen = unseen
 
     def route(self, request: InferenceRequest, then: Callable[[Outcome], None]) -> None:
         """Decide on a request and admit it, at once or later; call `then` with the outcome."""

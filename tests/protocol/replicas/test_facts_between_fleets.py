@@ -350,3 +350,26 @@ def test_a_list_of_requests_that_are_not_in_flight_ends_those_of_that_peer_alone
     settle(one, other)
     other.hear(one.teller.to_one([InFlightTold([])], one.now))
     assert in_flight(other) == {"b": POD}
+
+
+def test_what_is_under_way_from_others_is_their_rate_times_their_lag():
+    """40 requests a second, each heard of 20 ms later: 0.8 of them at any moment."""
+    one, other = Replica(1), Replica(2)
+    exchange(other, one, other.beat())
+    answered = one.hear(other.beat())
+    other.hear(answered)
+    assert other.hearer.unseen(other.now) == (0.0, 0.5)
+    for number in range(80):
+        one.now += 0.025
+        other.now = one.now + 0.02
+        one.admit(f"request {number}", text(20, seed=str(number)))
+        for message in one.tell():
+            other.hear(message)
+    requests, place = other.hearer.unseen(other.now)
+    assert requests == pytest.approx(0.8, rel=0.1)
+    assert place == 0.5  # one of the two has a lower number
+    assert other.hearer.unseen(other.now + 2)[0] < 0.001
+    assert one.hearer.unseen(one.now) == (0.0, 0.0)
+    other.now += 11
+    other.lapse()
+    assert other.hearer.unseen(other.now) == (0.0, 0.0)
