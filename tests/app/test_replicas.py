@@ -231,12 +231,12 @@ async def test_two_pickers_decide_as_one(tmp_path):
     )
     async with contextlib.AsyncExitStack() as stack:
         channels, pages = [], []
-        for port in ports:
+        for number, port in enumerate(ports):
             lines = await stack.enter_async_context(
                 picker((*words, f"--replicas-port={port}"), tmp_path)
             )
             # Who asks a replica that is not warm yet is sent where nothing is known to be cached.
-            await said(lines, "replicas.warm" if channels else "replicas.first")
+            await said(lines, "replicas.warm" if number else "replicas.first")
             serving = await said(lines, "serving")
             channels.append(
                 await stack.enter_async_context(
