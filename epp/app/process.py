@@ -22,7 +22,9 @@ import structlog  # noqa: E402, F401 (imported here so that it does not find ric
 if not _rich_loaded:
     del sys.modules["rich"]
 
-from epp.adapters.extproc.memory import trim_freed_memory  # noqa: E402 (after structlog)
+from epp.adapters.extproc.memory import resident_bytes, trim_freed_memory  # noqa: E402 (after structlog)
+from epp.model.events import Event  # noqa: E402
+from epp.model.kv_changes import BlocksStored, CacheChanged  # noqa: E402
 
 _SWITCH_SECONDS = 0.0005
 """How long a thread keeps the interpreter that the event loop asks for; by default 5 ms."""
@@ -32,8 +34,10 @@ _ALL_SECONDS, _ALL_PAUSE = 60.0, 600
 """How often all objects are collected, at most, and how many times as long as that took."""
 _MANY = 500
 """Endpoints that are gone; fewer leave room for those that come in their place."""
+_MANY_BLOCKS, _MUCH_BYTES = 100_000, 32 << 20
+"""Blocks that events add, and by how much the process has grown then since it was looked at."""
 _LATER_SECONDS = 5.0
-"""How long after: they go a few at a time, and what is about them ends a moment later."""
+"""How long after: endpoints go a few at a time, and what is about them ends a moment later."""
 
 
 def freeze_long_lived_objects(*, collected: bool = False) -> None:
@@ -84,22 +88,49 @@ async def collect_garbage() -> None:
         gc.enable()
 
 
-class EndpointMemory:
-    """Counts endpoints that are removed, and returns their memory to the kernel after many."""
+class FreedMemory:
+    """Returns memory to the kernel after many endpoints are removed, and after many KV events.
+
+    What is known of blocks grows by being moved, which leaves holes as large as itself in the heap.
+    """
 
     def __init__(self) -> None:
-        self._gone = 0
+        self._gone = self._stored = self._kept = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def removed(self) -> None:
         """Count an endpoint that is gone."""
         self._gone += 1
-        if self._gone >= _MANY and self._timer is None:
+        if self._gone >= _MANY:
+            self._trim_later()
+
+    def counting(self, apply: Callable[[Event], None]) -> Callable[[Event], None]:
+        """Return `apply`, which then counts blocks that events add to what is known of caches."""
+
+        def counted(event: Event) -> None:
+            apply(event)
+            if isinstance(event, CacheChanged):
+                self._stored += sum(
+                    len(each.hashes) for each in event.changes if isinstance(each, BlocksStored)
+                )
+                if self._stored >= _MANY_BLOCKS:
+                    self._stored = 0
+                    if resident_bytes() > self._kept + _MUCH_BYTES:
+                        self._trim_later()
+
+        return counted
+
+    def _trim_later(self) -> None:
+        if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_LATER_SECONDS, self._trim)
 
     def _trim(self) -> None:
         self._gone, self._timer = 0, None
-        asyncio.get_running_loop().run_in_executor(None, trim_freed_memory)
+        trimming = asyncio.get_running_loop().run_in_executor(None, trim_freed_memory)
+        trimming.add_done_callback(self._trimmed)
+
+    def _trimmed(self, _: object) -> None:
+        self._kept = resident_bytes()
 
 
 @contextmanager
