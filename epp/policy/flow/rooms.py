@@ -4,7 +4,8 @@
 - Memory: what requests hold, and what they are expected to generate yet, leaves room for the
   request within a share of the cache.
 - Slots: fewer requests run than the engine runs at once (vLLM `max_num_seqs`). No engine reports
-  that; it shows when requests wait although the engine could have reached them and has memory.
+  that; it shows when requests wait, report after report, although the engine could have reached
+  them and has memory, while as many run as ever did.
 - Adapters: its LoRA adapter has a slot (vLLM `max_loras`, docs/adr/0022), or takes a free one.
 
 What is used is what the last report says and what was sent since, and never less than what was
@@ -18,7 +19,7 @@ from enum import Enum
 from math import ceil, inf
 from typing import Final
 
-from epp.model.endpoint import EndpointId
+from epp.model.endpoint import EndpointId, Load
 from epp.model.pods.pod import Pod
 from epp.policy.flow.memory_share import MemoryShare
 
@@ -28,8 +29,11 @@ _MODELLED: Final = frozenset(("vllm", "sglang", "vllm-v0"))
 """Cache models that know how much of an engine's memory is in use."""
 _FULL: Final = 0.9
 """The share of a cache in use from which on requests wait for memory, not for a slot."""
-
-
+_IN_A_ROW: Final = 4
+_ROW_SECONDS: Final = 2.0
+"""Reports that say so, and over how long, until slots are known: a few may show a long step."""
+_STEADY: Final = 0.05
+"""Slots that are just being filled again, as a share; at least one."""
 _LEAST_SECONDS: Final = 1e-3
 """What the shortest prefill is taken for."""
 
@@ -56,7 +60,7 @@ class Rooms:
     def __init__(self, prefill_seconds: float, share: MemoryShare) -> None:
         self.share: Final = share
         self._prefill_seconds: Final = prefill_seconds
-        self._slots: dict[EndpointId, float] = {}
+        self._slots: dict[EndpointId, _Slots] = {}
         self._accounts: dict[EndpointId, _Account] = {}
 
     def full(
@@ -76,7 +80,7 @@ class Rooms:
             axis = _PREFILL
         elif self.used(pod) + tokens > self.share.value * pod.scheduler.capacity:
             axis = _MEMORY
-        elif self._slots and pod.running >= self._slots.get(pod.endpoint.id, inf):
+        elif self._slots and pod.running >= self._known_slots(pod):
             axis = _SLOTS
         elif adapter and load.max_adapters and pod.books.waits_for_slot(adapter):
             axis = _ADAPTERS
@@ -113,7 +117,7 @@ class Rooms:
             return 0
         owed = pod.ledger.queued_seconds(now) + pod.ledger.external_waiting * seconds
         prefills = ceil((self._prefill_seconds - owed) / max(seconds, _LEAST_SECONDS))
-        slots = self._slots.get(pod.endpoint.id, inf) - pod.running
+        slots = self._known_slots(pod) - pod.running
         return max(1, int(min(prefills, self.free(pod) // max(1.0, tokens), slots)))
 
     def ratios(self, pod: Pod, now: float) -> Mapping[Axis, float]:
@@ -123,26 +127,65 @@ class Rooms:
             Axis.PREFILL: pod.ledger.queued_seconds(now) / self._prefill_seconds,
             Axis.MEMORY: memory,
         }
-        if pod.endpoint.id in self._slots:
-            found[Axis.SLOTS] = pod.running / self._slots[pod.endpoint.id]
+        slots = self._known_slots(pod)
+        if slots < inf:
+            found[Axis.SLOTS] = pod.running / slots
         return found
 
-    def reported(self, pod: Pod) -> None:
-        """Learn from a report how many requests an engine runs at once.
+    def _known_slots(self, pod: Pod) -> float:
+        slots = self._slots.get(pod.endpoint.id)
+        return inf if slots is None else slots.known
 
-        What is learned holds no engine below what it can do: where as many run and none waits, one
-        more may.
-        """
-        load, name, slots = pod.load, pod.endpoint.id, self._slots
-        if pod.books.unreached > 0 and load.running and load.kv_usage < _FULL:
-            slots[name] = load.running
-        elif not load.waiting and load.running >= slots.get(name, inf):
-            slots[name] = load.running + 1
+    def reported(self, pod: Pod) -> None:
+        """Learn from a report how many requests an engine runs at once."""
+        load, name = pod.load, pod.endpoint.id
+        slots = self._slots.get(name)
+        if slots is None:
+            if not load.running:
+                return
+            slots = self._slots[name] = _Slots()
+        adapters = len(load.running_adapters) if load.waiting_adapters else -1
+        elsewhere = load.kv_usage >= _FULL or adapters >= load.max_adapters
+        slots.learn(load, waits=pod.books.unreached > 0 and not elsewhere)
 
     def forget(self, name: EndpointId) -> None:
         """Forget an endpoint that is gone."""
         self._slots.pop(name, None)
         self._accounts.pop(name, None)
+
+
+class _Slots:
+    """How many requests an engine runs at once: `known` of it, infinite as long as nothing is.
+
+    It is the most that ever ran, once that ran in report after report while others waited. What is
+    learned holds no engine below what it can do: where as many run and none waits, one more may.
+    """
+
+    __slots__ = ("_from", "_in_a_row", "_most", "_since", "known")
+
+    def __init__(self) -> None:
+        self.known = inf
+        self._most = 0.0
+        self._in_a_row = 0
+        self._since = 0.0
+        self._from = 0.0  # the most that had run when the first of these reports came
+
+    def learn(self, load: Load, *, waits: bool) -> None:
+        """Learn from a report; `waits`: requests wait, and for nothing but a slot."""
+        running = load.running
+        self._most = max(self._most, running)
+        if not waits or running < self._most - max(1.0, _STEADY * self._most):
+            self._in_a_row = 0
+        elif not self._in_a_row or self._most > self._from + max(1.0, _STEADY * self._from):
+            self._in_a_row, self._from, self._since = 1, self._most, load.at
+        else:
+            self._in_a_row += 1
+            if self._in_a_row >= _IN_A_ROW and load.at - self._since >= _ROW_SECONDS:
+                self.known = self._most
+        if running >= self.known and not load.waiting:
+            self.known = running + 1
+        elif running > self.known:
+            self.known = running
 
 
 class _Account:

@@ -142,7 +142,7 @@ def test_slots_are_learned_from_what_waits_without_need_and_unlearned():
     for number in range(4):
         rig.come(str(number), 10)
         rig.begin(str(number))
-    for _ in range(3):
+    for _ in range(5):
         rig.wait(30)
         rig.say("pod-0", running=3.0, waiting=1.0, kv_usage=0.1, counted=True)
     assert rig.come("next", 10) is None
@@ -152,6 +152,38 @@ def test_slots_are_learned_from_what_waits_without_need_and_unlearned():
     rig.wait(1)
     rig.say("pod-0", running=3.0, counted=True)
     assert rig.release() == ["next"]  # none waits there: it may run one more than was known
+
+
+@pytest.mark.parametrize(
+    "reports",
+    [
+        [(3, 1)] * 4,
+        [(3, 1), (3, 1), (3, 1), (3, 0)] * 4,
+        [(number, 40 - number) for number in range(3, 30, 3)],
+        [(12, 1), *[(running, 1) for running in (5, 8, 4, 7) * 3]],
+        [(3, 1, {"kv_usage": 0.95})] * 9,
+        [(3, 1, {"running_adapters": {"a"}, "waiting_adapters": {"b"}, "max_adapters": 1})] * 9,
+    ],
+    ids=[
+        "short",
+        "interrupted",
+        "rising",
+        "fewer than ran before",
+        "no memory",
+        "no adapter's slot",
+    ],
+)
+def test_what_waits_for_a_step_or_for_something_else_is_no_want_of_slots(reports):
+    rig = FlowRig(pods=1)
+    for number in range(40):
+        rig.come(str(number), 10)
+        rig.begin(str(number))
+    for running, waiting, *more in reports:
+        rig.wait(1)
+        load = {"kv_usage": 0.1, "counted": True, **(more[0] if more else {})}
+        rig.say("pod-0", running=float(running), waiting=float(waiting), **load)
+    rig.come("next", 10)
+    assert rig.flow.would_wait.get(Axis.SLOTS, 0) == 0
 
 
 @pytest.mark.parametrize(
