@@ -1,4 +1,4 @@
-"""The README's plot, of figures of docs/policies-study.md: `python -m bench.study.gain`."""
+"""The plot of docs/policies.md, of figures of policies-study.md: `python -m bench.study.gain`."""
 
 import re
 from collections.abc import Mapping

@@ -9,6 +9,7 @@ import pytest
 
 from epp.app import process
 from epp.app.process import collect_garbage, interpreter_shared
+from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved
 from epp.model.kv_changes import BlocksRemoved, BlocksStored, CacheChanged
 
@@ -71,13 +72,15 @@ async def test_the_memory_of_many_endpoints_that_are_gone_is_given_back(trimmed)
 
 
 def stored(*hashes):
-    return CacheChanged("a", [BlocksStored(hashes, None, b"", 0), BlocksRemoved(hashes)])
+    return CacheChanged(
+        EndpointId("a"), [BlocksStored(hashes, None, b"", 0), BlocksRemoved(hashes)]
+    )
 
 
 async def test_what_tables_of_blocks_leave_in_the_heap_is_given_back(trimmed):
-    applied = []
+    applied: list[object] = []
     count = process.FreedMemory().counting(applied.append)
-    events = [stored(1, 2), EndpointRemoved("a"), stored(3, 4)]
+    events = [stored(1, 2), EndpointRemoved(EndpointId("a")), stored(3, 4)]
     for each in events:
         count(each)
     await asyncio.sleep(0)

@@ -20,7 +20,8 @@ async def test_a_run_has_every_figure(tmp_path, start):
     assert figures.keys() == {kind for kind, *_ in KINDS}
     assert 0 < figures["ttft_p50"] <= figures["ttft_p99"]
     assert figures["ttft"] < figures["whole"]
-    assert 0 <= figures["cached"] <= 100 < 1e6 * figures["cores"]
+    assert 0 <= figures["cached"] <= 100
+    assert figures["cores"] >= 0  # of so little work the system may count nothing
 
 
 async def test_a_program_that_refuses_requests_is_no_result(tmp_path):

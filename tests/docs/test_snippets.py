@@ -1,6 +1,7 @@
 """Every snippet of every page is read by what it is written for."""
 
 import json
+from copy import deepcopy
 
 import pytest
 import yaml
@@ -10,7 +11,9 @@ from model_server.lora import read_adapters
 from tests.charts import values as v
 from tests.charts.helm import refused_or_rendered
 from tests.docs.pages import blocks
+from tests.envoy_config import complaint
 from tests.prometheus import promtool, unknown
+from tests.test_gateway_doc import COMPLETE
 
 ELSEWHERE = {
     "kind": "tests/house/test_docs.py",
@@ -44,7 +47,23 @@ def chart(path):
     return refused
 
 
+def part_of_filter(path):
+    config = deepcopy(COMPLETE)
+    (listener,) = config["static_resources"]["listeners"]
+    (manager,) = listener["filter_chains"][0]["filters"]
+    (filtering,) = [
+        each["typed_config"]
+        for each in manager["typed_config"]["http_filters"]
+        if each["name"] == "envoy.filters.http.ext_proc"
+    ]
+    filtering |= yaml.safe_load(path.read_text())
+    whole = path.with_name("envoy.yaml")
+    whole.write_text(yaml.safe_dump(config))
+    return complaint(whole)
+
+
 READERS = {"model": launcher, "adapters": adapters, "groups": rules, "inferenceExtension": chart}
+READERS |= {"grpc_service": part_of_filter}
 """What reads a snippet of YAML, by a key that only such have."""
 YAML = [
     pytest.param(each.text, id=str(each))

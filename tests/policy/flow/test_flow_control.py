@@ -154,6 +154,13 @@ def test_slots_are_learned_from_what_waits_without_need_and_unlearned():
     assert rig.release() == ["next"]  # none waits there: it may run one more than was known
 
 
+ADAPTERS = {
+    "running_adapters": frozenset("a"),
+    "waiting_adapters": frozenset("b"),
+    "max_adapters": 1,
+}
+
+
 @pytest.mark.parametrize(
     "reports",
     [
@@ -162,7 +169,7 @@ def test_slots_are_learned_from_what_waits_without_need_and_unlearned():
         [(number, 40 - number) for number in range(3, 30, 3)],
         [(12, 1), *[(running, 1) for running in (5, 8, 4, 7) * 3]],
         [(3, 1, {"kv_usage": 0.95})] * 9,
-        [(3, 1, {"running_adapters": {"a"}, "waiting_adapters": {"b"}, "max_adapters": 1})] * 9,
+        [(3, 1, ADAPTERS)] * 9,
     ],
     ids=[
         "short",
