@@ -71,6 +71,8 @@ class Server:
             "--log-file": self.folder / "vllm.log",
         }
         words = [str(word) for pair in flags.items() for word in pair]
+        # Some virtual machines announce instructions for bfloat16 that end vLLM (SIGILL).
+        words += ["--", "--dtype", "float32"]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "model_server.launch", model, *words],
             stdout=subprocess.PIPE,
