@@ -43,6 +43,9 @@ TRACED: Final = Family(
 _EXTRA: Final = "pip install 'warmpick[otel]'"
 _TRACESTATE: Final = "tracestate"
 
+_NOT_SAMPLED = "-0000000000000001-00"
+"""The end of a `traceparent` that is not sampled: of its span nothing is ever told but this id."""
+
 
 class Tracing:
     """Traces requests, whose ids are UUIDs. `clock` returns seconds, `chance` is for ids.
@@ -82,18 +85,18 @@ class Tracing:
 
         Those of a client whose trace is not sampled pass on as they came.
         """
-        headers: Mapping[str, str] = {} if record.request is None else record.request.headers
-        given = headers.get(TRACEPARENT)
-        parent = None if given is None else parse(given)
-        if parent is not None:
-            return self._begin_below(parent, record)
+        request = record.request
+        headers: Mapping[str, str] = {} if request is None else request.headers
+        if TRACEPARENT in headers:
+            parent = parse(headers[TRACEPARENT])
+            if parent is not None:
+                return self._begin_below(parent, record)
         if self._chance() < self._ratio:
             sent = self._begin_first(record)
         else:
             # The request's own id has 32 hexadecimal digits; those of a variant (RFC 9562 §4.1)
             # keep it from what samplers of up to a half of all traces take.
-            digits = record.id.replace("-", "")
-            sent = (TRACEPARENT, f"00-{digits}-{digits[:16]}-00")
+            sent = (TRACEPARENT, "00-" + record.id.replace("-", "") + _NOT_SAMPLED)
         if _TRACESTATE in headers:
             # Trace Context §4.3: what belongs to a trace that is not gone on with is not sent on.
             return sent, (_TRACESTATE, "")
