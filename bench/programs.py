@@ -20,9 +20,10 @@ from typing import NamedTuple
 
 import aiohttp
 import msgspec
+import yaml
 
 from bench.accounting import cpu_seconds
-from bench.chart import GOOD, OTHER, drawing, png
+from bench.chart import bars, drawing, png
 from bench.child import MeasurementFailed
 from bench.envoy import EnvoySettings, start_envoy
 from bench.extproc.stack import rotated
@@ -37,6 +38,7 @@ from epp.demo.testbed import start_servers
 from epp.demo.workload import Conversation, conversations, shipped_sections
 from epp.errors import ConfigError
 from epp.gateway.processes import Process, free_port, spawn
+from tests.llm_d_router_configs import CHART_PLUGINS
 
 _PEERS = ROOT / ".cache" / "peers"
 SMG = _PEERS / "bin" / "smg"
@@ -63,29 +65,6 @@ class Front(NamedTuple):
     url: str
     processes: tuple[Process, ...]
 
-
-_LLM_D_CONFIG = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: queue-scorer
-- type: kv-cache-utilization-scorer
-- type: prefix-cache-scorer
-- type: metrics-data-source
-  parameters: {{scheme: http, path: /metrics, insecureSkipVerify: true}}
-- type: core-metrics-extractor
-- type: file-discovery
-  parameters: {{path: {endpoints}}}
-schedulingProfiles:
-- name: default
-  plugins:
-  - {{pluginRef: queue-scorer, weight: 2}}
-  - {{pluginRef: kv-cache-utilization-scorer, weight: 2}}
-  - {{pluginRef: prefix-cache-scorer, weight: 3}}
-dataLayer:
-  discovery: {{pluginRef: file-discovery}}
-"""
-"""The plug-ins of its chart's default, and where the endpoints are."""
 
 Start = Callable[[Sequence[str], Path], Awaitable[Front]]
 """Starts a router before model servers (`ip:port`), with its log in a folder."""
@@ -122,7 +101,11 @@ async def _llm_d_router(targets: Sequence[str], logs: Path) -> Front:
         for number, (address, port) in enumerate(places)
     ]
     endpoints.write_text(json.dumps({"endpoints": listed}), encoding="utf-8")
-    config.write_text(_LLM_D_CONFIG.format(endpoints=endpoints), encoding="utf-8")
+    chosen = yaml.safe_load(CHART_PLUGINS)
+    discovery = {"type": "file-discovery", "parameters": {"path": str(endpoints)}}
+    chosen["plugins"].append(discovery)
+    chosen["dataLayer"] = {"discovery": {"pluginRef": discovery["type"]}}
+    config.write_text(yaml.safe_dump(chosen), encoding="utf-8")
     grpc_port = free_port()
     argv = [str(LLM_D_ROUTER), "--pool-name=bench", "--pool-namespace=bench"]
     argv += [f"--config-file={config}", f"--grpc-port={grpc_port}"]
@@ -230,11 +213,8 @@ def draw(found: Mapping[str, float]) -> bytes:
         for axes, (kind, says) in zip(shown, _DRAWN, strict=True):
             axes.set_title(f"{says}, ms")
             for place, fleet in enumerate(FLEETS):
-                at = [row + 0.4 * place - 0.2 for row in range(len(programs))]
-                lengths = [found[f"{program}{fleet.key}_{kind}"] for program in programs]
-                colours = [GOOD if program == "warmpick" else OTHER for program in programs]
-                bars = axes.barh(at, lengths, 0.36, color=colours, alpha=1 - 0.45 * place)
-                axes.bar_label(bars, fmt="{:,.0f}", padding=3)
+                lengths = [found[f"{each}{fleet.key}_{kind}"] for each in programs]
+                bars(axes, lengths, place, programs.index("warmpick"), "{:,.0f}")
             axes.set_yticks(range(len(programs)), names)
             axes.margins(x=0.14)
             axes.grid(visible=False)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.chart import FAINT, GOOD, OTHER, drawing, png
+from bench.chart import FAINT, bars, drawing, png
 from bench.study.field import OURS
 from bench.study.grid import BASELINE
 
@@ -33,11 +33,8 @@ def draw(page: str) -> bytes:
             each.axvline(1, linewidth=0.8, color=FAINT, zorder=0)
             for place, fleet in enumerate(FLEETS):
                 ratios = overall(page, measure, fleet)
-                at = [row + 0.4 * place - 0.2 for row in range(len(SHOWN))]
-                colours = [GOOD if policy == OURS else OTHER for policy in SHOWN]
                 lengths = [ratios[policy] for policy in SHOWN]
-                bars = each.barh(at, lengths, 0.36, color=colours, alpha=1 - 0.45 * place)
-                each.bar_label(bars, fmt="%.2f", padding=3)
+                bars(each, lengths, place, SHOWN.index(OURS), "{:.2f}")
             each.set_yticks(range(len(SHOWN)), SHOWN)
             each.margins(x=0.12)
             each.grid(visible=False)
