@@ -30,6 +30,7 @@ class ZmqPublisher:
         self._pub, router = context.socket(zmq.XPUB), context.socket(zmq.ROUTER)
         self._pub.setsockopt(zmq.XPUB_VERBOSER, 1)
         router.setsockopt(zmq.SNDHWM, 1000)
+        router.setsockopt(zmq.ROUTER_MANDATORY, 1)  # wait for room in the queue, and drop nothing
         await self._bind(self._pub, "port")
         if self._replays:
             await self._bind(router, "again")
@@ -73,8 +74,9 @@ class ZmqPublisher:
         while True:
             who, _, start = await router.recv_multipart()
             self.asked.append(int.from_bytes(start, "big"))
-            for frames in self.publisher.replay(self.asked[-1], self._kept):
-                await router.send_multipart([who, *frames])
+            with contextlib.suppress(zmq.ZMQError):  # who asked is gone
+                for frames in self.publisher.replay(self.asked[-1], self._kept):
+                    await router.send_multipart([who, *frames])
 
     async def publish(self, *events):
         _, *rest = self.publisher.publish(*events)
