@@ -15,11 +15,17 @@ READER = "reader"
 _LENGTH = b"content-length:"
 
 
+_PIECE = 1 << 20
+"""What is written at once: a long body is not copied for each who asks and does not read."""
+
+
 def answer(body: bytes, status: bytes = b"200 OK", *more: bytes) -> Iterator[bytes]:
     """A response as it should be."""
     head = (b"HTTP/1.1 " + status, b"content-type: application/json")
     length = b"content-length: %d" % len(body)
-    return iter((b"\r\n".join((*head, length, *more, b"", body)),))
+    yield b"\r\n".join((*head, length, *more, b"", body[:_PIECE]))
+    for start in range(_PIECE, len(body), _PIECE):
+        yield body[start : start + _PIECE]
 
 
 def usual(head: bytes, body: bytes) -> Iterator[bytes]:

@@ -47,7 +47,6 @@ from epp.app.observing.tracing import tracing_or_none
 from epp.app.options import ServeOptions, key_and_certificate, reader_tls
 from epp.app.plugin_timing import PluginTimes
 from epp.app.process import (
-    FreedMemory,
     freeze_long_lived_objects,
 )
 from epp.errors import ConfigError
@@ -81,12 +80,11 @@ class EndpointPicker:
             options.settings, options.hash_secret, options.eject_after, faults
         )
         self._tokenizer = tokenizer_or_none(options.settings.tokens)
-        self._freed_memory = FreedMemory()
         self._kv_events = kv_events_or_none(
             options.settings.kv_events,
             options.settings.base_model,
             self._tokenizer,
-            self._freed_memory.counting(self._apply),
+            self._apply,
         )
         self._loop_delay = LoopDelay()
         scheduling = options.settings.scheduling
@@ -278,7 +276,6 @@ class EndpointPicker:
                 self._kv_events.watch(event.endpoint)
         elif isinstance(event, EndpointRemoved):
             self._sources.unwatch(event.endpoint_id)
-            self._freed_memory.removed()
             self._director.forget(event.endpoint_id)
             if self._kv_events is not None:
                 self._kv_events.unwatch(event.endpoint_id)

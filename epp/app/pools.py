@@ -9,7 +9,12 @@ import structlog
 from epp.adapters.extproc.memory import keep_freed_memory
 from epp.app.options import ServeOptions
 from epp.app.picker import EndpointPicker
-from epp.app.process import collect_garbage, interpreter_shared, stop_signals
+from epp.app.process import (
+    collect_garbage,
+    give_back_freed_memory,
+    interpreter_shared,
+    stop_signals,
+)
 from epp.errors import ConfigError
 
 _log = structlog.get_logger(__name__)
@@ -22,7 +27,10 @@ async def serve(pools: Sequence[ServeOptions]) -> None:
     with stop_signals(stop), interpreter_shared():
         try:
             async with asyncio.TaskGroup() as tasks:
-                collector = tasks.create_task(collect_garbage(), name="garbage")
+                kept_small = [
+                    tasks.create_task(each(), name=each.__name__)
+                    for each in (collect_garbage, give_back_freed_memory)
+                ]
                 pickers = []
                 for options in pools:
                     share = options.held_bytes // len(pools)
@@ -30,7 +38,8 @@ async def serve(pools: Sequence[ServeOptions]) -> None:
                     serving = _serve(limited, stop, named=len(pools) > 1)
                     pickers.append(tasks.create_task(serving))
                 await asyncio.gather(*pickers)
-                collector.cancel()
+                for each in kept_small:
+                    each.cancel()
         except* ConfigError as group:
             raise _first_of(group) from None
 

@@ -23,8 +23,6 @@ if not _rich_loaded:
     del sys.modules["rich"]
 
 from epp.adapters.extproc.memory import resident_bytes, trim_freed_memory  # noqa: E402 (after structlog)
-from epp.model.events import Event  # noqa: E402
-from epp.model.kv_changes import BlocksStored, CacheChanged  # noqa: E402
 
 _SWITCH_SECONDS = 0.0005
 """How long a thread keeps the interpreter that the event loop asks for; by default 5 ms."""
@@ -32,12 +30,8 @@ _YOUNG_SECONDS = 0.1
 """How often what was made since is collected: at 10,000 requests a second some 15 ms of work."""
 _ALL_SECONDS, _ALL_PAUSE = 60.0, 600
 """How often all objects are collected, at most, and how many times as long as that took."""
-_MANY = 500
-"""Endpoints that are gone; fewer leave room for those that come in their place."""
-_MANY_BLOCKS, _MUCH_BYTES = 100_000, 32 << 20
-"""Blocks that events add, and by how much the process has grown then since it was looked at."""
-_LATER_SECONDS = 5.0
-"""How long after: endpoints go a few at a time, and what is about them ends a moment later."""
+_LOOK_SECONDS, _MUCH_BYTES = 5.0, 32 << 20
+"""How often it is looked whether the process has grown, and by how much it may have."""
 
 
 def freeze_long_lived_objects(*, collected: bool = False) -> None:
@@ -88,49 +82,19 @@ async def collect_garbage() -> None:
         gc.enable()
 
 
-class FreedMemory:
-    """Returns memory to the kernel after many endpoints are removed, and after many KV events.
+async def give_back_freed_memory() -> None:
+    """Return freed memory to the kernel whenever the process has grown, until cancelled.
 
-    What is known of blocks grows by being moved, which leaves holes as large as itself in the heap.
+    Long bodies, texts that are tokenized, endpoints that go, and tables of blocks, which grow by
+    being moved, leave holes in the heap, which would stay.
     """
-
-    def __init__(self) -> None:
-        self._gone = self._stored = self._kept = 0
-        self._timer: asyncio.TimerHandle | None = None
-
-    def removed(self) -> None:
-        """Count an endpoint that is gone."""
-        self._gone += 1
-        if self._gone >= _MANY:
-            self._trim_later()
-
-    def counting(self, apply: Callable[[Event], None]) -> Callable[[Event], None]:
-        """Return `apply`, which then counts blocks that events add to what is known of caches."""
-
-        def counted(event: Event) -> None:
-            apply(event)
-            if isinstance(event, CacheChanged):
-                self._stored += sum(
-                    len(each.hashes) for each in event.changes if isinstance(each, BlocksStored)
-                )
-                if self._stored >= _MANY_BLOCKS:
-                    self._stored = 0
-                    if resident_bytes() > self._kept + _MUCH_BYTES:
-                        self._trim_later()
-
-        return counted
-
-    def _trim_later(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_LATER_SECONDS, self._trim)
-
-    def _trim(self) -> None:
-        self._gone, self._timer = 0, None
-        trimming = asyncio.get_running_loop().run_in_executor(None, trim_freed_memory)
-        trimming.add_done_callback(self._trimmed)
-
-    def _trimmed(self, _: object) -> None:
-        self._kept = resident_bytes()
+    kept = resident_bytes()
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        kept = min(kept, resident_bytes())
+        if resident_bytes() > kept + _MUCH_BYTES:
+            await asyncio.to_thread(trim_freed_memory)
+            kept = resident_bytes()
 
 
 @contextmanager

@@ -36,7 +36,7 @@ class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds to wait for the tokenizer in process."""
     max_bytes: int = 4 << 20
     """The longest body that is tokenized; a longer one stays text."""
-    cache_bytes: int = 128 << 20
+    cache_bytes: int = 64 << 20
     """Memory that keeps the tokens of text that was tokenized before."""
 
 
@@ -73,7 +73,7 @@ class TokenProducer(PluginParameters, frozen=True):
     chat_template: str = ""
     chat_template_kwargs: dict[str, Any] = {}
     max_bytes: int = 4 << 20
-    cache_bytes: int = 128 << 20
+    cache_bytes: int = 64 << 20
     patience: str = "2s"
 
     def __post_init__(self) -> None:

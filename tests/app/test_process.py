@@ -8,10 +8,7 @@ import weakref
 import pytest
 
 from epp.app import process
-from epp.app.process import collect_garbage, interpreter_shared
-from epp.model.endpoint import EndpointId
-from epp.model.events import EndpointRemoved
-from epp.model.kv_changes import BlocksRemoved, BlocksStored, CacheChanged
+from epp.app.process import collect_garbage, give_back_freed_memory, interpreter_shared
 
 PATIENCE = 30
 
@@ -50,53 +47,52 @@ async def test_the_collector_comes_back_with_the_end(collector):
 
 
 @pytest.fixture
-async def trimmed(monkeypatch):
-    """An event that is set when freed memory goes back to the kernel."""
-    made = asyncio.Event()
+async def giving_back(monkeypatch):
+    """Looks at the memory that a test sets all the time; a queue has what is kept each time."""
+    size = [100 << 20]
+    trims: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
-    monkeypatch.setattr(process, "_MANY", 3)
-    monkeypatch.setattr(process, "_MANY_BLOCKS", 5)
-    monkeypatch.setattr(process, "_LATER_SECONDS", 0.0)
-    monkeypatch.setattr(process, "trim_freed_memory", lambda: loop.call_soon_threadsafe(made.set))
-    return made
+
+    def trim():
+        size[0] -= 10 << 20
+        loop.call_soon_threadsafe(trims.put_nowait, size[0])
+
+    monkeypatch.setattr(process, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(process, "resident_bytes", lambda: size[0])
+    monkeypatch.setattr(process, "trim_freed_memory", trim)
+    task = asyncio.create_task(give_back_freed_memory())
+    yield size, trims
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_the_memory_of_many_endpoints_that_are_gone_is_given_back(trimmed):
-    memory = process.FreedMemory()
+async def looked():
+    """Let what looks all the time look several times."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_freed_memory_is_given_back_each_time_that_the_process_has_grown(giving_back):
+    size, trims = giving_back
+    await looked()
     for _ in range(2):
-        memory.removed()
-    await asyncio.sleep(0)
-    assert not trimmed.is_set()
-    memory.removed()
-    await asyncio.wait_for(trimmed.wait(), 10)
+        size[0] += 32 << 20
+        await looked()
+        assert trims.empty()
+        size[0] += 1
+        async with asyncio.timeout(PATIENCE):
+            assert await trims.get() == size[0]
+        await looked()
+        assert trims.empty()
 
 
-def stored(*hashes):
-    return CacheChanged(
-        EndpointId("a"), [BlocksStored(hashes, None, b"", 0), BlocksRemoved(hashes)]
-    )
-
-
-async def test_what_tables_of_blocks_leave_in_the_heap_is_given_back(trimmed):
-    applied: list[object] = []
-    count = process.FreedMemory().counting(applied.append)
-    events = [stored(1, 2), EndpointRemoved(EndpointId("a")), stored(3, 4)]
-    for each in events:
-        count(each)
-    await asyncio.sleep(0)
-    assert not trimmed.is_set()
-    assert applied == events
-    count(stored(5))
-    await asyncio.wait_for(trimmed.wait(), 10)
-
-
-async def test_a_process_that_has_not_grown_gives_nothing_back(trimmed, monkeypatch):
-    monkeypatch.setattr(process, "_MUCH_BYTES", 1 << 50)
-    count = process.FreedMemory().counting(lambda _: None)
-    for _ in range(10):
-        count(stored(1, 2, 3))
-    await asyncio.sleep(0)
-    assert not trimmed.is_set()
+async def test_a_process_that_has_become_small_is_looked_at_from_there(giving_back):
+    size, trims = giving_back
+    size[0] = 50 << 20
+    await looked()
+    size[0] = 83 << 20
+    async with asyncio.timeout(PATIENCE):
+        assert await trims.get() == 73 << 20
 
 
 def test_threads_release_the_interpreter_soon_while_pickers_serve():

@@ -12,7 +12,6 @@ from typing import Final, Protocol
 import structlog
 
 from epp.adapters.extproc.limits import LineQuota
-from epp.adapters.extproc.memory import resident_bytes, trim_freed_memory
 from epp.errors import Overloaded, RequestError, RequestTimeout
 
 _log = structlog.get_logger()
@@ -20,9 +19,6 @@ _log = structlog.get_logger()
 _SWEEP_SECONDS: Final = 1.0
 _ROOM: Final = 0.9
 """The share of the bound that may be held after it was exceeded."""
-_TRIM_BYTES: Final = 64 << 20
-_TRIM_SECONDS: Final = 5.0
-"""A growth of the process after which freed memory goes back to the system, and how often."""
 
 
 class OpenStream(Protocol):
@@ -61,8 +57,6 @@ class OpenStreams:
         self._unfinished: dict[OpenStream, None] = {}  # oldest first; some are finished
         self._holding: dict[OpenStream, int] = {}
         self._refused = 0
-        self._kept = self._unheld_bytes()  # when memory went back last
-        self._trimmed_at = clock()
         self._sweeping = False
         self._last_end = clock()
         self._none_open = asyncio.Event()
@@ -129,26 +123,8 @@ class OpenStreams:
             _log.warning("requests.refused", reason="held-bytes", count=self._refused)
             self._refused = 0
         self._sweeping = False
-        if self._has_grown() or self._unfinished or self._holding:
+        if self._unfinished or self._holding:
             self._sweep_later()
-
-    def _has_grown(self) -> bool:
-        """Whether memory may be to give back; give it back unless that was done a moment ago."""
-        if self._unheld_bytes() < self._kept + _TRIM_BYTES:
-            return False
-        now = self._clock()
-        if now - self._trimmed_at >= _TRIM_SECONDS:
-            self._trimmed_at = now
-            trimming = asyncio.get_running_loop().run_in_executor(None, trim_freed_memory)
-            trimming.add_done_callback(self._trimmed)
-        return True
-
-    def _trimmed(self, _: object) -> None:
-        self._kept = self._unheld_bytes()
-
-    def _unheld_bytes(self) -> int:
-        """Return the memory of the process but for requests, which is freed with them."""
-        return resident_bytes() - self.held_bytes
 
     async def quiet(self, seconds: float) -> None:
         """Wait until no stream is open, and none has been for `seconds`."""

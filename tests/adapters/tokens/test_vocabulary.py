@@ -1,10 +1,15 @@
 """The pieces of a text have the tokens of the text, whatever the tokenizer."""
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from epp.adapters.tokens.fallback import TextFallback
 from epp.adapters.tokens.local.vocabulary import Vocabulary
+from epp.adapters.tokens.local.windows import WINDOW
+from epp.adapters.tokens.packed_ids import packed
 from tests.adapters.tokens.folders import KINDS, ODD, SPECIAL, byte_level, texts
 
 VOCABULARIES = {name: Vocabulary(make(), (*SPECIAL, *ODD)) for name, make in KINDS.items()}
@@ -33,6 +38,52 @@ def test_affixes_are_found(name, text):
     vocabulary = VOCABULARIES[name]
     before, after = vocabulary.affixes or (b"", b"?")
     assert before + vocabulary.encode([text])[text] + after == vocabulary.encode_whole(text)
+
+
+RUNS = ("a", "7", " ", "\n", "é", "🙂", "e\u0301", "ab ", "<|im_star", "boats 1729\n")
+"""What long texts without a special token repeat."""
+
+
+def encoded_whole(vocabulary, text):
+    """A text's ids as the library has them, all at once."""
+    return packed(vocabulary._tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@settings(max_examples=5, deadline=None)
+@given(
+    parts=st.lists(
+        st.tuples(st.sampled_from(RUNS) | TEXTS.filter(len), st.integers(1, 60_000)),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_a_long_text_has_its_tokens_or_none(name, parts):
+    vocabulary = VOCABULARIES[name]
+    text = "".join((part * WINDOW)[:size] for part, size in parts) + "the keeper " * (WINDOW // 8)
+    found = encoded_whole(vocabulary, text)
+    with suppress(TextFallback):
+        found = vocabulary.encode([text])[text]
+    assert found == encoded_whole(vocabulary, text)
+
+
+@pytest.mark.parametrize("name", ["byte level", "byte level, prefix", "split, bytes, start"])
+@pytest.mark.parametrize("run", RUNS)
+def test_long_runs_have_tokens_by_tokenizers_of_bytes(name, run):
+    vocabulary, text = VOCABULARIES[name], run * (3 * WINDOW // len(run))
+    assert vocabulary.encode([text])[text] == encoded_whole(vocabulary, text)
+
+
+@pytest.mark.parametrize("size", [WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW])
+def test_texts_about_as_long_as_a_window(size):
+    vocabulary, text = VOCABULARIES["byte level"], ("the keeper " * WINDOW)[:size]
+    assert vocabulary.encode([text, "x"])[text] == encoded_whole(vocabulary, text)
+
+
+def test_a_text_that_is_one_token_whatever_its_length_stays_text():
+    word = "a" * (2 * WINDOW)  # BERT's kind has no token for a word without end
+    with pytest.raises(TextFallback, match="depend on all"):
+        VOCABULARIES["lower case"].encode([word])
 
 
 def test_a_text_is_cut_before_special_tokens():

@@ -37,7 +37,7 @@ class LocalLimits(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     most_bytes: int = 4 << 20
-    cache_bytes: int = 128 << 20
+    cache_bytes: int = 64 << 20
     at_once_bytes: int = 256 << 10
     at_once_items: int = 10_000
     at_once_chars: int = 1024

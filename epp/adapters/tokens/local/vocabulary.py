@@ -10,11 +10,13 @@ blanks around it, that is found only between words, or that overlaps another.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Encoding, Tokenizer
 
 from epp.adapters.tokens.fallback import FallbackCause, TextFallback
+from epp.adapters.tokens.local.windows import WINDOW, encode_in_windows
 from epp.adapters.tokens.packed_ids import Ids, packed
 
 _PROBES = ("a", "b c")
@@ -50,19 +52,28 @@ class Vocabulary:
 
     def encode(self, texts: Sequence[str]) -> dict[str, Ids]:
         """Return each text's ids, without special tokens added. Raises `TextFallback`."""
-        encodings = self._batch(texts, special=False)
-        return {text: packed(ids) for text, ids in zip(texts, encodings, strict=True)}
+        short = [text for text in texts if len(text) <= WINDOW]
+        encodings = self._batch(short, special=False)
+        found = {text: packed(ids) for text, ids in zip(short, encodings, strict=True)}
+        for text in texts:
+            if text not in found:
+                found[text] = encode_in_windows(self._with_places, text)
+        return found
 
     def encode_whole(self, text: str) -> Ids:
         """Return a prompt's ids with special tokens added (`add_special_tokens`)."""
         return packed(self._batch([text], special=True)[0])
 
     def _batch(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:
-        try:
+        with _as_fallback():
             batch = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
-        except Exception as error:  # the library raises `Exception` itself
-            raise TextFallback(FallbackCause.FAILED, type(error).__name__) from error
         return [encoding.ids for encoding in batch]
+
+    def _with_places(self, text: str) -> Encoding:
+        """Encode a text with the places of its tokens in it."""
+        with _as_fallback():
+            # `encode` would hold the GIL
+            return self._tokenizer.encode_batch([text], add_special_tokens=False)[0]
 
     def _find_affixes(self) -> tuple[Ids, Ids] | None:
         """Return the ids that `add_special_tokens` puts around any text; None if they vary."""
@@ -77,6 +88,15 @@ class Vocabulary:
                 return None
             found.add((packed(whole[:before]), packed(whole[before + len(bare) :])))
         return found.pop() if len(found) == 1 else None
+
+
+@contextmanager
+def _as_fallback() -> Iterator[None]:
+    """Have an error of the library leave the prompt a text."""
+    try:
+        yield
+    except Exception as error:  # the library raises `Exception` itself
+        raise TextFallback(FallbackCause.FAILED, type(error).__name__) from error
 
 
 def _places(added: Iterable[AddedToken], candidates: Iterable[str]) -> tuple[str, ...]:
