@@ -17,7 +17,7 @@ _log = structlog.get_logger(__name__)
 FAULTS: Final = Family(
     name="warmpick_faults_total",
     help="Errors in what observes requests or learns from them, by what raised them; the"
-    " requests went on.",
+    " requests themselves were served.",
     kind="counter",
     labels=("source",),
 )

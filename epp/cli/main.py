@@ -251,15 +251,15 @@ def _build_demo(parser: GoArgumentParser) -> None:
 _COMMANDS: Mapping[str, tuple[str, Callable[[GoArgumentParser], None]]] = {
     "serve": ("run the endpoint picker (Envoy ext_proc)", _build_serve),
     "check": ("validate a configuration and print the effective one", _build_check),
-    "up": ("one port in front of model servers: Envoy and the picker, from nothing", _build_up),
+    "up": ("put one port in front of model servers, with Envoy and the picker", _build_up),
     "replay": (
         "compare policies on recorded traffic, in front of simulated engines",
         _build_replay,
     ),
     "replicas": ("compare what several pickers believe", _build_replicas),
-    "explain": ("why a running picker sent a request where it did", _build_explain),
-    "top": ("the endpoints of a running picker, live", _build_top),
-    "demo": ("Envoy, model servers and the picker on loopback", _build_demo),
+    "explain": ("show why a running picker sent a request where it did", _build_explain),
+    "top": ("show the endpoints of a running picker, live", _build_top),
+    "demo": ("try Envoy, model servers and the picker on this machine", _build_demo),
 }
 """What a command is for, and what builds its parser once it is the one that is asked for.
 

@@ -138,7 +138,7 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
         "--engine",
         default=DEFAULT_PRESET,
         metavar="PRESET",
-        help=f"what each is: {', '.join(PRESETS)} (default: %(default)s)",
+        help=f"the engine of each: {', '.join(PRESETS)} (default: %(default)s)",
     )
     group.add_argument(
         "--calibrate",

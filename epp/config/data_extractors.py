@@ -111,7 +111,7 @@ class CoreMetricsExtractor(PluginParameters, frozen=True):
     def __post_init__(self) -> None:
         names = [each.name for each in self.engine_configs]
         if repeated := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"the engine `{min(repeated)}` is in `engineConfigs` twice")
+            raise ValueError(f"the engine `{min(repeated)}` is listed twice in `engineConfigs`")
         known = {*names, *ENGINES}
         if self.default_engine and self.default_engine not in known:
             listed = ", ".join(f"`{name}`" for name in sorted(known))

@@ -36,7 +36,7 @@ class ProbabilisticAdmitter(PluginParameters, frozen=True):
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(self):
             if getattr(self, field.name) <= 0:
-                raise ValueError(f"`{field.encode_name}` is above 0")
+                raise ValueError(f"`{field.encode_name}` must be above 0")
 
     def start(self, context: PluginContext) -> "_Probabilistic":
         """Return what draws."""

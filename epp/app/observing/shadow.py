@@ -29,8 +29,8 @@ _log = structlog.get_logger(__name__)
 
 DECISIONS: Final = Family(
     name="warmpick_shadow_decisions_total",
-    help="Decisions of the shadow: agreed with the live one, differed, refused, or failed, as"
-    " plug-ins of it do that follow events.",
+    help="Decisions of the shadow: agreed with the live one, differed, refused, or failed, as its"
+    " plug-ins that follow events may.",
     kind="counter",
     labels=("policy", "outcome"),
 )

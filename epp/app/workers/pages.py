@@ -174,7 +174,7 @@ class MergedPages:
         since = whole_number(query, "since", 0, 0, _MOST_NUMBER)
         if "request" in query:
             if "since" in query:
-                raise BadQuery("give a request, or since which number, and not both")
+                raise BadQuery("give `request` or `since`, not both")
             _, pages = await self._all(
                 _DECISIONS, DecisionsPage, request=query["request"], limit=limit
             )

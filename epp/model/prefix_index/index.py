@@ -81,7 +81,7 @@ class PrefixIndex:
         free = ~self._used
         slot = Slot((free & -free).bit_length() - 1)
         if slot == MOST_SLOTS:
-            raise OverflowError(f"an index has {MOST_SLOTS} slots")
+            raise OverflowError(f"an index has at most {MOST_SLOTS} slots")
         self._used |= 1 << slot
         self._live |= 1 << slot
         return slot
@@ -167,7 +167,7 @@ class PrefixIndex:
         self._opened(slot)
         _check([block_hash for block_hash, _ in spans])
         if any(span > MOST_SPAN for _, span in spans):
-            raise ValueError(f"a block stands for {MOST_SPAN} at most")
+            raise ValueError(f"a block may count for at most {MOST_SPAN}")
         self._widen(slot, spans)
 
     def _widen(self, slot: Slot, spans: Sequence[tuple[BlockHash, int]]) -> None:

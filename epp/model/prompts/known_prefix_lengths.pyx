@@ -133,5 +133,5 @@ cdef int64_t _checked(tokens) except -1:
     """Read a number of tokens, with room for the mark that it is one."""
     cdef int64_t count = tokens
     if count < 0 or count >> 62:
-        raise OverflowError("a length is in 0..2^62")
+        raise OverflowError("a length must be in 0..2^62")
     return count

@@ -44,7 +44,7 @@ def spread(ends: Sequence[int], pins: list[tuple[int, int]], rate: float) -> Seq
     for position, pin in pins:
         stretch = ends[len(tokens) : position + 1]
         if not len(tokens) <= position < len(ends) or pin < known or stretch[-1] <= before:
-            raise ValueError("pins rise, and lie at ends of blocks")
+            raise ValueError("pins must rise, and lie at ends of blocks")
         slope = (pin - known) / (stretch[-1] - before)
         tokens += [known + int((end - before) * slope) for end in stretch[:-1]]
         tokens.append(pin)
@@ -56,7 +56,7 @@ def sizes_between(ends: Sequence[int]) -> Sequence[int]:
     """Return the length of each block. Raises `ValueError` where ends fall."""
     sizes = [end - start for start, end in pairwise((0, *ends))]
     if sizes and min(sizes) < 0:
-        raise ValueError("ends of blocks rise")
+        raise ValueError("ends of blocks must rise")
     return sizes
 
 

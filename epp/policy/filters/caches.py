@@ -53,7 +53,9 @@ class PrefixCacheAffinityFilter(PluginParameters, frozen=True):
             raise ValueError("`maxTokensInFlightPenalty` must not be negative")
         by_tokens = self.ttft_source == "prefillThroughput" and self.max_ttft_penalty_ms > 0
         if by_tokens and not self.peak_prefill_throughput:
-            raise ValueError("`peakPrefillThroughput` is above 0 where TTFTs are made of it")
+            raise ValueError(
+                "`peakPrefillThroughput` must be above 0 if TTFTs are computed from it"
+            )
 
     def start(self, context: PluginContext) -> "_UntilSaturated":
         """Return what asks the producers."""

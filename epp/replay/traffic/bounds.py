@@ -19,7 +19,7 @@ MOST_TOKENS_IN_ALL = 1 << 36
 def check_lengths(prompt: int, response: int) -> None:
     """Raise `ValueError` for lengths in tokens that no request has; a response may have none."""
     if prompt < 1 or response < 0:
-        raise ValueError("lengths are positive")
+        raise ValueError("lengths must be positive")
     if max(prompt, response) > MOST_TOKENS:
         raise ValueError(f"it has more than {MOST_TOKENS:,} tokens")
 
