@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 import epp.app.process  # noqa: F401 (before anything that imports structlog)
 from epp import __version__, compiled
-from epp.cli.companion_flags import recording_of, shadow_of, tracing_of
 from epp.cli.configuration import configured
 from epp.cli.files import read, read_text
 from epp.cli.go_arguments import GoArgumentParser, with_command
 from epp.cli.llm_d_router_flags import check_removed, notices
+from epp.cli.observer_flags import recording_of, shadow_of, tracing_of
 from epp.cli.pool_flags import pool_of, unheeded
 from epp.cli.replica_flags import replicas_of
 from epp.cli.serve_flags import add_serve, log_settings

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epp.cli.companion_flags import add_companions
 from epp.cli.llm_d_router_flags import add_llm_d_router
+from epp.cli.observer_flags import add_observers
 from epp.cli.pool_flags import add_pool
 from epp.cli.replica_flags import add_replicas
 from epp.cli.tls_flags import add_tls
@@ -146,7 +146,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     _add_logs(behaviour)
     add_hold(parser)
     add_replicas(parser)
-    add_companions(parser)
+    add_observers(parser)
     add_llm_d_router(parser)
 
 

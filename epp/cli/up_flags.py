@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from epp.cli.companion_flags import add_companions, flags_of
 from epp.cli.go_arguments import GoArgumentParser
+from epp.cli.observer_flags import add_observers, flags_of
 from epp.cli.serve_flags import add_max_body_bytes, add_policy, observation
 from epp.cli.types import duration, interval, port_number
 from epp.config.file import DEFAULT_POLICY, Settings
@@ -38,7 +38,7 @@ def add_up(parser: GoArgumentParser) -> None:
     _add_clients(parser.add_argument_group("clients"))
     add_policy(parser)
     _add_behaviour(parser.add_argument_group("behaviour"))
-    add_companions(parser)
+    add_observers(parser)
 
 
 def _add_servers(parser: argparse.ArgumentParser) -> None:

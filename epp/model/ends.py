@@ -37,7 +37,7 @@ class RequestEnds:
         sequences = in_flight.sequences
         try:
             usage = event.usage or Usage(completion_tokens=event.generated)
-            in_flight.hear(now)
+            in_flight.record_activity(now)
             if len(sequences) == 1:
                 self._learn_length(in_flight.quote, sequences[0], usage.prompt_tokens)
             in_flight.record_generated(usage.prompt_tokens, usage.completion_tokens)

@@ -29,8 +29,8 @@ from epp.app.observing.fleet_view import EndpointsPage
 from epp.app.observing.pages import MOST_SHOWN
 from epp.app.observing.views import DecisionsPage
 from epp.app.workers import views
-from epp.app.workers.crew import WorkerProcess
 from epp.app.workers.exposition import Page, counts_of, keep_counts, merged, read_page, written
+from epp.app.workers.supervisor import WorkerProcess
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ _WORKER: Final = b"worker="
 _MILLI: Final = 1e3
 
 
-class _NoneAnswers(BadQuery):
+class _NoWorkerAnswers(BadQuery):
     status = HTTPStatus.SERVICE_UNAVAILABLE
 
 
@@ -153,7 +153,7 @@ class MergedPages:
             if page is not None
         ]
         if not found:
-            raise _NoneAnswers("no worker answers")
+            raise _NoWorkerAnswers("no worker answers")
         return [source for source, _ in found], [page for _, page in found]
 
     def _made(self, sources: Sequence[_Source], each: Sequence[int]) -> views.Made:

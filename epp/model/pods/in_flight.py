@@ -113,14 +113,14 @@ class InFlightRequest:
         """Whether an endpoint's books have it although it is over, or is not there."""
         return self.is_over or not self.is_at(pod)
 
-    def hear(self, now: float) -> None:
+    def record_activity(self, now: float) -> None:
         """Record a sign of life."""
         self.pod.idle_reports.heard(self.heard_at)
         self.heard_at = max(self.heard_at, now)
 
     def record_first_token(self, now: float) -> None:
         """Record the end of the prefill; learn its duration where it met an idle endpoint."""
-        self.hear(now)
+        self.record_activity(now)
         self.began = now
         if self.disaggregated:
             if self.prefill is not None and not self.pod.load.waiting:  # else it may be late there
@@ -161,7 +161,7 @@ class InFlightRequest:
 
     def go_on(self, generated: int, output_lengths: OutputLengths, now: float) -> None:
         """Record that its response has `generated` tokens by now."""
-        self.hear(now)
+        self.record_activity(now)
         if self.prefill is not None and generated:
             self.end_prefill(now)
         self.record_generated(0, generated)

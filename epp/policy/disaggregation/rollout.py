@@ -86,7 +86,7 @@ class DisaggregatedSetRolloutScreener(PluginParameters, frozen=True):
     def start(self, context: PluginContext) -> "Rollout":
         """Return the screener, which follows the fleet's endpoints."""
         rollout = Rollout(self, context.below)
-        context.subscribe((EndpointUpserted, EndpointRemoved), rollout.hear)
+        context.subscribe((EndpointUpserted, EndpointRemoved), rollout.on_event)
         return rollout
 
 
@@ -104,7 +104,7 @@ class Rollout:
         self._targets: dict[Target, Endpoint] = {}
         self._weights: Mapping[str, int] | None = None
 
-    def hear(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a listener)
+    def on_event(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a listener)
         """Take note of endpoints that come, change and go."""
         if isinstance(event, EndpointUpserted):
             self._endpoints[event.endpoint.id] = event.endpoint

@@ -74,8 +74,8 @@ OnOutcome = Callable[[InferenceRequest, QueueOutcome, float], None]
 """Called with a request, what became of it, and for how many seconds it waited."""
 
 
-def _unheard(_request: InferenceRequest, _outcome: QueueOutcome, _waited: float) -> None:
-    """Take no note."""
+def _ignore(_request: InferenceRequest, _outcome: QueueOutcome, _waited: float) -> None:
+    """Do nothing."""
 
 
 class FlowControl:
@@ -90,7 +90,7 @@ class FlowControl:
         scheduler: Scheduler,
         fleet: Fleet,
         settings: FlowSettings,
-        on_outcome: OnOutcome = _unheard,
+        on_outcome: OnOutcome = _ignore,
     ) -> None:
         self.due = inf
         self.settings: Final = settings

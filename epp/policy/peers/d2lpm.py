@@ -49,7 +49,7 @@ class D2LpmScorer(BoundedParameters, frozen=True):
         """Return what keeps the accounts."""
         producer = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
         started = _ByCredit(self, producer)
-        context.subscribe((Finished, Aborted, EndpointRemoved), started.hear)
+        context.subscribe((Finished, Aborted, EndpointRemoved), started.on_event)
         return started
 
 
@@ -104,7 +104,7 @@ class _ByCredit:
             account.keep(self._numbers.values())
         self._under_way[request.id] = client, endpoint
 
-    def hear(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+    def on_event(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         """Have a client pay for a response; forget an endpoint that is gone."""
         if isinstance(event, EndpointRemoved):
             self._numbers.pop(event.endpoint_id, None)

@@ -68,7 +68,7 @@ def read(source: Source, problems: Problems, seed: int) -> Trace:
     seen: dict[str, _Seen] = {}
     last = 0.0
     for line in source.lines(problems):
-        last = _hear(line, seen, last, problems)
+        last = _read_line(line, seen, last, problems)
         if len(seen) > MOST_REQUESTS:
             raise too_much(line.place)
     rows = ((each.place, each) for each in seen.values())
@@ -83,7 +83,7 @@ def read(source: Source, problems: Problems, seed: int) -> Trace:
     return Trace(name=source.name, calls=calls)
 
 
-def _hear(line: SourceLine, seen: dict[str, _Seen], last: float, problems: Problems) -> float:
+def _read_line(line: SourceLine, seen: dict[str, _Seen], last: float, problems: Problems) -> float:
     """Take what a line says; return its time, or the last one where it says nothing."""
     text = line.text.decode(errors="replace")
     if received := _RECEIVED.search(text):
