@@ -14,7 +14,9 @@ class EndingView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a request ended; what is not known is left out. Times are in milliseconds."""
 
     outcome: str = ""
+    """How it ended."""
     status: int | None = None
+    """The HTTP status."""
     served: str | None = None
     """The target that the proxy says has served."""
     sent_after_ms: float | None = None
@@ -22,9 +24,13 @@ class EndingView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ttft_ms: float | None = None
     """From the request's first bytes to the first ones of a streamed response."""
     duration_ms: float | None = None
+    """From the request's first bytes to the response's last."""
     prompt_tokens: int | None = None
+    """The prompt's length, as the model server reported it."""
     cached_tokens: int | None = None
+    """The part of the prompt that the model server had cached."""
     completion_tokens: int | None = None
+    """Generated tokens."""
     failure: str | None = None
     """How the endpoint failed the request."""
     error: str | None = None
@@ -45,11 +51,13 @@ class DecisionView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """A decision, and what came of it."""
 
     number: int
+    """Counts decisions since the picker started."""
     request: str
     """The picker's id of the request, as in logs, spans and recordings."""
     client_id: str = ""
     """Its `x-request-id`."""
     model: str = ""
+    """The model that the client named."""
     at: str = ""
     """When it was decided on (ISO 8601, UTC)."""
     profiles: tuple[Explanation, ...] = ()

@@ -79,12 +79,10 @@ class TimePerToken:
 
 
 class PredictedLatencyProducer(PluginParameters, frozen=True):
-    """Predicts TTFT and TPOT, and how far they are from the objectives that requests name.
-
-    `slo_buffer_factor` scales the objectives.
-    """
+    """Predicts TTFT and TPOT, and how far they are from the objectives that requests name."""
 
     slo_buffer_factor: float = 1.0
+    """What the objectives are multiplied by."""
     context_ttl: Annotated[str | int, without_effect("requests are tracked until they end")] = (
         msgspec.field(default="5m", name="contextTTL")
     )

@@ -37,8 +37,11 @@ class PrefixCacheScorer(PluginParameters, frozen=True):
     """Prefers the endpoint that is predicted to hold the longest prefix of the prompt."""
 
     match_length_weight: float = 0.0
+    """The weight of the matched length; what is left is that of the matched share."""
     match_length_scale_tokens: int = 8192
+    """The length that scores 1."""
     prefix_match_info_producer_name: str = ""
+    """The producer of prefix matches; empty: the default."""
     auto_tune: Annotated[bool, _SIZES] = True
     block_size: Annotated[int, _SIZES] = 0
     block_size_tokens: Annotated[int, _SIZES] = 0

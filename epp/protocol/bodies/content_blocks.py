@@ -28,14 +28,23 @@ class Block(msgspec.Struct):
     """A block of content; the fields, in the order in which they are written."""
 
     type: str = "text"
+    """The kind of block."""
     text: msgspec.Raw = _RAW
+    """Of `text`."""
     source: msgspec.Raw = _RAW
+    """Of `image` and `document`."""
     thinking: msgspec.Raw = _RAW
+    """Of `thinking`."""
     id: msgspec.Raw = _RAW
+    """Of `tool_use`."""
     name: msgspec.Raw = _RAW
+    """Of `tool_use`."""
     input: msgspec.Raw = _RAW
+    """Of `tool_use`."""
     tool_use_id: msgspec.Raw = _RAW
+    """Of `tool_result`."""
     content: msgspec.Raw = _RAW
+    """Of `tool_result`."""
 
 
 _block = msgspec.json.Decoder(Block)

@@ -41,23 +41,30 @@ def parse_spec(text: str) -> Metric | None:
 
 
 class EngineSpecs(msgspec.Struct, frozen=True, kw_only=True):
-    """The metrics of an engine of a user's; None if it has none.
-
-    `cache_info` has the size and the number of blocks as labels; `block_size` and `num_blocks`
-    are metrics of their own, and go first.
-    """
+    """The metrics of an engine of a user's; None if it has none."""
 
     name: str
+    """The engine's name."""
     waiting: Metric | None = None
+    """Requests that wait."""
     running: Metric | None = None
+    """Requests that run."""
     kv_usage: Metric | None = None
+    """The used share of the KV cache."""
     adapters: Metric | None = None
+    """The LoRA adapters that are loaded, as labels."""
     cache_info: Metric | None = None
+    """Has the size and the number of blocks as labels."""
     block_size_label: str = ""
+    """The label of `cache_info` with the tokens of a block."""
     num_blocks_label: str = ""
+    """The label of `cache_info` with the number of blocks."""
     block_size: Metric | None = None
+    """Tokens of a block; goes before the label."""
     num_blocks: Metric | None = None
+    """Blocks of the cache; goes before the label."""
     attributes: Mapping[str, Metric] = {}
+    """Metrics that go into `Load.attributes`, under their keys."""
 
 
 def engine_of(specs: EngineSpecs) -> EngineMetrics:

@@ -82,22 +82,26 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """All policies in all cells.
-
-    `overall` are the ratios to the baseline, by policy and measure: geometric means over the
-    cells, paired by seed. `rivals` are the ratios of `LEADING`, overall, to the `best` policy.
-    `curves` are by cell, policy and seed.
-    """
+    """All policies in all cells."""
 
     baseline: str
+    """The label of the policy that the others are compared with."""
     slo: Slo
+    """What goodput requires."""
     policies: tuple[str, ...]
+    """The policies' labels."""
     seeds: tuple[int, ...]
+    """The seeds that each policy ran with."""
     cells: tuple[Cell, ...]
+    """What each policy did in each cell."""
     overall: Mapping[str, Mapping[str, Paired]]
+    """Ratios to the baseline by policy and measure: geometric means, paired by seed."""
     best: str
+    """The policy that is best overall."""
     rivals: Mapping[str, Paired]
+    """Ratios of `LEADING`, overall, to the best policy."""
     curves: Mapping[str, Mapping[str, Mapping[int, Curves]]]
+    """By cell, policy and seed."""
 
 
 _Runs = Mapping[str, Mapping[str, Mapping[int, Digest]]]

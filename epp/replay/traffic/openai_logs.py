@@ -34,20 +34,26 @@ UNKNOWN_RESPONSE = 256
 
 
 class Logged(NamedTuple):
-    """A request as logged: messages by role, or token ids; its response, as far as it is known.
-
-    `place` is that of its line.
-    """
+    """A request as logged: messages or token ids, and its response, as far as they are known."""
 
     place: str
+    """The place of its line."""
     at: float
+    """When it came."""
     messages: Sequence[tuple[str, str]]
+    """Roles and texts."""
     tokens: Sequence[int]
+    """Token ids, in place of messages."""
     response: str
+    """The text of the response."""
     prompt_tokens: int | None
+    """The length of the prompt, as logged."""
     response_tokens: int | None
+    """The length of the response, as logged."""
     limit: int | None
+    """The client's limit on the response."""
     user: str
+    """Who asked."""
 
 
 def is_openai(fields: frozenset[str]) -> bool:
