@@ -38,7 +38,7 @@ _UNTIMED: Final = 63
 _VARIANTS: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 """A hexadecimal digit with its upper bits set to 10."""
 _UNREACHED: Final = frozenset((502, 503, 504))
-"""HTTP statuses with which Envoy answers where it cannot reach a model server."""
+"""HTTP statuses with which Envoy answers if it cannot reach a model server."""
 
 
 class PickerDirector:
@@ -91,7 +91,7 @@ class PickerDirector:
         self.observe = observe
 
     def route(self, request: InferenceRequest, now: float) -> Decision | PendingDecision:
-        """Decide at once where the prompts are known; else once they are tokenized."""
+        """Decide at once if the prompts are known; else once they are tokenized."""
         if self._tokenizer is None:
             return self._schedule(request, now)
         prompts = self._tokenizer.ready(request)
@@ -142,7 +142,7 @@ class PickerDirector:
         return outcome
 
     def _decided(self, request: InferenceRequest, decision: Decision, seconds: float) -> None:
-        """Report a decision that took so many seconds."""
+        """Report how many seconds a decision took."""
         try:
             self._telemetry.scheduled(request, decision, seconds)
             if self._log.verbose:

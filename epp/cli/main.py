@@ -149,7 +149,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _check_native() -> int:
-    """Print what is compiled; return 1 where WARMPICK_REQUIRE_NATIVE=1 and something is not."""
+    """Print what is compiled; return 1 if WARMPICK_REQUIRE_NATIVE=1 and something is not."""
     faults = {module: compiled.fault(module) for module in compiled.MODULES}
     width = max(map(len, faults)) + 1
     print(f"{'MODULE':{width}}COMPILER STATE")

@@ -263,7 +263,7 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise `ConfigError` where flags do not fit each other."""
+    """Raise `ConfigError` if flags do not fit each other."""
     if not arguments.traffic:
         raise ConfigError("nothing to replay: name a trace or a workload")
     highest = len(arguments.roles) if arguments.roles else min(map(int, arguments.pods))

@@ -153,9 +153,9 @@ def saturation_detector(section: FlowControlSection, refer: Refer) -> Saturation
 def flow_settings(
     section: FlowControlSection, detector: SaturationDetector, refer: Refer, *, on: bool
 ) -> FlowSettings:
-    """Return what a section means where its feature gate is `on`. Raises `ConfigError`.
+    """Return what a section means if its feature gate is `on`. Raises `ConfigError`.
 
-    Where it is off the section is checked, and requests wait for the room of endpoints alone.
+    If it is off the section is checked, and requests wait for the room of endpoints alone.
     """
     bands = _Bands(section, refer)
     limits: UsageLimitPolicy = StaticUsageLimitPolicy()

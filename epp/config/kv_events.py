@@ -26,7 +26,7 @@ class TokenProcessor(PluginParameters, frozen=True):
 
     @property
     def tokens(self) -> int:
-        """The length of a block in tokens; the deprecated name counts where the other is 0."""
+        """The length of a block in tokens; the deprecated name counts if the other is 0."""
         return self.block_size_tokens or self.block_size or 16
 
 

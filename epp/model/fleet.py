@@ -109,7 +109,7 @@ class Fleet:
     def serves(self, model: str) -> bool | None:
         """Return whether any endpoint serves a model; None while that is not known.
 
-        It is known where endpoints are asked for their models (`ModelsListed`): true once one has
+        It is known if endpoints are asked for their models (`ModelsListed`): true once one has
         listed it, false once all have listed theirs without it.
         """
         return self.pods.serves(model)

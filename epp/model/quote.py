@@ -128,7 +128,7 @@ class Quote:
         """Return how many tokens the longest prompt and what follows it have, at least.
 
         Of an estimated length, whose `error` is a share of it, twice the error is taken off: a
-        tenth of the length at least, and half of it at most. Where the client set no limit, nothing
+        tenth of the length at least, and half of it at most. If the client set no limit, nothing
         follows.
         """
         share = min(_MOST_SHARE, max(_LEAST_SHARE, 1.0 - 2.0 * error))

@@ -85,7 +85,7 @@ class Filter(Protocol):
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return those that remain, in their order; where none does the client gets status 503.
+        """Return those that remain, in their order; if none does the client gets status 503.
 
         A filter may raise another `RequestError`, such as `EndpointsFull` (429).
         """
@@ -156,7 +156,7 @@ class Screener(Protocol):
     def screen(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return those that remain, in their order; where none does the client gets status 503."""
+        """Return those that remain, in their order; if none does the client gets status 503."""
 
 
 @runtime_checkable
@@ -239,7 +239,7 @@ class PluginContext(Protocol):
         """Whether the plug-in that is started is the file's first of its type."""
 
     def plugin(self, name: str, kind: type[T], default: T | None = None) -> T:
-        """Return another plug-in by its name, started; the default where the name is empty.
+        """Return another plug-in by its name, started; the default if the name is empty.
 
         Raises `ConfigError` if there is none of that name, or it is of another kind, or it
         needs this one.

@@ -118,5 +118,5 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
         return isinstance(self.handler, SingleProfileHandler) and not around
 
     def name_of(self, plugin: object) -> str:
-        """Return the name of a plug-in in the file; its class where it is not in one."""
+        """Return the name of a plug-in in the file; its class if it is not in one."""
         return self.plugin_names.get(id(plugin), ("", type(plugin).__name__))[1]

@@ -118,7 +118,7 @@ if TYPE_CHECKING:  # only a worker has these, and a start need not make the clas
 
         @property
         def open_connections(self) -> int:
-            """How many there are, but for those that are being given up."""
+            """How many there are, except those that are being given up."""
 
         def take(self, connection: socket.socket) -> None:
             """Serve a connection; one that comes before `start` or after `stop` is closed."""
@@ -143,7 +143,7 @@ class HealthSource(Protocol):
         """Answer `Watch` by calling `send`, at once and at every change, until `unwatch`."""
 
     def unwatch(self, send: Callable[[bytes], None]) -> None:
-        """Call `send` no more; without effect where it does not watch."""
+        """Stop calling `send`; without effect if it does not watch."""
 
 
 class HealthServer(Protocol):

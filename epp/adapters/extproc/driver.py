@@ -198,7 +198,7 @@ class ExchangeDriver:
         pending.when_decided(self._decided)
 
     def _decided(self, outcome: Decision | BaseException) -> None:
-        """Continue with a decision; where the stream is over, the exchange undoes it."""
+        """Continue with a decision; if the stream is over, the exchange undoes it."""
         self._pending = None
         try:
             if not isinstance(outcome, Decision | RequestError):

@@ -147,7 +147,7 @@ class OpenStreams:
         self._kept = self._unheld_bytes()
 
     def _unheld_bytes(self) -> int:
-        """Return the memory of the process but for requests, which is freed with them."""
+        """Return the memory of the process without that of requests, which is freed with them."""
         return resident_bytes() - self.held_bytes
 
     async def quiet(self, seconds: float) -> None:

@@ -73,7 +73,7 @@ class Recorder:
         self._queue.put(note_of(record, quote))
 
     def saw(self, endpoints: Sequence[RecordedEndpoint]) -> None:
-        """Note the endpoints, where they are others than before."""
+        """Note the endpoints, if they have changed."""
         found = tuple(endpoints)
         if found != self._endpoints:
             self._endpoints = found

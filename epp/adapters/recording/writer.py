@@ -147,7 +147,7 @@ class RecordingWriter:
             return b""
 
     def _ready(self) -> bool:
-        """Return whether lines can be written, in a new part where that is due."""
+        """Return whether lines can be written, in a new part if that is due."""
         if self._fails_until is not None and self._clock() < self._fails_until:
             return False
         if not self._parts.full:

@@ -60,7 +60,7 @@ PRECISE: Final = tuple(
         ("predicted_cached_tokens", "How many of them were predicted to be cached at the pick."),
     )
 )
-"""Counted where a `precise-prefix-cache-producer` is configured, as llm-d-router does."""
+"""Counted if a `precise-prefix-cache-producer` is configured, as llm-d-router does."""
 
 Counts = dict[tuple[str, ...], int]
 
@@ -68,7 +68,7 @@ Counts = dict[tuple[str, ...], int]
 class DecisionMetrics:
     """Counts decisions. `under_way` is asked when a page is written.
 
-    `latency`: predicted latencies and missed objectives are counted, as llm-d-router does where a
+    `latency`: predicted latencies and missed objectives are counted, as llm-d-router does if a
     `predicted-latency-producer` is configured. `precise` is the name of a
     `precise-prefix-cache-producer`, or empty. `is_adapter` says whether a model is an adapter.
     """

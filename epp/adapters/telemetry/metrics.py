@@ -130,7 +130,7 @@ class Telemetry:
     def _stream_ended(self, record: RequestRecord) -> None:
         ended_at = record.finished_at or record.received_at
         self._stream_seconds.observe(ended_at - record.received_at)
-        # llm-d-router ends a stream with OK, or CANCELED where the proxy resets it.
+        # llm-d-router ends a stream with OK, or CANCELED if the proxy resets it.
         code = "Canceled" if record.outcome is _ABORTED else "OK"
         self._streams_ended[code,] = self._streams_ended.get((code,), 0) + 1
 

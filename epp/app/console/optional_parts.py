@@ -19,7 +19,7 @@ _MILLI: Final = 1e3
 
 
 class OptionalParts(NamedTuple):
-    """The parts that this picker has; the view of one that it has not is None."""
+    """The parts that this picker has. The view of a part that it does not have is None."""
 
     flow: FlowControl | None = None
     held: HeldRequests | None = None

@@ -129,7 +129,7 @@ class Shadow:
         tally.shadow_cached += decision.predicted_cached_tokens
 
     async def run(self) -> None:
-        """Log a line a minute, where there were decisions."""
+        """Log a line a minute, if there were decisions."""
         before = Tally()
         while True:
             await asyncio.sleep(_REPORT_SECONDS)
@@ -138,7 +138,7 @@ class Shadow:
             before = now
 
     def report(self, tally: Tally) -> None:
-        """Log what was counted, where anything was."""
+        """Log what was counted, if anything was."""
         compared = tally.compared
         if not compared + tally.refused + tally.failed:
             return

@@ -134,7 +134,7 @@ class LoadBooks:
     def slot_seconds(self, adapter: str, response_seconds: float) -> tuple[float, float]:
         """Return how long a request of an adapter waits for a slot, and takes one from others.
 
-        An engine computes the requests of a few adapters at once (vLLM `max_loras`). Where as many
+        An engine computes the requests of a few adapters at once (vLLM `max_loras`). If as many
         have requests there, another waits until one of them has no request left. Responses take
         `response_seconds` and began at any time, so that the n of one adapter end after
         n / (n + 1) of these, and the first of several adapters after 1 / (1 + sum(1 / n)). A free

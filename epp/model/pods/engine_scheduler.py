@@ -270,7 +270,7 @@ class EngineScheduler:
             self._index.add(self.slot, hashes)
 
     def _withdraw(self, sequence: SequenceState) -> None:
-        """Remove a prompt that waits no more from the index, but for blocks that are cached."""
+        """Remove a prompt that no longer waits from the index, except blocks that are cached."""
         if not self.waiting:
             self._promised = {}
         hashes, promised = sequence.chain.hashes[:_MOST_BLOCKS], self._promised

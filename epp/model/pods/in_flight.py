@@ -20,7 +20,7 @@ class InFlightRequest:
 
     It was sent at `sent_at`, in seconds of the picker's clock, and its first token came at
     `began`, None while none was seen. It last showed life at `heard_at`, infinite if no one
-    observes it. `cached` tokens in `matched` blocks were predicted to hit. Where another endpoint
+    observes it. `cached` tokens in `matched` blocks were predicted to hit. If another endpoint
     computes the prompts (`disaggregated`), `prefill` is what the request is there, None once that
     is over. The response stands for `weight` responses, of which it is observed to its end, and is
     expected to go on for `coming` tokens.
@@ -85,7 +85,7 @@ class InFlightRequest:
     def unprefilled(self) -> int:
         """The uncached tokens of the prompts; 0 once the first token of the response was seen.
 
-        0 too where another endpoint computes them.
+        0 too if another endpoint computes them.
         """
         begun = self.disaggregated or self.began is not None
         return 0 if begun else self.quote.tokens - self.cached

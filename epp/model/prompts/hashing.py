@@ -51,7 +51,7 @@ def extend(parent: int, data: bytes, ends: Sequence[int], unit: int = 1) -> Sequ
     """Hash the blocks of `data` up to each of `ends`, each seeded with the hash before it.
 
     Ends count from the start of `data`, in `unit` bytes, and rise. Raises `ValueError` if one
-    does not, or where there are no bytes to it; `OverflowError` for a `parent` that is not a hash.
+    does not, or if there are no bytes to it; `OverflowError` for a `parent` that is not a hash.
     """
     if unit < 1:
         raise ValueError("a unit must have at least one byte")

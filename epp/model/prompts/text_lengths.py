@@ -17,7 +17,7 @@ Kind = Literal["prose", "code", "script"]
 (code, tables, JSON); much beyond ASCII, as it is or escaped."""
 
 DEFAULT_RATES: Mapping[Kind, float] = {"prose": 4.0, "code": 3.2, "script": 2.4}
-"""Bytes a token where none were reported: about those of common tokenizers."""
+"""Bytes a token if none were reported: about those of common tokenizers."""
 
 
 def kind_of(text: bytes, start: int = 0, end: int | None = None) -> Kind:
@@ -53,7 +53,7 @@ def spread(ends: Sequence[int], pins: list[tuple[int, int]], rate: float) -> Seq
 
 
 def sizes_between(ends: Sequence[int]) -> Sequence[int]:
-    """Return the length of each block. Raises `ValueError` where ends fall."""
+    """Return the length of each block. Raises `ValueError` if an end is before the last one."""
     sizes = [end - start for start, end in pairwise((0, *ends))]
     if sizes and min(sizes) < 0:
         raise ValueError("ends of blocks must rise")

@@ -180,7 +180,7 @@ _PARAMETERS = ("profiles.decode", "profiles.prefill", "profiles.encode")
 class Disaggregation:
     """Runs up to three profiles for a request, and joins them into the decision on decoding.
 
-    Where `prefill_first`, the prefill profile runs first, without a decider. `parameters` are the
+    If `prefill_first`, the prefill profile runs first, without a decider. `parameters` are the
     paths of the parameters that name the profiles of decoding, prefill and encoding.
     """
 
@@ -222,7 +222,7 @@ class Disaggregation:
     def schedule(self, request: InferenceRequest, run: RunProfile) -> Decision:
         """Return the decision on decoding with those on the other stages that ran.
 
-        A stage that finds no endpoint is left to the decoding endpoint. Raises `NoEndpoints` where
+        A stage that finds no endpoint is left to the decoding endpoint. Raises `NoEndpoints` if
         there is none of these.
         """
         profiles = self._profiles

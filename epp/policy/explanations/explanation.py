@@ -60,7 +60,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     margin: float | None = None
     """By how much the winner was better: milliseconds of cost, or score.
 
-    None without a runner-up, or where the picker compares something else. Negative: the picker
+    None without a runner-up, or if the picker compares something else. Negative: the picker
     took another than the best, as one that draws at random does.
     """
     candidates: tuple[ExplainedCandidate, ...]

@@ -106,7 +106,7 @@ class _UntilSaturated(msgspec.Struct, frozen=True):
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return those that have the prompt cached; all where none has, or they are too busy."""
+        """Return those that have the prompt cached; all if none has, or they are too busy."""
         threshold, explored = (
             self.parameters.affinity_threshold,
             self.parameters.exploration_probability,

@@ -66,7 +66,7 @@ class _SlowStart:
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return those that are offered this request; all where there are no others."""
+        """Return those that are offered this request; all if there are no others."""
         if not self._joined or not candidates:
             return candidates
         now = candidates[0].now

@@ -121,7 +121,7 @@ class FlowControl:
     def route(
         self, request: InferenceRequest, now: float, timer: PluginTimer | None = None
     ) -> Decision | Held:
-        """Decide on a request that came now, or have it wait, where the engine has work of it.
+        """Decide on a request that came now, or have it wait, if the engine has work of it.
 
         Raises what `Scheduler.route` does, and what `Refusals.check` does if it may not wait.
         """

@@ -33,7 +33,7 @@ class D2LpmScorer(BoundedParameters, frozen=True):
 
     A client is a fairness id. It begins with `worker_quantum` tokens at every endpoint, and pays
     there for tokens that are not cached as it is sent, and `output_token_weight` times the tokens
-    of the response as it ends. Where it has nothing left anywhere, it is given as many quanta at
+    of the response as it ends. If it has nothing left anywhere, it is given as many quanta at
     all endpoints as it takes.
 
     Of equal prefixes the endpoint with the fewest requests under way is chosen; among equals

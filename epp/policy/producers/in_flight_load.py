@@ -26,7 +26,7 @@ class InFlightLoadProducer(PluginParameters, frozen=True):
     By default the tokens are the uncached ones of prompts whose first token was not seen, as the
     fleet's ledgers have them. With `add_estimated_output_tokens` a request counts its uncached
     tokens and `output_ratio` times its prompt, at most what the client allows and
-    `max_estimated_output_tokens`, until it ends; where another endpoint computes the prompt, its
+    `max_estimated_output_tokens`, until it ends; if another endpoint computes the prompt, its
     uncached tokens count there, until the first token.
     """
 

@@ -58,7 +58,7 @@ class PrefixCacheScorer(PluginParameters, frozen=True):
             raise ValueError("`matchLengthScaleTokens` must be above 0 if lengths have a weight")
 
     def start(self, context: PluginContext) -> Scorer:
-        """Return what asks the producer; the scorer itself where that is the fleet's index."""
+        """Return what asks the producer; the scorer itself if that is the fleet's index."""
         producer = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
         return self if producer is FROM_FLEET else _ByMatches(self, producer)
 
@@ -115,7 +115,7 @@ class NoHitLruScorer(PluginParameters, frozen=True):
 
 
 class _ByLastColdRequest:
-    """A request is cold where no candidate has any of its prompt."""
+    """A request is cold if no candidate has any of its prompt."""
 
     def __init__(self, size: int, producer: PrefixMatchInfo) -> None:
         self._producer = producer
@@ -182,7 +182,7 @@ class LoraAffinityScorer(PluginParameters, frozen=True):
     """Prefers the endpoint that has the request's adapter loaded, then one with room for it."""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 where loaded, room for another 0.8, waiting to be loaded 0.6, else 0."""
+        """Return 1 if loaded, room for another 0.8, waiting to be loaded 0.6, else 0."""
         return [self._affinity(request.target_model, candidate) for candidate in candidates]
 
     def _affinity(self, adapter: str, candidate: Candidate) -> float:

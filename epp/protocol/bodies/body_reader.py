@@ -39,7 +39,7 @@ class BodyReader:
     bytes `read_on` has left to read. `multimodal`: a message that was read has an image, a video or
     a sound. `broken_at` is the offset in bytes of the first byte that
     makes no JSON, or of an end that comes too early, -1 if that is not known. `enough`: more of
-    the body changes nothing in the prompts, and the model is known where there must be one.
+    the body changes nothing in the prompts, and the model is known if there must be one.
     """
 
     def __init__(self, api: str, longest: int, nameless: bool = False) -> None:  # noqa: FBT001, FBT002 (as compiled)
@@ -52,7 +52,7 @@ class BodyReader:
         self.enough = False
 
     def feed(self, piece: bytes) -> None:
-        """Take the next bytes; read them, but for what is long, which `read_on` reads."""
+        """Take the next bytes, and read them; `read_on` reads what is long."""
         add_piece(self.pieces, piece)
 
     def read_on(self) -> None:

@@ -72,7 +72,7 @@ def engine_of(specs: EngineSpecs) -> EngineMetrics:
 
     It takes the place of the built-in engine of its name. What llm-d-router's specifications
     cannot name (counters of the prefix cache, rules of the cache) stays as it is there; so does a
-    metric that is named as there, and the cache where none of its metrics is named.
+    metric that is named as there, and the cache if none of its metrics is named.
     """
     known = ENGINES.get(specs.name, EngineMetrics(name=specs.name, signs=()))
     block_size, num_blocks = _cache_metrics(specs)
@@ -120,7 +120,7 @@ def _rare(metric: Metric | None) -> Metric | None:
 
 
 def _kept(metric: Metric | None, known: Metric | None) -> Metric | None:
-    """Return the built-in metric where a user's is the same, and knows more of it."""
+    """Return the built-in metric if a user's is the same, and knows more of it."""
     return known if metric and known and _same(metric, known) else metric
 
 

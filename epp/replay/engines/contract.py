@@ -41,7 +41,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class EngineLoad(NamedTuple):
     """What the metrics page has: requests that wait and that run, the share of blocks in use.
 
-    The adapters of both are there where the engine limits them (`max_loras`).
+    The adapters of both are there if the engine limits them (`max_loras`).
     """
 
     waiting: int = 0
@@ -102,7 +102,7 @@ class Progress(Enum):
 
     FIRST = "its first token is there"
     SOME = "a number of further tokens are there"
-    LAST = "its last token is there; comes after FIRST, at the same time where there is one token"
+    LAST = "its last token is there; comes after FIRST, at the same time if there is one token"
     LOST = "the engine died with it"
 
 

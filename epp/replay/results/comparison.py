@@ -24,7 +24,7 @@ _T95 = (
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """A figure over seeds: its mean, least and most. NaN where no run has it."""
+    """A figure over seeds: its mean, least and most. NaN if no run has it."""
 
     mean: float
     least: float
@@ -274,7 +274,7 @@ def eligible(unanswered: Mapping[str, float], policy: str) -> bool:
 
 
 def winners(cell: Cell, name: str) -> frozenset[str]:
-    """Return the policies with the best mean of a measure; none where none is better."""
+    """Return the policies with the best mean of a measure; empty if none is better."""
     measure, standings = BY_NAME[name], cell.standings
     unanswered = {policy: result.unanswered for policy, result in standings.items()}
     sign = _SIGNS.get(measure.better)

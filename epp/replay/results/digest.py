@@ -219,7 +219,7 @@ def _answered(outcomes: Iterable[CallOutcome]) -> list[CallOutcome]:
 
 
 def _foreseen(answered: Iterable[CallOutcome]) -> list[tuple[float, float]]:
-    """Return predicted and real TTFT where there are both."""
+    """Return predicted and real TTFT if there are both."""
     return [
         (outcome.predicted_ttft, outcome.ttft)
         for outcome in answered

@@ -94,7 +94,7 @@ def percentiles(values: Iterable[float], percents: Iterable[float]) -> list[floa
 
 
 def ratio(part: float, whole: float) -> float:
-    """Return part / whole; nan where the whole is 0."""
+    """Return part / whole; nan if the whole is 0."""
     return part / whole if whole else math.nan
 
 

@@ -76,7 +76,7 @@ def view(comparison: Comparison, cell: Cell) -> View:
 
 
 def draw(size: tuple[float, float], paint: Callable[[Figure], None]) -> str:
-    """Return what is painted on a figure of so many inches, as all plots look."""
+    """Return what is painted on a figure of this size in inches, as all plots look."""
     with mpl.rc_context(LOOK):
         figure = Figure(figsize=size, layout="constrained")
         paint(figure)

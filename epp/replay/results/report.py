@@ -220,7 +220,7 @@ def _facts(comparison: Comparison, command: str) -> Iterable[str]:
         )
     if any(cell.one_traffic for cell in comparison.cells):
         yield (
-            "Where all seeds were sent the same traffic, as that of an unchanged file, intervals"
+            "If all seeds were sent the same traffic, as that of an unchanged file, intervals"
             " speak only of the picker's own draws."
         )
     yield (

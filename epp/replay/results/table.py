@@ -85,7 +85,7 @@ def _against(comparison: Comparison, result: PolicyResult) -> str:
 
 
 def format_ratio(found: Paired) -> str:
-    """Return a ratio with its interval, where it has one; a dash for nan."""
+    """Return a ratio with its interval, if it has one; a dash for nan."""
     if math.isnan(found.ratio):
         return "-"
     if math.isnan(found.low):

@@ -36,7 +36,7 @@ def confidence(comparison: Comparison) -> str:
 
 
 def _sent_alike(comparison: Comparison) -> Iterable[str]:
-    """Yield what seeds do not say where the same was sent with all of them."""
+    """Yield what seeds do not say if the same was sent with all of them."""
     alike, cells = sum(cell.one_traffic for cell in comparison.cells), len(comparison.cells)
     if alike:
         where = "" if alike == cells else f" in {alike} of {cells} cells"

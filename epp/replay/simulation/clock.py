@@ -20,7 +20,7 @@ class Clock:
         self._tickets = count()
 
     def at(self, when: float, do: Callable[[], None]) -> None:
-        """Have `do` called at `when`, or next where that is past."""
+        """Have `do` called at `when`, or next if that is past."""
         heappush(self._agenda, (max(when, self.now), next(self._tickets), do))
 
     def routinely_at(self, when: float, do: Callable[[], None]) -> None:

@@ -40,7 +40,7 @@ from epp.replay.traffic.calls import Call, InfiniteCache, Run, Trace, tokens_in
 
 _SAMPLE_SECONDS = 1.0
 _MOST_SAMPLES = 1 << 16
-"""Of a run; where there would be more, they are further apart."""
+"""Of a run; if there would be more, they are further apart."""
 _IDLE_SECONDS = 0.5
 """Seconds between scrapes, at least, that no decision waits for."""
 _LULL_SECONDS = 60.0

@@ -109,7 +109,7 @@ def joined(*parts: Runs) -> Runs:
 
 
 def cut(runs: Runs, start: int, end: int) -> Runs:
-    """Return the tokens from `start` to `end`, less where there are fewer."""
+    """Return the tokens from `start` to `end`, less if there are fewer."""
     kept: list[Run] = []
     upto = 0
     for run in runs:

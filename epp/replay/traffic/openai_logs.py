@@ -174,7 +174,7 @@ def _logged(row: Mapping[str, Any], place: str) -> Logged:
 
 
 def _prompt(request: Mapping[str, Any]) -> tuple[list[tuple[str, str]], list[int]]:
-    """Return the messages of a request, and its token ids where it has those.
+    """Return the messages of a request, and its token ids if it has those.
 
     Raises `ValueError` for one that has neither.
     """
@@ -228,7 +228,7 @@ def _first(values: Mapping[str, Any], names: Sequence[str]) -> Any:  # noqa: ANN
 
 
 def _object(value: object) -> Mapping[str, Any]:
-    """Return an object, also one that is logged as text; nothing of what is none."""
+    """Return an object, also one that is logged as text; nothing of what is not one."""
     if isinstance(value, str) and value.startswith("{"):
         value = msgspec.json.decode(value)
     return value if isinstance(value, dict) else {}

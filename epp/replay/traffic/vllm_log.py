@@ -84,7 +84,7 @@ def read(source: Source, problems: Problems, seed: int) -> Trace:
 
 
 def _read_line(line: SourceLine, seen: dict[str, _Seen], last: float, problems: Problems) -> float:
-    """Take what a line says; return its time, or the last one where it says nothing."""
+    """Take what a line says; return its time, or the last one if it says nothing."""
     text = line.text.decode(errors="replace")
     if received := _RECEIVED.search(text):
         at = _time(text)

@@ -33,7 +33,7 @@ BUDGET = 2 << 30
 HELD_BYTES = 32
 """What one block at one endpoint takes in the compiled `BlockPool`."""
 HASH_BYTES = 17
-"""What one block takes here, whoever holds it: 12 bytes, and a share of free places."""
+"""What one block takes here, however many hold it: 12 bytes, and a share of free places."""
 MOST_SLOTS = 1 << 16
 MOST_SPAN = (1 << 16) - 1
 

@@ -42,7 +42,7 @@ class Agents(msgspec.Struct, frozen=True, kw_only=True):
     reset: float = 0.05
     """The chance that a session ends at a turn, with an empty context."""
     growth: float = 1.5
-    """That chance grows with the context to so many times."""
+    """What that chance is multiplied by once the context is full."""
     restarts: float = 0.3
     """The share of the first sessions that end early and go on as another one later."""
     restart_turns: tuple[int, int] = (5, 15)
@@ -100,7 +100,7 @@ class _Drawing:
         return cut if self._draw.random() < chance else None
 
     def _write(self, session: _Session, cut: int | None) -> Run | None:
-        """Write a session; return its own tokens where it has been cut."""
+        """Write a session; return its own tokens if it has been cut."""
         written = len(self._script.calls)
         turns = self._turns(session, cut)
         own = self._script.write(session.prefix, session.own, turns, self._longest)
