@@ -17,7 +17,7 @@ from epp.demo.workload import Workload
 SIMULATED_MODEL = "demo-8b"
 TINY_MODEL = "demo-small"
 SPEED = 0.4
-"""Of a simulated server; the simulator's own constants are an H100's: 40 us a prompt token."""
+"""The speed of a simulated server; 1 is the simulator's, an H100's: 40 us a prompt token."""
 QUICK = 0.5
 """The share of the standard time, and so of the conversations, that `--quick` plays."""
 

@@ -186,7 +186,7 @@ class Fleet:
         self._listeners.add(kinds, listener, name, on_fault or self._on_fault)
 
     def unsubscribe(self, name: str) -> None:
-        """Call the listeners of a name no more."""
+        """Stop calling the listeners of a name."""
         self._listeners.remove(name)
 
     def apply(self, event: Event, now: float) -> None:

@@ -39,7 +39,7 @@ class Estimate:
 
 _NOTHING_FOUND: Final[list[list[int]]] = []
 _NO_ESTIMATES: Final[dict[Speed, dict[object, Estimate]]] = {}
-"""Of a quote that was not looked up; nothing is added to them."""
+"""The estimates of a quote that was not looked up; nothing is added to them."""
 
 
 class Quote:

@@ -52,7 +52,7 @@ class ProbabilisticAdmitter(PluginParameters, frozen=True):
         """Return the probability with which a request is refused."""
         if saturation <= 0:
             return 0.0
-        # By logarithms, for the power itself may be larger than any float.
+        # By logarithms, as the power itself may be larger than any float.
         return exp(min(0.0, log(self.k) + self.power * log(saturation)))
 
 

@@ -110,7 +110,7 @@ class ExchangeDriver:
         self._call(self._exchange.half_closed)
 
     def drained(self) -> None:
-        """Send more, for the peer has read what it was sent."""
+        """Send more, now that the peer has read what it was sent."""
         if self._pending is None:
             self._call(self._exchange.proceed)
 

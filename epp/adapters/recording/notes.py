@@ -9,7 +9,7 @@ from epp.protocol.recording import PromptWriter, Pseudonyms, RecordedPrompt, Rec
 from epp.values import replaced
 
 _DIGITS = 6
-"""Of seconds: microseconds."""
+"""Decimals of seconds: microseconds."""
 _UNREAD = InferenceRequest(id=RequestId(""))
 """Stands for a request whose body was not read."""
 _UNKNOWN = Usage()

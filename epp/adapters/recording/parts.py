@@ -11,7 +11,7 @@ from typing import BinaryIO
 from epp.protocol.recording import SUFFIX
 
 _LEVEL = 1
-"""Of gzip: hashes are random bytes, of which no level makes fewer."""
+"""The level of gzip: hashes are random bytes, which no level makes fewer."""
 _PARTS_TO_A_FOLDER = 16
 _LONGEST_PART = 64 << 20
 

@@ -16,7 +16,7 @@ from epp.protocol.recording import RecordedEndpoint, RecordedPool
 
 MOST_NOTES: Final = 8192
 _MOST_BLOCKS: Final = 1 << 20
-"""Of notes that wait for the thread: some 30 MB."""
+"""Blocks of notes that wait for the thread: some 30 MB."""
 _MOST_OPEN: Final = 1 << 16
 """Quotes of requests that have not ended."""
 

@@ -33,7 +33,7 @@ from epp.protocol.recording import (
 _log = structlog.get_logger(__name__)
 
 _MEMBER_BYTES: Final = 1 << 18
-"""Of lines, before they are compressed."""
+"""Bytes of lines that are compressed together."""
 _SALT_BYTES: Final = 4
 _STOP_SECONDS: Final = 5.0
 

@@ -14,7 +14,7 @@ import msgspec
 
 _MOST_FIELDS: Final = 8
 _MOST_CHARACTERS: Final = 256
-"""Of a value in a query."""
+"""The longest value in a query."""
 
 Query = Mapping[str, str]
 

@@ -38,7 +38,7 @@ _SALTED: Final = 2
 _MEDIA: Final = 4
 _FOUND: Final = 8
 _KINDS: Final = 16
-"""Of predicted hits: an adapter's or not (1), and each of these or not."""
+"""Kinds of predicted hits: an adapter's or not (1), and each of these or not."""
 
 PREDICTED_HITS: Final = Family(
     name="warmpick_predicted_hits_total",

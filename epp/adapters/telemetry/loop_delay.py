@@ -20,7 +20,7 @@ IDLE_SECONDS: Final = 0.15
 BUSY_SECONDS: Final = 0.025
 """Between samples. Of what held the loop, the part before the timer was due is not seen."""
 _BUSY_SHARE: Final = 0.005
-"""Of a core: a process that uses more is sampled often, as a wake-up costs it little."""
+"""The share of a core above which a process is sampled often: a wake-up costs it little."""
 
 
 _NANO: Final = 1e-9

@@ -28,7 +28,7 @@ _IDLE_SECONDS: Final = 600.0
 """A flow that was not used for so long gives its place to another that needs it."""
 _SWEEP_SECONDS: Final = 1.0
 _FAIRNESS_SHARE: Final = 0.5
-"""Of the room on the page; above it a fairness id is `other`, unless it is the default."""
+"""The share of the page for fairness ids; above it one is `other`, unless it is the default."""
 _MODEL_SHARE: Final = 0.95
 """Above it the models are `other`, too: the rest is one flow for each priority."""
 

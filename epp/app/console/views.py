@@ -44,7 +44,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     responses: int
     """Responses that reported usage and cached tokens."""
     prompt: int
-    """Of their prompts."""
+    """Tokens of their prompts."""
     cached: int
     """Those that the engines had cached."""
     predicted: int
@@ -52,7 +52,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     error: int
     """The differences of the two, added up."""
     reuse_prompt: int
-    """Of prompts that reuse is counted of; less than before if a series was forgotten."""
+    """Tokens of the prompts whose reuse is counted; less if a series was forgotten."""
     available: int
     """Cached at the endpoint that had most of a prompt, as predicted."""
     captured: int

@@ -23,9 +23,9 @@ from epp.protocol.extproc.record import Outcome, RequestRecord
 
 MOST_DECISIONS: Final = 1024
 _MOST_WEIGHT: Final = 1 << 18
-"""Of all decisions together: some 30 MB."""
+"""The weight of all decisions together: some 30 MB."""
 MOST_CANDIDATES: Final = 16
-"""Of one decision that are explained, at most."""
+"""Candidates of one decision that are explained, at most."""
 _SETTLE_SECONDS: Final = 1.0
 _REQUEST_ID: Final = "x-request-id"
 _MILLI: Final = 1e3

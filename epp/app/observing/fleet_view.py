@@ -38,7 +38,7 @@ class EndpointView(msgspec.Struct, frozen=True, kw_only=True):
     trust: float
     """How well recent predictions for the cache held, from 0 to 1."""
     prefill_tokens_per_second: float
-    """Of a prompt of 1,000 tokens of which none are cached."""
+    """The speed for a prompt of 1,000 tokens of which none are cached."""
     events_live: bool
     """Whether the engine's own events correct what is believed of the cache."""
     responses: int

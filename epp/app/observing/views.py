@@ -65,9 +65,9 @@ class DecisionView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     ending: EndingView | None = None
     """None while it runs."""
     recorded: RecordedPick | None = None
-    """Where it went. Of a recording alone, whose `profiles` are what is worked out from it."""
+    """With a recording: where it went; `profiles` are then reconstructed."""
     refused: str = ""
-    """Of a recording alone: why the configuration that it is explained by refuses it."""
+    """With a recording: why the configuration that explains it refuses it."""
 
 
 class DecisionsPage(msgspec.Struct, frozen=True, kw_only=True):

@@ -207,7 +207,7 @@ class MergedPages:
         return msgspec.json.encode(views.merged_console(pages, made, until, since, limit))
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         for each in self._sources:
             await each.close()
 

@@ -113,7 +113,7 @@ def _list(port: OperatorsPort, arguments: argparse.Namespace) -> int:
 def _explain_recorded(arguments: argparse.Namespace) -> int:
     if arguments.follow:
         raise ConfigError("a recording does not go on", "--follow")
-    # Imported here, for it takes long, and a running picker is asked without.
+    # Imported here, as it takes long, and a running picker is asked without.
     from epp.replay.past_decisions import PastDecisions  # noqa: PLC0415
     from epp.replay.traffic.files.source import Problems, Source  # noqa: PLC0415
     from epp.replay.traffic.recorded.parts import read_recording  # noqa: PLC0415

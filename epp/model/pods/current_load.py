@@ -5,7 +5,7 @@ during the next: half a second under long prompts. The picker's books have its o
 moment, and know by the engine's own rules which of them no step has reached. So the books are
 believed of these, and a report of what it has beyond the books of the same moment: the requests
 of others, and of this picker's those that wait report after report though a step could have
-reached them, for the engine has limits that the books do not know (vLLM `max_num_seqs`).
+reached them, as the engine has limits that the books do not know (vLLM `max_num_seqs`).
 """
 
 from collections.abc import Iterable

@@ -38,7 +38,7 @@ class CachedOutput(Protocol):
 
     @property
     def gone(self) -> bool:
-        """Whether the cache is there no more."""
+        """Whether the cache is gone."""
 
     @property
     def engine_block(self) -> int:

@@ -135,7 +135,7 @@ class PdProfileHandler(PluginParameters, frozen=True):
         float | None,
         mapped_to("a `prefix-based-pd-decider` of a quarter of it, for it counts bytes"),
     ] = None
-    """Of versions before deciders; used if the decider is not listed."""
+    """From versions before deciders; used if the decider is not listed."""
     prefix_plugin_type: Annotated[str, _ONE_INDEX] = ""
     prefix_plugin_name: Annotated[str, _ONE_INDEX] = ""
     prefix_match_info_producer_name: Annotated[str, _ONE_INDEX] = ""

@@ -43,7 +43,7 @@ class ReleaseRate:
             self._at = now
 
     def rest(self) -> None:
-        """Count no more time: none waits."""
+        """Stop counting time: no request waits."""
         self._at = inf
 
     def add(self, work: float, now: float) -> None:

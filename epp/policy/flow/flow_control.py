@@ -236,7 +236,7 @@ class FlowControl:
         self._fleet.subscribe(_MAKING_ROOM, listener, _WATCH)
 
     def unwatch(self) -> None:
-        """Call it no more."""
+        """Stop calling it."""
         self._fleet.unsubscribe(_WATCH)
 
     # What goes.

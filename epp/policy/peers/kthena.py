@@ -208,7 +208,7 @@ class _ByBlocks:
         self._sweep()
 
     def _forget(self, endpoint: EndpointId) -> None:
-        """Let an endpoint's blocks match no more; they go a little at a time."""
+        """Stop matching an endpoint's blocks; they go a little at a time."""
         own = self._recent.pop(endpoint, None)
         if own is not None:
             self._gone.append(own)

@@ -5,7 +5,7 @@ as it comes. What `finish` declines is read in one piece at the end (`request_js
 """
 
 Prompts = list[tuple[bytes, bool, list[int]]]
-"""Of each prompt: its bytes, whether they are exact, and where its messages end (in bytes)."""
+"""For each prompt: its bytes, whether they are exact, and where its messages end (in bytes)."""
 
 _Values = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes]
 Found = tuple[*_Values, bytes, bytes, bytes, bytes, bytes, Prompts]

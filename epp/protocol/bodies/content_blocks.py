@@ -30,21 +30,21 @@ class Block(msgspec.Struct):
     type: str = "text"
     """The kind of block."""
     text: msgspec.Raw = _RAW
-    """Of `text`."""
+    """In a block of type `text`."""
     source: msgspec.Raw = _RAW
-    """Of `image` and `document`."""
+    """In an `image` or `document`."""
     thinking: msgspec.Raw = _RAW
-    """Of `thinking`."""
+    """In a `thinking` block."""
     id: msgspec.Raw = _RAW
-    """Of `tool_use`."""
+    """The id of a `tool_use`."""
     name: msgspec.Raw = _RAW
-    """Of `tool_use`."""
+    """The tool of a `tool_use`."""
     input: msgspec.Raw = _RAW
-    """Of `tool_use`."""
+    """The arguments of a `tool_use`."""
     tool_use_id: msgspec.Raw = _RAW
-    """Of `tool_result`."""
+    """The `tool_use` that a `tool_result` answers."""
     content: msgspec.Raw = _RAW
-    """Of `tool_result`."""
+    """What a `tool_result` says."""
 
 
 _block = msgspec.json.Decoder(Block)

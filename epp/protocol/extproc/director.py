@@ -64,7 +64,7 @@ class PendingDecision:
             callback()
 
     def when_cancelled(self, callback: Callable[[], object]) -> None:
-        """Call back when no one waits any more; at once if that is so already."""
+        """Call back when no one waits any more; at once if no one does already."""
         if self.cancelled:
             callback()
         else:

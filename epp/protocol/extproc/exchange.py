@@ -172,7 +172,7 @@ class Exchange:
     def cancelled(self, now: float) -> Step:
         """Handle a reset of the stream: client, proxy or model server broke off.
 
-        Envoy resets every stream that it needs no more: if it shows no response body, a
+        Envoy resets every stream that it no longer needs: if it shows no response body, a
         reset after the response's headers is how a good response ends.
         """
         self._end(_COMPLETED if self._response_shown else _ABORTED, now)

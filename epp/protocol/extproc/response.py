@@ -54,7 +54,7 @@ _SERVER_ERROR: Final = 500
 _GATEWAY_STATUSES: Final = (502, 503)
 """Statuses with which Envoy answers if a model server cannot be reached, or breaks off."""
 _GRPC_STATUSES: Final = {"13": Failure.ERROR, "14": Failure.GATEWAY}
-"""Of responses that are trailers alone: INTERNAL; UNAVAILABLE, which is Envoy's 502 and 503."""
+"""For responses with trailers alone: INTERNAL; UNAVAILABLE, which is Envoy's 502 and 503."""
 _OVERLOADED: Final = "x-envoy-overloaded"
 """Envoy sets it if it has not even tried: too many requests are under way for its own limits."""
 _UNAVAILABLE: Final = 503

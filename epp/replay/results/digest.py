@@ -18,7 +18,7 @@ ERROR_BINS = 33
 ERROR_REACH = 4.0
 """The errors of predicted TTFT are binned from 1/16 to 16 times, by doublings."""
 WINDOW_SECONDS = 60.0
-"""Of `imbalance_windows`."""
+"""The window of `imbalance_windows`."""
 
 
 class Slo(msgspec.Struct, frozen=True):

@@ -34,7 +34,7 @@ class Measure(NamedTuple):
     unit: Unit
     better: Better = Better.LESS
     latency: bool = False
-    """Of the answered requests only, so that it flatters who answers fewer."""
+    """Measured over answered requests only, so that it flatters policies that answer fewer."""
 
 
 _S, _P, _R, _F, _C = Unit.SECONDS, Unit.SHARE, Unit.RATE, Unit.FACTOR, Unit.COUNT

@@ -14,9 +14,9 @@ from epp.replay.results.table import NOT_SERVED, Column, columns, format_ratio
 from epp.replay.results.verdict import confidence, headline, reason
 
 MOST_CELLS = 6
-"""Of those shown with all their plots: each takes about 300 kB."""
+"""Cells that are shown with all their plots: each takes about 300 kB."""
 COLUMNS = 7
-"""Of a table, beside the statuses: more do not fit the page."""
+"""Columns of a table, beside the statuses: more do not fit the page."""
 TILES = ("ttft_mean", "ttft_p99", "goodput_share", "cached_ratio")
 PLOTS = {
     "ttft": (

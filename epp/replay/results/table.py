@@ -12,7 +12,7 @@ from epp.replay.results.verdict import confidence, headline, reason
 
 NOT_SERVED = ("refused", "lost", "unfinished")
 MOST_TABLES = 4
-"""Of single cells; more are shown as ratios."""
+"""Tables of single cells; more are shown as ratios."""
 _GAP = "  "
 _BOLD, _PLAIN = "\x1b[1;32m", "\x1b[0m"
 

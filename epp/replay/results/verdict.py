@@ -7,7 +7,7 @@ from epp.replay.results.comparison import LEADING, Comparison, Paired, PolicyRes
 from epp.replay.results.measures import format_figure, mean
 
 TELLING = 0.05
-"""Of a mean TTFT: a difference from there on is worth a reason."""
+"""The least difference of mean TTFTs for which a reason is given."""
 
 
 def headline(comparison: Comparison) -> str:

@@ -40,7 +40,7 @@ from epp.replay.traffic.calls import Call, InfiniteCache, Run, Trace, tokens_in
 
 _SAMPLE_SECONDS = 1.0
 _MOST_SAMPLES = 1 << 16
-"""Of a run; if there would be more, they are further apart."""
+"""Samples of a run; if there would be more, they are further apart."""
 _IDLE_SECONDS = 0.5
 """Seconds between scrapes, at least, that no decision waits for."""
 _LULL_SECONDS = 60.0
@@ -53,7 +53,7 @@ _FAILED = "the pod answered with an error"
 _TOO_LONG = "longer than the engine's context"
 _TOO_MUCH = "more tokens are under way than a run bears"
 MOST_TOKENS_UNDER_WAY = 1 << 30
-"""Of prompts that were sent and not answered: a picker and an engine hold some bytes for each."""
+"""Tokens of prompts that wait for an answer: picker and engine hold some bytes for each."""
 
 
 class Simulation:

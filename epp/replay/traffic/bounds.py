@@ -7,12 +7,12 @@ from epp.errors import ConfigError
 from epp.replay.traffic.calls import Call, tokens_in
 
 MOST_TOKENS = 1 << 20
-"""Of a prompt, and of a response: as long as a simulated engine's context."""
+"""Tokens of a prompt, and of a response: as long as a simulated engine's context."""
 MOST_SECONDS = 366 * 86_400.0
 """From the first request to the last, and of a pause."""
 MOST_REQUESTS = 2_000_000
 MOST_PIECES = 1 << 26
-"""Of all prompts and responses: runs of tokens, and ends of messages; some 64 bytes each."""
+"""Runs of tokens and ends of messages in all prompts and responses; some 64 bytes each."""
 MOST_TOKENS_IN_ALL = 1 << 36
 
 

@@ -13,7 +13,7 @@ CHUNK = 64
 """Characters."""
 GROUP = 16
 ROLE_TOKENS = 4
-"""Of what a chat template writes before a message."""
+"""Tokens that a chat template writes before a message."""
 
 
 class Texts:

@@ -27,7 +27,7 @@ from epp.replay.traffic.texts import Texts
 MARK = b"Received request "
 _TIME = re.compile(r"(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
 _ESCAPE = r"""\\(?:[abfnrtv\\'"]|x[\da-f]{2}|u[\da-f]{4}|U000[\da-f]{5}|U0010[\da-f]{4})"""
-"""Of Python's `repr`."""
+"""An escape of Python's `repr`."""
 _TEXT = rf"""(?:'(?:[^'\\\0-\x1f]++|{_ESCAPE})*+'|"(?:[^"\\\0-\x1f]++|{_ESCAPE})*+"|None)"""
 _IDS = r"(?:\[[\d, ]*+\]|None)"
 _ID = re.compile(r"\d{1,18}")

@@ -26,12 +26,12 @@ _Row = TypeVar("_Row")
 _TAR_MAGIC = slice(257, 262)
 _FILES = frozenset((tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE))
 MOST_BYTES = 4 << 30
-"""Of a file or a folder, unpacked."""
+"""Bytes of a file or a folder, unpacked."""
 MOST_LINES = 1 << 23
-"""Of a file or a folder, empty ones too."""
+"""Lines of a file or a folder, also empty ones."""
 MOST_LINE_BYTES = 64 << 20
 MOST_DOCUMENT_BYTES = 128 << 20
-"""Of a file that is one document."""
+"""Bytes of a file that is one document."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What comes of decoding what is not JSON, or is nested too deeply."""
 _SHOWN = 10

@@ -21,7 +21,7 @@ from epp.replay.traffic.recorded.block_tree import ROOT, BlockTree
 _UNKNOWN_RESPONSE = 128
 """Tokens of a response if a recording has observed none at all, and no limit was given."""
 _NEAR, _LATEST = 16, 100
-"""Of what may have ended at a block: messages behind it, and prompts without messages."""
+"""How many of what may have ended at a block count: messages after it, and other prompts."""
 _SLACK_SHARE, _SLACK_TOKENS = 8, 16
 """By how much a response may be longer than the message that repeats it: an eighth, and 16."""
 
