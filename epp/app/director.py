@@ -47,7 +47,7 @@ class PickerDirector:
     `observe` is called with the events of admitted requests. With a `tokenizer`, requests are
     scheduled by token ids; None: by the text that came. `poll_now` is called with an endpoint that
     may be gone. `needs_end` says of a response that has begun whether it is to be observed to its
-    end; None: of each that it is not. `clock` returns seconds of the monotonic clock. A prompt that
+    end; None: no response is. `clock` returns seconds of the monotonic clock. A prompt that
     takes longer than `tokenize_timeout` seconds to tokenize is answered with status 429. `timer`
     times the plug-ins of one decision in 64. With `flow`, requests wait for room. `ended` are
     called with the record of each exchange that is over, and come with their names. What is only

@@ -1,4 +1,4 @@
-"""Errors that requests do not suffer from: counted, and the first of each source is logged.
+"""Errors that do not affect requests: counted, and the first of each source is logged.
 
 They are bugs, of the picker or of a user's plug-in. What raised them is what learns from requests,
 or is only notified of them, so that the requests go on.

@@ -256,7 +256,7 @@ _COMMANDS: Mapping[str, tuple[str, Callable[[GoArgumentParser], None]]] = {
         "compare policies on recorded traffic, in front of simulated engines",
         _build_replay,
     ),
-    "replicas": ("compare what several pickers believe", _build_replicas),
+    "replicas": ("compare what several pickers know", _build_replicas),
     "explain": ("show why a running picker sent a request where it did", _build_explain),
     "top": ("show the endpoints of a running picker, live", _build_top),
     "demo": ("try Envoy, model servers and the picker on this machine", _build_demo),

@@ -1,7 +1,7 @@
 """The ends of requests: what they hold is released first, and then is learned from.
 
 Nothing that a response says keeps its request in the books: what raises here raises after that.
-What is in the books all the same is found by what engines report (`IdleReports`).
+What stays in the books even so is found by what engines report (`IdleReports`).
 """
 
 from collections.abc import Mapping, Sequence

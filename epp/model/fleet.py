@@ -2,7 +2,7 @@
 
 Every event passes `Fleet.apply`, or is guessed or found by the fleet itself and passes the same
 way; `Fleet.subscribe` notifies listeners of all of them. An event that the fleet fails on changes
-what it can, and neither its listeners nor its sender suffer: the error goes to `on_fault`.
+what it can, and its listeners and its sender go on: the error goes to `on_fault`.
 
 It has one writer, on the event loop between awaits, and reads no clock: every call is given the
 time in seconds, which never goes back.

@@ -127,7 +127,7 @@ class Quote:
     def least_context(self, error: float) -> int:
         """Return how many tokens the longest prompt and what follows it have, at least.
 
-        Of an estimated length, whose `error` is a share of it, twice the error is taken off: a
+        From an estimated length, whose `error` is a share of it, twice the error is taken off: a
         tenth of the length at least, and half of it at most. If the client set no limit, nothing
         follows.
         """

@@ -32,7 +32,7 @@ class Admitted(Value):
 class Served(Value):
     """The proxy reported the target that served the request; it may not be the one picked.
 
-    Of several endpoints there it is the one of the same rank, for the request names that.
+    If several endpoints are there, it is the one of the same rank, which the request names.
     """
 
     __slots__ = ("request_id", "target")

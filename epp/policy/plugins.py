@@ -104,7 +104,7 @@ class Picker(Protocol):
     """Chooses among candidates.
 
     A picker that compares no totals has `uses_totals: ClassVar[bool] = False`. A profile that
-    gives it scorers is refused, for their scores would have no effect.
+    gives it scorers is refused, as their scores would have no effect.
     """
 
     def pick(
@@ -137,7 +137,7 @@ class ProfileHandler(Protocol):
         """Take the profiles' names, in the file's order, before the first request.
 
         Returns warnings, such as of profiles that never run. Raises `UnknownProfile` if a
-        parameter names one that is none of them, `ValueError` if they are not what it runs.
+        parameter names one that is not among them, `ValueError` if they are not what it runs.
         """
 
 

@@ -1,6 +1,6 @@
 """The request half of an exchange: what is read of it, and what passes on to the model server.
 
-The body is held until it is decided where it goes, which is known before its end where its prompt
+The body is held until it is decided where it goes, which is known before its end if its prompt
 is very long; then it passes on as it came. One in which a model's name or a priority is to be
 written is held to its end: what a server reads is the last value that the client wrote. In full
 duplex the picker sends it on itself, no faster than the proxy reads.
