@@ -28,7 +28,7 @@ from epp.adapters.telemetry.requests import Reuse
 from epp.adapters.tracing.exporting import SCOPE, SpanExport
 from epp.adapters.tracing.settings import TracingSettings
 from epp.adapters.tracing.spans import SpanWriter
-from epp.app.console.beside import Beside
+from epp.app.console.optional_parts import OptionalParts
 from epp.app.console.pages import Console, ConsoleSources
 from epp.app.observers import Observer
 from epp.app.observing.decision_ring import DecisionRing
@@ -129,7 +129,7 @@ def _console_figures(rounds: int) -> Iterator[Figure]:
         fleet=fleet,
         clock=count(1).__next__,  # each page is asked for when those before it are old
         reuse=Reuse,
-        beside=Beside(FlowControl(scheduler, fleet, FlowSettings())),
+        optional=OptionalParts(FlowControl(scheduler, fleet, FlowSettings())),
     )
     console = Console(sources)
     page = console.pages[b"/debug/console"].answer

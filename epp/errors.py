@@ -132,7 +132,7 @@ class UnsupportedCoding(RequestError):
 class Overloaded(RequestError):
     """The request is shed because the pool cannot take it now."""
 
-    # GIE proposal 004: 429 for a request that is dropped, 503 where no endpoint is ready.
+    # GIE proposal 004: 429 for a request that is dropped, 503 if no endpoint is ready.
 
     status = 429
     kind = "overloaded_error"

@@ -29,7 +29,7 @@ class Value:
 
 
 def fields_of(value: object) -> dict[str, object]:
-    """Return the fields of a value by their names, but for private ones."""
+    """Return the fields of a value by their names, without private ones."""
     kind = type(value)
     names = getattr(kind, "__mypyc_attrs__", None)
     if names is None:

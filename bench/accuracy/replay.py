@@ -86,8 +86,8 @@ class Replay:
     def run(self) -> None:
         """Play it to the end."""
         for endpoint in self._endpoints:
-            self._hear(EndpointUpserted(endpoint))
-        self._hear(Listed())
+            self._apply(EndpointUpserted(endpoint))
+        self._apply(Listed())
         self._scrape()
         for number, call in enumerate(self._trace.calls):
             if call.after is None:
@@ -96,7 +96,7 @@ class Replay:
                 self._followers[call.after].append(number)
         self._clock.run(lambda: not self._left)
 
-    def _hear(self, event: Event) -> None:
+    def _apply(self, event: Event) -> None:
         self._fleet.apply(event, self._clock.now)
 
     def _plan(self, number: int, when: float) -> None:
@@ -114,7 +114,7 @@ class Replay:
                 started_at=1.0,
                 at=now,
             )
-            self._hear(LoadReported(endpoint.id, load))
+            self._apply(LoadReported(endpoint.id, load))
         self._clock.at(now + SCRAPE_SECONDS, self._scrape)
 
     def _arrive(self, number: int) -> None:
@@ -151,7 +151,7 @@ class Replay:
         request = sampled.request
         visit = self._visits[request]
         if sampled.first:
-            self._hear(FirstToken(visit.id))
+            self._apply(FirstToken(visit.id))
             if (
                 visit.left
                 and self._observation.auto
@@ -159,9 +159,9 @@ class Replay:
             ):
                 self._visits[request] = visit = msgspec.structs.replace(visit, left=False)
             if visit.left:
-                self._hear(Unobserved(visit.id))
+                self._apply(Unobserved(visit.id))
         if not visit.left:
-            self._hear(Generated(visit.id, request.generated))
+            self._apply(Generated(visit.id, request.generated))
         if sampled.finish is not None:
             self._finish(request, self._visits.pop(request))
 
@@ -169,7 +169,7 @@ class Replay:
         cached = request.cached_tokens or 0
         usage = Usage(request.prompt_len, request.generated, cached)
         if not visit.left:
-            self._hear(Finished(visit.id, usage))
+            self._apply(Finished(visit.id, usage))
         for name, predicted in visit.predicted.items():
             self.guesses[name].append(Guess(request.prompt_len, predicted, cached))
         self._left -= 1

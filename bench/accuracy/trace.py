@@ -50,7 +50,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decompressed(path: Path) -> bytes:
-    """Read a zstd file. Raises `ConfigError` where it cannot be read, or is none."""
+    """Read a zstd file. Raises `ConfigError` if it cannot be read, or is not one."""
     try:
         with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
             return reader.readall()

@@ -23,7 +23,7 @@ def endpoints_file(ports: Sequence[int], path: Path) -> Path:
 
 
 class Product:
-    """`epp serve` with its defaults but for `flags`, over plaintext: default policy, scraping."""
+    """`epp serve` with its defaults except `flags`, over plaintext: default policy, scraping."""
 
     def __init__(self, endpoints: Path, transport: Transport, *flags: str) -> None:
         self.grpc_port, self.health_port = free_port(), free_port()

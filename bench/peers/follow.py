@@ -48,7 +48,7 @@ class Difference(msgspec.Struct, frozen=True):
 class Agreement(msgspec.Struct, frozen=True):
     """How often a plug-in and a router picked alike.
 
-    Of `requests` the router's worker was one that the plug-in could have picked, but for
+    Of `requests` the router's worker was one that the plug-in could have picked, except
     `differences`; at `by_chance` steps the plug-in could have picked any of several.
     """
 

@@ -31,7 +31,7 @@ class RouterFailed(WarmpickError):
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """How a router is started, but for the flags that all have in common.
+    """How a router is started, without the flags that all have in common.
 
     `kv_events`: with the workers' KV events. `sessions`: requests name theirs in a header.
     """

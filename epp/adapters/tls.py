@@ -146,7 +146,7 @@ def _read_pair(cert_path: Path) -> tuple[bytes, bytes]:
 def check_pair(pair: tuple[bytes, bytes], files: tuple[Path, Path]) -> None:
     """Check a key and a certificate chain (PEM), which are of two files.
 
-    Raises `ConfigError` with the file as its place where they cannot be used together.
+    Raises `ConfigError` with the file as its place if they cannot be used together.
     """
     (key, chain), (key_file, certificate_file) = pair, files
     if _public_key_of_key(key, key_file) != _public_key_of_chain(chain, certificate_file):

@@ -38,7 +38,7 @@ _UNTIMED: Final = 63
 _VARIANTS: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 """A hexadecimal digit with its upper bits set to 10."""
 _UNREACHED: Final = frozenset((502, 503, 504))
-"""HTTP statuses with which Envoy answers where it cannot reach a model server."""
+"""HTTP statuses with which Envoy answers if it cannot reach a model server."""
 
 
 class PickerDirector:
@@ -47,7 +47,7 @@ class PickerDirector:
     `observe` is called with the events of admitted requests. With a `tokenizer`, requests are
     scheduled by token ids; None: by the text that came. `poll_now` is called with an endpoint that
     may be gone. `needs_end` says of a response that has begun whether it is to be observed to its
-    end; None: of each that it is not. `clock` returns seconds of the monotonic clock. A prompt that
+    end; None: no response is. `clock` returns seconds of the monotonic clock. A prompt that
     takes longer than `tokenize_timeout` seconds to tokenize is answered with status 429. `timer`
     times the plug-ins of one decision in 64. With `flow`, requests wait for room. `ended` are
     called with the record of each exchange that is over, and come with their names. What is only
@@ -91,7 +91,7 @@ class PickerDirector:
         self.observe = observe
 
     def route(self, request: InferenceRequest, now: float) -> Decision | PendingDecision:
-        """Decide at once where the prompts are known; else once they are tokenized."""
+        """Decide at once if the prompts are known; else once they are tokenized."""
         if self._tokenizer is None:
             return self._schedule(request, now)
         prompts = self._tokenizer.ready(request)
@@ -142,7 +142,7 @@ class PickerDirector:
         return outcome
 
     def _decided(self, request: InferenceRequest, decision: Decision, seconds: float) -> None:
-        """Report a decision that took so many seconds."""
+        """Report how many seconds a decision took."""
         try:
             self._telemetry.scheduled(request, decision, seconds)
             if self._log.verbose:

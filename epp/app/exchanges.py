@@ -34,7 +34,7 @@ def exchange_settings(  # noqa: PLR0913 (one for each flag)
 ) -> ExchangeSettings:
     """Return the settings of a picker's exchanges.
 
-    `resolve` sets what the API's objects say of a request, None where there are none of these; the
+    `resolve` sets what the API's objects say of a request, None if there are none of these; the
     plug-ins go after it. Without
     `heed_subset` a request may go to endpoints that the gateway does not name.
     """
@@ -65,7 +65,7 @@ def exchange_settings(  # noqa: PLR0913 (one for each flag)
 
 
 def resolve_by(discovery: Discovery, below: Callable[[int], int]) -> Resolve | None:
-    """Return what sets what the routing rules of the moment say; None where there are none."""
+    """Return what sets what the routing rules of the moment say; None if there are none."""
     if discovery.routing is None:
         return None
 

@@ -1,4 +1,4 @@
-"""Errors that requests do not suffer from: counted, and the first of each source is logged.
+"""Errors that do not affect requests: counted, and the first of each source is logged.
 
 They are bugs, of the picker or of a user's plug-in. What raised them is what learns from requests,
 or is only notified of them, so that the requests go on.
@@ -17,7 +17,7 @@ _log = structlog.get_logger(__name__)
 FAULTS: Final = Family(
     name="warmpick_faults_total",
     help="Errors in what observes requests or learns from them, by what raised them; the"
-    " requests went on.",
+    " requests themselves were served.",
     kind="counter",
     labels=("source",),
 )

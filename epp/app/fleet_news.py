@@ -41,14 +41,14 @@ class FleetNews:
         self._fleet = fleet
         self._counts = dict.fromkeys(EjectionReason, 0)
         self._corrected = 0
-        fleet.subscribe((Ejected, Returned, BooksCorrected), self._hear, "observer/fleet")
+        fleet.subscribe((Ejected, Returned, BooksCorrected), self._on_event, "observer/fleet")
 
     @property
     def observer(self) -> Observer:
         """What yields the families."""
         return Observer(name="fleet", collect=self.collect)
 
-    def _hear(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+    def _on_event(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         if isinstance(event, Ejected):
             self._counts[event.reason] += 1
             _log.warning(

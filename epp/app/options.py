@@ -96,7 +96,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     flow: FlowSettings = FlowSettings()
     """When requests wait in the picker."""
     buffered_wait: float = 0.1
-    """How long they may where the proxy's `message_timeout` runs."""
+    """How long they may if the proxy's `message_timeout` runs."""
     eject_after: int = OUTLIERS.consecutive_failures
     """Failures in a row after which an endpoint is left out for a while; 0: never."""
     replicas: "ReplicaSettings | None" = None

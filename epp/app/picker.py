@@ -28,7 +28,7 @@ from epp.app.cache_sources import (
     tokenizer_or_none,
     untokenized_prompts,
 )
-from epp.app.console.beside import Beside
+from epp.app.console.optional_parts import OptionalParts
 from epp.app.console.pages import Console, ConsoleSources
 from epp.app.data_sources import DataSources
 from epp.app.director import PickerDirector, exchange_factory
@@ -185,7 +185,7 @@ class EndpointPicker:
             fleet=self._fleet,
             clock=self._clock,
             reuse=self._telemetry.reuse,
-            beside=Beside(self._flow, self._director.held, self._replicas, self._shadow),
+            optional=OptionalParts(self._flow, self._director.held, self._replicas, self._shadow),
         )
         return {**debug.pages, **Console(sources).pages}
 

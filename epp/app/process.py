@@ -1,6 +1,6 @@
 """Settings of the process: its logging import, garbage collector, memory and signals.
 
-Import this module before anything that imports structlog: structlog imports rich where it is
+Import this module before anything that imports structlog: structlog imports rich if it is
 installed, for tracebacks that no service prints, and that is a fifth of the time of a start.
 """
 
@@ -64,7 +64,7 @@ async def collect_garbage() -> None:
     CPython collects when this many more objects were made than freed, and then all that were made
     since, of which those of open streams are most: of 10,000 streams 0.2 s of work at once, for
     nothing, as exchanges are freed by their reference counts. What was made in a tenth of a second
-    is little; all objects are collected once a minute, or more rarely where that takes long.
+    is little; all objects are collected once a minute, or more rarely if that takes long.
     """
     gc.disable()
     due = time.monotonic() + _ALL_SECONDS

@@ -41,7 +41,7 @@ class PolicyFile(NamedTuple):
 
 
 def policy_file(given: str, known: Collection[str], flag: str) -> PolicyFile:
-    """Read the policy `[LABEL=]FILE`, which has the name of the file where it has no label.
+    """Read the policy `[LABEL=]FILE`, which has the name of the file if it has no label.
 
     `known` are the names that would have been no file, one of which may have been meant.
     """

@@ -56,7 +56,7 @@ class GoArgumentParser(argparse.ArgumentParser):
         return made
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 (argparse's own)
-        """Parse words in Go's forms; end the program where a flag is not known."""
+        """Parse words in Go's forms; end the program if a flag is not known."""
         build, self.build = self.build, None
         if build:
             build(self)

@@ -123,7 +123,7 @@ up to 0.17 do; and why every other is refused."""
 
 _TRACING = "OTEL_"
 _PREDICTOR = "latency is predicted in this process: no training or prediction server is asked"
-_NO_SPANS = "requests are traced where --tracing says so"
+_NO_SPANS = "requests are traced if --tracing says so"
 _GO = "it sets up Go's runtime, which this program does not have"
 
 VARIABLES = {

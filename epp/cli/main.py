@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 import epp.app.process  # noqa: F401 (before anything that imports structlog)
 from epp import __version__, compiled
-from epp.cli.companion_flags import recording_of, shadow_of, tracing_of
 from epp.cli.configuration import configured
 from epp.cli.files import read, read_text
 from epp.cli.go_arguments import GoArgumentParser, with_command
 from epp.cli.llm_d_router_flags import check_removed, notices
+from epp.cli.observer_flags import recording_of, shadow_of, tracing_of
 from epp.cli.pool_flags import pool_of, unheeded
 from epp.cli.replica_flags import replicas_of
 from epp.cli.serve_flags import add_serve, log_settings
@@ -149,7 +149,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _check_native() -> int:
-    """Print what is compiled; return 1 where WARMPICK_REQUIRE_NATIVE=1 and something is not."""
+    """Print what is compiled; return 1 if WARMPICK_REQUIRE_NATIVE=1 and something is not."""
     faults = {module: compiled.fault(module) for module in compiled.MODULES}
     width = max(map(len, faults)) + 1
     print(f"{'MODULE':{width}}COMPILER STATE")
@@ -251,15 +251,15 @@ def _build_demo(parser: GoArgumentParser) -> None:
 _COMMANDS: Mapping[str, tuple[str, Callable[[GoArgumentParser], None]]] = {
     "serve": ("run the endpoint picker (Envoy ext_proc)", _build_serve),
     "check": ("validate a configuration and print the effective one", _build_check),
-    "up": ("one port in front of model servers: Envoy and the picker, from nothing", _build_up),
+    "up": ("put one port in front of model servers, with Envoy and the picker", _build_up),
     "replay": (
         "compare policies on recorded traffic, in front of simulated engines",
         _build_replay,
     ),
-    "replicas": ("compare what several pickers believe", _build_replicas),
-    "explain": ("why a running picker sent a request where it did", _build_explain),
-    "top": ("the endpoints of a running picker, live", _build_top),
-    "demo": ("Envoy, model servers and the picker on loopback", _build_demo),
+    "replicas": ("compare what several pickers know", _build_replicas),
+    "explain": ("show why a running picker sent a request where it did", _build_explain),
+    "top": ("show the endpoints of a running picker, live", _build_top),
+    "demo": ("try Envoy, model servers and the picker on this machine", _build_demo),
 }
 """What a command is for, and what builds its parser once it is the one that is asked for.
 

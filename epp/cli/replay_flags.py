@@ -138,7 +138,7 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
         "--engine",
         default=DEFAULT_PRESET,
         metavar="PRESET",
-        help=f"what each is: {', '.join(PRESETS)} (default: %(default)s)",
+        help=f"the engine of each: {', '.join(PRESETS)} (default: %(default)s)",
     )
     group.add_argument(
         "--calibrate",
@@ -263,7 +263,7 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raise `ConfigError` where flags do not fit each other."""
+    """Raise `ConfigError` if flags do not fit each other."""
     if not arguments.traffic:
         raise ConfigError("nothing to replay: name a trace or a workload")
     highest = len(arguments.roles) if arguments.roles else min(map(int, arguments.pods))

@@ -18,7 +18,7 @@ _FAULT = re.compile(
     r"@(?P<at>[\d.]+)(?:\+(?P<seconds>[\d.]+))?"
 )
 _MOST = 1_000_000_000
-"""Of any number: seconds, tokens, sequences."""
+"""The largest number of anything: seconds, tokens, sequences."""
 MOST_PODS = 10_000
 _LEAST_FACTOR, _MOST_FACTOR = 1e-6, 1e6
 

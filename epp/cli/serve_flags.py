@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epp.cli.companion_flags import add_companions
 from epp.cli.llm_d_router_flags import add_llm_d_router
+from epp.cli.observer_flags import add_observers
 from epp.cli.pool_flags import add_pool
 from epp.cli.replica_flags import add_replicas
 from epp.cli.tls_flags import add_tls
@@ -69,14 +69,14 @@ def add_hold(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "off"),
         default="auto",
         help="auto: a request waits in the picker while its best endpoint has no room; off: it is"
-        " sent when it comes, and only counted (default: auto)",
+        " sent at once, and only counted (default: auto)",
     )
     group.add_argument(
         "--hold-timeout",
         type=duration,
         default=240.0,
         metavar="TIME",
-        help="a request that has waited this long is sent whether there is room or not; less than"
+        help="a request that has waited this long is sent even if there is no room; keep it below"
         " the gateway's stream_idle_timeout, which is 5m in Envoy (default: 4m)",
     )
     group.add_argument(
@@ -138,7 +138,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         type=refresh_interval,
         default=argparse.SUPPRESS,
         metavar="TIME",
-        help="llm-d-router's: the same, but at least 50ms",
+        help="llm-d-router's name for it; at least 50ms",
     )
     _add_listen(parser)
     behaviour = parser.add_argument_group("behaviour")
@@ -146,7 +146,7 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     _add_logs(behaviour)
     add_hold(parser)
     add_replicas(parser)
-    add_companions(parser)
+    add_observers(parser)
     add_llm_d_router(parser)
 
 
@@ -201,7 +201,7 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         type=quantity,
         default=0,
         metavar="SIZE",
-        help="longer ext_proc messages end their stream (default: --max-body-bytes and 1Mi)",
+        help="longer ext_proc messages end their stream (default: --max-body-bytes plus 1Mi)",
     )
     group.add_argument(
         "--max-held-bytes",
@@ -245,7 +245,7 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         (
             "--former-metrics",
             False,
-            "write inference_extension_* metrics, too, which llm-d-router writes no more",
+            "also write inference_extension_* metrics, which llm-d-router no longer has",
         ),
         (
             "--emit-endpoint-scores",
@@ -255,7 +255,7 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         (
             "--disable-endpoint-subset-filter",
             False,
-            "choose among all endpoints, whatever subset the gateway names",
+            "choose among all endpoints, even if the gateway names a subset",
         ),
         (
             "--enable-pprof",
@@ -298,13 +298,13 @@ def _add_logs(group: argparse._ArgumentGroup) -> None:
         type=verbosity,
         default=argparse.SUPPRESS,
         metavar="N",
-        help="llm-d-router's: 4 and more is --log-level=debug",
+        help="as in llm-d-router; 4 or more means --log-level=debug",
     )
     group.add_argument(
         "--zap-log-level",
         type=zap_level,
         metavar="LEVEL",
-        help="llm-d-router's: debug, info, error, panic or a number; overrides -v",
+        help="as in llm-d-router: debug, info, error, panic or a number; overrides -v",
     )
     group.add_argument(
         "--log-format",

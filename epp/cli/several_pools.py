@@ -40,7 +40,7 @@ def _parse_further_pool(first: argparse.Namespace, part: Sequence[str]) -> argpa
 
 
 def pools_of(arguments: argparse.Namespace) -> list[argparse.Namespace]:
-    """Return the arguments of each pool. Raises `ConfigError` where two have the same port."""
+    """Return the arguments of each pool. Raises `ConfigError` if two have the same port."""
     pools = [arguments, *arguments.others]
     used: set[int] = set()
     for name in _PORT_FLAGS:

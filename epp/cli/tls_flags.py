@@ -73,20 +73,19 @@ def add_tls(group: argparse._ArgumentGroup) -> None:
         action="extend",
         default=[],
         metavar="NAMES",
-        help="suites up to TLS 1.2 by Go's names, separated by commas (default: OpenSSL's)",
+        help="cipher suites of TLS 1.2, by Go's names, separated by commas (default: OpenSSL's)",
     )
     group.add_argument(
         "--metrics-cert-dir",
         type=Path,
         metavar="DIR",
-        help="tls.crt and tls.key for the metrics port; without, it is served in plaintext",
+        help="folder with tls.crt and tls.key for the metrics port (default: plaintext)",
     )
     group.add_argument(
         "--metrics-client-ca-file",
         type=Path,
         metavar="FILE",
-        help="with it, readers of the metrics port need a certificate that one of these CAs (PEM)"
-        " signed",
+        help="require a client certificate on the metrics port, signed by one of these CAs (PEM)",
     )
 
 

@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from epp.cli.companion_flags import add_companions, flags_of
 from epp.cli.go_arguments import GoArgumentParser
+from epp.cli.observer_flags import add_observers, flags_of
 from epp.cli.serve_flags import add_max_body_bytes, add_policy, observation
 from epp.cli.types import duration, interval, port_number
 from epp.config.file import DEFAULT_POLICY, Settings
@@ -21,8 +21,8 @@ whose cache is warm for each prompt. Nothing else is needed, no cluster and no c
   epp up http://10.0.0.11:8000 http://10.0.0.12:8000
 
 Servers that are down get no requests until they are back; names are resolved again every 5
-seconds. Where the picker fails, it is started again, and servers take turns meanwhile. Clients'
-headers, API keys among them, are passed on as they come. Needs Envoy: pip install 'warmpick[up]'.
+seconds. If the picker fails, it is restarted, and meanwhile servers take turns. Clients' headers,
+API keys among them, are passed on as they come. Needs Envoy: pip install 'warmpick[up]'.
 
 Exit status: 0 after a drain; 1 something did not start; 2 an option cannot be used; 3 Envoy is
 missing; 130 or 143 stopped without a drain."""
@@ -38,7 +38,7 @@ def add_up(parser: GoArgumentParser) -> None:
     _add_clients(parser.add_argument_group("clients"))
     add_policy(parser)
     _add_behaviour(parser.add_argument_group("behaviour"))
-    add_companions(parser)
+    add_observers(parser)
 
 
 def _add_servers(parser: argparse.ArgumentParser) -> None:
@@ -69,8 +69,8 @@ def _add_servers(parser: argparse.ArgumentParser) -> None:
         "--upstream-api-key-env",
         default="",
         metavar="NAME",
-        help="the environment variable with the servers' API key: requests are sent with it,"
-        " in place of what the client sent",
+        help="the environment variable with the servers' API key, which replaces the one that the"
+        " client sent",
     )
     group.add_argument(
         "--upstream-ca-file",
@@ -123,7 +123,7 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         type=duration,
         default=30.0,
         metavar="TIME",
-        help="after Ctrl-C or SIGTERM, how long answers under way may take to end (default: 30s)",
+        help="after Ctrl-C or SIGTERM, how long open responses may take to end (default: 30s)",
     )
     group.add_argument(
         "--scrape-interval",
@@ -137,7 +137,7 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         type=observation,
         default="auto",
         metavar="WHICH",
-        help="streamed answers to watch to the end: all, first (chunk of each), sample:1/N, or"
+        help="streamed responses to watch to the end: all, first (chunk of each), sample:1/N, or"
         " auto: those that teach something (default: auto)",
     )
     add_max_body_bytes(group)
@@ -150,7 +150,7 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
         "--log-level",
         default="warning",
         choices=("debug", "info", "warning", "error"),
-        help="least level of the lines shown; never a prompt or a key (default: warning)",
+        help="lowest level to log; no line has a prompt or a key (default: warning)",
     )
 
 

@@ -176,7 +176,7 @@ DEPRECATED: dict[str, str] = {
     "pd-profile-handler": "write `disagg-profile-handler`",
     "disagg-headers-handler": "leave it out: `disagg-profile-handler` sets the headers",
     "prefill-header-handler": "leave it out: `disagg-profile-handler` sets the headers",
-    "data-parallel-profile-handler": "leave it out where gateways reach the ports of all ranks",
+    "data-parallel-profile-handler": "leave it out if gateways reach the ports of all ranks",
     "precise-prefix-cache-scorer": "write `prefix-cache-scorer`, and a producer of its matches",
     "by-label": "write `label-selector-filter`, or the filter of the role",
     "by-label-selector": "write `label-selector-filter`",
@@ -201,7 +201,7 @@ class PluginTypes(Mapping[str, type[Any]]):
         return len(PLACES)
 
     def type_of(self, plugin: object) -> str:
-        """Return a plug-in's type, or the name of its class where no type is of that class."""
+        """Return a plug-in's type, or the name of its class if no type is of that class."""
         kind = type(plugin)
         place = f"{kind.__module__}:{kind.__name__}"
         return next((name for name, each in PLACES.items() if each == place), kind.__name__)

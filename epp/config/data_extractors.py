@@ -41,19 +41,33 @@ class CustomMetric(PluginParameters, frozen=True):
 
 
 class EngineConfig(PluginParameters, frozen=True):
-    """The metrics of one kind of model server; an empty specification: it has none."""
+    """The metrics of one kind of model server.
+
+    A specification is `name` or `name{label=value,...}`; an empty one: it has no such metric.
+    """
 
     name: str
+    """The engine's name, as the label of its pods has it."""
     queued_requests_spec: str = ""
+    """Requests that wait."""
     running_requests_spec: str = ""
+    """Requests that run."""
     kv_usage_spec: str = ""
+    """The used share of the KV cache."""
     lora_spec: str = ""
+    """The adapters that are loaded, as labels."""
     cache_info_spec: str = ""
+    """The size and number of blocks, as labels."""
     cache_block_size_label_name: str = ""
+    """The label of `cache_info_spec` with the tokens of a block."""
     cache_num_blocks_label_name: str = ""
+    """The label of `cache_info_spec` with the number of blocks."""
     cache_block_size_spec: str = ""
+    """The tokens of a block; it goes before the label."""
     cache_num_blocks_spec: str = ""
+    """The number of blocks; it goes before the label."""
     custom_metrics: list[CustomMetric] = []
+    """Metrics that become attributes of the endpoint."""
 
     def __post_init__(self) -> None:
         if not self.name or self.name == _RESERVED:
@@ -111,7 +125,7 @@ class CoreMetricsExtractor(PluginParameters, frozen=True):
     def __post_init__(self) -> None:
         names = [each.name for each in self.engine_configs]
         if repeated := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"the engine `{min(repeated)}` is in `engineConfigs` twice")
+            raise ValueError(f"the engine `{min(repeated)}` is listed twice in `engineConfigs`")
         known = {*names, *ENGINES}
         if self.default_engine and self.default_engine not in known:
             listed = ", ".join(f"`{name}`" for name in sorted(known))

@@ -193,7 +193,7 @@ def _gates(config: EndpointPickerConfig, overrides: Mapping[str, bool]) -> dict[
 
 
 def _profiles(config: EndpointPickerConfig, plugins: Plugins) -> dict[str, Profile]:
-    """Return the profiles by name; where the file has none, the one consists of every plug-in."""
+    """Return the profiles by name; if the file has none, one that consists of every plug-in."""
     if not config.scheduling_profiles:
         refs = [PluginRef(name) for name, each in plugins.items() if isinstance(each, Plugin)]
         config.scheduling_profiles = [ProfileSpec("default", refs)]
@@ -290,7 +290,7 @@ def _scheduling(
 
 
 def _check_scores_are_used(profile: Profile, place: str) -> tuple[str, ...]:
-    """Return a warning where a profile's scores have no effect, or raise `ConfigError`.
+    """Return a warning if a profile's scores have no effect, or raise `ConfigError`.
 
     `random-picker` beside scorers is only warned of, since llm-d-router's files have it.
     """

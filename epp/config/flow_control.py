@@ -54,18 +54,27 @@ class FlowControlSection(
     """The section: how many requests wait, for how long, and in which order they go."""
 
     max_bytes: str | int | None = None
+    """Bytes of bodies that may wait in all bands."""
     max_requests: str | int | None = None
+    """Requests that may wait in all bands."""
     default_request_ttl: str | None = msgspec.field(default=None, name="defaultRequestTTL")
+    """How long a request may wait if it does not say."""
     no_endpoint_request_ttl: str | None = msgspec.field(default=None, name="noEndpointRequestTTL")
+    """How long a request may wait for the first endpoint."""
     default_priority_band: BandTemplate | None = None
+    """The limits of bands that are not listed."""
     default_negative_priority_band: BandTemplate | None = None
+    """The same, of negative priorities."""
     priority_bands: list[BandTemplate] = []
+    """The limits of bands by priority."""
     usage_limit_policy_plugin_ref: str = ""
+    """What sets how full the pool may get for each band."""
     band_selection_policy_plugin_ref: Annotated[
         str, without_effect("bands go from the highest priority to the lowest")
     ] = ""
     endpoint_gate_plugin_ref: Annotated[str, _LEDGER] = ""
     saturation_detector: DetectorRef | None = None
+    """What says how full the pool is."""
     enable_eviction: Annotated[bool, _RUNNING] = False
 
     def __post_init__(self) -> None:
@@ -144,9 +153,9 @@ def saturation_detector(section: FlowControlSection, refer: Refer) -> Saturation
 def flow_settings(
     section: FlowControlSection, detector: SaturationDetector, refer: Refer, *, on: bool
 ) -> FlowSettings:
-    """Return what a section means where its feature gate is `on`. Raises `ConfigError`.
+    """Return what a section means if its feature gate is `on`. Raises `ConfigError`.
 
-    Where it is off the section is checked, and requests wait for the room of endpoints alone.
+    If it is off the section is checked, and requests wait for the room of endpoints alone.
     """
     bands = _Bands(section, refer)
     limits: UsageLimitPolicy = StaticUsageLimitPolicy()

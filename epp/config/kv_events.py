@@ -26,7 +26,7 @@ class TokenProcessor(PluginParameters, frozen=True):
 
     @property
     def tokens(self) -> int:
-        """The length of a block in tokens; the deprecated name counts where the other is 0."""
+        """The length of a block in tokens; the deprecated name counts if the other is 0."""
         return self.block_size_tokens or self.block_size or 16
 
 
@@ -41,7 +41,7 @@ class PodDiscovery(PluginParameters, frozen=True):
     def __post_init__(self) -> None:
         parse_label_selector(self.pod_label_selector)
         if not (0 < self.socket_port <= _LAST_PORT and self.replay_socket_port <= _LAST_PORT):
-            raise ValueError(f"a port is not in 1 to {_LAST_PORT}")
+            raise ValueError(f"a port must be from 1 to {_LAST_PORT}")
 
 
 _BY_FORM = without_effect("the events of vLLM and SGLang are recognised by their form")

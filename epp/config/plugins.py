@@ -58,7 +58,7 @@ class Plugins(Mapping[str, Any]):
     def refer(self, name: str, place: str, *, known: Iterable[str] = ()) -> Any:  # noqa: ANN401
         """Return a started plug-in by its name.
 
-        One of the types `known` is added, with its defaults, where the file does not list it, as
+        One of the types `known` is added, with its defaults, if the file does not list it, as
         llm-d-router does. Raises `ConfigError` with the place that names it.
         """
         if name not in self.structs:
@@ -142,7 +142,7 @@ class Plugins(Mapping[str, Any]):
         return found
 
     def _stands_for_default(self, name: str) -> bool:
-        """Whether a name is none, or that of a type not in the file."""
+        """Whether a name is empty, or that of a type not in the file."""
         return name not in self.structs and (not name or name in PLUGINS)
 
     @property

@@ -182,7 +182,7 @@ _NOTHING_HEARD = (
 
 
 def cache_settings(plugins: Iterable[object]) -> CacheSettings:
-    """Combine the producers among `plugins`. Raises `ConfigError` where two contradict each other.
+    """Combine the producers among `plugins`. Raises `ConfigError` if two contradict each other.
 
     llm-d-router has one approximate producer for each tier of caches; here the first counts.
     """

@@ -2,7 +2,7 @@
 
 The fields are those of `llm-d.ai/v1`. Files of `llm-d.ai/v1alpha1`, and of the older
 `inference.networking.x-k8s.io/v1alpha1`, are converted: their deprecated fields move to where v1
-has them. Where a file has both, the one of v1 counts, as in llm-d-router.
+has them. If a file has both, the one of v1 counts, as in llm-d-router.
 """
 
 import re

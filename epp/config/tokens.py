@@ -60,21 +60,27 @@ _NO_SIDECAR = without_effect(
 
 
 class TokenProducer(PluginParameters, frozen=True):
-    """Configures tokenization; without `tokenizer`, `vllm` and `modelName` prompts stay text.
-
-    `max_bytes` and `cache_bytes` are in bytes, `patience` is a Go duration.
-    """
+    """Configures tokenization; without `tokenizer`, `vllm` and `modelName` prompts stay text."""
 
     model_name: str = ""
+    """The model that the server is asked for; empty: the request's own."""
     estimate: MediaEstimates | None = None
+    """How many tokens media have, if nothing is tokenized."""
     vllm: RenderEndpoint | None = None
+    """The vLLM servers whose render endpoint is asked."""
     uds_tokenizer_config: Annotated[dict[str, Any] | None, _NO_SIDECAR] = None
     tokenizer: str = ""
+    """The folder of a tokenizer, which the picker runs itself."""
     chat_template: str = ""
+    """A file with a chat template, in place of the tokenizer's."""
     chat_template_kwargs: dict[str, Any] = {}
+    """What the template is given with each request."""
     max_bytes: int = 4 << 20
+    """Bytes of a body; a longer one stays text."""
     cache_bytes: int = 64 << 20
+    """Bytes that are kept of prompts and their tokens."""
     patience: str = "2s"
+    """How long a request waits for its tokens, as a Go duration."""
 
     def __post_init__(self) -> None:
         sidecar = bool(self.uds_tokenizer_config)

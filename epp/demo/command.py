@@ -39,11 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="model servers: simulated ones, or real vLLM on the CPU with a tiny model "
         "(default: %(default)s)",
     )
-    add("--servers", type=_count, metavar="N", help="default: 4, with vllm 2")
+    add("--servers", type=_count, metavar="N", help="how many (default: 4; with vllm 2)")
     add("--seconds", type=_duration, metavar="S", help="conversations begin for this long")
     add("--conversations", type=_count, metavar="N", help="how many (default: by --seconds)")
-    add("--seed", type=int, default=1, help="of the workload (default: %(default)s)")
-    add("--quick", action="store_true", help="a shorter show with less certain figures")
+    add("--seed", type=int, default=1, help="seed of the workload (default: %(default)s)")
+    add("--quick", action="store_true", help="a shorter run with less certain figures")
     add(
         "--report",
         type=Path,

@@ -32,7 +32,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_error(self) -> str:
-        """The first request's error; empty where every request succeeded."""
+        """The first request's error; empty if every request succeeded."""
         return next((sample.error for sample in self.samples if sample.error), "")
 
 

@@ -9,24 +9,30 @@ from epp.replay.results.measures import percentile, ratio
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """One request as its client measured it; times in seconds, `sent_at` since the run's start.
-
-    `ttft` ends at the first byte of generated text. `server` is the target (`ip:port`) that the
-    picker reported, empty if it reported none; `predicted_cached` is its estimate in tokens,
-    None if it reported none. A failed request has an `error`, and its `ttft` does not count.
-    """
+    """One request as its client measured it. Times are in seconds."""
 
     conversation: int
+    """The number of its conversation."""
     turn: int
+    """The number of its turn in it."""
     sent_at: float
+    """When it was sent, since the run's start."""
     ttft: float = math.nan
+    """From then to the first byte of generated text; NaN if it failed."""
     seconds: float = 0.0
+    """From then to the end of the response."""
     prompt_tokens: int = 0
+    """The prompt's length, as the server reported it."""
     cached_tokens: int = 0
+    """The part of it that the server had cached."""
     completion_tokens: int = 0
+    """Generated tokens."""
     server: str = ""
+    """The target (`ip:port`) that the picker reported; empty if it reported none."""
     predicted_cached: int | None = None
+    """The cached tokens that the picker predicted; None if it reported none."""
     error: str = ""
+    """Why it failed; empty if it did not."""
 
     @property
     def computed_tokens(self) -> int:
@@ -40,26 +46,32 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a run: times in seconds, ratios in 0..1.
-
-    `imbalance` is the most prompt tokens computed on one server over the mean. Predictions are
-    compared with the cached tokens that servers reported: `over` and `under` are the sums of
-    errors of either sign as shares of all prompt tokens, `close` is the share of requests that
-    were predicted within one block.
-    """
+    """The figures of a run. Times are in seconds, ratios in 0..1."""
 
     requests: int
+    """Requests that were served."""
     failed: int
+    """Requests that were not."""
     ttft_mean: float
+    """The mean time to the first token."""
     ttft_p50: float
+    """Its median."""
     ttft_p90: float
+    """Its 90th percentile."""
     ttft_p99: float
+    """Its 99th percentile."""
     cached_ratio: float
+    """The cached share of all prompt tokens."""
     requests_per_s: float
+    """Served requests per second."""
     imbalance: float
+    """The most prompt tokens computed on one server over the mean."""
     over: float
+    """The sum of too high predictions of cached tokens, as a share of all prompt tokens."""
     under: float
+    """The sum of too low ones."""
     close: float
+    """The share of requests that were predicted within one block."""
 
 
 def cached_ratio(samples: Iterable[Sample]) -> float:

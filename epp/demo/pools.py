@@ -17,33 +17,38 @@ from epp.demo.workload import Workload
 SIMULATED_MODEL = "demo-8b"
 TINY_MODEL = "demo-small"
 SPEED = 0.4
-"""Of a simulated server; the simulator's own constants are an H100's: 40 us a prompt token."""
+"""The speed of a simulated server; 1 is the simulator's, an H100's: 40 us a prompt token."""
 QUICK = 0.5
 """The share of the standard time, and so of the conversations, that `--quick` plays."""
 
 
 class DemoPool(msgspec.Struct, frozen=True, kw_only=True):
-    """`servers` model servers and their workload.
-
-    `cache_tokens` and `block_size`, in tokens, describe one server. `argv` starts one, which
-    prints its port as JSON, after `prepare`, if not empty, has run once; every second one gets
-    the flags `every_second`, too. `prompt_rate` is the
-    prompt tokens a second of a server that does nothing else, None if unknown;
-    `start_seconds` is the deadline of a start.
-    """
+    """Model servers and their workload."""
 
     kind: EngineKind
+    """The engine of the servers."""
     title: str
+    """What the report calls them."""
     model: str
+    """The model that requests name."""
     servers: int
+    """How many there are."""
     block_size: int
+    """Tokens of a block of a server's cache."""
     cache_tokens: int
+    """Tokens of a server's cache."""
     workload: Workload
+    """What is sent to them."""
     argv: tuple[str, ...]
+    """The command that starts one, which prints its port as JSON."""
     prepare: tuple[str, ...] = ()
+    """A command that runs once before; empty: none."""
     every_second: tuple[str, ...] = ()
+    """Further flags of every second server."""
     prompt_rate: float | None = None
+    """Prompt tokens a second of a server that does nothing else; None if unknown."""
     start_seconds: float = 30.0
+    """The deadline of a start."""
 
 
 class Size(msgspec.Struct, frozen=True):

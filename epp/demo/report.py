@@ -14,7 +14,7 @@ from epp.demo.figures import gain_sentence
 from epp.demo.pools import DemoPool
 
 
-class Circumstances(msgspec.Struct, frozen=True):
+class Setup(msgspec.Struct, frozen=True):
     """The facts that are needed to repeat a comparison."""
 
     pool: DemoPool
@@ -23,7 +23,7 @@ class Circumstances(msgspec.Struct, frozen=True):
     command: str
 
 
-def report(before: RunResult, after: RunResult, where: Circumstances) -> str:
+def report(before: RunResult, after: RunResult, where: Setup) -> str:
     """Return the page."""
     template = (files("epp.demo") / "report.html").read_text(encoding="utf-8")
     sentence = gain_sentence(before.figures, after.figures)
@@ -83,7 +83,7 @@ def _share(result: RunResult, capacity: float) -> str:
     return f"{computed / capacity / _span(result):.0%}"
 
 
-def _facts(before: RunResult, after: RunResult, where: Circumstances) -> Iterable[str]:
+def _facts(before: RunResult, after: RunResult, where: Setup) -> Iterable[str]:
     load, pool = where.pool.workload, where.pool
     prompts = [sample.prompt_tokens for sample in before.samples if not sample.error]
     mean = sum(prompts) / len(prompts) if prompts else math.nan

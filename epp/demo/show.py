@@ -19,7 +19,7 @@ from epp.demo.board import Lane, live_board
 from epp.demo.comparison import RunResult, as_json, play, print_table
 from epp.demo.figures import gain_sentence
 from epp.demo.pools import DemoPool, Size, choose_pool
-from epp.demo.report import Circumstances, report
+from epp.demo.report import Setup, report
 from epp.demo.testbed import PolicyName, Testbed, prepare, start_testbed
 from epp.demo.workload import Conversation, conversations, shipped_sections
 from epp.errors import ConfigError
@@ -39,7 +39,7 @@ async def run_demo(options: argparse.Namespace) -> int:
         plan = conversations(shipped_sections(), pool.workload, options.seed)
         _introduce(console, pool, plan)
         before, after, testbed = await _perform(console, pool, plan, folder, stack)
-        where = Circumstances(pool, options.seed, _machine(), _command())
+        where = Setup(pool, options.seed, _machine(), _command())
         path.write_text(report(before, after, where), encoding="utf-8")
         _conclude(console, before, after, path)
         if options.json:

@@ -56,7 +56,7 @@ class Child:
         await keep_running(self.name, self._live, self._lost, longest=_LONGEST_PAUSE)
 
     async def _live(self) -> NoReturn:
-        """Start it where it has ended before; raise `ProcessDied` when it ends."""
+        """Start it if it has ended before; raise `ProcessDied` when it ends."""
         if self._ended:
             try:
                 await self.start()

@@ -1,7 +1,7 @@
 """The endpoints that may be picked for one request, as policies see them.
 
-Of each endpoint one object, with its numbers in it: compiled code makes and reads that for less
-than the lists of numbers that it would take instead.
+Each endpoint is one object, with its numbers in it: compiled code makes and reads that faster than
+the lists of numbers that it would take instead.
 """
 
 from epp.model.candidate import Candidate

@@ -17,7 +17,7 @@ RANK_LABEL = "warmpick.io/data-parallel-rank"
 """Which engine of a server that runs several behind one port an endpoint is: 0, 1, ..."""
 
 OFFLOAD_LABEL = "warmpick.io/offload-tokens"
-"""The capacity of the second tier of an endpoint's cache, in tokens, where no metric has it."""
+"""The capacity of the second tier of an endpoint's cache, in tokens, if no metric has it."""
 
 ROLE_LABEL = "llm-d.ai/role"
 """Which stages of requests an endpoint takes (llm-d-router); all of them without the label."""

@@ -1,7 +1,7 @@
 """The ends of requests: what they hold is released first, and then is learned from.
 
 Nothing that a response says keeps its request in the books: what raises here raises after that.
-What is in the books all the same is found by what engines report (`IdleReports`).
+What stays in the books even so is found by what engines report (`IdleReports`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class RequestEnds:
         sequences = in_flight.sequences
         try:
             usage = event.usage or Usage(completion_tokens=event.generated)
-            in_flight.hear(now)
+            in_flight.record_activity(now)
             if len(sequences) == 1:
                 self._learn_length(in_flight.quote, sequences[0], usage.prompt_tokens)
             in_flight.record_generated(usage.prompt_tokens, usage.completion_tokens)

@@ -2,7 +2,7 @@
 
 Every event passes `Fleet.apply`, or is guessed or found by the fleet itself and passes the same
 way; `Fleet.subscribe` notifies listeners of all of them. An event that the fleet fails on changes
-what it can, and neither its listeners nor its sender suffer: the error goes to `on_fault`.
+what it can, and its listeners and its sender go on: the error goes to `on_fault`.
 
 It has one writer, on the event loop between awaits, and reads no clock: every call is given the
 time in seconds, which never goes back.
@@ -109,7 +109,7 @@ class Fleet:
     def serves(self, model: str) -> bool | None:
         """Return whether any endpoint serves a model; None while that is not known.
 
-        It is known where endpoints are asked for their models (`ModelsListed`): true once one has
+        It is known if endpoints are asked for their models (`ModelsListed`): true once one has
         listed it, false once all have listed theirs without it.
         """
         return self.pods.serves(model)
@@ -186,7 +186,7 @@ class Fleet:
         self._listeners.add(kinds, listener, name, on_fault or self._on_fault)
 
     def unsubscribe(self, name: str) -> None:
-        """Call the listeners of a name no more."""
+        """Stop calling the listeners of a name."""
         self._listeners.remove(name)
 
     def apply(self, event: Event, now: float) -> None:

@@ -26,27 +26,28 @@ class Medium(Enum):
 
 
 class BlocksStored(msgspec.Struct, frozen=True, gc=False):
-    """Consecutive blocks of `size` tokens each that the engine holds (vLLM `BlockStored`).
-
-    They follow the block `parent`, None at the start of a sequence. `tokens` has the token ids of
-    all of them, four little-endian bytes each; it is empty, and `size` 0, if the event has
-    hashes only. `model` is the LoRA adapter's name, or the base model's, "" if unknown. `salt`
-    is the sequence's cache salt, known at its start only. `content` has for each block what else
-    was hashed into it (images, embeddings), b"" for nothing; it is empty if no block has any.
-    `group` is the KV cache group of a hybrid model. `full` says that a hit needs this group's
-    blocks from the start of the sequence on.
-    """
+    """Consecutive blocks that the engine holds (vLLM `BlockStored`)."""
 
     hashes: Sequence[EngineHash]
+    """The engine's hashes of the blocks."""
     parent: EngineHash | None
+    """The block before them; None at the start of a sequence."""
     tokens: bytes
+    """The token ids of all of them, four little-endian bytes each; empty if unknown."""
     size: int
+    """Tokens of each block; 0 if the event has hashes only."""
     model: str = ""
+    """The LoRA adapter's name, or the base model's; empty if unknown."""
     salt: str = ""
+    """The sequence's cache salt, known at its start only."""
     content: Sequence[bytes] = ()
+    """What else was hashed into each block (images, embeddings), b"" for nothing; may be empty."""
     medium: Medium = Medium.GPU
+    """The tier that holds them."""
     group: int | None = None
+    """The KV cache group of a hybrid model."""
     full: bool = True
+    """Whether a hit needs this group's blocks from the start of the sequence on."""
 
 
 class BlocksRemoved(msgspec.Struct, frozen=True, gc=False):

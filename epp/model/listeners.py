@@ -10,7 +10,7 @@ Listener = Callable[[Event, float, bool], None]
 """Called with an event, the time at which it took effect, and whether the fleet guessed it."""
 
 OnFault = Callable[[str, BaseException], None]
-"""Called with the name of what raised an error that others must not suffer from, and the error."""
+"""Called with the name of what raised an error that must not stop others, and the error."""
 
 
 def reraise(_source: str, error: BaseException) -> None:

@@ -39,7 +39,7 @@ class Estimate:
 
 _NOTHING_FOUND: Final[list[list[int]]] = []
 _NO_ESTIMATES: Final[dict[Speed, dict[object, Estimate]]] = {}
-"""Of a quote that was not looked up; nothing is added to them."""
+"""The estimates of a quote that was not looked up; nothing is added to them."""
 
 
 class Quote:
@@ -127,8 +127,8 @@ class Quote:
     def least_context(self, error: float) -> int:
         """Return how many tokens the longest prompt and what follows it have, at least.
 
-        Of an estimated length, whose `error` is a share of it, twice the error is taken off: a
-        tenth of the length at least, and half of it at most. Where the client set no limit, nothing
+        From an estimated length, whose `error` is a share of it, twice the error is taken off: a
+        tenth of the length at least, and half of it at most. If the client set no limit, nothing
         follows.
         """
         share = min(_MOST_SHARE, max(_LEAST_SHARE, 1.0 - 2.0 * error))

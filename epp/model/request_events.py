@@ -32,7 +32,7 @@ class Admitted(Value):
 class Served(Value):
     """The proxy reported the target that served the request; it may not be the one picked.
 
-    Of several endpoints there it is the one of the same rank, for the request names that.
+    If several endpoints are there, it is the one of the same rank, which the request names.
     """
 
     __slots__ = ("request_id", "target")
@@ -62,7 +62,7 @@ class Generated(Value):
 
 
 class Finished(Value):
-    """The response ended; `generated` tokens were streamed, where `usage` is None."""
+    """The response ended; `generated` tokens were streamed, if `usage` is None."""
 
     __slots__ = ("generated", "request_id", "usage")
 
@@ -80,20 +80,20 @@ class Failure(Enum):
     GATEWAY = "gateway"
     """It could not be reached, or reset the connection before any answer: 502, 503.
 
-    A 503 that says when to come again (`retry-after`) is none: the endpoint has too much to do.
+    A 503 that says when to come again (`retry-after`) does not count: the endpoint is busy.
     """
     ERROR = "error"
     """It answered with another 5xx, or not in time; the request itself may be why."""
     EMPTY = "empty"
-    """It answered with 200 and no body where something is to be generated."""
+    """It answered with 200 and no body if something is to be generated."""
 
 
 class Aborted(Value):
     """The exchange ended before its response did, after about `generated` tokens.
 
     `refused`: the endpoint never got the request. `failure` is how the endpoint failed it, None
-    where it is not to blame: the client left, or asked for what cannot be. `served`: the proxy
-    reported who served it. Where it does of others, a failure without that is the proxy's own.
+    if it is not to blame: the client left, or asked for what cannot be. `served`: the proxy
+    reported who served it. If it does so for others, a failure without that is the proxy's own.
     """
 
     __slots__ = ("failure", "generated", "refused", "request_id", "served")

@@ -86,7 +86,7 @@ cdef inline void prefetch_entry(Table* table, uint64_t key) noexcept nogil:
 
 
 cdef inline Entry* find(Table* table, uint64_t key) noexcept nogil:
-    """Return the first entry with that key, NULL where there is none."""
+    """Return the first entry with that key, NULL if there is none."""
     cdef Part* part = _part_of(table, key)
     cdef Entry* entry
     if part.room == 0:
@@ -114,7 +114,7 @@ cdef inline Entry* find_or_free_place(Table* table, uint64_t key) noexcept nogil
 
 
 cdef inline void insert(Table* table, Entry* place, uint64_t key, uint32_t value) noexcept nogil:
-    """Write an entry where `find_or_free_place` found a place for it."""
+    """Write an entry if `find_or_free_place` found a place for it."""
     place.key = key
     place.value = value
     _part_of(table, key).held += 1

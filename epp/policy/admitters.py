@@ -36,7 +36,7 @@ class ProbabilisticAdmitter(PluginParameters, frozen=True):
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(self):
             if getattr(self, field.name) <= 0:
-                raise ValueError(f"`{field.encode_name}` is above 0")
+                raise ValueError(f"`{field.encode_name}` must be above 0")
 
     def start(self, context: PluginContext) -> "_Probabilistic":
         """Return what draws."""
@@ -52,7 +52,7 @@ class ProbabilisticAdmitter(PluginParameters, frozen=True):
         """Return the probability with which a request is refused."""
         if saturation <= 0:
             return 0.0
-        # By logarithms, for the power itself may be larger than any float.
+        # By logarithms, as the power itself may be larger than any float.
         return exp(min(0.0, log(self.k) + self.power * log(saturation)))
 
 

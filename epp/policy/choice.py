@@ -57,8 +57,8 @@ class Plan:
     ) -> Decision:
         """Return the decision of the profile, among the candidates at which the request fits.
 
-        Endpoints whose contexts are known to be too short for it are left out where the filters
-        leave one with room for it; where they do not, an engine says that it does not fit.
+        Endpoints whose contexts are known to be too short for it are left out if the filters
+        leave one with room for it; if they do not, an engine says that it does not fit.
 
         Raises `NoEndpoints` if the filters leave no candidate, `PickerFault` if a scorer
         returns more or fewer scores than there are candidates. Plug-ins may return numbers of other
@@ -126,7 +126,7 @@ class Plan:
 
 
 def _fitting(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Return those at which a request may fit where it fits some and not others; else nothing."""
+    """Return those at which a request may fit if it fits some and not others; else nothing."""
     some = others = False
     for each in candidates:
         if each.fits is not None:

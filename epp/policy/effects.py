@@ -11,7 +11,7 @@ import msgspec
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """What a plug-in type, a parameter, a section or a flag does here, where it is not honoured."""
+    """What a plug-in type, a parameter, a section or a flag does here, if it is not honoured."""
 
     kind: Literal["mapped to", "without effect here, because"]
     text: str

@@ -54,7 +54,7 @@ class DataParallelProfileHandler(PluginParameters, frozen=True):
 class HeaderProfileHandler(PluginParameters, frozen=True):
     """Has the profile decide that a request header names.
 
-    Without the header it is `default_profile`; where there is one profile alone, that one.
+    Without the header it is `default_profile`; if there is one profile alone, that one.
     """
 
     header_name: str = "EPP-Profile"

@@ -85,7 +85,7 @@ class Filter(Protocol):
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return those that remain, in their order; where none does the client gets status 503.
+        """Return those that remain, in their order; if none does the client gets status 503.
 
         A filter may raise another `RequestError`, such as `EndpointsFull` (429).
         """
@@ -104,7 +104,7 @@ class Picker(Protocol):
     """Chooses among candidates.
 
     A picker that compares no totals has `uses_totals: ClassVar[bool] = False`. A profile that
-    gives it scorers is refused, for their scores would have no effect.
+    gives it scorers is refused, as their scores would have no effect.
     """
 
     def pick(
@@ -137,7 +137,7 @@ class ProfileHandler(Protocol):
         """Take the profiles' names, in the file's order, before the first request.
 
         Returns warnings, such as of profiles that never run. Raises `UnknownProfile` if a
-        parameter names one that is none of them, `ValueError` if they are not what it runs.
+        parameter names one that is not among them, `ValueError` if they are not what it runs.
         """
 
 
@@ -156,7 +156,7 @@ class Screener(Protocol):
     def screen(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return those that remain, in their order; where none does the client gets status 503."""
+        """Return those that remain, in their order; if none does the client gets status 503."""
 
 
 @runtime_checkable
@@ -239,7 +239,7 @@ class PluginContext(Protocol):
         """Whether the plug-in that is started is the file's first of its type."""
 
     def plugin(self, name: str, kind: type[T], default: T | None = None) -> T:
-        """Return another plug-in by its name, started; the default where the name is empty.
+        """Return another plug-in by its name, started; the default if the name is empty.
 
         Raises `ConfigError` if there is none of that name, or it is of another kind, or it
         needs this one.

@@ -70,26 +70,32 @@ class SingleProfileHandler(PluginParameters, frozen=True):
 
 
 class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
-    """The started plug-ins of one configuration, by what they do.
-
-    `profiles` by their names, in the order of the file. Of an empty name a handler means the
-    first. While `saturation_detector` says that the pool is full, requests of negative priority are
-    refused. The events of `subscriptions` are those of the fleet that is scheduled over.
-    `plugin_names` are a plug-in's type and name by its `id`.
-    """
+    """The started plug-ins of one configuration, by what they do."""
 
     profiles: Mapping[str, Profile]
+    """The profiles by their names, in the order of the file; the first serves an empty name."""
     handler: ProfileHandler = SingleProfileHandler()
+    """Says which profiles run for a request."""
     saturation_detector: SaturationDetector | None = None
+    """Says whether the pool is full; requests of negative priority are refused then."""
     screeners: tuple[Screener, ...] = ()
+    """Drop endpoints before any profile runs."""
     admitters: tuple[Admitter, ...] = ()
+    """Refuse requests before any profile runs."""
     request_header_sources: tuple[RequestHeaderSource, ...] = ()
+    """Add headers to requests, once they are decided on."""
     request_processors: tuple[RequestProcessor, ...] = ()
+    """Read more of a request before it is decided on."""
     commit_observers: tuple[CommitObserver, ...] = ()
+    """Are notified of each decision as it takes effect."""
     response_processors: tuple[ResponseProcessor, ...] = ()
+    """Add headers to responses."""
     usage_reporters: tuple[UsageReporter, ...] = ()
+    """Report numbers about responses to the proxy."""
     subscriptions: tuple[EventSubscription, ...] = ()
+    """Their events are those of the fleet that is scheduled over."""
     plugin_names: Mapping[int, tuple[str, str]] = {}
+    """A plug-in's type and name by its `id`."""
     plugins: Mapping[str, tuple[str, object]] = {}
     """The type of each plug-in of the file, and the plug-in, by name."""
 
@@ -112,5 +118,5 @@ class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
         return isinstance(self.handler, SingleProfileHandler) and not around
 
     def name_of(self, plugin: object) -> str:
-        """Return the name of a plug-in in the file; its class where it is not in one."""
+        """Return the name of a plug-in in the file; its class if it is not in one."""
         return self.plugin_names.get(id(plugin), ("", type(plugin).__name__))[1]

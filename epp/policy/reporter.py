@@ -24,7 +24,7 @@ class AttributeKey(PluginParameters, frozen=True):
 
 
 class ReportedAttribute(PluginParameters, frozen=True):
-    """A value: an `expression` in CEL over `usage`, where `condition`, in CEL too, holds.
+    """A value: an `expression` in CEL over `usage`, if `condition`, in CEL too, holds.
 
     `usage` has `prompt_tokens`, `completion_tokens`, `total_tokens` and
     `prompt_tokens_details.cached_tokens`, as floating-point numbers.
@@ -47,7 +47,7 @@ class RequestAttributeReporter(PluginParameters, frozen=True):
             raise ValueError("`key.name` and `expression` must not be empty")
 
     def start(self, context: PluginContext) -> "AttributeReporter":
-        """Compile the expressions. Raises `ConfigError` where CEL cannot."""
+        """Compile the expressions. Raises `ConfigError` if CEL cannot."""
         attribute = self.attributes[0]
         return AttributeReporter(
             attribute.key,

@@ -32,7 +32,7 @@ class Scheduler:
     `quoted` are called with each quote, `committing` with each decision before the fleet takes it
     in; they come with their names. What they raise, and what plug-ins raise that are only notified
     of something, is passed to `on_fault`; by default it is raised. Calls of plug-ins are timed
-    where a `timer` is given. `unseen` returns what other replicas do meanwhile; None without any.
+    if a `timer` is given. `unseen` returns what other replicas do meanwhile; None without any.
     """
 
     def __init__(  # noqa: PLR0913 (what it decides by, and who is notified)

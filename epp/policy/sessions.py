@@ -142,7 +142,7 @@ class _PinFilter(_PinPlugin):
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return the session's endpoint alone; all where it is not a candidate."""
+        """Return the session's endpoint alone; all if it is not a candidate."""
         pinned = self._pins.pinned(request)
         if not pinned:
             return candidates
@@ -226,7 +226,7 @@ class _Bindings:
         return "" if bound is None else bound.endpoint
 
     def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
-        """Bind a session to its first endpoint, or anew where that is not a candidate any more."""
+        """Bind a session to its first endpoint, or anew if that is not a candidate any more."""
         self._now = now
         session, stage = self._session(request), decision.of(self._profile)
         if session is None or stage is None:

@@ -88,7 +88,7 @@ def endpoints_steps(
     """Parse as `parse_endpoints` does, with a pause about each millisecond."""
     loaded = yield from yaml_steps(text)
     if loaded is None:
-        raise ConfigError("the file is empty; a list of none is written `endpoints: []`")
+        raise ConfigError("the file is empty; for no endpoints write `endpoints: []`")
     entries = convert(loaded, EndpointsDocument).endpoints
     del loaded
     listed: list[tuple[int, Endpoint]] = []
@@ -129,7 +129,8 @@ def _endpoints(entry: EndpointEntry, place: str, resolve: Resolve | None) -> Ite
         yield _endpoint(entry, entry.name, address, rank, place, clusters=resolve is not None)
         return
     if rank is not None or RANK_LABEL in entry.labels:
-        raise ConfigError("an entry for all ranks has none itself", f"{place}.dataParallelSize")
+        problem = "an entry with a rank cannot stand for several"
+        raise ConfigError(problem, f"{place}.dataParallelSize")
     for each in range(size):
         yield _endpoint(entry, f"{entry.name}-rank-{each}", address, each, place, clusters=False)
 

@@ -34,7 +34,7 @@ class RecordingHeader(msgspec.Struct, frozen=True, kw_only=True, tag=_HEADER, ta
 
     `salt` names the recording's secret: only hashes of one salt can be compared. `part` counts
     from 1. `configuration` is the policy's name or the file's, `base_model` the model that the
-    configuration says the servers run, where it does.
+    configuration says the servers run, if it does.
     """
 
     version: int
@@ -63,7 +63,7 @@ class RecordedPool(msgspec.Struct, frozen=True, kw_only=True, tag="endpoints", t
 
 
 class RecordedLoss(msgspec.Struct, frozen=True, kw_only=True, tag="lost", tag_field="kind"):
-    """So many requests, since the line before, are in no part: they came faster than the disk."""
+    """Requests since the line before that are in no part: they came faster than the disk."""
 
     at: float
     requests: int
@@ -224,7 +224,7 @@ class Pseudonyms:
 class PromptWriter:
     """Writes the prompts of one part: blocks that an earlier prompt began with, by reference.
 
-    It remembers at most `room` blocks, some 100 bytes each; where there are more it forgets those
+    It remembers at most `room` blocks, some 100 bytes each; if there are more it forgets those
     of all prompts but the last.
     """
 

@@ -15,7 +15,7 @@ _FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f
 _FIRST_VERSION: Final = "00"
 _INVALID_VERSION: Final = "ff"
 LOW_BITS: Final = (1 << 64) - 1
-"""Of a trace's id, what samplers compare with their bounds."""
+"""The bits of a trace's id that samplers compare with their bounds."""
 
 
 class ParentSpan(msgspec.Struct, frozen=True):

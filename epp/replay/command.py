@@ -24,25 +24,34 @@ _LONGEST_NAME = 80
 
 
 class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be compared, and how it is shown.
-
-    Each of `traffic` is played with each of `copies`, each of `fleets` (plans of pods, without
-    policy), each policy and each of `seeds`. `command` is what was typed.
-    """
+    """What is to be compared, and how it is shown."""
 
     traffic: Sequence[Traffic]
+    """Each is played with each of `copies`."""
     copies: Sequence[float]
+    """Multiply the traffic."""
     fleets: Sequence[RunPlan]
+    """Plans of pods, without a policy; each is played with each policy."""
     policies: Sequence[Policy]
+    """The policies to compare."""
     baseline: str
+    """The label of the policy that the others are compared with."""
     seeds: Sequence[int]
+    """Each policy runs once with each."""
     warm_up: float
+    """Seconds at the start that are left out of all figures."""
     slo: Slo
+    """What goodput requires."""
     jobs: int | None
+    """Processes; None: one for each core."""
     ray: str
+    """The address of a Ray cluster; empty: none."""
     html: Path | None
+    """Where the report goes; None: nowhere."""
     json: bool
+    """Whether one JSON object is printed in place of tables."""
     command: str
+    """What was typed."""
 
 
 def run(options: ReplayOptions) -> int:

@@ -42,19 +42,19 @@ _MILLI: Final = 1e3
 _APIS: Final = frozenset(Api)
 
 
-class _Happens(Protocol):
+class _Action(Protocol):
     """Takes in what happened at a time; returns the view of a decision, if it was one."""
 
     def __call__(self, now: float) -> DecisionView | None: ...
 
 
-class _Happening(NamedTuple):
+class _Scheduled(NamedTuple):
     """Something that happened at a time; of those of one time, in the order of the others."""
 
     at: float
     number: int
     stage: int
-    happens: _Happens
+    action: _Action
 
 
 class _Asked(NamedTuple):
@@ -86,29 +86,29 @@ class PastDecisions:
 
     def views(self) -> Iterator[DecisionView]:
         """Yield what became of each request, in the order in which they were decided on."""
-        happenings = sorted(self._happenings(), key=lambda each: each[:3])
-        for each in happenings:
-            view = each.happens(each.at)
+        schedule = sorted(self._schedule(), key=lambda each: each[:3])
+        for each in schedule:
+            view = each.action(each.at)
             if view is not None:
                 yield view
 
-    def _happenings(self) -> Iterator[_Happening]:
+    def _schedule(self) -> Iterator[_Scheduled]:
         for pool in self._recording.pools:
-            yield _Happening(pool.at, -1, 0, partial(self._see, pool))
+            yield _Scheduled(pool.at, -1, 0, partial(self._see, pool))
         for each in _requests(self._recording):
             line, came = each.line, each.came
             at = came + (line.decided or 0.0)
-            yield _Happening(at, each.number, 0, partial(self._decide, each))
+            yield _Scheduled(at, each.number, 0, partial(self._decide, each))
             if not line.endpoint:
                 continue
             if line.stream and line.first is not None:
-                begins = partial(self._hear, FirstToken(each.id))
-                yield _Happening(max(at, came + line.first), each.number, 1, begins)
+                begins = partial(self._apply, FirstToken(each.id))
+                yield _Scheduled(max(at, came + line.first), each.number, 1, begins)
             if line.end is not None:
-                ends = partial(self._hear, _ended(each.id, line))
-                yield _Happening(max(at, came + line.end), each.number, 2, ends)
+                ends = partial(self._apply, _ended(each.id, line))
+                yield _Scheduled(max(at, came + line.end), each.number, 2, ends)
 
-    def _hear(self, event: Event, now: float) -> None:
+    def _apply(self, event: Event, now: float) -> None:
         self._fleet.apply(event, now)
 
     def _see(self, pool: RecordedPool, now: float) -> None:

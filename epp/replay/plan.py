@@ -88,7 +88,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Policy(msgspec.Struct, frozen=True):
     """A policy under its name: the `text` of its configuration.
 
-    `scrape_seconds`, where set, lie between its scrapes, whatever the plan says. `as_reported`:
+    `scrape_seconds`, if set, lie between its scrapes, whatever the plan says. `as_reported`:
     load is that of the last scrape, as other pickers see it, without what the picker's own books
     say has come since. `flow` says when requests wait in the picker; None: never.
     """

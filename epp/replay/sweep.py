@@ -127,7 +127,7 @@ def on_ray(tasks: Sequence[Task], address: str) -> Iterator[tuple[int, Digest]]:
 
 
 def _look_for(address: str) -> None:
-    """Connect to an address, and hang up: Ray would wait for one that nobody listens at for ever.
+    """Connect to an address, and hang up: Ray would wait for one that nothing listens at for ever.
 
     Raises `OSError`.
     """

@@ -58,7 +58,7 @@ class Handshakes:
             task.cancel()
 
     def _look(self, connection: socket.socket) -> None:
-        """Begin if the first record is whole, or is none; else wait for the rest of it."""
+        """Begin if the first record is whole, or not one; else wait for the rest of it."""
         try:
             seen = connection.recv(_LONGEST_RECORD, socket.MSG_PEEK)
         except BlockingIOError:
@@ -121,7 +121,7 @@ def _has_ended(connection: socket.socket) -> bool:
 
 
 def _wakes_at(connection: socket.socket, size: int) -> bool:
-    """Have a reader called when so many bytes are there; return whether that is so.
+    """Have a reader called when this many bytes are there; return whether the kernel can.
 
     The kernel waits for at most half of what it would hold (tcp(7), `tcp_rmem`).
     """

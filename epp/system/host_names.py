@@ -25,7 +25,7 @@ class HostNames:
     """Resolves host names, in the thread that calls it; `clock` returns seconds.
 
     A name keeps its addresses while no name server answers. A name server may list some of many
-    addresses, others each time: where it lists several, those that it listed before stay for
+    addresses, others each time: if it lists several, those that it listed before stay for
     `KEPT_SECONDS`, as long as they answer. Of more than `MOST_ADDRESSES` the known ones are used.
     """
 

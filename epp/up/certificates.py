@@ -33,7 +33,7 @@ class ServedCertificate:
         self._turn = 0
 
     def load(self) -> bool:
-        """Let Envoy read the files where they have changed; return whether they have.
+        """Let Envoy read the files if they have changed; return whether they have.
 
         Raises `ConfigError` for files that do not fit together.
         """
@@ -72,7 +72,7 @@ class ServedCertificate:
 def authorities(given: Path | None) -> Path:
     """Return the bundle that servers' certificates are checked against: the given or the system's.
 
-    Raises `ConfigError` for one that cannot be used, and where the system has none.
+    Raises `ConfigError` for one that cannot be used, and if the system has none.
     """
     if given is not None:
         _check_authorities(given)

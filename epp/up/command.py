@@ -39,7 +39,7 @@ def run(options: UpOptions) -> int:
 
 
 def envoy_missing() -> str:
-    """Return how to install Envoy where it is not there; empty if it is."""
+    """Return how to install Envoy if it is not there; empty if it is."""
     try:
         path = envoy_binary()
     except ConfigError:
@@ -80,7 +80,7 @@ class Signals:
 
 
 async def run_up(options: UpOptions) -> int:
-    """Serve until a signal; return 0, or where one cut it short 128 and its number.
+    """Serve until a signal; return 0, or if one cut it short 128 and its number.
 
     Raises `ConfigError` for what cannot be used, `ProcessDied` if a process does not start.
     """

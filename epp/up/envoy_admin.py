@@ -42,7 +42,7 @@ class EnvoyAdmin:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def requests(self) -> ProxyPage | None:
-        """Return the counts of requests; None where Envoy does not answer."""
+        """Return the counts of requests; None if Envoy does not answer."""
         try:
             async with self._session.get(_STATS) as response:
                 return proxy_page(await response.text())

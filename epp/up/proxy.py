@@ -88,7 +88,7 @@ def servers_file(addresses: Iterable[Address]) -> str:
     unique = {address.target: address for address in addresses}
     hosts = [
         {
-            # The host header of requests, where a name was given: it may choose a virtual host.
+            # The host header of requests, if a name was given: it may choose a virtual host.
             "endpoint": {"address": target_address(target), "hostname": _hostname(address)},
             "metadata": {"filter_metadata": {_MATCH: {"server": address.server}}},
         }

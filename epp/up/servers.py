@@ -33,7 +33,7 @@ class ModelServer(msgspec.Struct, frozen=True):
 
     @property
     def tls_name(self) -> str | None:
-        """The name for SNI; None for an IP address, which is none (RFC 6066 §3), and for http."""
+        """The name for SNI; None for http, and for an IP address (RFC 6066 §3)."""
         return self.host if self.scheme == "https" and not self.address else None
 
     @property
@@ -137,7 +137,7 @@ def addresses_of(
 ) -> tuple[Address, ...]:
     """Return the addresses of a server whose host was resolved to the IP addresses `found`.
 
-    Those of IPv4 where there are any: a server often listens on IPv4 alone. Without those that
+    Those of IPv4 if there are any: a server often listens on IPv4 alone. Without those that
     are `taken`. One is named after the URL, several after their IP addresses too.
     """
     every = sorted({ip for ip in map(ip_or_none, found) if ip is not None})

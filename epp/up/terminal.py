@@ -34,7 +34,7 @@ class Terminal:
             self._write(f"{_now()} {text}\n")
 
     def show(self, line: str) -> None:
-        """Show the live line; elsewhere print it, where it changed, once in ten seconds."""
+        """Show the live line; elsewhere print it, if it changed, once in ten seconds."""
         self._shown = line = printable(line)
         if self._live:
             self._write(_CLEAR + self._fitting(line))

@@ -42,7 +42,7 @@ class RawPeer:
         if data or end:
             self.say(wire.data(stream, data, end=end))
 
-    async def hear(self, condition):
+    async def read_until(self, condition):
         """Read until a condition holds, or the connection is gone: then it must hold."""
         async with asyncio.timeout(DEADLINE):
             while not condition() and not self.gone:
@@ -97,23 +97,23 @@ class RawPeer:
 
     async def heard(self, kind, stream=None):
         """Wait for a frame of a kind; its payload."""
-        await self.hear(lambda: self.seen(kind, stream))
+        await self.read_until(lambda: self.seen(kind, stream))
         return self.seen(kind, stream)[-1]
 
     async def replied(self, stream, count):
         """Wait for replies on a stream."""
-        await self.hear(lambda: len(self.replies.get(stream, ())) >= count)
+        await self.read_until(lambda: len(self.replies.get(stream, ())) >= count)
         return self.replies[stream]
 
     async def lost(self):
         """Wait until the server has hung up."""
-        await self.hear(lambda: self.gone)
+        await self.read_until(lambda: self.gone)
 
     async def works(self):
         """Whether the connection is still served."""
         mark = len(self.frames)
         self.say(wire.ping(b"are you?"))
-        await self.hear(lambda: (Kind.PING, Flag.ACK, 0, b"are you?") in self.frames[mark:])
+        await self.read_until(lambda: (Kind.PING, Flag.ACK, 0, b"are you?") in self.frames[mark:])
 
 
 def pieces(replies):

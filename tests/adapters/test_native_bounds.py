@@ -90,7 +90,7 @@ class TestAbuse:
                 batch = range(start, start + 200, 2)
                 for stream in batch:
                     peer.begin(stream, GET)
-                await peer.hear(lambda batch=batch: all(peer.replies.get(at) for at in batch))
+                await peer.read_until(lambda batch=batch: all(peer.replies.get(at) for at in batch))
                 peer.say(*(wire.reset(stream) for stream in batch))
             await peer.works()
             await until(lambda: server.streams == 0)

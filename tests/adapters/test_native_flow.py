@@ -51,25 +51,27 @@ class TestWindowsOfThePeer:
             for grant in (1, 5, 9_000, 16_384, 16_385):
                 peer.say(wire.window_update(1, grant))
                 allowed += grant
-                await peer.hear(lambda allowed=allowed: peer.came(1) == allowed)
+                await peer.read_until(lambda allowed=allowed: peer.came(1) == allowed)
                 await peer.works()
                 assert peer.came(1) == allowed
             peer.say(wire.window_update(1, WIDE))
-            await peer.hear(lambda: peer.came(1) >= 65_535)
+            await peer.read_until(lambda: peer.came(1) >= 65_535)
             await peer.works()
             assert peer.came(1) == 65_535, "the connection's window"
             peer.say(wire.window_update(0, WIDE))
-            await peer.hear(lambda: pieces(peer.replies[1])[-1:] and pieces(peer.replies[1])[-1][1])
+            await peer.read_until(
+                lambda: pieces(peer.replies[1])[-1:] and pieces(peer.replies[1])[-1][1]
+            )
             assert b"".join(data for data, _ in pieces(peer.replies[1])) == LARGE
 
     async def test_a_window_that_closes_and_opens(self, server):
         async with greeted(server, window=100) as peer:
             peer.begin(1, head(), body())
-            await peer.hear(lambda: peer.came(1) == 100)
+            await peer.read_until(lambda: peer.came(1) == 100)
             peer.say(wire.settings(window=50))  # now it is 50 bytes below nothing
             await peer.works()
             peer.say(wire.window_update(1, 60))
-            await peer.hear(lambda: peer.came(1) == 110)
+            await peer.read_until(lambda: peer.came(1) == 110)
             peer.say(wire.settings(window=1 << 20))
             assert len(await peer.replied(1, 2)) == 2
 
@@ -95,10 +97,10 @@ class TestWindowsOfThePeer:
             peer.begin(3, GET)
             await peer.replied(3, 1)
             peer.say(wire.window_update(0, WIDE), wire.window_update(1, WIDE))
-            await peer.hear(lambda: len(peer.replies[1]) > sent // 60_100)
+            await peer.read_until(lambda: len(peer.replies[1]) > sent // 60_100)
             seen = len(peer.seen(Kind.WINDOW_UPDATE, 1))
             peer.tell(1, chunk, chunk, chunk, chunk, chunk, chunk, chunk, chunk, chunk)
-            await peer.hear(lambda: len(peer.seen(Kind.WINDOW_UPDATE, 1)) > seen)
+            await peer.read_until(lambda: len(peer.seen(Kind.WINDOW_UPDATE, 1)) > seen)
 
     async def test_a_peer_that_lets_too_much_wait_is_disconnected(self, serve, director):
         little = PeerLimits(max_queued=1_000_000)
@@ -139,7 +141,7 @@ class TestWindowsGiven:
                 await until(lambda: director.opened)
                 await peer.works()
                 peer.say(wire.data(1, bytes(1_001)))
-                await peer.hear(lambda: peer.gone or peer.codes(Kind.RST_STREAM, 1))
+                await peer.read_until(lambda: peer.gone or peer.codes(Kind.RST_STREAM, 1))
                 codes = peer.codes(Kind.RST_STREAM, 1) + peer.codes(Kind.GOAWAY)
                 assert codes == [Code.FLOW_CONTROL_ERROR]
             await until(lambda: server.streams == 0)
@@ -191,7 +193,7 @@ class TestPeersThatDoNotRead:
             async with connected(server, hello) as peer:
                 peer.begin(1, head(), body())
                 await peer.replied(1, 2)
-                await peer.hear(lambda: peer.asked)
+                await peer.read_until(lambda: peer.asked)
                 await peer.lost()
             await until(lambda: server.streams == 0)
             assert director.ends() == [Outcome.ABORTED]
@@ -200,7 +202,7 @@ class TestPeersThatDoNotRead:
         quick = PeerLimits(ping_after=0.02, ping_timeout=3)
         async with serve(director, limits=quick) as (server, _), greeted(server) as peer:
             for count in (1, 2):
-                await peer.hear(lambda count=count: len(peer.asked) >= count)
+                await peer.read_until(lambda count=count: len(peer.asked) >= count)
                 peer.say(wire.frame(Kind.PING, 0, peer.asked[count - 1], wire.Flag.ACK))
             peer.begin(1, GET)
             await peer.replied(1, 1)
@@ -229,9 +231,9 @@ class TestGoodbyes:
         assert int.from_bytes(peer.seen(Kind.GOAWAY)[0][:4], "big") == (1 << 31) - 1
         peer.begin(3, GET)  # sent before the peer could know
         await peer.replied(3, 1)
-        await peer.hear(lambda: peer.asked)
+        await peer.read_until(lambda: peer.asked)
         peer.say(wire.frame(Kind.PING, 0, peer.asked[0], wire.Flag.ACK))
-        await peer.hear(lambda: len(peer.seen(Kind.GOAWAY)) == 2)
+        await peer.read_until(lambda: len(peer.seen(Kind.GOAWAY)) == 2)
         assert int.from_bytes(peer.seen(Kind.GOAWAY)[1][:4], "big") == 3
         peer.begin(5, GET)
         peer.tell(1, response_head(end=True))

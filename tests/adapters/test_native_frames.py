@@ -236,7 +236,7 @@ class TestBrokenStreams:
 
     async def test_frames_after_the_end_of_a_stream_are_dropped(self, director, server, peer):
         peer.begin(1, head(), body(b"no JSON"))
-        await peer.hear(lambda: 1 in peer.ended)
+        await peer.read_until(lambda: 1 in peer.ended)
         await peer.heard(Kind.RST_STREAM, 1)
         assert peer.codes(Kind.RST_STREAM, 1) == [Code.NO_ERROR]
         peer.tell(1, response_head(), response_body())
@@ -260,7 +260,7 @@ class TestOddCorners:
     async def test_trailers_of_the_peer_are_its_end(self, director, server, peer):
         peer.begin(1, head(), body())
         peer.say(wire.headers(1, wire.header(b"x-checksum", b"1"), end=True))
-        await peer.hear(lambda: 1 in peer.ended)
+        await peer.read_until(lambda: 1 in peer.ended)
         assert len(peer.replies[1]) == 2
         assert director.ends() == [Outcome.UNOBSERVED]
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.adapters.telemetry.debug_pages import BadQuery
-from epp.app.console.beside import Beside
 from epp.app.console.columns import FleetColumns
+from epp.app.console.optional_parts import OptionalParts
 from epp.app.console.pages import Console, ConsoleSources, static_pages
 from epp.app.console.views import ConsolePage
 from epp.app.flow.held_requests import HeldRequests
@@ -37,7 +37,7 @@ SCRIPTS = {path: each for path, each in static_pages().items() if path.endswith(
 class Shown(Kept):
     """A picker with a console."""
 
-    def __init__(self, policy="least-ttft", pods=3, most=1024, beside=None):
+    def __init__(self, policy="least-ttft", pods=3, most=1024, optional=None):
         super().__init__(policy, pods, most)
         self.console = Console(
             ConsoleSources(
@@ -46,7 +46,7 @@ class Shown(Kept):
                 fleet=self.fleet,
                 clock=self.clock,
                 reuse=self.telemetry.reuse,
-                beside=beside or Beside(),
+                optional=optional or OptionalParts(),
             )
         )
 
@@ -212,7 +212,7 @@ async def test_a_shadow_is_compared():
     kept = Kept()
     shadow = Shadow("random", policy, kept.fleet)
     shadow.tally.agreed, shadow.tally.differed = 3, 1
-    shown = Shown(beside=Beside(shadow=shadow))
+    shown = Shown(optional=OptionalParts(shadow=shadow))
     found = (await shown.state())["shadow"]
     assert (found["policy"], found["agreed"], found["differed"]) == ("random", 3, 1)
 
@@ -220,12 +220,12 @@ async def test_a_shadow_is_compared():
 async def test_what_waits_is_counted_by_priority_and_room_by_its_fullest_axis():
     rig = FlowRig(pods=2)
     held = HeldRequests(rig.flow, lambda: rig.now, lambda *_: None, reraise)
-    beside = Beside(rig.flow, held)
+    optional = OptionalParts(rig.flow, held)
     rig.come("a", CAPACITY)
     rig.come("b", CAPACITY)
     rig.come("c", 10, size=70)
     rig.come("d", 10, size=30, priority=2)
-    found = beside.waiting_view()
+    found = optional.waiting_view()
     assert found is not None
     assert (found.holds, found.gated, found.requests, found.bytes) == (True, False, 2, 100)
     assert [(each.priority, each.requests) for each in found.bands] == [(2, 1), (0, 1)]
@@ -233,13 +233,13 @@ async def test_what_waits_is_counted_by_priority_and_room_by_its_fullest_axis():
     assert found.prefill_seconds > 0
     pod, _ = rig.fleet.pods.values()
     used = rig.flow.rooms.ratios(pod, rig.now)
-    assert beside.room_used(pod, rig.now) == max(used.values()) >= 1
-    assert Beside().room_used(pod, rig.now) is None
+    assert optional.room_used(pod, rig.now) == max(used.values()) >= 1
+    assert OptionalParts().room_used(pod, rig.now) is None
 
 
 async def test_replicas_are_shown_as_they_are_heard():
     async with two() as (one, _):
-        found = Beside(replicas=one.replicas).replicas_view(one.now)
+        found = OptionalParts(replicas=one.replicas).replicas_view(one.now)
         assert found is not None
     assert (found.heard, found.known, found.reached) == (1, 1, 1)
     assert found.warm is one.replicas.warm

@@ -323,7 +323,7 @@ def test_sizes_of_the_cache_are_labels_or_metrics():
     [
         ("{engineConfigs: [{name: ''}]}", "engineConfigs[0]: the engine's `name` is empty"),
         ("{engineConfigs: [{name: default}]}", "which is reserved"),
-        ("{engineConfigs: [{name: a}, {name: a}]}", "`a` is in `engineConfigs` twice"),
+        ("{engineConfigs: [{name: a}, {name: a}]}", "`a` is listed twice in `engineConfigs`"),
         ("{defaultEngine: vlm}", "`defaultEngine` is `vlm`, which is not one of `sglang`"),
         (
             "{engineConfigs: [{name: a}, {name: b, kvUsageSpec: 'x{y'}]}",

@@ -197,7 +197,7 @@ def test_assumed_capacity_of_an_endpoint_that_reports_none(parameters, capacity)
         (
             "precise-prefix-cache-producer",
             "{kvEventsConfig: {podDiscoveryConfig: {socketPort: 70000}}}",
-            "a port is not in",
+            "a port must be",
         ),
         ("precise-prefix-cache-producer", "{speculativeTTL: x}", "`x` is not a duration"),
         (

@@ -17,9 +17,9 @@ FORBIDDEN = {
     "less than nothing: write `negative`": r"less than nothing",
     "is there twice: write `is listed twice`": r"there twice",
     "is none of: write `is not one of`": r"` is none of ",
+    "what is none: write `what is not one`": r"\b(?:what|which|that|it) is none(?! of)\b",
 }
-# Generated code, prompts of the demo; and two packages whose pages are not gone through yet.
-APART = {"_pb", "texts", "block_pool", "learning"}
+APART = {"_pb", "texts"}  # generated code, and prompts of the demo
 
 
 def written(path):

@@ -287,7 +287,7 @@ def test_attributes(operator, expected):
         ("prefix-cache-affinity-filter", {"explorationProbability": -1}, "not in 0..1"),
         ("prefix-cache-affinity-filter", {"maxTTFTPenaltyMs": -1}, "must not be negative"),
         ("prefix-cache-affinity-filter", {"maxTokensInFlightPenalty": -1}, "must not be negative"),
-        ("prefix-cache-affinity-filter", {"peakPrefillThroughput": 0}, "above 0 where TTFTs"),
+        ("prefix-cache-affinity-filter", {"peakPrefillThroughput": 0}, "above 0 if TTFTs"),
         ("prefix-cache-affinity-filter", {"ttftSource": "x"}, "Invalid enum value 'x'"),
         ("slo-headroom-tier-filter", {"epsilonExploreNeg": 2}, "`epsilonExploreNeg` is 2.0"),
         ("utilization-filter", {"conditions": []}, "`conditions` is empty"),

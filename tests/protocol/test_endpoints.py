@@ -225,7 +225,7 @@ TWO = "dataParallelSize: 2"
             "[1].name",
             "default/z-rank-1 is already the name of endpoints[0]",
         ),
-        ([f"{Z}, {TWO}, dataParallelRank: 1"], "[0].dataParallelSize", "has none itself"),
+        ([f"{Z}, {TWO}, dataParallelRank: 1"], "[0].dataParallelSize", "an entry with a rank"),
         ([f"{Z}, dataParallelSize: 0"], "[0].dataParallelSize", "Expected `int` >= 1"),
         ([f"{Z}, metricsHost: 'http://a:1'"], "[0].metricsHost", "matching regex"),
         ([f"{Z}, metricsHost: a"], "[0].metricsHost", "matching regex"),

@@ -86,25 +86,28 @@ class DrivenExchange(Protocol):
 
 
 class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a transport: its address and its limits.
-
-    `passed`: no port is bound, connections come by `PassedConnections`. `tls` is a (key,
-    certificate chain) pair in PEM, None for plaintext; `tls_ciphers` are suites up to TLS 1.2 by
-    OpenSSL's names, separated by colons, empty for its own choice. Sizes are in
-    bytes, -1 is not a limit. `max_held_bytes` and `request_timeout` (seconds) bound unfinished
-    requests (`epp.adapters.extproc.streams.OpenStreams`). `limits` are the native transport's.
-    """
+    """The settings of a transport: its address and its limits. Sizes are in bytes, -1: no limit."""
 
     address: str = "0.0.0.0"  # noqa: S104 (a pod is reached from outside)
+    """The address to bind."""
     port: int = 9002
+    """The port to bind; 0 for any."""
     passed: bool = False
+    """Whether connections come by `PassedConnections` alone, and no port is bound."""
     tls: tuple[bytes, bytes] | None = None
+    """A key and a certificate chain in PEM; None for plaintext."""
     tls_min_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
+    """The lowest version that is accepted."""
     tls_ciphers: str = ""
+    """Suites up to TLS 1.2 by OpenSSL's names, separated by colons; empty: its own choice."""
     max_receive_bytes: int = 65 << 20
+    """The largest message."""
     max_held_bytes: int = 512 << 20
+    """What unfinished requests may hold together (`streams.OpenStreams`)."""
     request_timeout: float = 300.0
+    """Seconds that a request may take (`streams.OpenStreams`)."""
     limits: PeerLimits = PeerLimits()
+    """The native transport's limits."""
 
 
 if TYPE_CHECKING:  # only a worker has these, and a start need not make the class
@@ -115,7 +118,7 @@ if TYPE_CHECKING:  # only a worker has these, and a start need not make the clas
 
         @property
         def open_connections(self) -> int:
-            """How many there are, but for those that are being given up."""
+            """How many there are, except those that are being given up."""
 
         def take(self, connection: socket.socket) -> None:
             """Serve a connection; one that comes before `start` or after `stop` is closed."""
@@ -140,7 +143,7 @@ class HealthSource(Protocol):
         """Answer `Watch` by calling `send`, at once and at every change, until `unwatch`."""
 
     def unwatch(self, send: Callable[[bytes], None]) -> None:
-        """Call `send` no more; without effect where it does not watch."""
+        """Stop calling `send`; without effect if it does not watch."""
 
 
 class HealthServer(Protocol):

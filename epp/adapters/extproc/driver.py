@@ -110,7 +110,7 @@ class ExchangeDriver:
         self._call(self._exchange.half_closed)
 
     def drained(self) -> None:
-        """Send more, for the peer has read what it was sent."""
+        """Send more, now that the peer has read what it was sent."""
         if self._pending is None:
             self._call(self._exchange.proceed)
 
@@ -198,7 +198,7 @@ class ExchangeDriver:
         pending.when_decided(self._decided)
 
     def _decided(self, outcome: Decision | BaseException) -> None:
-        """Continue with a decision; where the stream is over, the exchange undoes it."""
+        """Continue with a decision; if the stream is over, the exchange undoes it."""
         self._pending = None
         try:
             if not isinstance(outcome, Decision | RequestError):

@@ -344,7 +344,7 @@ class GrpcConnection:
         else:
             self._pinged = True
             after = self._limits.ping_timeout
-            self._session.ping()  # RFC 9113 §6.7: whoever is alive answers it
+            self._session.ping()  # RFC 9113 §6.7: a peer that is alive answers it
             self.flush()
         self._timer = self._loop.call_later(after, self._keepalive)
 

@@ -47,7 +47,7 @@ class GrpcListener:
         self._serving = False
 
     async def start(self, address: str, port: int | None, tls: ssl.SSLContext | None) -> None:
-        """Bind and serve, with TLS where a context (`server_context`) is given.
+        """Bind and serve, with TLS if a context (`server_context`) is given.
 
         Without a port connections are passed by `take`. Raises `OSError` if the port is taken.
         """
@@ -86,7 +86,7 @@ class GrpcListener:
 
     @property
     def open(self) -> int:
-        """How many connections there are, and are coming about, but for those that are shed."""
+        """How many connections there are, or are being set up, except those that are shed."""
         coming = len(self._taking) if self._handshakes is None else len(self._handshakes)
         return len(self._connections) + coming - len(self._shed)
 

@@ -8,8 +8,8 @@ from epp.adapters.extproc.limits import PeerLimits
 Options = tuple[tuple[str, int], ...]
 
 _MOST_STREAMS = 1_000
-"""Streams of one connection. Whoever opens and resets as many at once makes others wait for all of
-them, about half a millisecond each: grpcio hands streams over in the order in which they came.
+"""Streams of one connection. A peer that opens and resets all of them makes others wait for them,
+about half a millisecond each: grpcio hands streams over in the order in which they came.
 Fewer would hold up gateways that keep to one connection."""
 
 
@@ -17,7 +17,7 @@ def bounds(limits: PeerLimits) -> Options:
     """Return the arguments of a server that bound what its peers may cost."""
     return (
         # Windows stay at 64 KiB: where grpcio widens them it reads megabytes ahead of each stream,
-        # which nobody counts.
+        # which nothing counts.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.max_allowed_incoming_connections", limits.max_connections),
         ("grpc.max_concurrent_streams", min(limits.max_streams, _MOST_STREAMS)),

@@ -4,29 +4,32 @@ import msgspec
 
 
 class PeerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a port, and of each connection to it.
-
-    Sizes are in bytes, times in seconds, rates per second. A port takes `max_connections`, and
-    `max_open_streams` over all of them, `max_streams` on each. A peer has `handshake_seconds` for
-    its TLS handshake, and as long for its first SETTINGS. After `ping_after` without a byte from it
-    it is pinged, and has `ping_timeout` to answer before its connection is aborted.
-    `abuse_burst` and `abuse_rate` say how many frames that ask for work and move nothing it
-    may send (`Session.abuse_score`). The connection of a peer that lets more than `max_queued` wait
-    for its windows is closed. `max_message_bytes` is replaced by the transport's own limit.
-    """
+    """The limits of a port, and of each connection to it. Times are in seconds, sizes in bytes."""
 
     max_connections: int = 1 << 14
+    """Connections of the port."""
     max_open_streams: int = 50_000
+    """Streams over all connections."""
     max_streams: int = 10_000
+    """Streams of one connection."""
     stream_window: int = 1 << 20
+    """The flow-control window of a stream."""
     max_header_bytes: int = 32 << 10
+    """The headers of one request."""
     max_message_bytes: int = 65 << 20
+    """The largest message; replaced by the transport's own limit."""
     max_queued: int = 1 << 30
+    """What may wait for a peer's windows before its connection is closed."""
     handshake_seconds: float = 10.0
+    """The time for the TLS handshake, and again for the first SETTINGS."""
     ping_after: float = 30.0
+    """A peer is pinged after so long without a byte from it."""
     ping_timeout: float = 20.0
+    """The time to answer a ping before the connection is aborted."""
     abuse_burst: float = 20_000
+    """Frames that ask for work and move nothing, at once (`Session.abuse_score`)."""
     abuse_rate: float = 2_000
+    """The same, per second."""
 
 
 class TokenBucket:

@@ -29,7 +29,7 @@ def _limits() -> Iterator[Path]:
         group = _OWN_CGROUP.read_text(encoding="utf-8").partition("0::")[2].splitlines()[0]
     except (OSError, IndexError):
         group = "/"
-    # cgroups(7): "0::" and the group's path, "/" where the container has a namespace of its own.
+    # cgroups(7): "0::" and the group's path, "/" if the container has a namespace of its own.
     own = _CGROUPS / group.lstrip("/")
     for folder in (own, *own.parents):
         yield folder / "memory.max"

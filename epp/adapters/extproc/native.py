@@ -69,7 +69,7 @@ class NativeServer:
 
     @property
     def open_connections(self) -> int:
-        """How many connections there are, but for those that are being given up."""
+        """How many connections there are, except those that are being given up."""
         return self._listener.open
 
     def offer_health(self, health: HealthSource) -> None:

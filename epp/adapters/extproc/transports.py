@@ -1,4 +1,4 @@
-"""The choice of a transport by its name, and of one that can be used where it cannot."""
+"""The choice of a transport by its name, and of another if it cannot be used."""
 
 import os
 from typing import Literal, get_args
@@ -29,7 +29,7 @@ def native_fault() -> str:
 
 
 def server_class(wanted: Transport, tls_ciphers: str = "") -> type[ExtProcServer]:
-    """Return the transport that is wanted; grpcio's, with a warning, where it cannot be used.
+    """Return the transport that is wanted; grpcio's, with a warning, if it cannot be used.
 
     Only the one that is returned is imported. `tls_ciphers` are those of `ExtProcSettings`.
     """

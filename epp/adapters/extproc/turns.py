@@ -28,7 +28,7 @@ class Turns:
 
     While any of them waits, `crowded` is true, and what arrives anywhere is to wait for a turn
     too: the loop hands over all that its sockets have at once, however much that is. Those with
-    little alternate with those with more, so nobody's little waits behind the much of many.
+    little alternate with those with more, so no stream's little waits behind the much of many.
 
     `look` counts looks at the sockets, each of which reads a connection once: who is read again
     begins another.

@@ -9,7 +9,7 @@ from epp.protocol.recording import PromptWriter, Pseudonyms, RecordedPrompt, Rec
 from epp.values import replaced
 
 _DIGITS = 6
-"""Of seconds: microseconds."""
+"""Decimals of seconds: microseconds."""
 _UNREAD = InferenceRequest(id=RequestId(""))
 """Stands for a request whose body was not read."""
 _UNKNOWN = Usage()
@@ -27,20 +27,35 @@ class Destination(msgspec.Struct, frozen=True, gc=False):
 
 
 class Note(msgspec.Struct, frozen=True, gc=False):
-    """One request that is over, as its `RequestRecord` says. It holds no text."""
+    """One request that is over, as its `RequestRecord` says. It holds no text.
+
+    Times are in seconds of the picker's clock, None if it did not come so far.
+    """
 
     quote: Quote | None
+    """Its prompts as hashes; None if it was not quoted."""
     request: InferenceRequest
+    """The request."""
     destination: Destination
+    """Where it was sent, and why."""
     usage: Usage
+    """The tokens that the model server reported."""
     outcome: Outcome | None
+    """How it ended; None if that is not known."""
     received_at: float
+    """When its first bytes came."""
     decided_at: float | None
+    """When its endpoint was picked."""
     first_byte_at: float | None
+    """When the first bytes of a streamed response came."""
     finished_at: float | None
+    """When the response ended."""
     chunks: int
+    """Chunks of the response."""
     status: int | None
+    """The HTTP status; None if there was none."""
     reason: str
+    """Why it was refused; empty if it was not."""
 
 
 _NOWHERE = Destination()

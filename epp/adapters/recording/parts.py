@@ -11,7 +11,7 @@ from typing import BinaryIO
 from epp.protocol.recording import SUFFIX
 
 _LEVEL = 1
-"""Of gzip: hashes are random bytes, of which no level makes fewer."""
+"""The level of gzip: hashes are random bytes, which no level makes fewer."""
 _PARTS_TO_A_FOLDER = 16
 _LONGEST_PART = 64 << 20
 
@@ -20,7 +20,7 @@ class Parts:
     """The parts of one recording, written one after another; names are in the order of time.
 
     The parts of all recordings of one pool that are in the folder take at most `most_bytes`
-    together, but for what one `append` adds. A folder that is made, and every part, is the user's
+    together, and what one `append` adds. A folder that is made, and every part, is the user's
     alone. Every method raises `OSError`.
     """
 
@@ -45,7 +45,7 @@ class Parts:
         return self._file is None or self._written >= self._part_bytes
 
     def begin(self) -> None:
-        """Open the next part, and remove the oldest where there is no room for it."""
+        """Open the next part, and remove the oldest if there is no room for it."""
         self.close()
         self._make_folder()
         self._make_room()

@@ -16,7 +16,7 @@ from epp.protocol.recording import RecordedEndpoint, RecordedPool
 
 MOST_NOTES: Final = 8192
 _MOST_BLOCKS: Final = 1 << 20
-"""Of notes that wait for the thread: some 30 MB."""
+"""Blocks of notes that wait for the thread: some 30 MB."""
 _MOST_OPEN: Final = 1 << 16
 """Quotes of requests that have not ended."""
 
@@ -73,7 +73,7 @@ class Recorder:
         self._queue.put(note_of(record, quote))
 
     def saw(self, endpoints: Sequence[RecordedEndpoint]) -> None:
-        """Note the endpoints, where they are others than before."""
+        """Note the endpoints, if they have changed."""
         found = tuple(endpoints)
         if found != self._endpoints:
             self._endpoints = found

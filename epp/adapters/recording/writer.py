@@ -33,7 +33,7 @@ from epp.protocol.recording import (
 _log = structlog.get_logger(__name__)
 
 _MEMBER_BYTES: Final = 1 << 18
-"""Of lines, before they are compressed."""
+"""Bytes of lines that are compressed together."""
 _SALT_BYTES: Final = 4
 _STOP_SECONDS: Final = 5.0
 
@@ -147,7 +147,7 @@ class RecordingWriter:
             return b""
 
     def _ready(self) -> bool:
-        """Return whether lines can be written, in a new part where that is due."""
+        """Return whether lines can be written, in a new part if that is due."""
         if self._fails_until is not None and self._clock() < self._fails_until:
             return False
         if not self._parts.full:

@@ -38,7 +38,7 @@ class ClientTlsSettings(msgspec.Struct, frozen=True, kw_only=True):
 def client_tls(settings: ClientTlsSettings) -> Callable[[], ssl.SSLContext]:
     """Return what gives the context of a new connection. Raises `ConfigError` for unusable files.
 
-    Files are read again when they have changed: as soon as a connection is made after that. Where
+    Files are read again when they have changed: as soon as a connection is made after that. If
     they cannot be used then, the last that could count, and that is logged once.
     """
     return _FollowedFiles(settings).context if settings.paths or settings.verify else unverified

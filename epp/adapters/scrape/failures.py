@@ -35,7 +35,7 @@ EVENTS: Final[Mapping[ScrapeFailure, str]] = {
 def failure_of(endpoint: Endpoint, url: str, error: Exception) -> ScrapeFailure:
     """Return what an error of the page at `url` says of an endpoint.
 
-    Where another port has the page, its refusal does not say that the endpoint is gone.
+    If another port has the page, its refusal does not say that the endpoint is gone.
     """
     found = next(reason for kind, reason in _REASONS if isinstance(error, kind))
     own = urlsplit(url).netloc == endpoint.target

@@ -16,7 +16,7 @@ class Http1Connection(PageConnection):
     """Gets a page over HTTP/1.1, with or without TLS; `request` is what is written for it."""
 
     received_bytes = 32 << 10
-    """Of chunks of one byte each, these take a millisecond."""
+    """Read at once: in chunks of one byte each, these take a millisecond."""
 
     def __init__(self, request: bytes, max_bytes: int) -> None:
         super().__init__(max_bytes)

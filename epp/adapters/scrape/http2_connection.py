@@ -63,7 +63,7 @@ class Http2Connection(PageConnection):
     """Gets a page over HTTP/2 with prior knowledge (RFC 9113 §3.3); `fields` are the request."""
 
     received_bytes = 8 << 10
-    """Of small frames, these take a few milliseconds."""
+    """Read at once: in small frames, these take a few milliseconds."""
 
     def __init__(self, fields: Fields, max_bytes: int) -> None:
         super().__init__(max_bytes)

@@ -130,7 +130,7 @@ class ModelsReader:
         """Do nothing: the last list stays."""
 
     def steps(self, page: Page, _at: float) -> Generator[None, None, Findings]:
-        """Read a page: an event where it lists other models than the page before."""
+        """Read a page: an event if it lists other models than the page before."""
         yield
         try:
             models = _decode_models(page.text).data

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 
 _AT_ONCE = 64
-"""Some 10 ms of work, where all of them are refused."""
+"""Some 10 ms of work, if all of them are refused."""
 
 
 class PollTurns:
@@ -17,7 +17,7 @@ class PollTurns:
         self._counting = False
 
     async def take(self) -> None:
-        """Wait for one's turn; at once where few have asked in this one."""
+        """Wait for one's turn; at once if few have asked in this one."""
         loop = asyncio.get_running_loop()
         if not self._counting:
             self._counting = True

@@ -14,7 +14,7 @@ import msgspec
 
 _MOST_FIELDS: Final = 8
 _MOST_CHARACTERS: Final = 256
-"""Of a value in a query."""
+"""The longest value in a query."""
 
 Query = Mapping[str, str]
 
@@ -50,7 +50,7 @@ def read_query(text: bytes) -> Query:
         raise BadQuery("the query cannot be read") from None
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise BadQuery("a field is in the query twice")
+        raise BadQuery("a field is given twice in the query")
     if any(len(value) > _MOST_CHARACTERS for value in fields.values()):
         raise BadQuery(f"a value has more than {_MOST_CHARACTERS} characters")
     return fields

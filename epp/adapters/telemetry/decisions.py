@@ -38,7 +38,7 @@ _SALTED: Final = 2
 _MEDIA: Final = 4
 _FOUND: Final = 8
 _KINDS: Final = 16
-"""Of predicted hits: an adapter's or not (1), and each of these or not."""
+"""Kinds of predicted hits: an adapter's or not (1), and each of these or not."""
 
 PREDICTED_HITS: Final = Family(
     name="warmpick_predicted_hits_total",
@@ -60,7 +60,7 @@ PRECISE: Final = tuple(
         ("predicted_cached_tokens", "How many of them were predicted to be cached at the pick."),
     )
 )
-"""Counted where a `precise-prefix-cache-producer` is configured, as llm-d-router does."""
+"""Counted if a `precise-prefix-cache-producer` is configured, as llm-d-router does."""
 
 Counts = dict[tuple[str, ...], int]
 
@@ -68,7 +68,7 @@ Counts = dict[tuple[str, ...], int]
 class DecisionMetrics:
     """Counts decisions. `under_way` is asked when a page is written.
 
-    `latency`: predicted latencies and missed objectives are counted, as llm-d-router does where a
+    `latency`: predicted latencies and missed objectives are counted, as llm-d-router does if a
     `predicted-latency-producer` is configured. `precise` is the name of a
     `precise-prefix-cache-producer`, or empty. `is_adapter` says whether a model is an adapter.
     """

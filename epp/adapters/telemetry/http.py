@@ -300,7 +300,7 @@ class OperatorServer:
         async with asyncio.timeout(_WRITE_SECONDS):
             for at in range(0, len(body), _WRITE_BYTES):
                 writer.write(body[at : at + _WRITE_BYTES])
-                await writer.drain()  # raises where the connection is lost
+                await writer.drain()  # raises if the connection is lost
             await writer.drain()
 
     async def _response(self, request: _Request) -> _Response:

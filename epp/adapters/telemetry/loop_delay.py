@@ -18,9 +18,9 @@ from epp.adapters.telemetry.series import FamilyText, expose
 
 IDLE_SECONDS: Final = 0.15
 BUSY_SECONDS: Final = 0.025
-"""Between samples. What held the loop is seen but for as much of it as lay before the timer."""
+"""Between samples. Of what held the loop, the part before the timer was due is not seen."""
 _BUSY_SHARE: Final = 0.005
-"""Of a core: a process that uses more is sampled often, as a wake-up costs it little."""
+"""The share of a core above which a process is sampled often: a wake-up costs it little."""
 
 
 _NANO: Final = 1e-9
@@ -87,7 +87,7 @@ class LoopDelay:
 class CoreWait:
     """How long the thread that opens it has been able to run and was given no core, in seconds.
 
-    It stays 0 where the kernel does not say (Linux: `Documentation/scheduler/sched-stats.rst`).
+    It stays 0 if the kernel does not say (Linux: `Documentation/scheduler/sched-stats.rst`).
     """
 
     def __init__(self) -> None:

@@ -25,11 +25,11 @@ _INDEX: Final = "prefix-index"
 _ATTEMPT_BYTES: Final = 600_000
 """Bytes of a page for picks by target model and endpoint: a pool of 1,000 endpoints has room."""
 _ATTEMPT_LINES_BYTES: Final = 270
-"""Of one such series and its deprecated alias, without the label values."""
+"""Bytes of one such series and its deprecated alias, without the label values."""
 _FORMER: Final = ("inference_extension_", "llm_d_inference_scheduler_")
 """What names of families begin with that llm-d-router had until October 2026."""
 _MODEL_SHARE: Final = 0.5
-"""Of that room, for the names of models; above it these are `other`."""
+"""The share of that room for the names of models; above it these are `other`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Telemetry:
     def _stream_ended(self, record: RequestRecord) -> None:
         ended_at = record.finished_at or record.received_at
         self._stream_seconds.observe(ended_at - record.received_at)
-        # llm-d-router ends a stream with OK, or CANCELED where the proxy resets it.
+        # llm-d-router ends a stream with OK, or CANCELED if the proxy resets it.
         code = "Canceled" if record.outcome is _ABORTED else "OK"
         self._streams_ended[code,] = self._streams_ended.get((code,), 0) + 1
 

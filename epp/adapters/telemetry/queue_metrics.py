@@ -37,8 +37,7 @@ SECONDS: Final = Family(
 )
 ENQUEUED: Final = Family(
     name=f"{_NAME}request_enqueue_duration_seconds",
-    help="How long requests took to be put into flow control's queue: they are put there at once,"
-    " so that this counts those that came.",
+    help="How long requests took to enter flow control's queue: no time, so this counts them.",
     kind="histogram",
     labels=("fairness_id", "priority", "outcome"),
 )
@@ -84,7 +83,7 @@ USED: Final = {
 USED_IN_ALL: Final = {
     kind: Family(
         name=f"{_NAME}global_capacity_utilization_{kind}",
-        help=f"Share of the {kind} that may wait in all bands, where that is limited.",
+        help=f"Share of the {kind} that may wait in all bands, if that is limited.",
         kind="gauge",
         labels=("inference_pool",),
     )

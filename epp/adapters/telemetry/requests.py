@@ -28,7 +28,7 @@ _IDLE_SECONDS: Final = 600.0
 """A flow that was not used for so long gives its place to another that needs it."""
 _SWEEP_SECONDS: Final = 1.0
 _FAIRNESS_SHARE: Final = 0.5
-"""Of the room on the page; above it a fairness id is `other`, unless it is the default."""
+"""The share of the page for fairness ids; above it one is `other`, unless it is the default."""
 _MODEL_SHARE: Final = 0.95
 """Above it the models are `other`, too: the rest is one flow for each priority."""
 
@@ -169,9 +169,9 @@ _HISTOGRAMS: tuple[tuple[Family, str], ...] = (
 class RequestMetrics:
     """The `RequestSeries` by labels, which take at most `room` bytes of a page.
 
-    A flow has its own once a model server has answered it with 2xx; where the proxy shows no
+    A flow has its own once a model server has answered it with 2xx; if the proxy shows no
     responses, once it was routed. Until then, and while there is no room, it is counted under the
-    fairness id `other` of its models, or where these have none under `other` for all three. A flow
+    fairness id `other` of its models, or if these have none under `other` for all three. A flow
     gives its place away after 10 idle minutes; its counts are forgotten with it.
 
     At most `fairness_ids` of them have series of their own, the default one included.
@@ -223,7 +223,7 @@ class RequestMetrics:
         return series.labels[1]
 
     def finish(self, record: RequestRecord) -> str | None:
-        """Observe the end of a request; return the target model's label where `start` had none."""
+        """Observe the end of a request; return the target model's label if `start` had none."""
         series, late = self._running.pop(record.id, None), None
         if series is None:
             series = self.of(record.request)
@@ -382,7 +382,7 @@ def _labels(flow: FlowKey) -> Flow:
 
 
 def _was_answered(record: RequestRecord) -> bool:
-    """Whether a model server took the request; where no response is shown, it is believed to."""
+    """Whether a model server took the request; if no response is shown, it is believed to."""
     status = record.status
     if status is None:
         return record.outcome is _UNOBSERVED

@@ -37,7 +37,7 @@ _EXPORTERS: Final[Mapping[Exporter, tuple[str, str]]] = {
 SCOPE: Final = "llm-d-router"
 """The instrumentation scope of llm-d-router's spans."""
 _MOST_WEIGHT: Final = 1 << 18
-"""Of the decisions that wait for the thread (`weight_of`): some 30 MB."""
+"""The weight of decisions that wait for the thread (`weight_of`): some 30 MB."""
 _STOP_SECONDS: Final = 2.0
 
 

@@ -25,7 +25,7 @@ Attributes = dict[str, AttributeValue]
 
 _REQUEST_ID: Final = "x-request-id"
 _MOST_CHARACTERS: Final = 256
-"""Of a name or an id that a client chose."""
+"""The longest name or id that a client chose."""
 _TOP: Final = 5
 """How many candidates are in a span (llm-d-router)."""
 _NANO: Final = 1e9

@@ -31,7 +31,7 @@ class WorkerStart(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     """Where the workers' sockets are: nobody else may read it."""
     secret: bytes
-    """Keys block hashes and the exchange, where no file has one."""
+    """Keys block hashes and the exchange, if no file has one."""
 
     @property
     def page_socket(self) -> Path:
@@ -49,7 +49,7 @@ class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
     taken: int = 0
     """Connections that it was passed so far."""
     open: int = 0
-    """Those of them that are open, but for those that are being given up."""
+    """Those of them that are open, except those that are being given up."""
 
 
 def page_socket(folder: Path, number: int) -> Path:

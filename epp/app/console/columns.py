@@ -18,7 +18,7 @@ _AT_ONCE: Final = 20
 _FRESH_SECONDS: Final = 0.5
 """The columns of the fleet are that old at the most: all who ask meanwhile share them."""
 _MOST_CHARACTERS: Final = 120
-"""Of a client's id or a model's name."""
+"""The longest client's id or model's name that is shown."""
 _MILLI: Final = 1e3
 
 Room = Callable[[Pod, float], float | None]

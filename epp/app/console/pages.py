@@ -12,8 +12,8 @@ import msgspec
 
 from epp.adapters.telemetry.debug_pages import DebugPage, Query, only, whole_number
 from epp.adapters.telemetry.requests import Reuse
-from epp.app.console.beside import Beside
 from epp.app.console.columns import FleetColumns, decision_columns
+from epp.app.console.optional_parts import OptionalParts
 from epp.app.console.prefixes import MOST_DECISIONS, hot_prefixes
 from epp.app.console.views import ConsolePage, Totals
 from epp.app.observing.decision_ring import DecisionRing
@@ -43,7 +43,7 @@ class ConsoleSources(msgspec.Struct, frozen=True, kw_only=True):
     fleet: Fleet
     clock: Callable[[], float]
     reuse: Callable[[], Reuse]
-    beside: Beside = Beside()
+    optional: OptionalParts = OptionalParts()
 
 
 class Console:
@@ -53,7 +53,7 @@ class Console:
         self._sources: Final = sources
         self._started: Final = os.urandom(8).hex()
         self._columns: Final = FleetColumns(
-            sources.fleet, sources.ring, sources.clock, sources.beside.room_used
+            sources.fleet, sources.ring, sources.clock, sources.optional.room_used
         )
         self._tree: asyncio.Task[bytes] | None = None
         self._tree_at = 0.0
@@ -81,9 +81,9 @@ class Console:
                 endpoints=endpoints,
                 totals=self._totals(),
                 recent=recent,
-                waiting=sources.beside.waiting_view(),
-                replicas=sources.beside.replicas_view(now),
-                shadow=sources.beside.shadow_view(),
+                waiting=sources.optional.waiting_view(),
+                replicas=sources.optional.replicas_view(now),
+                shadow=sources.optional.shadow_view(),
             )
         )
 

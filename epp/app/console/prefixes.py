@@ -17,7 +17,7 @@ from epp.model.prompts.hashing import BlockHash
 MOST_DECISIONS: Final = 256
 """The last decisions that are looked at."""
 _MOST_BLOCKS: Final = 4096
-"""Of one prompt, from its start."""
+"""Blocks of one prompt that are followed, from its start."""
 _MOST_CHILDREN: Final = 12
 _MOST_DEPTH: Final = 6
 _MOST_HOLDERS: Final = 16
@@ -29,7 +29,7 @@ class HotPrefix(msgspec.Struct, frozen=True, kw_only=True):
     """A prefix that several requests have, and the longer ones that begin with it."""
 
     name: str
-    """Of its last block: a keyed hash, which says nothing of the text."""
+    """The keyed hash of its last block, which says nothing of the text."""
     tokens: int
     """How long it is, from the prompt's start."""
     requests: int

@@ -9,22 +9,31 @@ class DecisionColumns(msgspec.Struct, frozen=True, kw_only=True):
     """Decisions in their order, a column for each fact; None for what is not known, or not yet."""
 
     number: tuple[int, ...]
+    """Counts decisions since the picker started."""
     request: tuple[str, ...]
     """The picker's ids of the requests."""
     client_id: tuple[str, ...]
+    """The clients' `x-request-id`s."""
     model: tuple[str, ...]
+    """The models as clients named them."""
     at_ms: tuple[int, ...]
     """When they were decided on, in milliseconds since 1970."""
     endpoint: tuple[str, ...]
+    """Where the requests were sent."""
     prompt_tokens: tuple[int, ...]
     """As estimated; as the server counted them once it has."""
     predicted_cached: tuple[int, ...]
+    """Prompt tokens that were predicted to be cached there."""
     cached: tuple[int | None, ...]
     """Cached tokens as the engine reported them."""
     predicted_ttft_ms: tuple[float | None, ...]
+    """The predicted time to the first token."""
     ttft_ms: tuple[float | None, ...]
+    """From a request's first bytes to the first ones of a streamed response."""
     duration_ms: tuple[float | None, ...]
+    """From a request's first bytes to the response's last."""
     status: tuple[int | None, ...]
+    """HTTP statuses."""
     outcome: tuple[str | None, ...]
     """None while a request runs."""
 
@@ -35,7 +44,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     responses: int
     """Responses that reported usage and cached tokens."""
     prompt: int
-    """Of their prompts."""
+    """Tokens of their prompts."""
     cached: int
     """Those that the engines had cached."""
     predicted: int
@@ -43,7 +52,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     error: int
     """The differences of the two, added up."""
     reuse_prompt: int
-    """Of prompts that reuse is counted of; less than before if a series was forgotten."""
+    """Tokens of the prompts whose reuse is counted; less if a series was forgotten."""
     available: int
     """Cached at the endpoint that had most of a prompt, as predicted."""
     captured: int
@@ -68,7 +77,9 @@ class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
     gated: bool
     """Whether they wait for the pool, too."""
     requests: int
+    """Requests that wait."""
     bytes: int
+    """Bytes of their bodies."""
     prefill_seconds: float
     """What waits as seconds of prefill."""
     bands: tuple[BandView, ...]
@@ -103,41 +114,55 @@ class ReplicasView(msgspec.Struct, frozen=True, kw_only=True):
     """The other replicas of this picker."""
 
     warm: bool
+    """Whether this picker knows what the others know."""
     known: int
     """By their addresses."""
     reached: int
     """Those that could be sent to, lately."""
     heard: int
+    """Those that were heard from, lately."""
     applied: int
     """Facts of others that were taken in."""
     dropped: dict[str, int]
     """What others sent and was not used, by reason."""
     unsent: int
+    """Messages that another replica had no room for, or was not there for."""
     compared_same: int
     """Caches that were compared with what another replica believes, and were the same."""
     compared_different: int
+    """Caches that were compared and were different."""
     peers: tuple[PeerView, ...]
+    """Each of them."""
 
 
 class ShadowView(msgspec.Struct, frozen=True, kw_only=True):
     """A second configuration beside the live one, over the decisions so far."""
 
     policy: str
+    """Its name."""
     agreed: int
+    """Decisions for the same endpoint as the live one's."""
     differed: int
+    """Decisions for another endpoint."""
     refused: int
+    """Requests that it would have refused."""
     failed: int
+    """Decisions in which it raised an error."""
     live_ttft_seconds: float
     """Predicted seconds to the first token of all decisions of both, added up."""
     shadow_ttft_seconds: float
+    """The same as the shadow predicts them for its own decisions."""
     live_cached_tokens: int
+    """Predicted cached tokens of the live decisions, added up."""
     shadow_cached_tokens: int
+    """The same of the shadow's."""
 
 
 class ConsolePage(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one picker."""
 
     pool: str
+    """The pool's name."""
     started: str
     """Differs with each start of a picker: counts begin anew."""
     at_ms: int
@@ -149,9 +174,12 @@ class ConsolePage(msgspec.Struct, frozen=True, kw_only=True):
 
     `room` is the fullest axis of an endpoint's room, 1 is full; None if it is not known."""
     totals: Totals
+    """What the picker counted since its start."""
     recent: DecisionColumns
+    """The latest decisions."""
     waiting: WaitingView | None
     """None without flow control."""
     replicas: ReplicasView | None
     """None of a picker that has no others."""
     shadow: ShadowView | None
+    """None without a shadow."""

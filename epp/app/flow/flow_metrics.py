@@ -38,7 +38,7 @@ REFUSED: Final = Family(
 WOULD_WAIT: Final = Family(
     name="warmpick_flow_no_room_total",
     help="Requests whose best endpoint had no room when they came, by what it lacked; with --hold"
-    " off they were sent all the same.",
+    " off they were sent there anyway.",
     kind="counter",
     labels=("axis",),
 )
@@ -50,7 +50,7 @@ USED: Final = Family(
 )
 UNACCOUNTED: Final = Family(
     name="warmpick_flow_unaccounted_endpoints",
-    help="Endpoints that requests are sent to at once, for their room is not known, by reason.",
+    help="Endpoints that requests are sent to at once because their room is not known, by reason.",
     kind="gauge",
     labels=("reason",),
 )

@@ -93,7 +93,7 @@ class HeldRequests:
         return waited
 
     def _rest(self) -> None:
-        """Hear no more of the fleet, unless requests wait."""
+        """Stop following the fleet, unless requests wait."""
         if not self._pending:
             self._flow.unwatch()
             if self._timer is not None:

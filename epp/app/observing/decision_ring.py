@@ -23,9 +23,9 @@ from epp.protocol.extproc.record import Outcome, RequestRecord
 
 MOST_DECISIONS: Final = 1024
 _MOST_WEIGHT: Final = 1 << 18
-"""Of all decisions together: some 30 MB."""
+"""The weight of all decisions together: some 30 MB."""
 MOST_CANDIDATES: Final = 16
-"""Of one decision that are explained, at most."""
+"""Candidates of one decision that are explained, at most."""
 _SETTLE_SECONDS: Final = 1.0
 _REQUEST_ID: Final = "x-request-id"
 _MILLI: Final = 1e3
@@ -35,15 +35,25 @@ class Ending(NamedTuple):
     """How a request ended. Times are in seconds of the picker's clock."""
 
     outcome: Outcome | None
+    """None if it is not known."""
     status: int | None
+    """The HTTP status; None if there was none."""
     received_at: float
+    """When the request's first bytes came."""
     first_byte_at: float | None
+    """When the response began; None if it did not."""
     finished_at: float | None
+    """When it ended; None if it did not."""
     streaming: bool
+    """Whether the response is streamed."""
     usage: Usage | None
+    """What the model server reported; None if nothing."""
     served: Target | None
+    """Where the proxy says it was served; None if it does not."""
     failure: Failure | None
+    """How the endpoint failed; None if it did not."""
     error: RequestError | None
+    """Why the picker refused it; None if it did not."""
 
 
 class Outline(NamedTuple):

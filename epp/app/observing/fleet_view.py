@@ -16,11 +16,15 @@ class EndpointView(msgspec.Struct, frozen=True, kw_only=True):
     """One endpoint. The counts are since the picker started; two views give a rate."""
 
     endpoint: str
+    """Its id: `namespace/name`, and the rank if there are several."""
     target: str
+    """Its `ip:port`."""
     state: str
     """`ready`, `ejected`, `unreachable` or `partial` (for parts of requests alone)."""
     waiting: float
+    """Requests that wait in it, as reported and corrected by what was sent since."""
     running: float
+    """Requests that run in it, likewise."""
     kv_usage: float
     """The share of the KV cache that requests hold, as reported."""
     requests: int
@@ -34,7 +38,7 @@ class EndpointView(msgspec.Struct, frozen=True, kw_only=True):
     trust: float
     """How well recent predictions for the cache held, from 0 to 1."""
     prefill_tokens_per_second: float
-    """Of a prompt of 1,000 tokens of which none are cached."""
+    """The speed for a prompt of 1,000 tokens of which none are cached."""
     events_live: bool
     """Whether the engine's own events correct what is believed of the cache."""
     responses: int

@@ -57,7 +57,7 @@ class DebugPages:
         kept: Sequence[KeptDecision]
         if "request" in query:
             if "since" in query:
-                raise BadQuery("give a request, or since which number, and not both")
+                raise BadQuery("give `request` or `since`, not both")
             kept = ring.find(query["request"])[:limit]
         elif "since" in query:
             kept = ring.since(whole_number(query, "since", 0, 0, _MOST_NUMBER), limit)

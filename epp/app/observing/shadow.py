@@ -29,8 +29,8 @@ _log = structlog.get_logger(__name__)
 
 DECISIONS: Final = Family(
     name="warmpick_shadow_decisions_total",
-    help="Decisions of the shadow: agreed with the live one, differed, refused, or failed, as"
-    " plug-ins of it do that follow events.",
+    help="Decisions of the shadow: agreed with the live one, differed, refused, or failed, as its"
+    " plug-ins that follow events may.",
     kind="counter",
     labels=("policy", "outcome"),
 )
@@ -129,7 +129,7 @@ class Shadow:
         tally.shadow_cached += decision.predicted_cached_tokens
 
     async def run(self) -> None:
-        """Log a line a minute, where there were decisions."""
+        """Log a line a minute, if there were decisions."""
         before = Tally()
         while True:
             await asyncio.sleep(_REPORT_SECONDS)
@@ -138,7 +138,7 @@ class Shadow:
             before = now
 
     def report(self, tally: Tally) -> None:
-        """Log what was counted, where anything was."""
+        """Log what was counted, if anything was."""
         compared = tally.compared
         if not compared + tally.refused + tally.failed:
             return

@@ -14,7 +14,9 @@ class EndingView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a request ended; what is not known is left out. Times are in milliseconds."""
 
     outcome: str = ""
+    """How it ended."""
     status: int | None = None
+    """The HTTP status."""
     served: str | None = None
     """The target that the proxy says has served."""
     sent_after_ms: float | None = None
@@ -22,9 +24,13 @@ class EndingView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ttft_ms: float | None = None
     """From the request's first bytes to the first ones of a streamed response."""
     duration_ms: float | None = None
+    """From the request's first bytes to the response's last."""
     prompt_tokens: int | None = None
+    """The prompt's length, as the model server reported it."""
     cached_tokens: int | None = None
+    """The part of the prompt that the model server had cached."""
     completion_tokens: int | None = None
+    """Generated tokens."""
     failure: str | None = None
     """How the endpoint failed the request."""
     error: str | None = None
@@ -45,11 +51,13 @@ class DecisionView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """A decision, and what came of it."""
 
     number: int
+    """Counts decisions since the picker started."""
     request: str
     """The picker's id of the request, as in logs, spans and recordings."""
     client_id: str = ""
     """Its `x-request-id`."""
     model: str = ""
+    """The model that the client named."""
     at: str = ""
     """When it was decided on (ISO 8601, UTC)."""
     profiles: tuple[Explanation, ...] = ()
@@ -57,9 +65,9 @@ class DecisionView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     ending: EndingView | None = None
     """None while it runs."""
     recorded: RecordedPick | None = None
-    """Where it went. Of a recording alone, whose `profiles` are what is worked out from it."""
+    """With a recording: where it went; `profiles` are then reconstructed."""
     refused: str = ""
-    """Of a recording alone: why the configuration that it is explained by refuses it."""
+    """With a recording: why the configuration that explains it refuses it."""
 
 
 class DecisionsPage(msgspec.Struct, frozen=True, kw_only=True):

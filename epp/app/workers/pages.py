@@ -29,8 +29,8 @@ from epp.app.observing.fleet_view import EndpointsPage
 from epp.app.observing.pages import MOST_SHOWN
 from epp.app.observing.views import DecisionsPage
 from epp.app.workers import views
-from epp.app.workers.crew import WorkerProcess
 from epp.app.workers.exposition import Page, counts_of, keep_counts, merged, read_page, written
+from epp.app.workers.supervisor import WorkerProcess
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ _WORKER: Final = b"worker="
 _MILLI: Final = 1e3
 
 
-class _NoneAnswers(BadQuery):
+class _NoWorkerAnswers(BadQuery):
     status = HTTPStatus.SERVICE_UNAVAILABLE
 
 
@@ -153,7 +153,7 @@ class MergedPages:
             if page is not None
         ]
         if not found:
-            raise _NoneAnswers("no worker answers")
+            raise _NoWorkerAnswers("no worker answers")
         return [source for source, _ in found], [page for _, page in found]
 
     def _made(self, sources: Sequence[_Source], each: Sequence[int]) -> views.Made:
@@ -174,7 +174,7 @@ class MergedPages:
         since = whole_number(query, "since", 0, 0, _MOST_NUMBER)
         if "request" in query:
             if "since" in query:
-                raise BadQuery("give a request, or since which number, and not both")
+                raise BadQuery("give `request` or `since`, not both")
             _, pages = await self._all(
                 _DECISIONS, DecisionsPage, request=query["request"], limit=limit
             )
@@ -207,7 +207,7 @@ class MergedPages:
         return msgspec.json.encode(views.merged_console(pages, made, until, since, limit))
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         for each in self._sources:
             await each.close()
 

@@ -19,8 +19,8 @@ from epp.app.discovery import build_reviewer
 from epp.app.jobs import attempt, keep_running
 from epp.app.options import ServeOptions, reader_tls
 from epp.app.process import stop_signals
-from epp.app.workers.crew import Crew, WorkerEnded
 from epp.app.workers.pages import MergedPages
+from epp.app.workers.supervisor import Supervisor, WorkerEnded
 from epp.errors import ConfigError
 from epp.protocol.health import ServingStatus
 from epp.system.port import Port
@@ -44,7 +44,7 @@ async def serve(options: ServeOptions) -> int:
     parent = _Parent(options, folder)
 
     def at_once() -> None:
-        parent.crew.kill()
+        parent.supervisor.kill()
         shutil.rmtree(folder, ignore_errors=True)
 
     status = 0
@@ -69,12 +69,12 @@ class _Parent:
     def __init__(self, options: ServeOptions, folder: Path) -> None:
         self._options: Final = options
         command = [sys.executable, *sys.orig_argv[1:]]  # as this process was started
-        self.crew: Final = Crew(options.workers, folder, command, self._changed)
+        self.supervisor: Final = Supervisor(options.workers, folder, command, self._changed)
         self._health: Final = HealthServices()
         self._health_server: Final = NativeHealthServer(self._health)
         self._reviewer: Final = build_reviewer(options.metrics_access)
         self._tls: Final = reader_tls(options)
-        self._pages: Final = MergedPages(self.crew.workers)
+        self._pages: Final = MergedPages(self.supervisor.workers)
         self._operators: Final = OperatorServer(
             self._pages,
             lambda: self._ready,
@@ -95,12 +95,12 @@ class _Parent:
         await self._listen()
         async with asyncio.TaskGroup() as tasks:
             jobs = [tasks.create_task(keep_running(name, job)) for name, job in self._jobs()]
-            crew = tasks.create_task(self.crew.run(), name="workers")
+            running = tasks.create_task(self.supervisor.run(), name="workers")
             stopping = tasks.create_task(stop.wait(), name="stop")
             try:
-                await asyncio.wait({crew, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                if not crew.done():
-                    await self._drain(crew)
+                await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                if not running.done():
+                    await self._drain(running)
             finally:
                 for each in (stopping, *jobs):
                     each.cancel()
@@ -127,22 +127,22 @@ class _Parent:
 
     def _deal(self, connection: socket.socket) -> None:
         with connection:  # who takes it has a descriptor of its own
-            self.crew.deal(connection)
+            self.supervisor.deal(connection)
 
     def _changed(self) -> None:
         """Do what follows from how the workers are."""
-        if self.crew.listening and not self.crew.served and self._port is not None:
-            self.crew.served = True
+        if self.supervisor.listening and not self.supervisor.served and self._port is not None:
+            self.supervisor.served = True
             self._port.open()
-            self._say_serving(self._port.port)
-        ready = self.crew.ready and not self._stopping
+            self._log_serving(self._port.port)
+        ready = self.supervisor.ready and not self._stopping
         if ready != self._ready:
             self._ready = ready
             self._health.set_status(_STATUS[ready])
-            there = sum(each.state.ready for each in self.crew.workers)
+            there = sum(each.state.ready for each in self.supervisor.workers)
             _log.info("ready" if ready else "not_ready", workers=there)
 
-    def _say_serving(self, grpc_port: int) -> None:
+    def _log_serving(self, grpc_port: int) -> None:
         _log.info(
             "serving",
             grpc_port=grpc_port,
@@ -153,17 +153,17 @@ class _Parent:
             workers=self._options.workers,
         )
 
-    async def _drain(self, crew: asyncio.Task[None]) -> None:
+    async def _drain(self, running: asyncio.Task[None]) -> None:
         """Report NOT_SERVING; have all workers drain, and kill those that take too long."""
         self._stopping = True
         timeout = self._options.drain_timeout
         _log.info("draining", workers=self._options.workers, timeout=timeout)
         self._changed()
-        self.crew.stop()
+        self.supervisor.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout + _LAST_GRACE_SECONDS):
-                await asyncio.shield(crew)
-        self.crew.kill()
+                await asyncio.shield(running)
+        self.supervisor.kill()
 
     async def _close(self) -> None:
         if self._port is not None:

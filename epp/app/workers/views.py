@@ -40,7 +40,7 @@ class InOrder(msgspec.Struct, frozen=True):
     """The last of all workers' decisions, in the order of time, with their numbers."""
 
     rows: Sequence[tuple[int, int, int]]
-    """Of each its number, the worker's place, and its place on that worker's page."""
+    """For each its number, the worker's place, and its place on that worker's page."""
     last: int
     """The number of the last one."""
 

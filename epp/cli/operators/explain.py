@@ -46,10 +46,10 @@ _RECONSTRUCTED: Final = (
     " worked out from the requests before it, without metrics pages and KV events."
 )
 
-TEXT: Final = """Show what a running picker decided: each candidate with the tokens that its cache
-holds of the prompt, every term of its cost, who won and by how much, and what then happened. The
-last 1,024 decisions are kept. Without a request: the last ones, one line each. With --recording
-they are worked out from what epp serve --record has written, as far as that says."""
+TEXT: Final = """Show what a running picker decided: each candidate with the tokens of the prompt
+that its cache holds, every term of its cost, which one won and by how much, and what happened then.
+The last 1,024 decisions are kept. Without a request: the last ones, one line each. With --recording
+decisions are reconstructed from what `epp serve --record` wrote, as far as it goes."""
 
 
 def add_explain(parser: argparse.ArgumentParser) -> None:
@@ -59,10 +59,10 @@ def add_explain(parser: argparse.ArgumentParser) -> None:
         "request",
         nargs="?",
         metavar="REQUEST_ID",
-        help="the client's x-request-id, or the picker's own id of a request; of a recording the"
-        " request's number in it, n",
+        help="the client's x-request-id, or the picker's own id of a request; with --recording"
+        " the request's number there, `n`",
     )
-    parser.add_argument("--follow", action="store_true", help="go on with decisions as they happen")
+    parser.add_argument("--follow", action="store_true", help="print decisions as they are made")
     parser.add_argument(
         "--last", type=int, default=20, metavar="N", help="how many decisions (default: 20)"
     )
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not 1 <= arguments.last <= _MOST:
         raise ConfigError(f"a number from 1 to {_MOST}", "--last")
     if arguments.request and arguments.follow:
-        raise ConfigError("give a request or --follow, and not both")
+        raise ConfigError("give a request or --follow, not both")
     if arguments.recording is not None:
         return _explain_recorded(arguments)
     if arguments.policy is not None:
@@ -113,7 +113,7 @@ def _list(port: OperatorsPort, arguments: argparse.Namespace) -> int:
 def _explain_recorded(arguments: argparse.Namespace) -> int:
     if arguments.follow:
         raise ConfigError("a recording does not go on", "--follow")
-    # Imported here, for it takes long, and a running picker is asked without.
+    # Imported here, as it takes long, and a running picker is asked without.
     from epp.replay.past_decisions import PastDecisions  # noqa: PLC0415
     from epp.replay.traffic.files.source import Problems, Source  # noqa: PLC0415
     from epp.replay.traffic.recorded.parts import read_recording  # noqa: PLC0415

@@ -33,13 +33,13 @@ def add_port(parser: argparse.ArgumentParser) -> None:
         "--token-file",
         type=Path,
         metavar="FILE",
-        help="the token of an account that may read the port, where it asks for one",
+        help="the token of an account that may read the port, if it asks for one",
     )
     group.add_argument(
         "--ca-file", type=Path, metavar="FILE", help="the CAs of its certificate (default: system)"
     )
     group.add_argument(
-        "--insecure", action="store_true", help="accept any certificate, as a self-signed one"
+        "--insecure", action="store_true", help="accept any certificate, such as a self-signed one"
     )
 
 

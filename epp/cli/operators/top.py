@@ -14,10 +14,10 @@ from epp.errors import ConfigError
 _EXTRA: Final = "pip install 'warmpick[top]'"
 _DECISIONS: Final = 100
 
-TEXT: Final = """Show the endpoints of a running picker, read anew each second: load, how full their
-caches are, what engines had cached of the prompts of the last minute and how far that was
-predicted, trust, and speed. Keys: s and S sort by another column, r the other way round, p pauses,
-Enter looks into an endpoint, q ends. Needs Textual: pip install 'warmpick[top]'."""
+TEXT: Final = """Show the endpoints of a running picker, refreshed every second: load, how full
+their caches are, how much of the last minute's prompts the engines had cached and how well that was
+predicted, trust, and speed. Keys: s and S sort by another column, r reverses the order, p pauses,
+Enter shows one endpoint, q quits. Needs Textual: pip install 'warmpick[top]'."""
 
 
 def add_top(parser: argparse.ArgumentParser) -> None:

@@ -72,7 +72,7 @@ MODEL_OF_ENGINE: Mapping[str, str] = {
     "trtllm-serve": "vllm",
     "triton-tensorrt-llm": "vllm",
 }
-"""Models by the value of the engine-type label, where it is not `DEFAULT_MODEL`'s to choose.
+"""Models by the value of the engine-type label, if it is not `DEFAULT_MODEL`'s to choose.
 
 TensorRT-LLM's blocks are evicted in vLLM's order: longest since the last release first.
 """

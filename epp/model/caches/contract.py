@@ -45,7 +45,7 @@ class CacheModel(Protocol):
     def free(self) -> int:
         """Tokens that could be allocated, by evicting all that no request holds.
 
-        Negative where the cache shrank below what requests hold.
+        Negative if the cache shrank below what requests hold.
         """
 
     @property
@@ -105,7 +105,7 @@ class CacheModel(Protocol):
     def grow(self, lease: Lease, computed: int) -> bool:
         """Allocate what a request needs to have computed `computed` tokens, prompt and output.
 
-        Full blocks of output are held without hashes until `assign_hashes`. Returns False where
+        Full blocks of output are held without hashes until `assign_hashes`. Returns False if
         there is no space: nothing has changed then, the engine preempts a request. Less than
         before changes nothing; so does a lease that is empty or over.
         """

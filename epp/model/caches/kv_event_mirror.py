@@ -170,7 +170,7 @@ class KvEventMirror:
             tier.discard(ours)
 
     def _drop_oldest(self, change: BlocksStored, tier: Tier) -> None:
-        """Drop the blocks that were stored first, where there are too many beside those stored."""
+        """Drop the blocks that were stored first, if there are too many beside those stored."""
         room = max(_ROOMS * self.room, _LEAST_ROOM)
         most = min(self._most_blocks, room // (change.size or self._hasher.token_block))
         dropped, ours = self._blocks.drop_oldest(change.hashes, most)

@@ -25,7 +25,7 @@ Kind = TypeVar("Kind", bound=Lease)
 
 
 def own(kind: type[Kind], lease: Lease) -> Kind:
-    """Return `lease` as a `kind`. Raises `TypeError` where another kind of cache gave it."""
+    """Return `lease` as a `kind`. Raises `TypeError` if another kind of cache gave it."""
     if not isinstance(lease, kind):
         raise TypeError("a lease of another kind of cache")
     return lease

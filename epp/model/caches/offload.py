@@ -54,7 +54,7 @@ class OffloadTier:
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> Sequence[BlockHash]:
         """Insert the blocks that it lacks, of `sizes` tokens; return these.
 
-        Inserts nothing where evicting all others would not make room (vLLM `prepare_store`).
+        Inserts nothing if evicting all others would not make room (vLLM `prepare_store`).
         """
         offered = zip(hashes, sizes, strict=False)
         new = {key: size for key, size in offered if key not in self._sizes}

@@ -150,7 +150,7 @@ class PlainLru(SingleTierCache):
         self._changes.record_stored(found)
 
     def _evict(self) -> None:
-        """Drop the least recently used entry; its blocks are gone where no other holds them."""
+        """Drop the least recently used entry; its blocks are gone if no other holds them."""
         _, blocks = self._entries.popitem(last=False)
         for block_hash in blocks:
             self._holders[block_hash] -= 1

@@ -99,7 +99,7 @@ class ReportedBlocks:
         return [*stored, *came], [*evicted, *gone]
 
     def clear(self) -> Iterator[Sequence[BlockHash]]:
-        """Let nothing stand aside: what the engine holds is known no more.
+        """Let nothing stand aside: what the engine holds is no longer known.
 
         Return what was known, whose memory is freed as it is taken.
         """

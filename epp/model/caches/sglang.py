@@ -10,7 +10,7 @@ Mirrors SGLang 0.5.23, `srt/mem_cache/radix_cache.py` (`checkpoint`, `inc_lock_r
   that it computed are inserted, the output as a node of its own below the prompt's nodes, whose
   priority is one higher;
 - the path of a running request is locked; unlocked leaves are evicted, whole;
-- where pages are larger than a token, one page is kept in reserve for each request in the batch.
+- if pages are larger than a token, one page is kept in reserve for each request in the batch.
 
 A prompt is in the tree once it is admitted, where SGLang has it once it is computed: until then
 SGLang holds back requests that share its prefix (`schedule_policy.py`, in-batch prefix caching).
@@ -58,7 +58,7 @@ class RadixLease(Lease):
 class RadixCache(SingleTierCache):
     """A `CacheModel`. `capacity` and `page`, SGLang's `--page-size`, are in tokens.
 
-    `strategy` is one of `sglang_eviction.STRATEGIES`. Exact where blocks are whole pages.
+    `strategy` is one of `sglang_eviction.STRATEGIES`. Exact if blocks are whole pages.
     """
 
     def __init__(self, capacity: int, page: int = 1, strategy: str = DEFAULT_STRATEGY) -> None:

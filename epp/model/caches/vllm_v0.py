@@ -5,7 +5,7 @@ Mirrors vLLM `vllm/core/block_manager_v1.py` (0.4-0.6: `CachedBlockAllocator`, `
 
 - blocks are known by content, and equal blocks are one: a second request adds a reference, and a
   full block of output gives way to an equal one that is there;
-- a prompt is admitted where as many blocks as it has in all, those that it would hit included,
+- a prompt is admitted if as many blocks as it has in all, those that it would hit included,
   are free, and 1 % of all blocks remain (`watermark`);
 - a block without references is the evictor's (`vllm_v0_evictor.py`). All blocks of a running
   request are accessed in every step, so a block's last access is the last release of it.
@@ -106,7 +106,7 @@ class VllmV0Cache(SingleTierCache):
         sizes = sizes[: len(hashes)]
         total = sum(sizes) + reserved
         spare = int(self._capacity // self._block * WATERMARK) * self._block
-        # vLLM v0 `can_allocate`: NEVER where even an empty cache lacks the space, else LATER.
+        # vLLM v0 `can_allocate`: NEVER if even an empty cache lacks the space, else LATER.
         if total > self._capacity - spare:
             return CachedLease((), 0, 0, 0)
         if total > self.free - spare:
@@ -250,7 +250,7 @@ class VllmV0Cache(SingleTierCache):
         )
 
     def _allocate(self, lease: CachedLease, key: Key, size: int, end: int) -> None:
-        """Add a reference to a block, which is allocated where it is not held."""
+        """Add a reference to a block, which is allocated if it is not held."""
         # vLLM v0 `CachedBlockAllocator.allocate`: a cached block leaves the evictor.
         if key in self._evictor:
             self._evictable_tokens -= self._sizes[key]
@@ -303,7 +303,7 @@ class VllmV0Cache(SingleTierCache):
         self._evictor.add(key, step, self._hashed_tokens[key])
 
     def _take_space(self, tokens: int) -> None:
-        """Take empty space, in tokens; where it lacks, evict in the evictor's order."""
+        """Take empty space, in tokens; if there is too little, evict in the evictor's order."""
         self._blank_tokens -= tokens
         while self._blank_tokens < 0 and len(self._evictor):
             key, step = self._evictor.first()

@@ -1,4 +1,4 @@
-"""One endpoint's cache where prompts are kept whole, each by itself, as llama.cpp keeps them.
+"""One endpoint's cache if prompts are kept whole, each by itself, as llama.cpp keeps them.
 
 Mirrors llama.cpp `tools/server/server-task.cpp` (`server_prompt_cache`): an entry is the state of
 one prompt with its output; a prompt starts from the entry that it shares the longest prefix with,
@@ -237,7 +237,7 @@ class WholePromptCache(SingleTierCache):
         self._running_tokens -= entry.tokens + entry.reserved_tokens
 
     def _drop_contained(self, entry: Entry) -> None:
-        """Drop the shorter of two entries where one contains the other."""
+        """Drop the shorter of two entries if one contains the other."""
         if not entry.hashes:
             return
         end = entry.hashes[-1]

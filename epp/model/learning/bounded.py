@@ -10,6 +10,6 @@ LONGEST_NAME: Final = 1024
 
 
 def make_room(table: dict[Key, Value], most: int) -> None:
-    """Drop the entry that was made first, where there are `most` entries already."""
+    """Drop the entry that was made first, if there are `most` entries already."""
     if len(table) >= most:
         del table[next(iter(table))]

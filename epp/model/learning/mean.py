@@ -1,4 +1,4 @@
-"""The mean of values that may change: where the last few are others, it begins anew."""
+"""The mean of values that may change: if the last few differ from it, it begins anew."""
 
 from math import log
 from typing import Final
@@ -10,7 +10,7 @@ _MOST_DRIFT: Final = 1.75
 """Mean absolute deviations of the last few values after which the mean has changed: where it has
 not, these are 3.7 standard deviations of that drift."""
 _LEAST_CHANGE: Final = 0.1
-"""A drift that is no change, whatever the deviation: a tenth of the value."""
+"""A drift that does not count, whatever the deviation: a tenth of the value."""
 _FARTHEST: Final = 4.0
 """Mean absolute deviations that one value counts for, at most."""
 _MOST_KEPT: Final = 4.0
@@ -18,7 +18,7 @@ _MOST_KEPT: Final = 4.0
 
 
 class Mean:
-    """The mean of all values, or of about the last `most` where there were more.
+    """The mean of all values, or of about the last `most` if there were more.
 
     Where the last few values are others, by their logarithms, the mean begins anew: `settled` is
     False until there are enough of them.
@@ -51,7 +51,7 @@ class Mean:
         self._log += gain * off
         if self._count > 1:
             self._spread += gain * (abs(off) - self._spread)
-            farthest = _FARTHEST * self._spread  # one alone is no drift
+            farthest = _FARTHEST * self._spread  # one alone is not a drift
             self._drift += _DRIFT_GAIN * (min(farthest, max(-farthest, off)) - self._drift)
         most = max(_LEAST_CHANGE, _MOST_DRIFT * self._spread)
         if self._count > _ENOUGH and abs(self._drift) > most:

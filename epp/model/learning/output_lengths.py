@@ -11,13 +11,13 @@ from epp.model.learning.survival import Survival
 from epp.model.learning.ttft_share import TtftShare
 
 _DEFAULT_TOKENS: Final = 256.0
-"""Expected tokens of a response where none was observed."""
+"""Expected tokens of a response if none was observed."""
 _DEFAULT_SECONDS_PER_TOKEN: Final = 0.02
-"""Expected seconds per token where none was timed: an 8B model on a busy H100."""
+"""Expected seconds per token if none was timed: an 8B model on a busy H100."""
 _MOST_VALUES: Final = 50.0
 """The values that a mean is of, at most."""
 _MOST_TIMES: Final = 32.0
-"""How many times the mean one length counts for where the mean is settled: some engines lie."""
+"""How many times the mean one length counts for if the mean is settled: some engines lie."""
 _LEAST_TIMED: Final = 8
 """Tokens of a response below which its duration is not learned from."""
 _LONGEST: Final = float(1 << 20)

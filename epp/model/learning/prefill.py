@@ -24,7 +24,7 @@ BUDGET_TOKENS: Final = 8192
 
 
 def steps(uncached: int) -> int:
-    """Return in how many steps so many tokens are computed, at least one."""
+    """Return the number of steps in which `uncached` tokens are computed, at least one."""
     return max(1, ceil(uncached / BUDGET_TOKENS))
 
 
@@ -76,7 +76,7 @@ class PrefillModel:
 class Speed:
     """What a prediction depends on besides the cached blocks; endpoints alike share the object.
 
-    Hits are multiples of `unit` tokens; 0 where prefix caching is off.
+    Hits are multiples of `unit` tokens; 0 if prefix caching is off.
     """
 
     __slots__ = ("prefill", "unit")

@@ -51,7 +51,7 @@ class ClassSlowness:
 
     @property
     def mean(self) -> float:
-        """The mean over endpoints; 0 where none was measured."""
+        """The mean over endpoints; 0 if none was measured."""
         return self.total / self.count if self.count else 0.0
 
     @property
@@ -72,7 +72,7 @@ class ClassSlowness:
 
 
 class Slowness:
-    """One endpoint's: `value` is 1 where it takes as long as its class predicts, 2 for twice that.
+    """One endpoint's: `value` is 1 if it takes as long as its class predicts, 2 for twice that.
 
     Times are in seconds of a clock that never goes back.
     """

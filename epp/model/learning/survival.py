@@ -68,7 +68,7 @@ class Survival:
     def remaining(self, generated: float, usual: float) -> float:
         """Return how many tokens are to come of a response that has `generated` so far.
 
-        `usual` is the length to expect where too few responses came as far: a response that has
+        `usual` is the length to expect if too few responses came as far: a response that has
         outlived it is taken to be half through.
         """
         position = bisect_left(_BOUNDS, generated + 1.0)

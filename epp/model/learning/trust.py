@@ -4,10 +4,10 @@ Predictions are compared with the `cached_tokens` that responses report. One tha
 much lowers trust, and predictions are discounted by trust; one that held raises it. A large
 prediction of which nothing was true raises the suspicion that the engine has restarted. Then a
 request finds at most what came since: one that finds more clears the suspicion, more predictions
-that fail confirm it. A cache of which nothing held since the last restart is no cache that can be
-trusted: it is emptied, and trust stays where it is. An engine that evicts a little earlier than
-modelled fails predictions of old blocks, too: two are enough where they promised more than that
-explains, else it takes three.
+that fail confirm it. A cache of which nothing held since the last restart cannot be trusted: it
+is emptied, and trust stays where it is. An engine that evicts a little earlier than modelled fails
+predictions of old blocks, too: two are enough if they promised more than that explains, else it
+takes three.
 """
 
 from enum import Enum
@@ -39,7 +39,7 @@ class Verdict(Enum):
 
 
 class PredictionTrust:
-    """The trust in one endpoint, in 0..1; `suspicious` where its engine may have restarted.
+    """The trust in one endpoint, in 0..1; `suspicious` if its engine may have restarted.
 
     `reports` counts the responses that were observed to their end since it started.
     """

@@ -5,7 +5,7 @@ during the next: half a second under long prompts. The picker's books have its o
 moment, and know by the engine's own rules which of them no step has reached. So the books are
 believed of these, and a report of what it has beyond the books of the same moment: the requests
 of others, and of this picker's those that wait report after report though a step could have
-reached them, for the engine has limits that the books do not know (vLLM `max_num_seqs`).
+reached them, as the engine has limits that the books do not know (vLLM `max_num_seqs`).
 """
 
 from collections.abc import Iterable
@@ -134,7 +134,7 @@ class LoadBooks:
     def slot_seconds(self, adapter: str, response_seconds: float) -> tuple[float, float]:
         """Return how long a request of an adapter waits for a slot, and takes one from others.
 
-        An engine computes the requests of a few adapters at once (vLLM `max_loras`). Where as many
+        An engine computes the requests of a few adapters at once (vLLM `max_loras`). If as many
         have requests there, another waits until one of them has no request left. Responses take
         `response_seconds` and began at any time, so that the n of one adapter end after
         n / (n + 1) of these, and the first of several adapters after 1 / (1 + sum(1 / n)). A free

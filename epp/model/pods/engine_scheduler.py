@@ -160,7 +160,7 @@ class EngineScheduler:
         self._update_index()
 
     def purge(self, mirror: KvEventMirror | None) -> None:
-        """Go on with what KV events have left to do, and those before that came no more."""
+        """Go on with what KV events have left to do, and those that came before."""
         for each in (mirror, self._forgotten):
             if each is not None and each.is_leaving:
                 each.purge(self.cache if self.reported is None else self.reported)
@@ -169,7 +169,7 @@ class EngineScheduler:
             self._forgotten = None
 
     def end_reports(self, mirror: KvEventMirror | None) -> None:
-        """Leave the cache as it is: KV events come no more."""
+        """Leave the cache as it is: no more KV events come."""
         if self.reported is not None:
             held = self.reported.clear()
             self._update_index()
@@ -270,7 +270,7 @@ class EngineScheduler:
             self._index.add(self.slot, hashes)
 
     def _withdraw(self, sequence: SequenceState) -> None:
-        """Remove a prompt that waits no more from the index, but for blocks that are cached."""
+        """Remove a prompt that no longer waits from the index, except blocks that are cached."""
         if not self.waiting:
             self._promised = {}
         hashes, promised = sequence.chain.hashes[:_MOST_BLOCKS], self._promised

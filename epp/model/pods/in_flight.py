@@ -20,7 +20,7 @@ class InFlightRequest:
 
     It was sent at `sent_at`, in seconds of the picker's clock, and its first token came at
     `began`, None while none was seen. It last showed life at `heard_at`, infinite if no one
-    observes it. `cached` tokens in `matched` blocks were predicted to hit. Where another endpoint
+    observes it. `cached` tokens in `matched` blocks were predicted to hit. If another endpoint
     computes the prompts (`disaggregated`), `prefill` is what the request is there, None once that
     is over. The response stands for `weight` responses, of which it is observed to its end, and is
     expected to go on for `coming` tokens.
@@ -85,7 +85,7 @@ class InFlightRequest:
     def unprefilled(self) -> int:
         """The uncached tokens of the prompts; 0 once the first token of the response was seen.
 
-        0 too where another endpoint computes them.
+        0 too if another endpoint computes them.
         """
         begun = self.disaggregated or self.began is not None
         return 0 if begun else self.quote.tokens - self.cached
@@ -113,14 +113,14 @@ class InFlightRequest:
         """Whether an endpoint's books have it although it is over, or is not there."""
         return self.is_over or not self.is_at(pod)
 
-    def hear(self, now: float) -> None:
+    def record_activity(self, now: float) -> None:
         """Record a sign of life."""
         self.pod.idle_reports.heard(self.heard_at)
         self.heard_at = max(self.heard_at, now)
 
     def record_first_token(self, now: float) -> None:
         """Record the end of the prefill; learn its duration where it met an idle endpoint."""
-        self.hear(now)
+        self.record_activity(now)
         self.began = now
         if self.disaggregated:
             if self.prefill is not None and not self.pod.load.waiting:  # else it may be late there
@@ -161,7 +161,7 @@ class InFlightRequest:
 
     def go_on(self, generated: int, output_lengths: OutputLengths, now: float) -> None:
         """Record that its response has `generated` tokens by now."""
-        self.hear(now)
+        self.record_activity(now)
         if self.prefill is not None and generated:
             self.end_prefill(now)
         self.record_generated(0, generated)

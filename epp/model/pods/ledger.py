@@ -1,7 +1,7 @@
 """The ledger of one endpoint: requests that were sent and have not ended, and their prefill.
 
 Prefills are taken to run one after the other, in the order in which they were sent: vLLM computes
-prompts first come, first served. Each ends when its first token is seen. Where that is not seen it
+prompts first come, first served. Each ends when its first token is seen. If that is not seen it
 ends by a virtual clock: the first of the queue runs from the moment it got there for as many
 seconds as were predicted.
 """
@@ -195,7 +195,7 @@ class Ledger:
     def record_first_token(self, request: RequestId, now: float) -> PrefillSpan | None:
         """End a request's prefill; a request without one changes nothing.
 
-        Returns a span of prefills that ends with it, where one does: when the queue is empty, or
+        Returns a span of prefills that ends with it, if one does: when the queue is empty, or
         after a second. Prompts of one step end together, so that single ones say nothing. Nor does
         a span that took less than the decodes beside it were to: that is about those.
         """

@@ -72,8 +72,8 @@ class OutlierDetection:
     ) -> Sequence[Ejected | Returned]:
         """Learn from an event, not a guess, that has not taken effect yet.
 
-        A failure is that of the endpoint that served; of none, where the proxy would have named it.
-        Where another computes the prompt it is that of the decode endpoint, which answers for both,
+        A failure is that of the endpoint that served; of none, if the proxy would have named it.
+        If another computes the prompt it is that of the decode endpoint, which answers for both,
         unless it proves to be gone. A first token is life in both.
         """
         if not self._settings.consecutive_failures:

@@ -6,7 +6,7 @@ import msgspec
 
 
 class OutlierSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The names and defaults are Envoy's, but for the share that may be ejected at once: half.
+    """The names and defaults are Envoy's, except the share that may be ejected at once: half.
 
     `consecutive_failures` (Envoy: `consecutive_5xx`) in a row eject an endpoint; 0: nothing does,
     stalls neither. Times are in seconds.

@@ -81,11 +81,11 @@ class OutlierState:
         self._sent = 0  # in all, at the last failure
 
     def share(self, sent: int) -> float:
-        """Return the share of requests that failed lately, where `sent` were sent in all."""
+        """Return the share of requests that failed lately, if `sent` were sent in all."""
         return self._lately_failed / max(1.0, self._lately_sent + sent - self._sent)
 
     def count_failure(self, sent: int) -> None:
-        """Count a failure of any request, where `sent` were sent in all."""
+        """Count a failure of any request, if `sent` were sent in all."""
         between, self._sent = sent - self._sent, sent
         self._lately_failed = _KEPT * self._lately_failed + 1.0
         self._lately_sent = _KEPT * self._lately_sent + min(_MOST_BETWEEN, between)

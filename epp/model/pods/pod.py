@@ -156,7 +156,7 @@ class Pod:
         return max(float(self.ledger.requests), self.ledger.running)
 
     def decode_seconds(self, running: float) -> float:
-        """Return what decodes add to a step where this many run: nothing if none does."""
+        """Return what decodes add to a step if this many run: nothing if none does."""
         return self.pace.decode_seconds(running, self.books.held_tokens) if running > 0 else 0.0
 
     @property
@@ -166,7 +166,7 @@ class Pod:
         return self.pace.step_seconds(max(1.0, self.running), self.books.held_tokens) / alone
 
     def slot_seconds(self, adapter: str, tokens: float) -> tuple[float, float]:
-        """Return what `LoadBooks.slot_seconds` does, where responses have this many tokens."""
+        """Return what `LoadBooks.slot_seconds` does, if responses have this many tokens."""
         step = self.pace.step_seconds(max(1.0, self.running), self.books.held_tokens)
         return self.books.slot_seconds(adapter, tokens * step)
 

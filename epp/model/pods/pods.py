@@ -69,7 +69,7 @@ class Pods:
         return self._by_id.get(endpoint_id)
 
     def at(self, target: Target, rank: int | None) -> Pod | None:
-        """Return the pod of a rank at a target; any there where none has that rank."""
+        """Return the pod of a rank at a target; any there if none has that rank."""
         if self._by_target is None:
             self._by_target = {}
             for each in self._by_id.values():
@@ -184,7 +184,7 @@ class Pods:
     ) -> EligiblePods:
         """Return the pods of a subset that answer and are not ejected; those too with `ejected`.
 
-        Where all that answer are ejected they are all returned, where none answers all are.
+        If all that answer are ejected, they are all returned; if none answers, all are.
         Of a `whole` request those whose roles are for parts of requests are left out.
 
         `subset` holds targets (`ip:port`) or addresses, as GIE's endpoint picker protocol has

@@ -2,7 +2,7 @@
 
 With its first token a response has told its time to first token. Its end tells its length and
 speed, how many tokens the prompt really had, and how many of them were cached. That is needed
-where it is not known well enough: of an endpoint that has just started, or whose cache does not
+if it is not known well enough: of an endpoint that has just started, or whose cache does not
 hold what is predicted, or whose speed changes; of a model whose responses have become longer or
 shorter; and of a prompt whose cached part was predicted by a length that is a guess. Of the others
 a sample is enough to notice that something changes: of each endpoint one response in some seconds,
@@ -25,7 +25,7 @@ _SECONDS_APART: Final = 10.0
 """Seconds from one of an endpoint's responses in the sample to the next."""
 _LIGHT: Final = 0.1
 """Seconds between responses, of all endpoints together, from which on all are observed: that costs
-2 % of a core where they have a hundred pieces each."""
+2 % of a core if they have a hundred pieces each."""
 _GAIN: Final = 0.05
 """The weight of one in the mean of the seconds between responses."""
 _PAUSE: Final = 10.0
@@ -93,7 +93,7 @@ class Uncertainty:
 
 
 def _share(pod: Pod, now: float) -> float:
-    """Return the share of an endpoint's responses that is its sample, where one has begun."""
+    """Return the share of an endpoint's responses that is its sample, if one has begun."""
     pod.answers_apart = _mean_apart(pod.answers_apart, now - pod.answered_at)
     pod.answered_at = now
     return max(1 / _MOST_LEFT, pod.answers_apart / _SECONDS_APART)

@@ -2,13 +2,13 @@
 
 The clock yields for each what would have been seen: `Generated` as it goes on, and `Aborted` when
 a response of the expected length would be over. The engine's own count of its requests decides
-instead where it fits the ledger: a request that is overdue but may be among those that the engine
-runs goes on; and where the engine runs fewer than must be there, those that were due first end.
-From then to the next count they end as often as responses do on average, where that is known, and
+instead if it fits the ledger: a request that is overdue but may be among those that the engine
+runs goes on; and if the engine runs fewer than must be there, those that were due first end.
+From then to the next count they end as often as responses do on average, if that is known, and
 in the same order: short ones end before they are due, and only a count shows that. A count larger
 than the ledger's includes requests of others, and decides nothing.
 
-The clock is the caller's, in seconds, and never goes back; nothing is lost where a call is late.
+The clock is the caller's, in seconds, and never goes back; nothing is lost if a call is late.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ _COUNT_SECONDS = 10.0
 """Seconds for which an engine's count is used."""
 _LEAST_SECONDS_PER_TOKEN = 1e-4
 _LEAST_SECONDS = 0.05
-"""Seconds that a response takes, at least, where the next end is guessed."""
+"""Seconds that a response takes, at least, if the next end is guessed."""
 _ROUNDING = 1e-6
 """Tokens by which sums of seconds may fall short of a whole one."""
 _SLACK, _SLACK_REQUESTS = 1.05, 1.0
@@ -194,7 +194,7 @@ class UnobservedRequests:
         return [each for each in here.values() if each.usual and each.counted(at)]
 
     def _plan(self, unseen: UnobservedRequest, at: float, now: float) -> None:
-        """Plan the next guess: some tokens on, or the end. Where `at` is long past, skip to now."""
+        """Plan the next guess: some tokens on, or the end. If `at` is long past, skip to now."""
         step = max(_LEAST_SECONDS_APART, _TOKENS_APART * unseen.pace)
         end = unseen.due if at < unseen.due else unseen.last
         when = min(max(now, unseen.began) + step, end)

@@ -4,7 +4,7 @@ One map serves the fleet: from a block hash to the set of endpoints that hold it
 integer. A prefix counts only as far as it is unbroken: an endpoint that lost a block in the
 middle is credited with what stands before it.
 
-Where an endpoint holds no block without those before it, the end of what it holds is found by
+If an endpoint holds no block without those before it, the end of what it holds is found by
 jumps, for all such endpoints together. Others are followed block by block, and so are those of
 whose blocks one may stand for several (`CacheModel.take_merged`).
 """
@@ -28,7 +28,7 @@ HELD_BYTES = 240
 """Bytes of one block at one endpoint in its `BlockPool`: an object, an entry of a map with a list,
 the hash itself (measured: `tests/model/test_prefix_index_budget.py`)."""
 HASH_BYTES = 80
-"""Bytes of one block here, whoever holds it: an entry of the map, and the set."""
+"""Bytes of one block here, however many hold it: an entry of the map, and the set."""
 
 MOST_SLOTS = 1 << 16
 """Endpoints, at most."""
@@ -75,13 +75,13 @@ class PrefixIndex:
     def open(self) -> Slot:
         """Return the lowest free slot, for an endpoint that is not closed (`mark`).
 
-        Raises `OverflowError` where all of `MOST_SLOTS` are taken.
+        Raises `OverflowError` if all of `MOST_SLOTS` are taken.
         """
         self.purge(_PURGED_AT_LEAST)
         free = ~self._used
         slot = Slot((free & -free).bit_length() - 1)
         if slot == MOST_SLOTS:
-            raise OverflowError(f"an index has {MOST_SLOTS} slots")
+            raise OverflowError(f"an index has at most {MOST_SLOTS} slots")
         self._used |= 1 << slot
         self._live |= 1 << slot
         return slot
@@ -167,7 +167,7 @@ class PrefixIndex:
         self._opened(slot)
         _check([block_hash for block_hash, _ in spans])
         if any(span > MOST_SPAN for _, span in spans):
-            raise ValueError(f"a block stands for {MOST_SPAN} at most")
+            raise ValueError(f"a block may count for at most {MOST_SPAN}")
         self._widen(slot, spans)
 
     def _widen(self, slot: Slot, spans: Sequence[tuple[BlockHash, int]]) -> None:
@@ -215,7 +215,7 @@ class PrefixIndex:
             low, high, slots = others.pop() if others else (0, 0, 0)
 
     def _walk(self, depths: list[int], hashes: Sequence[BlockHash], slots: int) -> None:
-        """Follow the chain with `slots` until nobody holds it any more."""
+        """Follow the chain with `slots` until no slot holds it any more."""
         held: Iterable[int] = map(self._holders.get, hashes, repeat(0))
         if self._spans and not self._spans.keys().isdisjoint(hashes):
             held = self._covered(list(held), hashes)

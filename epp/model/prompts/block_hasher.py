@@ -24,7 +24,7 @@ from epp.model.prompts.hashing import BlockHash, extend, text_chain
 from epp.model.request import TOKEN_BYTES, Prompt
 
 TOKEN_BLOCK: Final = 16
-"""Tokens of a block where no engine has reported it: vLLM's default on GPUs."""
+"""Tokens of a block if no engine has reported it: vLLM's default on GPUs."""
 
 _ROOTS: Final = 1024
 """Roots that are cached, at most."""

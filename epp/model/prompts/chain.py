@@ -7,7 +7,7 @@ from epp.model.prompts.hashing import BlockHash
 
 
 class Chain:
-    """The full blocks of one prompt, in its own unit: bytes of text, or tokens where `exact`.
+    """The full blocks of one prompt, in its own unit: bytes of text, or tokens if `exact`.
 
     Block i has `hashes[i]` and ends at `ends[i]`; the prompt is `size` long; `marks` are the ends
     of its messages. `rest_digest` is a hash of what follows the last full block, 0 if nothing

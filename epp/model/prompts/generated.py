@@ -38,7 +38,7 @@ class CachedOutput(Protocol):
 
     @property
     def gone(self) -> bool:
-        """Whether the cache is there no more."""
+        """Whether the cache is gone."""
 
     @property
     def engine_block(self) -> int:
@@ -54,7 +54,7 @@ class GeneratedBlocks:
     The response's prompt was `size` long in the unit of its chain (`exact`), in `blocks` full
     blocks with `hashed` tokens, the last of them `anchor`; `rest` of it followed, with the hash
     `rest_digest`. `prompt_tokens` and `generated` tokens were counted by the server, or guessed
-    from what had been streamed where the response broke off (`broken`), or from the time that it
+    from what had been streamed if the response broke off (`broken`), or from the time that it
     took, where that was all that was seen (`guessed`, which are `broken` too).
     """
 
@@ -121,7 +121,7 @@ class GeneratedIndex:
         return len(self._by_anchor)
 
     def remember(self, blocks: GeneratedBlocks) -> None:
-        """Add what a response left; the oldest are dropped where there is no room."""
+        """Add what a response left; the oldest are dropped if there is no room."""
         same_anchor = self._by_anchor.get(blocks.anchor)
         if same_anchor is None:
             self._by_anchor[blocks.anchor] = same_anchor = []
@@ -195,7 +195,7 @@ def _limit(blocks: GeneratedBlocks, chain: Chain, end: int | None, rate: float) 
     """Return where, in the prompt's unit, what was generated ends; 0 if it is not repeated.
 
     Of token ids, a message is the response if it is exactly as long: the response's last token
-    ended it, or the template did where the response was cut off. One that broke off may have lost
+    ended it, or the template did if the response was cut off. One that broke off may have lost
     some on the way; of one that was not observed the length is a guess.
     """
     size, generated = blocks.size, blocks.generated

@@ -51,17 +51,17 @@ def extend(parent: int, data: bytes, ends: Sequence[int], unit: int = 1) -> Sequ
     """Hash the blocks of `data` up to each of `ends`, each seeded with the hash before it.
 
     Ends count from the start of `data`, in `unit` bytes, and rise. Raises `ValueError` if one
-    does not, or where there are no bytes to it; `OverflowError` for a `parent` that is not a hash.
+    does not, or if there are no bytes to it; `OverflowError` for a `parent` that is not a hash.
     """
     if unit < 1:
-        raise ValueError("a unit has bytes")
+        raise ValueError("a unit must have at least one byte")
     if not 0 <= parent < _HASHES:
         raise OverflowError("a hash has 64 bits")
     hashes: list[int] = []
     view, start, size = memoryview(data), 0, len(data) // unit
     for end in ends:
         if not start < end <= size:
-            raise ValueError("blocks end one after the other, and within the data")
+            raise ValueError("blocks must end one after the other, and within the data")
         parent = xxh3_64_intdigest(view[start * unit : end * unit], parent)
         hashes.append(parent)
         start = end

@@ -33,7 +33,7 @@ cdef uint64_t _PER_DOUBLING = 16
 cdef uint64_t _LONGEST = <uint64_t>1 << 31
 
 cdef array _WORDS = array("Q")
-cdef str _NO_ENDS = "blocks end one after the other, and within the data"
+cdef str _NO_ENDS = "blocks must end one after the other, and within the data"
 cdef uint64_t[GRID_ROOM] _grid
 cdef Py_ssize_t _grid_size = 0
 
@@ -112,7 +112,7 @@ def extend(parent, bytes data not None, ends, Py_ssize_t unit=1):
     cdef uint64_t seed = PyLong_AsUnsignedLongLong(parent)
     cdef UInt64View words
     if unit < 1:
-        raise ValueError("a unit has bytes")
+        raise ValueError("a unit must have at least one byte")
     if type(ends) is range:
         ends = _spread(ends, PyBytes_GET_SIZE(data) // unit)
     acquire_view(&words, ends)

@@ -32,7 +32,7 @@ class KnownPrefixLengths:
     def record(self, block_hash: BlockHash, tokens: int) -> None:
         """Record the tokens from the start of a prompt to the end of a block."""
         if not 0 <= tokens < _LONGEST:
-            raise OverflowError("a length is in 0..2^62")
+            raise OverflowError("a length must be in 0..2^62")
         if block_hash not in self._young and len(self._young) >= self._room:
             self._old, self._young = self._young, {}
         self._young[block_hash] = tokens

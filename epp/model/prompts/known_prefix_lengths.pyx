@@ -13,7 +13,7 @@ cdef Py_ssize_t _LEAST = 64
 
 
 cdef struct Pin:
-    # Tokens plus one; 0 where the place is empty.
+    # Tokens plus one; 0 if the place is empty.
     uint64_t key
     int64_t tokens
 
@@ -109,7 +109,7 @@ cdef class KnownPrefixLengths:
             release_view(&words)
 
     cdef int64_t _known(self, uint64_t key) noexcept:
-        """Return the tokens up to a block; -1 where it is not pinned."""
+        """Return the tokens up to a block; -1 if it is not pinned."""
         cdef int64_t tokens = _place_of(&self._young, key).tokens
         return (tokens if tokens else _place_of(&self._old, key).tokens) - 1
 
@@ -133,5 +133,5 @@ cdef int64_t _checked(tokens) except -1:
     """Read a number of tokens, with room for the mark that it is one."""
     cdef int64_t count = tokens
     if count < 0 or count >> 62:
-        raise OverflowError("a length is in 0..2^62")
+        raise OverflowError("a length must be in 0..2^62")
     return count

@@ -115,10 +115,10 @@ class Prompts:
     def learn_prefix(
         self, chain: Chain, offsets: TokenOffsets, blocks: int, tokens: int, block: int
     ) -> None:
-        """Learn that a cache served `tokens` of a prompt where `blocks` leading blocks hit.
+        """Learn that a cache served `tokens` of a prompt if `blocks` leading blocks hit.
 
-        Where a message ends there, and the server's count is near the estimate, it is the length
-        of the prefix, but for the engine's last `block` tokens, of which half is assumed.
+        If a message ends there, and the server's count is near the estimate, it is the length
+        of the prefix without the engine's last `block` tokens, of which half is assumed.
         """
         if chain.exact or not 0 < blocks <= len(chain.ends) or not tokens:
             return

@@ -17,7 +17,7 @@ Kind = Literal["prose", "code", "script"]
 (code, tables, JSON); much beyond ASCII, as it is or escaped."""
 
 DEFAULT_RATES: Mapping[Kind, float] = {"prose": 4.0, "code": 3.2, "script": 2.4}
-"""Bytes a token where none were reported: about those of common tokenizers."""
+"""Bytes a token if none were reported: about those of common tokenizers."""
 
 
 def kind_of(text: bytes, start: int = 0, end: int | None = None) -> Kind:
@@ -44,7 +44,7 @@ def spread(ends: Sequence[int], pins: list[tuple[int, int]], rate: float) -> Seq
     for position, pin in pins:
         stretch = ends[len(tokens) : position + 1]
         if not len(tokens) <= position < len(ends) or pin < known or stretch[-1] <= before:
-            raise ValueError("pins rise, and lie at ends of blocks")
+            raise ValueError("pins must rise, and lie at ends of blocks")
         slope = (pin - known) / (stretch[-1] - before)
         tokens += [known + int((end - before) * slope) for end in stretch[:-1]]
         tokens.append(pin)
@@ -53,10 +53,10 @@ def spread(ends: Sequence[int], pins: list[tuple[int, int]], rate: float) -> Seq
 
 
 def sizes_between(ends: Sequence[int]) -> Sequence[int]:
-    """Return the length of each block. Raises `ValueError` where ends fall."""
+    """Return the length of each block. Raises `ValueError` if an end is before the last one."""
     sizes = [end - start for start, end in pairwise((0, *ends))]
     if sizes and min(sizes) < 0:
-        raise ValueError("ends of blocks rise")
+        raise ValueError("ends of blocks must rise")
     return sizes
 
 

@@ -85,7 +85,7 @@ def spread(ends, list pins, double rate):
         for each in pins:
             position, pin = each
             if not at <= position < words.size or pin < known or words.at[position] <= before:
-                raise ValueError("pins rise, and lie at ends of blocks")
+                raise ValueError("pins must rise, and lie at ends of blocks")
             slope = <double> (pin - known) / <double> (words.at[position] - before)
             while at < position:
                 out[at] = known + <uint64_t> (<double> (words.at[at] - before) * slope)
@@ -114,7 +114,7 @@ def sizes_between(ends):
         out = <uint64_t*> sizes.data.as_voidptr
         for at in range(words.size):
             if words.at[at] < before:
-                raise ValueError("ends of blocks rise")
+                raise ValueError("ends of blocks must rise")
             out[at] = words.at[at] - before
             before = words.at[at]
         return sizes
@@ -123,7 +123,7 @@ def sizes_between(ends):
 
 
 def scaled(ends, uint64_t total, uint64_t estimated):
-    """Return ends in proportion, where the whole is `total` instead of what was estimated."""
+    """Return ends in proportion, if the whole is `total` instead of what was estimated."""
     cdef UInt64View words
     cdef array out
     cdef uint64_t* at

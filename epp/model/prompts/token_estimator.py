@@ -24,7 +24,7 @@ _LEAST_BYTES: Final = 512
 _MODELS: Final = 1000
 """Models whose bytes a token are kept, at most."""
 _DEFAULT_ERROR: Final = 0.25
-"""The error of an estimate, as a share of it, where none was compared with a report."""
+"""The error of an estimate, as a share of it, if none was compared with a report."""
 _LEAST_ESTIMATED: Final = 64
 """Estimated tokens below which their error is not learned: most of it is chat template."""
 _PREFIXES: Final = 1 << 17
@@ -56,7 +56,7 @@ class TokenEstimator:
     def offsets(self, chain: Chain, model: str, text: bytes, kind: Kind) -> TokenOffsets:
         """Estimate a prompt in tokens, whose bytes are `text`, of a `kind` as a whole.
 
-        What follows a long prefix of known length is taken to be like it, where it is of a kind.
+        What follows a long prefix of known length is taken to be like it, if it is of a kind.
         """
         if chain.exact:
             return TokenOffsets(chain.size, chain.ends, chain.size)
@@ -67,7 +67,7 @@ class TokenEstimator:
         return TokenOffsets(total, spread(chain.ends, known, rate), tokens)
 
     def known_offsets(self, chain: Chain) -> TokenOffsets | None:
-        """Return a text's length in tokens where that up to its last block is known."""
+        """Return a text's length in tokens if that up to its last block is known."""
         known = self._prefixes.among(chain.hashes)
         if not known or known[-1][0] != len(chain.ends) - 1:
             return None

@@ -53,15 +53,17 @@ _PROFILES, _DECIDERS = DisaggProfiles(), DisaggDeciders()
 
 
 class DisaggProfileHandler(PluginParameters, frozen=True):
-    """Runs the profile of decoding, and those of encoding and prefill where deciders want them.
+    """Runs the profile of decoding, and those of encoding and prefill if deciders want them.
 
-    `stage_order` is `decode-first` or `prefill-first`; case, `-` and `_` count for nothing. The
-    fields below `deciders` are the older schema, which may not be mixed with the others.
+    The fields below `deciders` are the older schema, which may not be mixed with the others.
     """
 
     stage_order: str = "decode-first"
+    """`decode-first` or `prefill-first`; case, `-` and `_` do not matter."""
     profiles: DisaggProfiles = _PROFILES
+    """The profile of each stage."""
     deciders: DisaggDeciders = _DECIDERS
+    """What says whether a stage runs."""
     decode_profile: Annotated[str, mapped_to("`profiles.decode`")] = ""
     prefill_profile: Annotated[str, mapped_to("`profiles.prefill`")] = ""
     encode_profile: Annotated[str, mapped_to("`profiles.encode`")] = ""
@@ -119,20 +121,21 @@ class DisaggProfileHandler(PluginParameters, frozen=True):
 
 
 class PdProfileHandler(PluginParameters, frozen=True):
-    """Runs the profile of decoding, and that of prefill where the decider wants it.
-
-    With a `primary_port` requests go to that port of the pod, and a header names the rank.
-    `threshold`, of versions before deciders, is used where the decider is not listed.
-    """
+    """Runs the profile of decoding, and that of prefill if the decider wants it."""
 
     decode_profile: str = "decode"
+    """The profile of decoding."""
     prefill_profile: str = "prefill"
+    """The profile of prefill."""
     decider_plugin_name: str = "prefix-based-pd-decider"
+    """The decider of prefill."""
     primary_port: Port = 0
+    """If not 0, requests go to this port of the pod, and a header names the rank."""
     threshold: Annotated[
         float | None,
         mapped_to("a `prefix-based-pd-decider` of a quarter of it, for it counts bytes"),
     ] = None
+    """From versions before deciders; used if the decider is not listed."""
     prefix_plugin_type: Annotated[str, _ONE_INDEX] = ""
     prefix_plugin_name: Annotated[str, _ONE_INDEX] = ""
     prefix_match_info_producer_name: Annotated[str, _ONE_INDEX] = ""
@@ -177,7 +180,7 @@ _PARAMETERS = ("profiles.decode", "profiles.prefill", "profiles.encode")
 class Disaggregation:
     """Runs up to three profiles for a request, and joins them into the decision on decoding.
 
-    Where `prefill_first`, the prefill profile runs first, without a decider. `parameters` are the
+    If `prefill_first`, the prefill profile runs first, without a decider. `parameters` are the
     paths of the parameters that name the profiles of decoding, prefill and encoding.
     """
 
@@ -219,7 +222,7 @@ class Disaggregation:
     def schedule(self, request: InferenceRequest, run: RunProfile) -> Decision:
         """Return the decision on decoding with those on the other stages that ran.
 
-        A stage that finds no endpoint is left to the decoding endpoint. Raises `NoEndpoints` where
+        A stage that finds no endpoint is left to the decoding endpoint. Raises `NoEndpoints` if
         there is none of these.
         """
         profiles = self._profiles

@@ -24,7 +24,7 @@ class P2pSourceProducer(PluginParameters, frozen=True):
     """Names an endpoint that has more of the prompt cached than the one that computes it.
 
     It has to have `min_cached_token_delta` tokens more. `prefill_profile_name` is the profile whose
-    endpoint computes the prompt, where it ran.
+    endpoint computes the prompt, if it ran.
     """
 
     min_cached_token_delta: Annotated[int, msgspec.Meta(ge=1)] = 1
@@ -49,7 +49,7 @@ class P2pSource:
     def request_headers(
         self, request: InferenceRequest, decision: Decision, candidates: Sequence[Candidate]
     ) -> Headers:
-        """Return the header, where a source has enough more than the endpoint that computes."""
+        """Return the header, if a source has enough more than the endpoint that computes."""
         matches = self._producer.prefix_matches(request, candidates)
         cached = {
             each.endpoint.id: match.matched for each, match in zip(candidates, matches, strict=True)

@@ -60,11 +60,11 @@ class RevisionGating(PluginParameters, frozen=True):
 
     def __post_init__(self) -> None:
         if self.require_roles is None and self.mode != "disabled":
-            raise ValueError(f"`requireRoles` is required where `mode` is `{self.mode}`")
+            raise ValueError(f"`requireRoles` is required if `mode` is `{self.mode}`")
 
     @property
     def roles(self) -> Sequence[str]:
-        """The roles that are required; none where gating is off."""
+        """The roles that are required; none if gating is off."""
         if self.require_roles is None or self.mode == "disabled":
             return ()
         return self.require_roles.values
@@ -86,7 +86,7 @@ class DisaggregatedSetRolloutScreener(PluginParameters, frozen=True):
     def start(self, context: PluginContext) -> "Rollout":
         """Return the screener, which follows the fleet's endpoints."""
         rollout = Rollout(self, context.below)
-        context.subscribe((EndpointUpserted, EndpointRemoved), rollout.hear)
+        context.subscribe((EndpointUpserted, EndpointRemoved), rollout.on_event)
         return rollout
 
 
@@ -104,7 +104,7 @@ class Rollout:
         self._targets: dict[Target, Endpoint] = {}
         self._weights: Mapping[str, int] | None = None
 
-    def hear(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a listener)
+    def on_event(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a listener)
         """Take note of endpoints that come, change and go."""
         if isinstance(event, EndpointUpserted):
             self._endpoints[event.endpoint.id] = event.endpoint
@@ -166,7 +166,7 @@ class Rollout:
         ]
 
     def _of_revisions(self, candidates: Sequence[Candidate], *, alone: bool) -> list[Candidate]:
-        """Return the endpoints of complete revisions; where `alone`, of one that is drawn."""
+        """Return the endpoints of complete revisions; if `alone`, of one that is drawn."""
         key, weights = self._gating.revision_label_key, self.weights
         revisions = [each.endpoint.labels.get(key, "") for each in candidates]
         kept = sorted({each for each in revisions if each in weights})

@@ -17,7 +17,9 @@ class ExplainedCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """One candidate of a decision. Times are in milliseconds, and rounded to be read."""
 
     endpoint: EndpointId
+    """Its id."""
     target: str
+    """Its `ip:port`."""
     cached_tokens: int
     """Tokens of the prompt that its cache is predicted to serve."""
     trust: float
@@ -25,6 +27,7 @@ class ExplainedCandidate(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     """Requests that the picker sent there and had not seen end."""
     predicted_ttft_ms: float
+    """The predicted time to the first token there."""
     cost_ms: float
     """The weighted sum of the terms: what `least-ttft` compares."""
     terms_ms: dict[str, float]
@@ -39,20 +42,25 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The decision of one profile."""
 
     profile: str
+    """The profile's name."""
     measure: Measure
+    """What its picker compares."""
     considered: int
     """Endpoints that there were before the filters."""
     passed: int
     """Those that passed them: the candidates."""
     prompt_tokens: int
+    """The prompt's length, as estimated."""
     weights: dict[str, float]
     """What the terms of a cost are multiplied by; the others count once."""
     winner: EndpointId
+    """Where it sends the request."""
     runner_up: EndpointId | None = None
+    """The best of the others; None if there were none."""
     margin: float | None = None
     """By how much the winner was better: milliseconds of cost, or score.
 
-    None without a runner-up, or where the picker compares something else. Negative: the picker
+    None without a runner-up, or if the picker compares something else. Negative: the picker
     took another than the best, as one that draws at random does.
     """
     candidates: tuple[ExplainedCandidate, ...]

@@ -22,23 +22,27 @@ _Costs = Callable[[InferenceRequest, Sequence[Candidate]], Sequence[float]]
 class PrefixCacheAffinityFilter(PluginParameters, frozen=True):
     """Keeps the endpoints that have the prompt cached, until they are too busy.
 
-    A share of `affinity_threshold` of the prompt counts as cached; at 0 or less nothing is
-    dropped. Too busy are they where the soonest of them is `max_ttft_penalty_ms` later than the
-    soonest of the others, or where the least of their tokens in flight are over
-    `max_tokens_in_flight_penalty` more than the least of the others'; 0 takes either away. With
-    `ttft_source` `prefillThroughput` a TTFT is the tokens in flight over
-    `peak_prefill_throughput`, in tokens per second.
+    A penalty of 0 takes its condition away.
     """
 
     affinity_threshold: float = 0.8
+    """The share of the prompt that counts as cached; at 0 or less nothing is dropped."""
     exploration_probability: float = 0.0
+    """The chance that nothing is dropped."""
     max_ttft_penalty_ms: float = msgspec.field(default=18_000.0, name="maxTTFTPenaltyMs")
+    """They are too busy if the soonest of them is this much later than the soonest other."""
     max_tokens_in_flight_penalty: int = 0
+    """They are too busy if the least of their tokens in flight is this much more."""
     ttft_source: Literal["prefillThroughput", "latencyPredictor"] = "prefillThroughput"
+    """With `prefillThroughput` a TTFT is tokens in flight over `peak_prefill_throughput`."""
     peak_prefill_throughput: float = 15_928.0
+    """Tokens per second."""
     prefix_match_info_producer_name: str = ""
+    """The producer of prefix matches; empty: the default."""
     latency_prediction_info_producer_name: str = ""
+    """The producer of predictions; empty: the default."""
     in_flight_load_producer_name: str = ""
+    """The producer of loads in flight; empty: the default."""
 
     def __post_init__(self) -> None:
         if not self.affinity_threshold <= 1:
@@ -53,7 +57,9 @@ class PrefixCacheAffinityFilter(PluginParameters, frozen=True):
             raise ValueError("`maxTokensInFlightPenalty` must not be negative")
         by_tokens = self.ttft_source == "prefillThroughput" and self.max_ttft_penalty_ms > 0
         if by_tokens and not self.peak_prefill_throughput:
-            raise ValueError("`peakPrefillThroughput` is above 0 where TTFTs are made of it")
+            raise ValueError(
+                "`peakPrefillThroughput` must be above 0 if TTFTs are computed from it"
+            )
 
     def start(self, context: PluginContext) -> "_UntilSaturated":
         """Return what asks the producers."""
@@ -100,7 +106,7 @@ class _UntilSaturated(msgspec.Struct, frozen=True):
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return those that have the prompt cached; all where none has, or they are too busy."""
+        """Return those that have the prompt cached; all if none has, or they are too busy."""
         threshold, explored = (
             self.parameters.affinity_threshold,
             self.parameters.exploration_probability,

@@ -55,7 +55,7 @@ class UtilizationDetector(PluginParameters, frozen=True):
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return those below both thresholds, with headroom; all where there are none."""
+        """Return those below both thresholds, with headroom; all if there are none."""
         queue = self.queue_depth_threshold * (1 + self.headroom)
         usage = self.kv_cache_util_threshold * (1 + self.headroom)
         kept = [

@@ -161,7 +161,7 @@ class _NearPeer(msgspec.Struct, frozen=True):
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return those in the same place; all where there are none, or nothing to be near to."""
+        """Return those in the same place; all if there are none, or nothing to be near to."""
         peer = self.producer.topology(request.peer) if request.peer is not None else None
         if peer is None:
             return candidates

@@ -64,7 +64,7 @@ class _WithinLimits(msgspec.Struct, frozen=True):
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return those within every limit; all where there are none and that is wanted.
+        """Return those within every limit; all if there are none and that is wanted.
 
         Raises `EndpointsFull` if there are none.
         """
@@ -130,7 +130,7 @@ class _ByThreshold(msgspec.Struct, frozen=True):
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return those that are wanted; all where there are none and that is wanted."""
+        """Return those that are wanted; all if there are none and that is wanted."""
         threshold = self.parameters.algorithm.threshold
         wanted, limit = _COMPARE[threshold.operator], threshold.value
         missing = self.parameters.on_missing == "Pass"

@@ -27,9 +27,9 @@ class SlowStartFilter(PluginParameters, frozen=True):
 
     def __post_init__(self) -> None:
         if self.window_seconds <= 0:
-            raise ValueError("`windowSeconds` is not a number above 0; write seconds, such as 60")
+            raise ValueError("`windowSeconds` must be above 0; write seconds, such as 60")
         if not 0 <= self.min_weight_percent <= _PERCENT:
-            raise ValueError("`minWeightPercent` is not in 0 to 100; write percent, such as 10")
+            raise ValueError("`minWeightPercent` must be from 0 to 100; write percent, such as 10")
 
     def start(self, context: PluginContext) -> "_SlowStart":
         """Return what knows the ages of endpoints."""
@@ -66,7 +66,7 @@ class _SlowStart:
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return those that are offered this request; all where there are no others."""
+        """Return those that are offered this request; all if there are no others."""
         if not self._joined or not candidates:
             return candidates
         now = candidates[0].now

@@ -43,7 +43,7 @@ class ReleaseRate:
             self._at = now
 
     def rest(self) -> None:
-        """Count no more time: none waits."""
+        """Stop counting time: no request waits."""
         self._at = inf
 
     def add(self, work: float, now: float) -> None:
@@ -70,7 +70,7 @@ class ReleaseRate:
         self._at = max(self._at, now)
 
 
-class _BandPicture:
+class _BandSnapshot:
     """The requests of one priority as they stood, with the work before each."""
 
     def __init__(self, requests: Iterable[Held]) -> None:
@@ -106,8 +106,8 @@ class ExpectedWait:
     def __init__(self, line: Line) -> None:
         self.rate: Final = ReleaseRate()
         self._line: Final = line
-        self._bands: dict[int, _BandPicture] = {}
-        self._drawn_at = -inf
+        self._bands: dict[int, _BandSnapshot] = {}
+        self._refreshed_at = -inf
 
     def released(self, held: Held, now: float) -> None:
         """Count a request that waited and went."""
@@ -117,7 +117,7 @@ class ExpectedWait:
         """Return how long a request will wait from now on; 0 if nothing is known of that."""
         if not self._line.requests:
             return 0.0
-        self._draw(now)
+        self._refresh(now)
         own = self._bands.get(held.request.priority)
         work = 0.0 if own is None else own.before(held)
         for priority, band in self._bands.items():
@@ -125,15 +125,15 @@ class ExpectedWait:
                 work += band.work
         return work / self.rate.value(now)
 
-    def _draw(self, now: float) -> None:
+    def _refresh(self, now: float) -> None:
         oldest = now - _AGE - _AGE_PER_REQUEST * self._line.requests
-        if oldest < self._drawn_at <= now:
+        if oldest < self._refreshed_at <= now:
             return
-        self._drawn_at = now
+        self._refreshed_at = now
         bands: dict[int, list[Held]] = defaultdict(list)
         for held in self._line:
             bands[held.request.priority].append(held)
-        self._bands = {priority: _BandPicture(found) for priority, found in bands.items()}
+        self._bands = {priority: _BandSnapshot(found) for priority, found in bands.items()}
 
 
 def _work(held: Held) -> float:

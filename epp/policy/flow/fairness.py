@@ -15,7 +15,7 @@ from epp.policy.flow.held import Held
 from epp.policy.plugins import PluginParameters
 
 ONLY_FLOW = "all"
-"""The flow of every request where flows are not told apart."""
+"""The flow of every request if flows are not told apart."""
 _LONGEST_ID = 256
 """Characters of a fairness id that are kept; what follows makes no difference."""
 

@@ -74,8 +74,8 @@ OnOutcome = Callable[[InferenceRequest, QueueOutcome, float], None]
 """Called with a request, what became of it, and for how many seconds it waited."""
 
 
-def _unheard(_request: InferenceRequest, _outcome: QueueOutcome, _waited: float) -> None:
-    """Take no note."""
+def _ignore(_request: InferenceRequest, _outcome: QueueOutcome, _waited: float) -> None:
+    """Do nothing."""
 
 
 class FlowControl:
@@ -90,7 +90,7 @@ class FlowControl:
         scheduler: Scheduler,
         fleet: Fleet,
         settings: FlowSettings,
-        on_outcome: OnOutcome = _unheard,
+        on_outcome: OnOutcome = _ignore,
     ) -> None:
         self.due = inf
         self.settings: Final = settings
@@ -121,7 +121,7 @@ class FlowControl:
     def route(
         self, request: InferenceRequest, now: float, timer: PluginTimer | None = None
     ) -> Decision | Held:
-        """Decide on a request that came now, or have it wait, where the engine has work of it.
+        """Decide on a request that came now, or have it wait, if the engine has work of it.
 
         Raises what `Scheduler.route` does, and what `Refusals.check` does if it may not wait.
         """
@@ -236,7 +236,7 @@ class FlowControl:
         self._fleet.subscribe(_MAKING_ROOM, listener, _WATCH)
 
     def unwatch(self) -> None:
-        """Call it no more."""
+        """Stop calling it."""
         self._fleet.unsubscribe(_WATCH)
 
     # What goes.

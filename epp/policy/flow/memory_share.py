@@ -14,7 +14,7 @@ _LITTLE_SECONDS: Final = 1.0
 """Seconds of prefill that wait for each endpoint: the share falls beyond the first, and rises below
 the second."""
 _LONG_STEPS: Final = 10.0
-"""How many times the shortest step a step takes where decoding saturates."""
+"""How many times the shortest step a step takes if decoding saturates."""
 _FALL: Final = 0.01
 _RISE: Final = 0.005
 """By how much the share changes in a second."""

@@ -57,7 +57,7 @@ class Refusals:
     def check(self, held: Held, now: float) -> None:
         """Raise `RequestError` if a request may not begin to wait.
 
-        Where no more may wait, others are refused in its place (`displaced`): those of the flow of
+        If no more may wait, others are refused in its place (`displaced`): those of the flow of
         which most wait, so that a client that floods takes no place from others.
         """
         self._line.place(held)

@@ -158,7 +158,7 @@ class _Slots:
     """How many requests an engine runs at once: `known` of it, infinite as long as nothing is.
 
     It is the most that ever ran, once that ran in report after report while others waited. What is
-    learned holds no engine below what it can do: where as many run and none waits, one more may.
+    learned holds no engine below what it can do: if as many run and none waits, one more may.
     """
 
     __slots__ = ("_from", "_in_a_row", "_most", "_since", "known")

@@ -34,7 +34,7 @@ _MOST_NOISE = 0.1
 class AiBrixPrefixCacheScorer(BoundedParameters, frozen=True):
     """Prefers the endpoint that the longest known prefix was sent to, unless it is too busy.
 
-    1. Loads are this picker's requests under way. Where the largest is more than
+    1. Loads are this picker's requests under way. If the largest is more than
        `imbalance_abs_count` above the smallest, prefixes are looked for at the least loaded
        endpoints alone.
     2. Of the endpoints that a first block of the prompt was sent to, and whose load is at most the

@@ -33,7 +33,7 @@ class D2LpmScorer(BoundedParameters, frozen=True):
 
     A client is a fairness id. It begins with `worker_quantum` tokens at every endpoint, and pays
     there for tokens that are not cached as it is sent, and `output_token_weight` times the tokens
-    of the response as it ends. Where it has nothing left anywhere, it is given as many quanta at
+    of the response as it ends. If it has nothing left anywhere, it is given as many quanta at
     all endpoints as it takes.
 
     Of equal prefixes the endpoint with the fewest requests under way is chosen; among equals
@@ -49,7 +49,7 @@ class D2LpmScorer(BoundedParameters, frozen=True):
         """Return what keeps the accounts."""
         producer = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
         started = _ByCredit(self, producer)
-        context.subscribe((Finished, Aborted, EndpointRemoved), started.hear)
+        context.subscribe((Finished, Aborted, EndpointRemoved), started.on_event)
         return started
 
 
@@ -104,7 +104,7 @@ class _ByCredit:
             account.keep(self._numbers.values())
         self._under_way[request.id] = client, endpoint
 
-    def hear(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+    def on_event(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         """Have a client pay for a response; forget an endpoint that is gone."""
         if isinstance(event, EndpointRemoved):
             self._numbers.pop(event.endpoint_id, None)

@@ -26,7 +26,7 @@ class DualMapScorer(BoundedParameters, frozen=True):
     """Prefers one of the two endpoints that the beginning of the conversation hashes to.
 
     Of the two the one that has more of the prompt cached is chosen, as long as the time to first
-    token that is predicted there is at most `ttft_slo_seconds`; otherwise, and where they have as
+    token that is predicted there is at most `ttft_slo_seconds`; otherwise, and if they have as
     much, the one with the shorter time. Each endpoint has 256 points on a ring, on which the key
     has two places, so that endpoints that come and go move few prefixes.
 
@@ -71,7 +71,7 @@ class _OnTwoRings:
         return [1.0 if at in chosen else 0.0 for at in range(len(candidates))]
 
     def _two(self, key: int, among: Collection[EndpointId]) -> list[EndpointId]:
-        """Return the endpoints at the two places of a key; one where there are no more."""
+        """Return the endpoints at the two places of a key; one if there are no more."""
         first = next(each for each in self._ring.walk(key) if each in among)
         other = xxh64_intdigest(key.to_bytes(_KEY_BYTES, "little"))
         others = (each for each in self._ring.walk(other) if each in among and each != first)

@@ -70,7 +70,7 @@ class _ByCost:
         self._active = active
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return scores in 0..1; 1 for all where costs are equal."""
+        """Return scores in 0..1; 1 for all if costs are equal."""
         if not candidates:
             return []
         return costs_at(self._settings.router_temperature, self._costs(request, candidates))

@@ -36,7 +36,7 @@ def _in_hundredths(score: float) -> float:
 class KthenaLeastRequestScorer(BoundedParameters, frozen=True):
     """Prefers endpoints with few requests, above all few that do not run yet.
 
-    A request of this picker counts 1, and 100 more where it is beyond those that the last report
+    A request of this picker counts 1, and 100 more if it is beyond those that the last report
     of the engine shows as running. As a filter it drops endpoints whose last report shows
     `max_waiting_requests` or more as waiting.
     """
@@ -50,7 +50,7 @@ class KthenaLeastRequestScorer(BoundedParameters, frozen=True):
         return [each for each in candidates if each.load.waiting < self.max_waiting_requests]
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return (most - own) / most; 1 for all where there are none."""
+        """Return (most - own) / most; 1 for all if there are none."""
         counts = [
             each.requests + _QUEUED_WEIGHT * max(0.0, each.requests - each.load.running)
             for each in candidates
@@ -208,7 +208,7 @@ class _ByBlocks:
         self._sweep()
 
     def _forget(self, endpoint: EndpointId) -> None:
-        """Let an endpoint's blocks match no more; they go a little at a time."""
+        """Stop matching an endpoint's blocks; they go a little at a time."""
         own = self._recent.pop(endpoint, None)
         if own is not None:
             self._gone.append(own)

@@ -22,7 +22,7 @@ class KubeAiChwblScorer(BoundedParameters, frozen=True):
 
     From the key's place on the ring, the first endpoint is chosen whose requests under way are at
     most `mean_load_factor` percent of the mean, (all + 1) / endpoints; without any request all
-    are; where none is, the first. Each endpoint has `replication` points on the ring.
+    are; if none is, the first. Each endpoint has `replication` points on the ring.
 
     The key is what the user says first, up to `prefix_char_length` characters. Here it is a block
     of the prompt that ends there, or soon after, which stands for what precedes it too: system

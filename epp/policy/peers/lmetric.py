@@ -42,7 +42,7 @@ class _ByProduct(msgspec.Struct, frozen=True):
     loads: InFlightLoad
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return (largest - own) / (largest - smallest); 1 for all where they are equal."""
+        """Return (largest - own) / (largest - smallest); 1 for all if they are equal."""
         matches = self.matches.prefix_matches(request, candidates)
         loads = self.loads.in_flight(request, candidates)
         return lower_is_better(

@@ -1,4 +1,4 @@
-"""Preble's E2: exploit what is cached where that is most of a prompt, else explore by load.
+"""Preble's E2: exploit what is cached if that is most of a prompt, else explore by load.
 
 Source: "Preble: Efficient Distributed Prompt Scheduling for LLM Serving" (ICLR 2025, arXiv
 2407.00023), with the constants of its code at commit 8e7906a, 2024-05
@@ -32,11 +32,11 @@ class PrebleE2Scorer(BoundedParameters, frozen=True):
     `window_seconds`, and of decoding by what is under way, at the mean length of responses and the
     median time of a token there.
 
-    1. Exploit: where an endpoint has more of the prompt cached than it has not, the least loaded
+    1. Exploit: if an endpoint has more of the prompt cached than it has not, the least loaded
        of those that have the most of it is chosen.
     2. Explore: otherwise the smallest load with this prompt's prefill is chosen.
     3. Rebalance: once `rebalance_requests` for each endpoint were sent, what would exploit explores
-       where that load is more than `rebalance_ratio` times what exploring finds. The prefix is at
+       if that load is more than `rebalance_ratio` times what exploring finds. The prefix is at
        both from then on.
 
     Among equals the choice is by chance: all of them score 1, others 0. Until responses are seen

@@ -59,8 +59,8 @@ class _Rates:
 class ProductionStackPrefixAwareScorer(BoundedParameters, frozen=True):
     """Prefers the endpoints that the longest known prefix of the prompt was sent to.
 
-    All that have it score 1, others 0, so that chance decides, and not load; where none has any of
-    it, all score 1. Where it is shorter than `prefix_min_match_length` characters, those score 1
+    All that have it score 1, others 0, so that chance decides, and not load; if none has any of
+    it, all score 1. If it is shorter than `prefix_min_match_length` characters, those score 1
     that were sent the fewest requests within a minute.
 
     There a chunk is 128 characters, the last one less, and the trie grows without end; here it is

@@ -17,16 +17,16 @@ from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
 from epp.policy.plugins import PluginContext
 
 _MOST = 67_108_864
-"""What the tree keeps of an endpoint's prompts where it is not to evict any."""
+"""What the tree keeps of an endpoint's prompts if it is not to evict any."""
 
 
 class RayPrefixAffinityScorer(BoundedParameters, frozen=True):
     """Prefers the least loaded of the endpoints that know the longest prefix of the prompt.
 
-    1. Loads are this picker's requests under way. Where the largest is more than
+    1. Loads are this picker's requests under way. If the largest is more than
        `imbalanced_threshold` above the smallest, of two endpoints drawn by chance the less loaded
-       one is chosen; None: never, but for requests without a prompt.
-    2. Otherwise the endpoints are asked that the longest prefix was sent to. Where that is less
+       one is chosen; None: never, except for requests without a prompt.
+    2. Otherwise the endpoints are asked that the longest prefix was sent to. If that is less
        than the share `match_rate_threshold` of the prompt, those are asked that were sent the least
        text, what prompts share counted once.
     3. Of those that are asked, the least loaded are chosen.
@@ -86,7 +86,7 @@ class _ByTenants:
         return [1.0 if each.endpoint.id in chosen else 0.0 for each in candidates]
 
     def _knowing(self, chain: Chain, endpoints: list[EndpointId]) -> list[EndpointId]:
-        """Return those that know the longest prefix; where it is short, those with the least."""
+        """Return those that know the longest prefix; if it is short, those with the least."""
         depths = {each: self._tree.blocks(chain.hashes, each) for each in endpoints}
         deepest = max(depths.values())
         rate = chain.ends[deepest - 1] / chain.size if deepest else 0.0
@@ -107,7 +107,7 @@ class _ByTenants:
 
 
 def _two(endpoints: list[EndpointId], below: Callable[[int], int]) -> list[EndpointId]:
-    """Draw two different ones; all where there are no more."""
+    """Draw two different ones; all if there are no more."""
     if len(endpoints) <= 2:  # noqa: PLR2004 (two)
         return endpoints
     left = list(endpoints)

@@ -38,7 +38,7 @@ class CacheAwareSettings(BoundedParameters, frozen=True):
 class GatedSettings(CacheAwareSettings, frozen=True):
     """When loads are too uneven for caches to count.
 
-    They are where the largest is more than `balance_abs_threshold` above the smallest, and more
+    They are if the largest is more than `balance_abs_threshold` above the smallest, and more
     than `balance_rel_threshold` times it.
     """
 
@@ -49,10 +49,10 @@ class GatedSettings(CacheAwareSettings, frozen=True):
 class SglangCacheAwareScorer(GatedSettings, frozen=True):
     """Prefers the endpoint that the prompt's longest known prefix was sent to, if it is long.
 
-    1. Loads are this picker's own requests under way. Where they are too uneven
+    1. Loads are this picker's own requests under way. If they are too uneven
        (`GatedSettings`), the least loaded endpoint is chosen.
-    2. Otherwise, where a match in the tree of prompts that were sent before counts, the endpoint
-       that it names (`PrefixTree`); the first endpoint where that is not a candidate.
+    2. Otherwise, if a match in the tree of prompts that were sent before counts, the endpoint
+       that it names (`PrefixTree`); the first endpoint if that is not a candidate.
     3. Otherwise the least loaded one.
 
     Of equally loaded endpoints the first is chosen. Whichever it is, the prompt is in the tree for

@@ -23,7 +23,7 @@ _FULLEST = 0.999
 class SmgCacheAwareScorer(CacheAwareSettings, frozen=True):
     """Prefers an endpoint that the prompt's longest known prefix was sent to, till it spills.
 
-    1. Where a match in the tree of prompts that were sent before counts (`PrefixTree`), the least
+    1. If a match in the tree of prompts that were sent before counts (`PrefixTree`), the least
        loaded endpoint of those that have it is chosen.
     2. Unless that has more than `spill_rel_threshold` times the mean of requests under way, and
        more than `margin` above it: then, as without a match, the least loaded of all. `margin` is
@@ -71,10 +71,10 @@ class SmgPrefixHashScorer(BoundedParameters, frozen=True):
 
     The key stands for the first `prefix_token_count` tokens, of text for four times as many
     bytes: for the last block that ends within them, and all before it. Shorter prompts count
-    whole, those of less than a block have one key. An endpoint is loaded where its requests under
+    whole, those of less than a block have one key. An endpoint is loaded if its requests under
     way are more than `load_factor` times the mean, (all + 1) / endpoints, and more than
     `balance_abs_threshold` above it. In place of a loaded one the least loaded endpoint that is
-    not is chosen, the first of equals; where all are loaded the key's own.
+    not is chosen, the first of equals; if all are loaded the key's own.
     """
 
     prefix_token_count: Annotated[int, at_least(1, "tokens, such as 256")] = 256
@@ -122,7 +122,7 @@ class _Wait(BoundedParameters, frozen=True):
     reported its load it is requests under way * `mean_prefill_tokens` / throughput.
 
     SMG adds up what the engine reports to wait and all that was sent since; it takes the rate at
-    which the engine generates for the throughput, where that is reported.
+    which the engine generates for the throughput, if that is reported.
     """
 
     kv_pressure_weight: Annotated[float, at_least(0, "seconds, such as 0.15")] = 0.15
@@ -173,7 +173,7 @@ class SmgPowerOfTwoPicker(_Wait, frozen=True):
     """Picks the less loaded one of two different candidates that chance names.
 
     `load_metric` is what is compared: `expected_wait` (smg 1.13), `token_usage`, the used share of
-    the KV cache (sglang-router), or `requests` under way. Where one of the two has not reported its
+    the KV cache (sglang-router), or `requests` under way. If one of the two has not reported its
     load the requests of both are compared. The first of equals is picked.
     """
 

@@ -33,9 +33,9 @@ _MOST_SESSIONS = 262_144
 class VllmCacheAwareScorer(GatedSettings, frozen=True):
     """Prefers the least loaded endpoint that the prompt's longest known prefix was sent to.
 
-    1. Loads are this picker's own requests under way. Where they are too uneven
+    1. Loads are this picker's own requests under way. If they are too uneven
        (`GatedSettings`), the least loaded endpoint is chosen.
-    2. Otherwise, where a match in the tree of prompts that were sent before counts, the least
+    2. Otherwise, if a match in the tree of prompts that were sent before counts, the least
        loaded endpoint of all that have it.
     3. Otherwise the least loaded one.
 
@@ -86,7 +86,7 @@ class _ByProduct(msgspec.Struct, frozen=True):
     matches: PrefixMatchInfo
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return scores in 0..1; 1 for all where costs are equal."""
+        """Return scores in 0..1; 1 for all if costs are equal."""
         if not candidates:
             return []
         matches = self.matches.prefix_matches(request, candidates)
@@ -125,7 +125,7 @@ class SessionHeaders(BoundedParameters, frozen=True):
 class VllmConsistentHashScorer(SessionHeaders, frozen=True):
     """Prefers the endpoint that the session hashes to, whatever its load.
 
-    Each endpoint has `virtual_nodes` points on the ring. Where the endpoint of the first point
+    Each endpoint has `virtual_nodes` points on the ring. If the endpoint of the first point
     after the key is not a candidate, the first candidate is chosen. Requests without a session hash
     their first prompt, as far as its blocks tell.
     """

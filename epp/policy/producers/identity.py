@@ -53,7 +53,7 @@ def _cookie(header: str, name: str) -> str:
 
 
 class AgentIdentity(PluginParameters, frozen=True):
-    """Takes the fairness id from the session headers of agents, where no header names one.
+    """Takes the fairness id from the session headers of agents, if no header names one.
 
     `additional_session_headers` go before the built-in ones.
     """

@@ -26,7 +26,7 @@ class InFlightLoadProducer(PluginParameters, frozen=True):
     By default the tokens are the uncached ones of prompts whose first token was not seen, as the
     fleet's ledgers have them. With `add_estimated_output_tokens` a request counts its uncached
     tokens and `output_ratio` times its prompt, at most what the client allows and
-    `max_estimated_output_tokens`, until it ends; where another endpoint computes the prompt, its
+    `max_estimated_output_tokens`, until it ends; if another endpoint computes the prompt, its
     uncached tokens count there, until the first token.
     """
 
@@ -50,7 +50,7 @@ class InFlightLoadProducer(PluginParameters, frozen=True):
         if not self.add_estimated_output_tokens:
             return FROM_FLEET if matches is FROM_FLEET else _WithMatches(matches)
         counted = _WithOutput(self, matches)
-        context.subscribe((FirstToken, Finished, Aborted), counted.hear)
+        context.subscribe((FirstToken, Finished, Aborted), counted.on_event)
         return counted
 
     def output_tokens(self, request: InferenceRequest, prompt_tokens: int) -> int:
@@ -118,7 +118,7 @@ class _WithOutput:
         for endpoint, tokens in counted.items():
             self._tokens[endpoint] = self._tokens.get(endpoint, 0) + tokens
 
-    def hear(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+    def on_event(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         """Count off a prefill at another endpoint, or a request."""
         if isinstance(event, FirstToken):
             prefill = self._prefills.pop(event.request_id, None)

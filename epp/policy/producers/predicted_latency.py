@@ -25,7 +25,7 @@ _EVERY = without_effect("every streamed response is learned from")
 TTFT_HEADERS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 TPOT_HEADERS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 _LONGEST_OBJECTIVE = 1e9
-"""Milliseconds: 12 days. A longer objective is none."""
+"""Milliseconds: 12 days. A longer objective is ignored."""
 _LEAST_TOKENS = 8
 """Tokens of a response below which its time per token is not learned from."""
 _MEMORY = 0.99
@@ -37,7 +37,7 @@ _STEP_SECONDS, _SLOPE_SECONDS = 0.006, 20e-6
 def slo(request: InferenceRequest, names: Sequence[str]) -> float:
     """Return an objective that a request names, in milliseconds; 0 without a number above 0.
 
-    One above `_LONGEST_OBJECTIVE` is none.
+    One above `_LONGEST_OBJECTIVE` is ignored.
     """
     for name in names:
         if (text := request.headers.get(name)) is None:
@@ -79,12 +79,10 @@ class TimePerToken:
 
 
 class PredictedLatencyProducer(PluginParameters, frozen=True):
-    """Predicts TTFT and TPOT, and how far they are from the objectives that requests name.
-
-    `slo_buffer_factor` scales the objectives.
-    """
+    """Predicts TTFT and TPOT, and how far they are from the objectives that requests name."""
 
     slo_buffer_factor: float = 1.0
+    """What the objectives are multiplied by."""
     context_ttl: Annotated[str | int, without_effect("requests are tracked until they end")] = (
         msgspec.field(default="5m", name="contextTTL")
     )

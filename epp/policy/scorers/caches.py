@@ -37,8 +37,11 @@ class PrefixCacheScorer(PluginParameters, frozen=True):
     """Prefers the endpoint that is predicted to hold the longest prefix of the prompt."""
 
     match_length_weight: float = 0.0
+    """The weight of the matched length; what is left is that of the matched share."""
     match_length_scale_tokens: int = 8192
+    """The length that scores 1."""
     prefix_match_info_producer_name: str = ""
+    """The producer of prefix matches; empty: the default."""
     auto_tune: Annotated[bool, _SIZES] = True
     block_size: Annotated[int, _SIZES] = 0
     block_size_tokens: Annotated[int, _SIZES] = 0
@@ -55,7 +58,7 @@ class PrefixCacheScorer(PluginParameters, frozen=True):
             raise ValueError("`matchLengthScaleTokens` must be above 0 if lengths have a weight")
 
     def start(self, context: PluginContext) -> Scorer:
-        """Return what asks the producer; the scorer itself where that is the fleet's index."""
+        """Return what asks the producer; the scorer itself if that is the fleet's index."""
         producer = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
         return self if producer is FROM_FLEET else _ByMatches(self, producer)
 
@@ -112,7 +115,7 @@ class NoHitLruScorer(PluginParameters, frozen=True):
 
 
 class _ByLastColdRequest:
-    """A request is cold where no candidate has any of its prompt."""
+    """A request is cold if no candidate has any of its prompt."""
 
     def __init__(self, size: int, producer: PrefixMatchInfo) -> None:
         self._producer = producer
@@ -179,7 +182,7 @@ class LoraAffinityScorer(PluginParameters, frozen=True):
     """Prefers the endpoint that has the request's adapter loaded, then one with room for it."""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 where loaded, room for another 0.8, waiting to be loaded 0.6, else 0."""
+        """Return 1 if loaded, room for another 0.8, waiting to be loaded 0.6, else 0."""
         return [self._affinity(request.target_model, candidate) for candidate in candidates]
 
     def _affinity(self, adapter: str, candidate: Candidate) -> float:

@@ -82,7 +82,7 @@ class _ByLatency(msgspec.Struct, frozen=True):
         """Return ((int of 100 * c) + 1) / 100, at most 1, of the weighted distance c to the SLOs.
 
         `most` prefers large distances, else 1 - c counts. A dimension in which all are equal has
-        no weight; where all are in both, c is 0.5.
+        no weight; if all are in both, c is 0.5.
         """
         ttft, tpot = self.parameters.ttft_weight, self.parameters.tpot_weight
         total = ttft + tpot
@@ -100,7 +100,7 @@ class _ByLatency(msgspec.Struct, frozen=True):
     def _composite(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return kv * (1 - usage) + queue * (longest - own) / longest + prefix * match, in 1/100.
 
-        The weights are made to add up to 1; where they are 0 or less, usage alone counts.
+        The weights are made to add up to 1; if they are 0 or less, usage alone counts.
         """
         kv, queue, prefix = (
             self.parameters.composite_kv_weight,

@@ -23,7 +23,7 @@ _DEFAULT_TOKENS = 4_194_304
 
 
 def lower_is_better(values: Sequence[float]) -> list[float]:
-    """Return (highest - own) / (highest - lowest); 1 for all where they are equal."""
+    """Return (highest - own) / (highest - lowest); 1 for all if they are equal."""
     low, high = min(values, default=0.0), max(values, default=0.0)
     if low == high:
         return [1.0] * len(values)
@@ -43,7 +43,7 @@ def places(values: Sequence[float], start: float, end: float) -> list[float]:
 
 
 def least_is_best(costs: Sequence[float]) -> list[float]:
-    """Return lowest / own of costs that are 0 or more; 1 for all where they are equal."""
+    """Return lowest / own of costs that are 0 or more; 1 for all if they are equal."""
     lowest = min(costs, default=0.0)
     return [1.0 if cost <= lowest else lowest / cost for cost in costs]
 
@@ -58,7 +58,7 @@ class LeastTtftScorer(PluginParameters, frozen=True):
     """
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return lowest cost / own; 1 for all where they are equal."""
+        """Return lowest cost / own; 1 for all if they are equal."""
         return least_is_best(ttft_costs(candidates)) if candidates else []
 
 
@@ -66,7 +66,7 @@ class QueueScorer(PluginParameters, frozen=True):
     """Prefers the endpoint with the shortest waiting queue, relative to the others."""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return (longest - own) / (longest - shortest); 1 for all where they are equal."""
+        """Return (longest - own) / (longest - shortest); 1 for all if they are equal."""
         return lower_is_better([each.waiting for each in candidates])
 
 
@@ -74,7 +74,7 @@ class RunningRequestsScorer(PluginParameters, frozen=True):
     """Prefers the endpoint that runs the fewest requests, relative to the others."""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return (most - own) / (most - fewest); 1 for all where they are equal."""
+        """Return (most - own) / (most - fewest); 1 for all if they are equal."""
         return lower_is_better([each.running for each in candidates])
 
 

@@ -82,4 +82,4 @@ class ApiTable:
 
 
 DEFAULT_APIS: Final = ApiTable((OPENAI, ANTHROPIC, VLLM_HTTP), passthrough=True)
-"""What is read where a configuration names no parsers (llm-d-router, the default list)."""
+"""What is read if a configuration names no parsers (llm-d-router, the default list)."""

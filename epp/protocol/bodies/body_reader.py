@@ -5,7 +5,7 @@ as it comes. What `finish` declines is read in one piece at the end (`request_js
 """
 
 Prompts = list[tuple[bytes, bool, list[int]]]
-"""Of each prompt: its bytes, whether they are exact, and where its messages end (in bytes)."""
+"""For each prompt: its bytes, whether they are exact, and where its messages end (in bytes)."""
 
 _Values = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes]
 Found = tuple[*_Values, bytes, bytes, bytes, bytes, bytes, Prompts]
@@ -39,7 +39,7 @@ class BodyReader:
     bytes `read_on` has left to read. `multimodal`: a message that was read has an image, a video or
     a sound. `broken_at` is the offset in bytes of the first byte that
     makes no JSON, or of an end that comes too early, -1 if that is not known. `enough`: more of
-    the body changes nothing in the prompts, and the model is known where there must be one.
+    the body changes nothing in the prompts, and the model is known if there must be one.
     """
 
     def __init__(self, api: str, longest: int, nameless: bool = False) -> None:  # noqa: FBT001, FBT002 (as compiled)
@@ -52,7 +52,7 @@ class BodyReader:
         self.enough = False
 
     def feed(self, piece: bytes) -> None:
-        """Take the next bytes; read them, but for what is long, which `read_on` reads."""
+        """Take the next bytes, and read them; `read_on` reads what is long."""
         add_piece(self.pieces, piece)
 
     def read_on(self) -> None:

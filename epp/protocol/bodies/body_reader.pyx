@@ -137,7 +137,7 @@ cdef class BodyReader(PromptReader):
         return -1 if self.state == _DONE else self.at
 
     def outline(self):
-        """Return what was found but the prompts; None where the body is no JSON."""
+        """Return what was found but the prompts; None if the body is not JSON."""
         return (*self._fields(), []) if self.state == _DONE else None
 
     cdef list _fields(self):
@@ -222,7 +222,7 @@ cdef class BodyReader(PromptReader):
         return writer
 
     cdef int _copy_head(self, PromptWriter writer, Span field) except -1:
-        """Copy what stands before all messages, but for a client's attribution."""
+        """Copy what stands before all messages, except a client's attribution."""
         cdef Span beginning = field
         if self._has_blocks and field.start == self._body[_SYSTEM].start:
             beginning.end = min(field.end, field.start + <Py_ssize_t>BILLING_BYTES)

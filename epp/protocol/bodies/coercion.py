@@ -1,7 +1,7 @@
 """A field's value, given its JSON, as model servers read it: as pydantic does in lax mode.
 
-What cannot be read is as good as absent, but for the model's name: the server refuses the request
-where it needs the field. pydantic, "Conversion Table"; vLLM 0.32 `entrypoints/openai`.
+What cannot be read is as good as absent, except the model's name: the server refuses the request
+if it needs the field. pydantic, "Conversion Table"; vLLM 0.32 `entrypoints/openai`.
 """
 
 import msgspec
@@ -32,7 +32,7 @@ _whole = msgspec.json.Decoder(int, strict=False).decode
 
 
 def model_of(raw: bytes) -> str:
-    """Return a model's name, empty without one. Raises `MalformedRequest` for what is none."""
+    """Return a model's name, empty without one. Raises `MalformedRequest` for what is not one."""
     if raw[:1] == b'"':
         if len(raw) <= LONGEST_VALUE and len(name := _text(raw)) <= LONGEST_MODEL:
             return name
@@ -74,7 +74,7 @@ def flag_of(raw: bytes) -> bool:
 def limit_of(*raws: bytes) -> int | None:
     """Return the first of some limits of tokens, from 1 to `MOST_TOKENS`; None without one.
 
-    A limit below 1 is none (llama.cpp, Ollama), and a larger one is the largest.
+    A limit below 1 does not count (llama.cpp, Ollama), and a larger one is the largest.
     """
     for raw in raws:
         if raw and (tokens := _whole_of(raw)) >= 1:

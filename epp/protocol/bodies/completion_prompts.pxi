@@ -98,7 +98,7 @@ cdef class PromptReader(FieldReader):
         return 0
 
     cdef Py_ssize_t numbers(self, const uint8_t* data, Py_ssize_t size) except -1:
-        """Take token ids that a comma follows, up to the first thing that is none."""
+        """Take token ids that a comma follows, up to the first thing that is not one."""
         cdef Py_ssize_t taken = 0, i = 0
         cdef uint64_t value
         if self._field < _MESSAGES or self._is_conversation or self._first_kind == _NONE:

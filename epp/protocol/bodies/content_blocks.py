@@ -28,14 +28,23 @@ class Block(msgspec.Struct):
     """A block of content; the fields, in the order in which they are written."""
 
     type: str = "text"
+    """The kind of block."""
     text: msgspec.Raw = _RAW
+    """In a block of type `text`."""
     source: msgspec.Raw = _RAW
+    """In an `image` or `document`."""
     thinking: msgspec.Raw = _RAW
+    """In a `thinking` block."""
     id: msgspec.Raw = _RAW
+    """The id of a `tool_use`."""
     name: msgspec.Raw = _RAW
+    """The tool of a `tool_use`."""
     input: msgspec.Raw = _RAW
+    """The arguments of a `tool_use`."""
     tool_use_id: msgspec.Raw = _RAW
+    """The `tool_use` that a `tool_result` answers."""
     content: msgspec.Raw = _RAW
+    """What a `tool_result` says."""
 
 
 _block = msgspec.json.Decoder(Block)

@@ -193,7 +193,7 @@ cdef class FieldReader(JsonReader):
         return 0
 
     cdef int _begin_string(self, _Kind kind) except -1:
-        """Keep the string that begins; decline what is none."""
+        """Keep the string that begins; decline what is not one."""
         self.heeded, self._string_size = True, 0
         if kind != _TEXT:
             self._decline()

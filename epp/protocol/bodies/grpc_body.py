@@ -207,7 +207,7 @@ def _embedded(message: bytes) -> bytes | None:
 
 
 def answer_of(message: bytes) -> bytes:
-    """Return what a message of Vertex AI's answer brings; nothing for what is none."""
+    """Return what a message of Vertex AI's answer brings; nothing for what is not one."""
     try:
         return pb.HttpBody.FromString(message).data
     except DecodeError:

@@ -1,6 +1,6 @@
 """JSON's grammar, read as the bytes arrive and split anywhere; nothing is built.
 
-It takes what msgspec takes, but for what nests deeper than `_DEPTH`.
+It takes what msgspec takes, except what nests deeper than `_DEPTH`.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -54,7 +54,7 @@ cdef class JsonReader:
 
     `depth` is the number of objects and arrays that are open, `at` the number of bytes read
     before those that are being read. `whole` is a number's value, or `fractional` says that it is
-    none without a sign, a fraction and an exponent; it stops growing beyond 32 bits. Where the
+    none without a sign, a fraction and an exponent; it stops growing beyond 32 bits. If the
     bytes make no JSON, `at` stays at the one that does not fit.
     """
 
@@ -83,7 +83,7 @@ cdef class JsonReader:
     cdef int text(self, const uint8_t* data, Py_ssize_t size) except -1:
         """Hear a part of a heeded string, quotes and escapes aside. Keys always are.
 
-        Of a key's escapes it hears those of ASCII as what they stand for, others as `_OTHER`.
+        A key's escapes of ASCII come as what they stand for, others as `_OTHER`.
         """
         return 0
 

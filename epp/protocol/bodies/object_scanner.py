@@ -12,7 +12,7 @@ _TOKEN = re.compile(rb'"usage"\s*:\s*(\{)|' + TEXT + rb"|\\.|[{}\[\]\n]", re.DOT
 _TEXT_REST = re.compile(TEXT_REST, re.DOTALL)
 _DEPTH = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 _TAIL = 64
-"""A key that is further away from its object than this is not found where a chunk ends between."""
+"""A key that is further away from its object than this is not found if a chunk ends between."""
 _MOST = 4096
 """An object that goes on for longer when a chunk ends is given up, and what was found before it."""
 _KEPT = 16
@@ -25,7 +25,7 @@ class ObjectScanner:
     They must hold numbers and objects of numbers: their braces are counted. A text in JSON cannot
     contain the key's quotes unescaped, so that it is looked for as it is.
 
-    An object counts where at most `levels` objects and arrays enclose it. How many they are is
+    An object counts if at most `levels` objects and arrays enclose it. How many they are is
     known when all are closed: at the end of the line with `lines` (server-sent events), else when
     `end` is called. What comes before the first object costs no more than the search for the key.
     """
@@ -88,7 +88,7 @@ class ObjectScanner:
         return self._walk(data, at, settled)
 
     def _walk(self, data: bytes, at: int, settled: list[bytes]) -> int:
-        """As `_next`, where one was found before in the same value, and no text has begun."""
+        """As `_next`, if one was found before in the same value, and no text has begun."""
         seen = at
         for token in _TOKEN.finditer(data, at):
             symbol, seen = token[0], token.end()
@@ -117,7 +117,7 @@ class ObjectScanner:
         return -1
 
     def _start(self, data: bytes, at: int) -> int:
-        """As `_next`, where none was found before in the same value."""
+        """As `_next`, if none was found before in the same value."""
         found = _OBJECT.search(data, at)
         if found:
             return found.start(1)

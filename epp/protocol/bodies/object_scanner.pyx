@@ -127,7 +127,7 @@ cdef class ObjectScanner:
         return NULL
 
     cdef const char* _start(self, const char* at, const char* last) except? NULL:
-        """As `_next`, where none was found before in the same value."""
+        """As `_next`, if none was found before in the same value."""
         cdef const char* key
         cdef const char* value
         while True:

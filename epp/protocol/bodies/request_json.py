@@ -133,7 +133,7 @@ def _within(body: AnyBody, name: str, decoder: msgspec.json.Decoder[T], otherwis
 
 
 def check_model(api: Api, name: str) -> None:
-    """Raise `MalformedRequest` for a model without a name where it needs one."""
+    """Raise `MalformedRequest` for a model without a name if it needs one."""
     if not name and api not in NAMELESS:
         raise MalformedRequest("`model` is missing from the body", reason="missing-model")
 
@@ -190,7 +190,7 @@ def _multimodal(pieces: Iterable[_Piece]) -> bool:
 
 
 def _shortened(prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
-    """Cut prompts where they have `LONGEST_PROMPT` bytes together."""
+    """Cut prompts if they have `LONGEST_PROMPT` bytes together."""
     if sum([len(prompt.data) for prompt in prompts]) <= LONGEST_PROMPT:
         return prompts
     left, kept = LONGEST_PROMPT, []

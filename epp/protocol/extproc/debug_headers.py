@@ -11,7 +11,7 @@ SERVED = "x-conformance-test-served-endpoint"
 """The header of the gateway conformance suite (gateway-api-inference-extension)."""
 
 _NOT_SERVED = "fail: missing destination endpoint served metadata"
-"""What llm-d-router's verifier answers where the gateway does not say."""
+"""What llm-d-router's verifier answers if the gateway does not say."""
 
 
 class _ShownDecision(msgspec.Struct, frozen=True, omit_defaults=True):

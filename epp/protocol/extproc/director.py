@@ -37,7 +37,7 @@ class PendingDecision:
         A `RequestError` answers the client; any other exception is the maker's fault, which is
         logged and answered with status 500. After `cancel` a `Decision` still reaches the
         exchange, which undoes its admission (`Aborted` with `refused`). Raises `RuntimeError`
-        where the decision was made before: the fleet would count the request twice.
+        if the decision was made before: the fleet would count the request twice.
         """
         if self._outcome is not None:
             raise RuntimeError("a pending decision is made once")
@@ -48,7 +48,7 @@ class PendingDecision:
             callback(outcome)
 
     def when_decided(self, callback: Callable[[Decision | BaseException], None]) -> None:
-        """Call back with the outcome; at once where there is one."""
+        """Call back with the outcome; at once if there is one."""
         if self._outcome is None:
             self._on_decision = callback
         else:
@@ -64,7 +64,7 @@ class PendingDecision:
             callback()
 
     def when_cancelled(self, callback: Callable[[], object]) -> None:
-        """Call back when no one waits any more; at once where that is so already."""
+        """Call back when no one waits any more; at once if no one does already."""
         if self.cancelled:
             callback()
         else:

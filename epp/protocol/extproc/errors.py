@@ -30,7 +30,7 @@ def error_reply(error: RequestError) -> ImmediateReply:
     """Return the reply that answers a client with an error, in the model server's place.
 
     The body has OpenAI's form. The cause stands in headers too, for machines: the picker's own
-    word for it, and llm-d-router's where it has one. `retry-after` is in seconds (RFC 9110
+    word for it, and llm-d-router's if it has one. `retry-after` is in seconds (RFC 9110
     §10.2.3). `details` goes into Envoy's access log (`%RESPONSE_CODE_DETAILS%`).
     """
     body = {"error": _OpenAiError(str(error), error.kind, None, error.reason)}

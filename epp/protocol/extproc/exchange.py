@@ -8,7 +8,7 @@ the replies that are due, and what the exchange waits for. Rules, with their sou
   wait for the whole body (Envoy, `FULL_DUPLEX_STREAMED`; GIE proposal 004).
 - The destination travels as one header and the same value in metadata; it is never set twice.
 - The response phase is optional; a half-close after the request ends the exchange, and so may the
-  picker itself where the response body is `STREAMED` (`epp.protocol.extproc.observation`).
+  picker itself if the response body is `STREAMED` (`epp.protocol.extproc.observation`).
 - Nothing that a peer sends raises out of `receive`.
 
 What each stage accepts, and the stages that this leads to (an error leads to closed from all):
@@ -22,7 +22,7 @@ What each stage accepts, and the stages that this leads to (an error leads to cl
     closed     ignored                     ignored                              ignored
 
 Messages of the response pass in every stage but closed, and lead to closed at the response's end
-or where the proxy passes its rest on alone. Reading takes a turn for each part of a long piece, and
+or if the proxy passes its rest on alone. Reading takes a turn for each part of a long piece, and
 ends in body, pending or answered (`proceed`), pending in answered (`resume`), all in closed.
 """
 
@@ -127,7 +127,7 @@ class Exchange:
             return self.fail(error, now)
 
     def resume(self, outcome: Decision | RequestError, now: float) -> Step:
-        """Continue with the decision that was pending; undo it where the exchange has ended."""
+        """Continue with the decision that was pending; undo it if the exchange has ended."""
         if self._stage is not PENDING:
             if isinstance(outcome, Decision):
                 self._director.observe(Aborted(self.record.id, refused=True), now)
@@ -140,7 +140,7 @@ class Exchange:
         return self._resumed(self._answer(outcome, now), now)
 
     def proceed(self, now: float) -> Step:
-        """Go on with a long body: read more of it, or send more where the peer has read some."""
+        """Go on with a long body: read more of it, or send more if the peer has read some."""
         if self._stage is READING:
             return self._read_on(now)
         if self._stage is not ANSWERED or not self._request.unsent:
@@ -172,7 +172,7 @@ class Exchange:
     def cancelled(self, now: float) -> Step:
         """Handle a reset of the stream: client, proxy or model server broke off.
 
-        Envoy resets every stream that it needs no more: where it shows no response body, a
+        Envoy resets every stream that it no longer needs: if it shows no response body, a
         reset after the response's headers is how a good response ends.
         """
         self._end(_COMPLETED if self._response_shown else _ABORTED, now)

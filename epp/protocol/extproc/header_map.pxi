@@ -47,7 +47,7 @@ cdef _Names _names = _Names()
 
 
 cdef bint _header(dict found, Span span) except -1:
-    """Put a header where none of its name is; return whether it could be read."""
+    """Put a header if none of its name is; return whether it could be read."""
     cdef Field field
     cdef Span[3] parts
     cdef str key

@@ -80,7 +80,7 @@ class RequestFacts:
         body: bytes = b"",
         most_wait: float = inf,
     ) -> InferenceRequest:
-        """Return what routing depends on; `body` is for who reads more of it (tokenizers).
+        """Return what routing depends on; `body` is for plug-ins that read more of it (tokenizers).
 
         `parsed` None stands for a body that was not seen or could not be read. The proxy lets the
         request wait for `most_wait` seconds.

@@ -23,7 +23,7 @@ class BodyMode(IntEnum):
 
 
 class Modes(Value):
-    """The body modes in force: those of the first message (`protocol_config`) where it has them.
+    """The body modes in force: those of the first message (`protocol_config`) if it has them.
 
     The defaults are what GIE proposal 004 demands of a proxy.
     """
@@ -300,7 +300,7 @@ def message_of(  # noqa: PLR0913, PLR0917 (what a message has)
 
 
 def chunks(body: bytes, *, response: bool, last: bool) -> list[Reply]:
-    """Cut a body into chunks, the last of which ends it where `last` says so.
+    """Cut a body into chunks, the last of which ends it if `last` says so.
 
     An empty body is a chunk too, for it may carry the end.
     """

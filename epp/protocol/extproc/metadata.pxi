@@ -15,7 +15,7 @@ cdef bytes _SUBSET = b"x-gateway-destination-endpoint-subset"
 
 
 cdef dict _context(Span span):
-    """Give `served` and `subset` where they are told; None for what is doubtful."""
+    """Give `served` and `subset` if they are told; None for what is doubtful."""
     cdef Field field
     cdef Span key, value
     cdef dict told = {}
@@ -87,7 +87,7 @@ cdef bint _struct(Span span, bytes name, list texts):
 
 
 cdef bint _value(Span span, list texts, bint listed):
-    """Read a `Value`, which holds one thing; add it to `texts` where it is text."""
+    """Read a `Value`, which holds one thing; add it to `texts` if it is text."""
     cdef Field field
     if span.at == span.end:
         return True

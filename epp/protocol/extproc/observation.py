@@ -23,7 +23,7 @@ FORMS: Final = "auto, all, first or sample:1/N with N of 1 or more"
 
 
 class Observation(Value):
-    """One response in `one_in` is observed to its end; none where that is 0.
+    """One response in `one_in` is observed to its end; none if that is 0.
 
     `auto`: besides, those whose end is needed (`Director.needs_end`).
     """
@@ -66,6 +66,6 @@ def must_stay_reason(modes: Modes, *, announced: bool) -> MustStayReason | None:
     # Envoy 1.40 announces its modes (`protocol_config`); without that they are a guess.
     if not announced:
         return _UNANNOUNCED
-    # Envoy 1.40 goes on alone, with every byte, after a stream that is closed with OK where the
+    # Envoy 1.40 goes on alone, with every byte, after a stream that is closed with OK if the
     # response body is `STREAMED`; in full duplex it cuts the body.
     return _IN_DUPLEX if modes.response is _DUPLEX else None

@@ -131,7 +131,7 @@ class RequestRecord:
         return self.status is not None and self.status >= _CLIENT_ERROR
 
     def end(self, outcome: Outcome, now: float, *, begun: bool) -> Event | None:
-        """Complete the record; return the event that ends a routed request, None of another.
+        """Complete the record; return the event that ends a routed request, None for any other.
 
         `begun`: the request's headers came.
         """

@@ -1,6 +1,6 @@
 """The request half of an exchange: what is read of it, and what passes on to the model server.
 
-The body is held until it is decided where it goes, which is known before its end where its prompt
+The body is held until it is decided where it goes, which is known before its end if its prompt
 is very long; then it passes on as it came. One in which a model's name or a priority is to be
 written is held to its end: what a server reads is the last value that the client wrote. In full
 duplex the picker sends it on itself, no faster than the proxy reads.
@@ -167,7 +167,7 @@ class Request:
         else:
             self._body.feed(body)
         self.ended = message.end_of_stream
-        # Envoy: a buffered body comes as one message, without an end where trailers follow.
+        # Envoy: a buffered body comes as one message, without an end if trailers follow.
         self.complete = self.ended or self.modes.request in WHOLE_BODIES
         if not self.complete and record.request_bytes > LONGEST_PROMPT:
             self.complete = self._enough()
@@ -212,7 +212,7 @@ class Request:
         if self._facts.api is _OTHER:
             return None
         try:
-            # Envoy: a body that is buffered has no end where trailers follow.
+            # Envoy: a body that is buffered has no end if trailers follow.
             return body.parse(whole=self.ended or self.modes.request in WHOLE_BODIES)
         except MalformedRequest:
             # Envoy: `BUFFERED_PARTIAL` cuts a body at the filter's buffer limit, and the part that
@@ -227,7 +227,7 @@ class Request:
         """Return the replies that send it to its destination.
 
         `target` is the model that replaces the one in its body; empty: none does. `priority`
-        replaces the body's where the settings propagate it.
+        replaces the body's if the settings propagate it.
         """
         told: int | None = None
         if self._settings.propagate_priority:

@@ -52,11 +52,11 @@ _GOOD: Final = 200
 _SERVER_ERROR: Final = 500
 """The first HTTP status of a server's error (RFC 9110 §15.6)."""
 _GATEWAY_STATUSES: Final = (502, 503)
-"""Statuses with which Envoy answers where a model server cannot be reached, or breaks off."""
+"""Statuses with which Envoy answers if a model server cannot be reached, or breaks off."""
 _GRPC_STATUSES: Final = {"13": Failure.ERROR, "14": Failure.GATEWAY}
-"""Of responses that are trailers alone: INTERNAL; UNAVAILABLE, which is Envoy's 502 and 503."""
+"""For responses with trailers alone: INTERNAL; UNAVAILABLE, which is Envoy's 502 and 503."""
 _OVERLOADED: Final = "x-envoy-overloaded"
-"""Envoy sets it where it has not even tried: too many requests are under way for its own limits."""
+"""Envoy sets it if it has not even tried: too many requests are under way for its own limits."""
 _UNAVAILABLE: Final = 503
 _RETRY_AFTER: Final = "retry-after"
 """Says when a service is there again (RFC 9110 §10.2.3): a server that sheds load sends it."""
@@ -243,7 +243,7 @@ class Response:
         return self._reported(replies) if self._reporters else replies
 
     def _check_empty(self) -> None:
-        """Record a failure where a good response that has ended without a body should have one."""
+        """Record a failure if a good response that has ended without a body should have one."""
         record, request = self._record, self._record.request
         asked = record.request_bytes and request is not None and request.api in _GENERATING
         if asked and record.status == _GOOD and record.failure is None:
@@ -258,7 +258,7 @@ class Response:
 
 
 def _status(text: str) -> int:
-    """Return an HTTP status; 0 for what is none (RFC 9110 §15: three digits)."""
+    """Return an HTTP status; 0 for what is not one (RFC 9110 §15: three digits)."""
     return int(text) if len(text) == 3 and text.isascii() and text.isdigit() else 0  # noqa: PLR2004
 
 

@@ -62,7 +62,7 @@ class ExchangeSettings(Value):
         self.resolve: Final = resolve
         """Sets what others than the client say of a request: its priority, and the model asked for.
 
-        None: nobody else says anything."""
+        None: nothing else says anything."""
         self.apis: Final = apis
         """The APIs whose bodies are read, by path."""
         self.propagate_priority: Final = propagate_priority
@@ -72,7 +72,7 @@ class ExchangeSettings(Value):
 
         The proxy gets it as metadata with the last message of the response."""
         self.most_wait: Final = most_wait
-        """Seconds for which a decision may take where the proxy's `message_timeout` runs meanwhile.
+        """Seconds for which a decision may take if the proxy's `message_timeout` runs meanwhile.
 
         That is in every body mode but full duplex (Envoy 1.40)."""
         self.begin_span: Final = begin_span

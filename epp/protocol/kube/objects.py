@@ -57,7 +57,7 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 class PodStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """Status of a pod; its addresses are of the primary address family where it has two."""
+    """Status of a pod; its addresses are of the primary address family if it has two."""
 
     conditions: tuple[Condition, ...] = ()
     pod_ip: str = msgspec.field(default="", name="podIP")
@@ -208,7 +208,7 @@ class TargetModel(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """Applies where any of `matches` holds, or there are none; draws one of `targets` by weight."""
+    """Applies if any of `matches` holds, or there are none; draws one of `targets` by weight."""
 
     matches: tuple[Match, ...] = ()
     targets: tuple[TargetModel, ...] = ()

@@ -103,7 +103,7 @@ class PoolState:
         self._events += self._claims.claim(pod.metadata.name, pod.metadata.age, endpoints)
 
     def _check(self, pod: KubePod) -> None:
-        """Warn of an address that is none, and of active ports that are not port numbers."""
+        """Warn of an address that is not one, and of active ports that are not port numbers."""
         declared, name = declared_ports(pod), f"pod/{pod.metadata.name}"
         _, invalid = active_ports(declared, self.ports)
         if unreachable(pod):

@@ -124,7 +124,7 @@ class ObjectDecoder(Generic[T]):
         self._item: msgspec.json.Decoder[T] = msgspec.json.Decoder(kind)
 
     def page(self, body: bytes) -> ListPage[T]:
-        """Decode one page of a list. Raises `StreamBroken` for what is none."""
+        """Decode one page of a list. Raises `StreamBroken` for what is not one."""
         try:
             page = self._page.decode(body)
             if all(each.metadata.name for each in page.items):

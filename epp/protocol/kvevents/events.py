@@ -62,15 +62,25 @@ class _Stored(msgspec.Struct, gc=False):
     """`BlockStored` as a map. Salts are in `extra_keys` (vLLM) or in `cache_salt` (SGLang)."""
 
     block_hashes: msgspec.Raw
+    """Integers, or bytes."""
     parent_block_hash: Hash | None = None
+    """The block before them; nil at the start of a sequence."""
     token_ids: msgspec.Raw = _EMPTY
+    """The tokens of all of them."""
     block_size: int = 0
+    """Tokens of a block."""
     medium: str | None = None
+    """The tier that holds them; nil for the GPU."""
     lora_name: str | None = None
+    """The name of the adapter."""
     cache_salt: str | None = None
+    """SGLang's."""
     extra_keys: msgspec.Raw = _NONE
+    """What else is hashed into each block."""
     group_idx: _Group = None
+    """The KV cache group of a hybrid model."""
     kv_cache_spec_kind: str | None = None
+    """The kind of attention of the group."""
 
 
 class _Salted(msgspec.Struct, gc=False):

@@ -42,38 +42,53 @@ class Metric(msgspec.Struct, frozen=True, eq=False):
 class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The metrics of one kind of model server from which a `Load` is read.
 
-    `rank` is the label of the data-parallel rank. Samples of one rank repeat each other (they are
-    of tensor-parallel workers), unless with `adds`, if they add up (they are of several
-    models). Of a tuple of metrics the first one on the page counts. `attributes` go into
-    `Load.attributes` under their keys.
+    Of a tuple of metrics the first one on the page counts.
     """
 
     name: str
+    """The engine's name."""
     signs: tuple[bytes, ...]
     """Prefixes: some line of each page of this engine has one, and none of another engine's."""
     rank: bytes = b""
+    """The label of the data-parallel rank."""
     adds: bool = False
+    """Whether samples of one rank add up (of several models), or repeat each other (of workers)."""
     waiting: Metric | None = None
+    """Requests that wait."""
     running: Metric | None = None
+    """Requests that run."""
     kv_usage: Metric | None = None
+    """The used share of the KV cache."""
     block_size: tuple[Metric, ...] = ()
+    """Tokens of a block."""
     num_blocks: tuple[Metric, ...] = ()
+    """Blocks of the cache."""
     whole_server: bool = False
     """Whether each rank's sample of `num_blocks` is the sum of all ranks."""
     max_tokens: Metric | None = None
+    """Tokens of the cache."""
     longest: tuple[Metric, Metric] | None = None
     """How many requests of the greatest length fit in one rank, and their tokens in all."""
     caching: Metric | None = None
+    """Whether prefix caching is on."""
     match_unit: tuple[Metric, ...] = ()
+    """Tokens that hits end at a multiple of, if not of the block."""
     sliding_window: tuple[Metric, ...] = ()
+    """Tokens of the attention window."""
     offload_tokens: Metric | None = None
+    """Tokens of the second cache tier."""
     offload_blocks: Metric | None = None
+    """Blocks of the second cache tier."""
     offload_signs: tuple[Metric, ...] = ()
     """Metrics that are present if there is a second cache tier, and do not give its tokens."""
     cache_queries: Metric | None = None
+    """Tokens that were looked up in the cache."""
     cache_hits: Metric | None = None
+    """Those of them that were found."""
     adapters: Metric | None = None
+    """The LoRA adapters that are loaded, as labels."""
     attributes: tuple[tuple[str, Metric], ...] = ()
+    """Metrics that go into `Load.attributes`, under their keys."""
 
 
 def requests(family: bytes, *where: tuple[bytes, bytes]) -> Metric:

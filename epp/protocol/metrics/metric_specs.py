@@ -41,23 +41,30 @@ def parse_spec(text: str) -> Metric | None:
 
 
 class EngineSpecs(msgspec.Struct, frozen=True, kw_only=True):
-    """The metrics of an engine of a user's; None if it has none.
-
-    `cache_info` has the size and the number of blocks as labels; `block_size` and `num_blocks`
-    are metrics of their own, and go first.
-    """
+    """The metrics of an engine of a user's; None if it has none."""
 
     name: str
+    """The engine's name."""
     waiting: Metric | None = None
+    """Requests that wait."""
     running: Metric | None = None
+    """Requests that run."""
     kv_usage: Metric | None = None
+    """The used share of the KV cache."""
     adapters: Metric | None = None
+    """The LoRA adapters that are loaded, as labels."""
     cache_info: Metric | None = None
+    """Has the size and the number of blocks as labels."""
     block_size_label: str = ""
+    """The label of `cache_info` with the tokens of a block."""
     num_blocks_label: str = ""
+    """The label of `cache_info` with the number of blocks."""
     block_size: Metric | None = None
+    """Tokens of a block; goes before the label."""
     num_blocks: Metric | None = None
+    """Blocks of the cache; goes before the label."""
     attributes: Mapping[str, Metric] = {}
+    """Metrics that go into `Load.attributes`, under their keys."""
 
 
 def engine_of(specs: EngineSpecs) -> EngineMetrics:
@@ -65,7 +72,7 @@ def engine_of(specs: EngineSpecs) -> EngineMetrics:
 
     It takes the place of the built-in engine of its name. What llm-d-router's specifications
     cannot name (counters of the prefix cache, rules of the cache) stays as it is there; so does a
-    metric that is named as there, and the cache where none of its metrics is named.
+    metric that is named as there, and the cache if none of its metrics is named.
     """
     known = ENGINES.get(specs.name, EngineMetrics(name=specs.name, signs=()))
     block_size, num_blocks = _cache_metrics(specs)
@@ -113,7 +120,7 @@ def _rare(metric: Metric | None) -> Metric | None:
 
 
 def _kept(metric: Metric | None, known: Metric | None) -> Metric | None:
-    """Return the built-in metric where a user's is the same, and knows more of it."""
+    """Return the built-in metric if a user's is the same, and knows more of it."""
     return known if metric and known and _same(metric, known) else metric
 
 

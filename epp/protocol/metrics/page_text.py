@@ -186,7 +186,7 @@ def labels(raw: bytes, wanted: frozenset[bytes]) -> Mapping[bytes, bytes]:
 
 
 def number(text: bytes) -> float:
-    """Return a number of the text format, which writes them as Go does; NaN if it is none."""
+    """Return a number of the text format, which writes them as Go does; NaN if it is not one."""
     try:
         return float(text) if len(text) <= _LONGEST_NUMBER else math.nan
     except ValueError:

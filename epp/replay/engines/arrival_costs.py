@@ -13,25 +13,26 @@ _Keys = Sequence[int]
 
 
 class ArrivalCosts(NamedTuple):
-    """What a request would find where it came to an engine at this moment.
-
-    `cached` tokens of its prompt would come from the cache, also those that prompts before it in
-    the queue bring there. In seconds at the engine's speed: `queued` until the step under way and
-    all prompts before it are computed, `prefill` of its own `steps`, `decode` that each of them
-    takes longer for the `requests` that are there, `own`, what it adds to each of their steps while
-    it decodes, on average, and `step`, one that computes nothing. `waiting_tokens` are what
-    `queued` computes after the step.
-    """
+    """What a request would find if it came to an engine now; times are at the engine's speed."""
 
     cached: int
+    """Tokens that would come from the cache, with those that prompts before it will bring there."""
     queued: float
+    """Seconds until the step under way and all prompts before it are computed."""
     prefill: float
+    """Seconds of its own prefill."""
     steps: int
+    """Steps of its prefill."""
     decode: float
+    """Seconds that each of `steps` takes longer for the requests that are there."""
     own: float
+    """Seconds that it adds to each of their steps while it decodes, on average."""
     step: float
+    """Seconds of a step that computes nothing."""
     requests: int
+    """Requests that are there."""
     waiting_tokens: int
+    """Tokens that are computed within `queued` after the step."""
 
 
 def arrival_costs(engine: Engine, job: Job) -> ArrivalCosts:

@@ -41,7 +41,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class EngineLoad(NamedTuple):
     """What the metrics page has: requests that wait and that run, the share of blocks in use.
 
-    The adapters of both are there where the engine limits them (`max_loras`).
+    The adapters of both are there if the engine limits them (`max_loras`).
     """
 
     waiting: int = 0
@@ -59,31 +59,38 @@ NO_LEASE = Lease(0, 0, 0)
 
 
 class Job(msgspec.Struct, eq=False):
-    """One request at one engine.
-
-    `prompt` and `response` are runs of tokens; the engine ends it after the response, of which it
-    has generated `generated` tokens. `cached` are the prompt's tokens that were found in the cache
-    at the first admission, -1 before, and `scheduled_at` is its time, NaN before.
-    `transferred`: the prompt's blocks come from another engine, and nothing of it is computed.
-    `number` is the run's own. The engine's are `keys`, one for each full block that there will be,
-    `lease`, what it holds, and `told`.
-    """
+    """One request at one engine, which ends it after the response."""
 
     number: int
+    """The run's own number of it."""
     prompt: Runs
+    """The tokens of the prompt, as runs."""
     response: Runs
+    """The tokens that it will generate."""
     adapter: str = ""
+    """The name of a LoRA adapter."""
     transferred: bool = False
+    """Whether the prompt's blocks come from another engine, so that none of it is computed."""
     cached: int = -1
+    """Prompt tokens that were cached when it was first scheduled; -1 before."""
     scheduled_at: float = nan
+    """When it was first scheduled; NaN before."""
     computed: int = 0
+    """Tokens that are computed so far."""
     generated: int = 0
+    """Tokens of the response so far."""
     preempted: int = 0
+    """How often it was preempted."""
     told: int = 0
+    """Generated tokens when the listener was last told."""
     keys: Sequence[BlockHash] = ()
+    """The hashes of the full blocks that there will be."""
     lease: Lease = NO_LEASE
+    """What it holds of the cache."""
     prompt_tokens: int = 0
+    """The length of the prompt."""
     response_tokens: int = 0
+    """The length of the response."""
 
     def __post_init__(self) -> None:
         self.prompt_tokens = tokens_in(self.prompt)
@@ -95,7 +102,7 @@ class Progress(Enum):
 
     FIRST = "its first token is there"
     SOME = "a number of further tokens are there"
-    LAST = "its last token is there; comes after FIRST, at the same time where there is one token"
+    LAST = "its last token is there; comes after FIRST, at the same time if there is one token"
     LOST = "the engine died with it"
 
 

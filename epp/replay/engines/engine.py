@@ -71,9 +71,9 @@ class Engine:
         return load._replace(waiting=load.waiting + len(self._arrivals))
 
     def submit(self, job: Job) -> None:
-        """Take a request in; where the engine is down, it is lost.
+        """Take a request in; if the engine is down, it is lost.
 
-        What comes during a step is queued after it. Raises ValueError where it could never fit.
+        What comes during a step is queued after it. Raises ValueError if it could never fit.
         """
         length = job.prompt_tokens + job.response_tokens
         if length > self.limits.context:
@@ -85,7 +85,7 @@ class Engine:
         self._lockstep.wake()
 
     def abort(self, job: Job) -> None:
-        """End a request, of which nothing is heard any more. Harmless where it has ended."""
+        """End a request, of which nothing is heard any more. Harmless if it has ended."""
         if job in self._arrivals:
             self._arrivals.remove(job)
         elif self.up:

@@ -54,7 +54,7 @@ class Lockstep:
             self._wait_for(steps)
 
     def drop(self) -> None:
-        """Forget what is under way where no rank is stepping any more."""
+        """Forget what is under way if no rank is stepping any more."""
         if not any(rank.stepping for rank in self._ranks):
             self._plan += 1
             self._steps = 0
@@ -69,7 +69,7 @@ class Lockstep:
         return self._start + steps * (self._first + self._growth * (steps - 1) / 2)
 
     def _go_on(self, plan: int) -> None:
-        """Begin steps, where nothing has begun meanwhile."""
+        """Begin steps, if nothing has begun meanwhile."""
         if plan != self._plan:
             return
         self._plan += 1

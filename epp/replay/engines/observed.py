@@ -35,7 +35,7 @@ _Seconds = Annotated[float, Meta(ge=_LEAST_SECONDS, le=_MOST_SECONDS)]
 
 
 class Measurement(NamedTuple):
-    """One request, or the mean of several; times in seconds, NaN where they are unknown.
+    """One request, or the mean of several; times in seconds, NaN if they are unknown.
 
     `uncached` tokens of the prompt were computed in `prefill`, `cached` ones were not. A token
     after the first took `between`, with `running` requests that look back at `context` each.

@@ -1,6 +1,6 @@
 """Engines under names: models on hardware, by published and measured rates.
 
-Where only the rate of prefill is published, decoding follows from the hardware at the shares of
+If only the rate of prefill is published, decoding follows from the hardware at the shares of
 its peak that the 8B preset has: a step reads the weights at 80 % of the memory's bandwidth (3.35
 TB/s a H100), and the keys and values of what it looks back at at 70 %; attention computes at 300
 TFLOP/s. Tokens of KV cache are what 92 % of the memory leaves beside weights and 3 GB.

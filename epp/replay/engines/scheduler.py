@@ -41,7 +41,7 @@ class BatchScheduler:
         self.waiting.append(job)
 
     def abort(self, job: Job) -> None:
-        """End a request; its blocks are free and stay cached. Harmless where it has ended."""
+        """End a request; its blocks are free and stay cached. Harmless if it has ended."""
         if job in self.running:
             self.running.remove(job)
             self._step = [each for each in self._step if each[0] is not job]
@@ -79,7 +79,7 @@ class BatchScheduler:
         )
 
     def _adapters(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Return the adapters that run, and those that wait; none where they are not limited."""
+        """Return the adapters that run, and those that wait; none if they are not limited."""
         if not self.limits.max_loras:
             return frozenset(), frozenset()
         return (

@@ -24,7 +24,7 @@ _T95 = (
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """A figure over seeds: its mean, least and most. NaN where no run has it."""
+    """A figure over seeds: its mean, least and most. NaN if no run has it."""
 
     mean: float
     least: float
@@ -82,22 +82,26 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """All policies in all cells.
-
-    `overall` are the ratios to the baseline, by policy and measure: geometric means over the
-    cells, paired by seed. `rivals` are the ratios of `LEADING`, overall, to the `best` policy.
-    `curves` are by cell, policy and seed.
-    """
+    """All policies in all cells."""
 
     baseline: str
+    """The label of the policy that the others are compared with."""
     slo: Slo
+    """What goodput requires."""
     policies: tuple[str, ...]
+    """The policies' labels."""
     seeds: tuple[int, ...]
+    """The seeds that each policy ran with."""
     cells: tuple[Cell, ...]
+    """What each policy did in each cell."""
     overall: Mapping[str, Mapping[str, Paired]]
+    """Ratios to the baseline by policy and measure: geometric means, paired by seed."""
     best: str
+    """The policy that is best overall."""
     rivals: Mapping[str, Paired]
+    """Ratios of `LEADING`, overall, to the best policy."""
     curves: Mapping[str, Mapping[str, Mapping[int, Curves]]]
+    """By cell, policy and seed."""
 
 
 _Runs = Mapping[str, Mapping[str, Mapping[int, Digest]]]
@@ -270,7 +274,7 @@ def eligible(unanswered: Mapping[str, float], policy: str) -> bool:
 
 
 def winners(cell: Cell, name: str) -> frozenset[str]:
-    """Return the policies with the best mean of a measure; none where none is better."""
+    """Return the policies with the best mean of a measure; empty if none is better."""
     measure, standings = BY_NAME[name], cell.standings
     unanswered = {policy: result.unanswered for policy, result in standings.items()}
     sign = _SIGNS.get(measure.better)

@@ -18,7 +18,7 @@ ERROR_BINS = 33
 ERROR_REACH = 4.0
 """The errors of predicted TTFT are binned from 1/16 to 16 times, by doublings."""
 WINDOW_SECONDS = 60.0
-"""Of `imbalance_windows`."""
+"""The window of `imbalance_windows`."""
 
 
 class Slo(msgspec.Struct, frozen=True):
@@ -37,49 +37,68 @@ class Slo(msgspec.Struct, frozen=True):
 
 
 class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of one run; NaN where there is nothing to measure.
-
-    Times are in seconds, shares 0..1. TTFT is that of all requests which got a first token, TPOT
-    and end-to-end times of those that were served; `refused`, `lost` and `unfinished` are the
-    others. `goodput_share` is of all requests. `queue_mean`, `prefill_mean` and `decode_mean`
-    add up to the mean end-to-end time of the served. `cached_of_reusable` compares with an
-    infinite cache that all pods share. `imbalance` is the most prompt tokens computed on a pod
-    over the mean, `imbalance_windows` the same within each minute, weighted by its tokens.
-    `cached_over` and `cached_under` are the errors of predicted cached tokens as shares of prompt
-    tokens; `ttft_error` is the median of the predicted TTFT's absolute error over the TTFT, and
-    `ttft_bias` the sum of predicted over that of real TTFTs, less 1.
-    """
+    """The figures of one run; NaN if there is nothing to measure. Times in seconds, shares 0..1."""
 
     requests: int
+    """Requests that were sent after the warm-up."""
     served: int
+    """Those that were answered to the end."""
     refused: int
+    """Those that the picker or an engine refused."""
     lost: int
+    """Those whose engine failed."""
     unfinished: int
+    """Those that had not ended with the run."""
     preemptions: int
+    """Preemptions of all of them."""
     ttft_mean: float
+    """The mean time to the first token, of all that got one."""
     ttft_p50: float
+    """Its median."""
     ttft_p90: float
+    """Its 90th percentile."""
     ttft_p99: float
+    """Its 99th percentile."""
     tpot_mean: float
+    """The mean time per token after the first, of those that were served."""
     tpot_p99: float
+    """Its 99th percentile."""
     end_to_end_mean: float
+    """The mean time to the last token, of those that were served."""
     end_to_end_p99: float
+    """Its 99th percentile."""
     queue_mean: float
+    """The mean part of it before an engine first scheduled the request."""
     prefill_mean: float
+    """The mean part of it from then to the first token."""
     decode_mean: float
+    """The mean part of it after the first token."""
     requests_per_s: float
+    """Served requests per second."""
     output_per_s: float
+    """Generated tokens per second."""
     goodput_share: float
+    """The share of all requests that met the SLO."""
     goodput_per_s: float
+    """Those per second."""
     cached_ratio: float
+    """The cached share of prompt tokens."""
     reusable_ratio: float
+    """The share that an infinite cache, which all pods share, would have had."""
     cached_of_reusable: float
+    """The first over the second."""
     imbalance: float
+    """The most prompt tokens computed on a pod over the mean."""
     imbalance_windows: float
+    """The same within each minute, weighted by its tokens."""
     cached_over: float
+    """Too high predictions of cached tokens, as a share of prompt tokens."""
     cached_under: float
+    """Too low ones."""
     ttft_error: float
+    """The median of the predicted TTFT's absolute error over the TTFT."""
     ttft_bias: float
+    """The sum of predicted TTFTs over that of real ones, less 1."""
 
 
 class Curves(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,16 +120,27 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True):
     """A run of `Played`, without its requests."""
 
     policy: str
+    """The policy's label."""
     seed: int
+    """The seed of its random numbers."""
     cell: str
+    """The cell's label."""
     workload: str
+    """The name of the traffic, on an axis of a sweep."""
     pods: int
+    """How many endpoints there were."""
     load: float
+    """Requests a second, or a factor on the trace's; NaN if unknown."""
     seconds: float
+    """Virtual time after the warm-up."""
     slo: Slo
+    """What goodput requires."""
     figures: RunFigures
+    """The figures of the run."""
     curves: Curves
+    """The distributions of its times."""
     traffic: str = ""
+    """What was sent; the same if the name is. Empty: unknown."""
 
 
 def digest(played: Played, slo: Slo | None = None) -> Digest:
@@ -189,7 +219,7 @@ def _answered(outcomes: Iterable[CallOutcome]) -> list[CallOutcome]:
 
 
 def _foreseen(answered: Iterable[CallOutcome]) -> list[tuple[float, float]]:
-    """Return predicted and real TTFT where there are both."""
+    """Return predicted and real TTFT if there are both."""
     return [
         (outcome.predicted_ttft, outcome.ttft)
         for outcome in answered

@@ -9,7 +9,7 @@ from epp.replay.results.digest import RANKS
 from epp.replay.results.verdict import confidence, headline, reason
 
 VERSION = 1
-"""Of the object's form; fields may be added without a change of it."""
+"""The version of the object's form; fields may be added without a new one."""
 
 
 def as_json(comparison: Comparison, command: str = "") -> str:

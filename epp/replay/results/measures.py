@@ -34,7 +34,7 @@ class Measure(NamedTuple):
     unit: Unit
     better: Better = Better.LESS
     latency: bool = False
-    """Of the answered requests only, so that it flatters who answers fewer."""
+    """Measured over answered requests only, so that it flatters policies that answer fewer."""
 
 
 _S, _P, _R, _F, _C = Unit.SECONDS, Unit.SHARE, Unit.RATE, Unit.FACTOR, Unit.COUNT
@@ -94,7 +94,7 @@ def percentiles(values: Iterable[float], percents: Iterable[float]) -> list[floa
 
 
 def ratio(part: float, whole: float) -> float:
-    """Return part / whole; nan where the whole is 0."""
+    """Return part / whole; nan if the whole is 0."""
     return part / whole if whole else math.nan
 
 

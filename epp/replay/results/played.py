@@ -23,25 +23,27 @@ class PodSample(NamedTuple):
 
 
 class Played(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a policy with a seed.
-
-    Runs of one `cell` (its label: workload, pods and load) differ in policy and seed alone, and
-    are compared with each other. `outcomes` are all requests; those sent before `began`, the end
-    of the warm-up, are left out of every figure. `seconds` is how long the run went on from then,
-    in virtual time. `pods` counts the endpoints that `CallOutcome.endpoint` numbers. `samples` are
-    taken once a virtual second from each pod, in a long run more seldom. `workload` and `load`
-    (requests a second, or a factor on the trace's; NaN for unknown) are the axes of a sweep, beside
-    `pods`. `traffic` names what was sent: it is the same where the name is; empty: unknown.
-    """
+    """One run of a policy with a seed."""
 
     policy: str
+    """The policy's label."""
     seed: int
+    """The seed of its random numbers."""
     cell: str
+    """Runs of one cell differ in policy and seed alone, and are compared with each other."""
     outcomes: Sequence[CallOutcome]
+    """All requests; those sent before `began` are left out of every figure."""
     seconds: float
+    """How long the run went on after `began`, in virtual time."""
     pods: int
+    """How many endpoints `CallOutcome.endpoint` numbers."""
     samples: Sequence[PodSample] = ()
+    """Taken from each pod once a virtual second, in a long run more seldom."""
     began: float = 0.0
+    """The end of the warm-up."""
     workload: str = ""
+    """The name of the traffic, on an axis of a sweep."""
     load: float = nan
+    """Requests a second, or a factor on the trace's; NaN if unknown."""
     traffic: str = ""
+    """What was sent; the same if the name is. Empty: unknown."""

@@ -40,7 +40,7 @@ ROW = 0.34
 MOST_STEPS = 4
 """Labels of an axis of ratios."""
 MARGIN = 0.05
-"""Of an axis of ratios, at either end, where a label would reach into the next plot."""
+"""The margin at either end of an axis of ratios, whose labels would reach into the next plot."""
 _RATIOS = ("ttft_mean", "ttft_p99", "end_to_end_mean")
 _PHASES = (
     ("queue_mean", "waiting for an engine", "#e8590c"),
@@ -76,7 +76,7 @@ def view(comparison: Comparison, cell: Cell) -> View:
 
 
 def draw(size: tuple[float, float], paint: Callable[[Figure], None]) -> str:
-    """Return what is painted on a figure of so many inches, as all plots look."""
+    """Return what is painted on a figure of this size in inches, as all plots look."""
     with mpl.rc_context(LOOK):
         figure = Figure(figsize=size, layout="constrained")
         paint(figure)

@@ -14,9 +14,9 @@ from epp.replay.results.table import NOT_SERVED, Column, columns, format_ratio
 from epp.replay.results.verdict import confidence, headline, reason
 
 MOST_CELLS = 6
-"""Of those shown with all their plots: each takes about 300 kB."""
+"""Cells that are shown with all their plots: each takes about 300 kB."""
 COLUMNS = 7
-"""Of a table, beside the statuses: more do not fit the page."""
+"""Columns of a table, beside the statuses: more do not fit the page."""
 TILES = ("ttft_mean", "ttft_p99", "goodput_share", "cached_ratio")
 PLOTS = {
     "ttft": (
@@ -220,7 +220,7 @@ def _facts(comparison: Comparison, command: str) -> Iterable[str]:
         )
     if any(cell.one_traffic for cell in comparison.cells):
         yield (
-            "Where all seeds were sent the same traffic, as that of an unchanged file, intervals"
+            "If all seeds were sent the same traffic, as that of an unchanged file, intervals"
             " speak only of the picker's own draws."
         )
     yield (

@@ -20,7 +20,7 @@ HIGH = 2.5
 def sweep_plot(comparison: Comparison) -> str:
     """Return a panel for each workload (and number of pods); empty if no axis has two values.
 
-    Across goes the load where it varies, else the number of pods. A workload that was played at one
+    Across goes the load if it varies, else the number of pods. A workload that was played at one
     place of it alone has no panel.
     """
     by_load = _varies(comparison.cells, "load")

@@ -12,7 +12,7 @@ from epp.replay.results.verdict import confidence, headline, reason
 
 NOT_SERVED = ("refused", "lost", "unfinished")
 MOST_TABLES = 4
-"""Of single cells; more are shown as ratios."""
+"""Tables of single cells; more are shown as ratios."""
 _GAP = "  "
 _BOLD, _PLAIN = "\x1b[1;32m", "\x1b[0m"
 
@@ -85,7 +85,7 @@ def _against(comparison: Comparison, result: PolicyResult) -> str:
 
 
 def format_ratio(found: Paired) -> str:
-    """Return a ratio with its interval, where it has one; a dash for nan."""
+    """Return a ratio with its interval, if it has one; a dash for nan."""
     if math.isnan(found.ratio):
         return "-"
     if math.isnan(found.low):

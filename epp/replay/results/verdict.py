@@ -7,7 +7,7 @@ from epp.replay.results.comparison import LEADING, Comparison, Paired, PolicyRes
 from epp.replay.results.measures import format_figure, mean
 
 TELLING = 0.05
-"""Of a mean TTFT: a difference from there on is worth a reason."""
+"""The least difference of mean TTFTs for which a reason is given."""
 
 
 def headline(comparison: Comparison) -> str:
@@ -36,7 +36,7 @@ def confidence(comparison: Comparison) -> str:
 
 
 def _sent_alike(comparison: Comparison) -> Iterable[str]:
-    """Yield what seeds do not say where the same was sent with all of them."""
+    """Yield what seeds do not say if the same was sent with all of them."""
     alike, cells = sum(cell.one_traffic for cell in comparison.cells), len(comparison.cells)
     if alike:
         where = "" if alike == cells else f" in {alike} of {cells} cells"

@@ -20,7 +20,7 @@ class Clock:
         self._tickets = count()
 
     def at(self, when: float, do: Callable[[], None]) -> None:
-        """Have `do` called at `when`, or next where that is past."""
+        """Have `do` called at `when`, or next if that is past."""
         heappush(self._agenda, (max(when, self.now), next(self._tickets), do))
 
     def routinely_at(self, when: float, do: Callable[[], None]) -> None:
@@ -28,7 +28,7 @@ class Clock:
         heappush(self._routine, (max(when, self.now), next(self._tickets), do))
 
     @property
-    def lull(self) -> float:
+    def until_next(self) -> float:
         """The seconds until something is due that is not a routine; 0 if nothing is."""
         return self._agenda[0][0] - self.now if self._agenda else 0.0
 

@@ -19,34 +19,41 @@ class CallStatus(Enum):
 
 
 class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One request; times are in seconds, counts in tokens.
-
-    `at` is when the client sent it, in the run's time. `ttft` and `end_to_end` count from then,
-    and `tpot` is the mean time of each token after the first; they are NaN where it never came so
-    far. `queued` is the part of `ttft` in which it waited until an engine first scheduled it, where
-    prefill is apart until both did: the rest is prefill, and the transfer between them.
-    `endpoint` is where it was sent, -1 for nowhere, by its number in the fleet. `cached` is
-    what the engine that computed the prompt found in its cache, `reusable` what an infinite cache
-    shared by all would have had, `predicted_cached` and `predicted_ttft` what the decision said
-    (NaN where it did not). `preempted` counts its preemptions. `reason` says why it was refused or
-    lost.
-    """
+    """One request; times are in seconds, counts in tokens."""
 
     call: int
+    """The number of the call."""
     session: int
+    """The number of its conversation."""
     turn: int
+    """The number of its turn in it."""
     at: float
+    """When the client sent it, in the run's time."""
     status: CallStatus
+    """How it ended."""
     endpoint: int
+    """The number of the endpoint that it was sent to; -1 for none."""
     prompt: int
+    """The length of its prompt."""
     generated: int
+    """Tokens that were generated."""
     ttft: float
+    """From `at` to the first token; NaN if there was none."""
     tpot: float
+    """The mean time of each token after the first; NaN if there were none."""
     end_to_end: float
+    """From `at` to the last token; NaN if it was not served."""
     cached: int
+    """What the engine that computed the prompt had cached."""
     reusable: int
+    """What an infinite cache that all share would have had."""
     predicted_cached: int
+    """What the decision said would be cached."""
     predicted_ttft: float
+    """The time to the first token that the decision said; NaN if it said none."""
     queued: float = nan
+    """The part of `ttft` until each engine that it needs has first scheduled it."""
     preempted: int = 0
+    """How often it was preempted."""
     reason: str = ""
+    """Why it was refused or lost."""

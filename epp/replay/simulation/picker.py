@@ -118,7 +118,7 @@ class SimulatedPicker:
         self.fleet.apply(event, self._clock.now)
         self._wake(self._clock.now)
 
-    def hear(self, event: Event) -> None:
+    def observe(self, event: Event) -> None:
         """Take in what was seen of a request that it routed."""
         self.fleet.apply(event, self._clock.now)
         if type(event) is not Generated:

@@ -40,7 +40,7 @@ from epp.replay.traffic.calls import Call, InfiniteCache, Run, Trace, tokens_in
 
 _SAMPLE_SECONDS = 1.0
 _MOST_SAMPLES = 1 << 16
-"""Of a run; where there would be more, they are further apart."""
+"""Samples of a run; if there would be more, they are further apart."""
 _IDLE_SECONDS = 0.5
 """Seconds between scrapes, at least, that no decision waits for."""
 _LULL_SECONDS = 60.0
@@ -53,7 +53,7 @@ _FAILED = "the pod answered with an error"
 _TOO_LONG = "longer than the engine's context"
 _TOO_MUCH = "more tokens are under way than a run bears"
 MOST_TOKENS_UNDER_WAY = 1 << 30
-"""Of prompts that were sent and not answered: a picker and an engine hold some bytes for each."""
+"""Tokens of prompts that wait for an answer: picker and engine hold some bytes for each."""
 
 
 class Simulation:
@@ -158,7 +158,7 @@ class Simulation:
         pause = max(self._interval, _IDLE_SECONDS)
         if not self._visits:
             # Nothing happens in a long pause of the traffic; what does is some scrapes away.
-            pause *= max(1.0, (self.clock.lull - _LULL_SECONDS) // pause)
+            pause *= max(1.0, (self.clock.until_next - _LULL_SECONDS) // pause)
         self.clock.routinely_at(self.now + pause, partial(self._scrape, pod))
 
     def _refresh(self) -> None:
@@ -230,14 +230,14 @@ class Simulation:
         job.adapter = visit.call.adapter
         if not pod.alive or pod.fails:
             # Envoy answers with 503 in its place; the picker polls the pod at once.
-            visit.picker.hear(Aborted(visit.request_id, refused=True, failure=Failure.GATEWAY))
+            visit.picker.observe(Aborted(visit.request_id, refused=True, failure=Failure.GATEWAY))
             visit.picker.report(pod.scrape())
             self._over(visit, CallStatus.LOST, reason=_FAILED if pod.alive else _REFUSED)
             return
         try:
             pod.engine.submit(job)
         except ValueError:
-            visit.picker.hear(Aborted(visit.request_id, refused=True))
+            visit.picker.observe(Aborted(visit.request_id, refused=True))
             self._over(visit, CallStatus.REFUSED, reason=_TOO_LONG)
         else:
             self._visits[job] = visit
@@ -248,7 +248,7 @@ class Simulation:
             # Before the head of a response Envoy answers with 503, after it the stream breaks off.
             failure = Failure.GATEWAY if isnan(visit.began) else None
             refused = failure is not None
-            visit.picker.hear(Aborted(visit.request_id, job.generated, refused, failure))
+            visit.picker.observe(Aborted(visit.request_id, job.generated, refused, failure))
             self._prefills.discard(job)
             del self._visits[job]
             self._over(visit, CallStatus.LOST, job, reason=_DIED)
@@ -269,21 +269,21 @@ class Simulation:
     def _began(self, visit: Visit, job: Job) -> None:
         visit.began = self.now
         picker, request_id = visit.picker, visit.request_id
-        picker.hear(FirstToken(request_id))
+        picker.observe(FirstToken(request_id))
         if visit.left and self._plan.observation.auto:
             visit.left = not picker.needs_end(request_id, self.now)
         if visit.left and job.response_tokens > 1:
-            picker.hear(Unobserved(request_id, begun=True))
+            picker.observe(Unobserved(request_id, begun=True))
 
     def _went_on(self, visit: Visit, job: Job) -> None:
         if not visit.left:
-            visit.picker.hear(Generated(visit.request_id, job.generated))
+            visit.picker.observe(Generated(visit.request_id, job.generated))
 
     def _ended(self, visit: Visit, job: Job) -> None:
         del self._visits[job]
         if not visit.left or job.response_tokens <= 1:
             usage = Usage(job.prompt_tokens, job.generated, max(0, job.cached))
-            visit.picker.hear(Finished(visit.request_id, usage))
+            visit.picker.observe(Finished(visit.request_id, usage))
         self._over(visit, CallStatus.SERVED, job)
 
     def _over(

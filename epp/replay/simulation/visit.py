@@ -16,26 +16,32 @@ _SESSION_HEADER = "x-session-id"
 
 
 class Visit(msgspec.Struct, eq=False):
-    """A call that was sent at `at` seconds; its response began at `began`, NaN before.
-
-    `pod` is the number of the endpoint that it was sent to, -1 while there is none; before, it
-    waited in the picker for `held` seconds. It came to the engine that has it at `came`;
-    `prefilled` is what was done by another one before. `left`: nothing more of the response is
-    observed than its first token.
-    """
+    """A call that was sent. Times are in seconds."""
 
     number: int
+    """The run's number of it."""
     call: Call
+    """The call."""
     at: float
+    """When it was sent."""
     picker: SimulatedPicker
+    """The picker that it was sent to."""
     reusable: int
+    """Tokens that an infinite cache that all share would have had."""
     came: float
+    """When it came to the engine that has it."""
     began: float = nan
+    """When its response began; NaN before."""
     prefilled: Job | None = None
+    """What another engine computed before."""
     left: bool = False
+    """Whether nothing more of the response is observed than its first token."""
     held: float = 0.0
+    """How long it waited in the picker."""
     pod: int = -1
+    """The number of its endpoint; -1 while there is none."""
     decision: Decision | None = None
+    """Where it was sent; None before."""
 
     @property
     def request_id(self) -> RequestId:

@@ -7,19 +7,19 @@ from epp.errors import ConfigError
 from epp.replay.traffic.calls import Call, tokens_in
 
 MOST_TOKENS = 1 << 20
-"""Of a prompt, and of a response: as long as a simulated engine's context."""
+"""Tokens of a prompt, and of a response: as long as a simulated engine's context."""
 MOST_SECONDS = 366 * 86_400.0
 """From the first request to the last, and of a pause."""
 MOST_REQUESTS = 2_000_000
 MOST_PIECES = 1 << 26
-"""Of all prompts and responses: runs of tokens, and ends of messages; some 64 bytes each."""
+"""Runs of tokens and ends of messages in all prompts and responses; some 64 bytes each."""
 MOST_TOKENS_IN_ALL = 1 << 36
 
 
 def check_lengths(prompt: int, response: int) -> None:
     """Raise `ValueError` for lengths in tokens that no request has; a response may have none."""
     if prompt < 1 or response < 0:
-        raise ValueError("lengths are positive")
+        raise ValueError("lengths must be positive")
     if max(prompt, response) > MOST_TOKENS:
         raise ValueError(f"it has more than {MOST_TOKENS:,} tokens")
 

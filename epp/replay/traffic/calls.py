@@ -31,26 +31,32 @@ Runs = Sequence[Run]
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One request.
 
-    It comes at `at` seconds, or, where that is later, `think` seconds after the response to the
-    call numbered `after`: the one that its conversation goes on with, or, in a closed loop, the
-    last one of the conversation that the same user had before. `prompt` and `response` are not
-    empty; the next prompt of a conversation repeats the response's tokens where the trace shows
-    that it does. `marks` are the ends of the prompt's messages, in tokens, ascending. `session`
-    numbers the conversation. `adapter` is a LoRA adapter's name, `tenant` the fairness id;
-    `priority` is as in an InferenceObjective.
+    It comes at `at`, or, if that is later, `think` seconds after the response to the call `after`.
+    The next prompt of a conversation repeats the response's tokens if the trace shows that it does.
     """
 
     at: float
+    """Seconds since the start."""
     prompt: Runs
+    """The tokens of the prompt, at least one."""
     response: Runs
+    """The tokens of the response, at least one."""
     session: int
+    """The number of its conversation."""
     after: int | None = None
+    """The call before it in its conversation; in a closed loop, the last one of its user."""
     think: float = 0.0
+    """Seconds."""
     marks: tuple[int, ...] = ()
+    """The ends of the prompt's messages, in tokens, ascending."""
     max_tokens: int | None = None
+    """The client's limit on the response; None: none."""
     adapter: str = ""
+    """The name of a LoRA adapter."""
     tenant: str = ""
+    """The fairness id."""
     priority: int = 0
+    """As in an InferenceObjective."""
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +109,7 @@ def joined(*parts: Runs) -> Runs:
 
 
 def cut(runs: Runs, start: int, end: int) -> Runs:
-    """Return the tokens from `start` to `end`, less where there are fewer."""
+    """Return the tokens from `start` to `end`, less if there are fewer."""
     kept: list[Run] = []
     upto = 0
     for run in runs:

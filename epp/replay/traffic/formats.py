@@ -77,8 +77,8 @@ FORMATS = (
 def read_file(path: Path, *, seed: int = 0, strict: bool = False) -> Trace:
     """Read traffic from a file or folder.
 
-    Lines that cannot be used are left out and counted, or raise where reading is `strict`. Raises
-    `ConfigError`, too where nothing is left.
+    Lines that cannot be used are left out and counted, or raise if reading is `strict`. Raises
+    `ConfigError`, also if nothing is left.
     """
     problems = Problems(strict=strict)
     source = Source(path)

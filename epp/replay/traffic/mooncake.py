@@ -1,6 +1,6 @@
 """Mooncake's traces (FAST'25): lengths, and hash ids of blocks of 512 tokens.
 
-The tokens were never published: all of a block are equal. An answer is named by no id. Where a
+The tokens were never published: all of a block are equal. An answer is named by no id. If a
 later prompt goes on with an earlier one, its next blocks are made of the earlier one's answer, as
 they must have been.
 """
@@ -48,7 +48,7 @@ class MooncakeLine(msgspec.Struct, frozen=True):
 
 
 def read(source: Source, problems: Problems, seed: int) -> Trace:
-    """Read a trace; where lines share a time, times are drawn between it and the next.
+    """Read a trace; if lines share a time, times are drawn between it and the next.
 
     Time counts from the first line. Raises `ConfigError`.
     """

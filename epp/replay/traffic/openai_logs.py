@@ -34,20 +34,26 @@ UNKNOWN_RESPONSE = 256
 
 
 class Logged(NamedTuple):
-    """A request as logged: messages by role, or token ids; its response, as far as it is known.
-
-    `place` is that of its line.
-    """
+    """A request as logged: messages or token ids, and its response, as far as they are known."""
 
     place: str
+    """The place of its line."""
     at: float
+    """When it came."""
     messages: Sequence[tuple[str, str]]
+    """Roles and texts."""
     tokens: Sequence[int]
+    """Token ids, in place of messages."""
     response: str
+    """The text of the response."""
     prompt_tokens: int | None
+    """The length of the prompt, as logged."""
     response_tokens: int | None
+    """The length of the response, as logged."""
     limit: int | None
+    """The client's limit on the response."""
     user: str
+    """Who asked."""
 
 
 def is_openai(fields: frozenset[str]) -> bool:
@@ -168,7 +174,7 @@ def _logged(row: Mapping[str, Any], place: str) -> Logged:
 
 
 def _prompt(request: Mapping[str, Any]) -> tuple[list[tuple[str, str]], list[int]]:
-    """Return the messages of a request, and its token ids where it has those.
+    """Return the messages of a request, and its token ids if it has those.
 
     Raises `ValueError` for one that has neither.
     """
@@ -222,7 +228,7 @@ def _first(values: Mapping[str, Any], names: Sequence[str]) -> Any:  # noqa: ANN
 
 
 def _object(value: object) -> Mapping[str, Any]:
-    """Return an object, also one that is logged as text; nothing of what is none."""
+    """Return an object, also one that is logged as text; nothing of what is not one."""
     if isinstance(value, str) and value.startswith("{"):
         value = msgspec.json.decode(value)
     return value if isinstance(value, dict) else {}

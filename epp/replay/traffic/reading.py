@@ -62,8 +62,8 @@ def read(name: str | Path, *, seed: int = 0, strict: bool = False) -> Trace:
     """Return the traffic in a file or folder, or that of a workload.
 
     After `:` either may have parameters, a file those of `Arrivals`: `trace.jsonl:rate=5,cv=2`.
-    Lines that cannot be used are left out and counted, or raise where reading is `strict`. Raises
-    `ConfigError`, too where nothing is left.
+    Lines that cannot be used are left out and counted, or raise if reading is `strict`. Raises
+    `ConfigError`, also if nothing is left.
     """
     if is_there(Path(name)):
         return read_file(Path(name), seed=seed, strict=strict)

@@ -33,7 +33,7 @@ HOUR = 3600
 _COLUMNS = 6
 _MOST_RATE = MOST_REQUESTS / WINDOW_SECONDS
 _LEAST_SHAPE = 0.01
-"""Of the distribution of pauses; the greatest is as many times more than 1."""
+"""The least shape of the distribution of pauses; the greatest is its inverse."""
 _SHARE = re.compile(r"""(?<![\w.])(\d{1,9})['"]?\s*:\s*([\d.eE+-]+)""")
 """A length, and its share, in a dictionary as Python writes it."""
 _INPUTS, _OUTPUTS = ("input_tokens", "text_tokens"), ("output_tokens",)

@@ -91,7 +91,7 @@ def is_tabular(fields: Iterable[str]) -> bool:
 
 
 def seconds(value: object) -> float:
-    """Return a time in seconds. Raises `ValueError` for what is none.
+    """Return a time in seconds. Raises `ValueError` for what is not one.
 
     Numbers are seconds, or an epoch in what its size tells; texts are numbers or ISO 8601.
     """

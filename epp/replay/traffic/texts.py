@@ -1,7 +1,7 @@
 """Text as runs of tokens, without a tokenizer: 64 characters of a message are 16 equal tokens.
 
 What is cut at the same characters is equal where the text is. A tokenizer makes about a token of
-four characters of English; where a trace counts tokens, its own ratio is taken.
+four characters of English; if a trace counts tokens, its own ratio is taken.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ CHUNK = 64
 """Characters."""
 GROUP = 16
 ROLE_TOKENS = 4
-"""Of what a chat template writes before a message."""
+"""Tokens that a chat template writes before a message."""
 
 
 class Texts:

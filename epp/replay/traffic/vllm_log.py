@@ -27,7 +27,7 @@ from epp.replay.traffic.texts import Texts
 MARK = b"Received request "
 _TIME = re.compile(r"(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)")
 _ESCAPE = r"""\\(?:[abfnrtv\\'"]|x[\da-f]{2}|u[\da-f]{4}|U000[\da-f]{5}|U0010[\da-f]{4})"""
-"""Of Python's `repr`."""
+"""An escape of Python's `repr`."""
 _TEXT = rf"""(?:'(?:[^'\\\0-\x1f]++|{_ESCAPE})*+'|"(?:[^"\\\0-\x1f]++|{_ESCAPE})*+"|None)"""
 _IDS = r"(?:\[[\d, ]*+\]|None)"
 _ID = re.compile(r"\d{1,18}")
@@ -68,7 +68,7 @@ def read(source: Source, problems: Problems, seed: int) -> Trace:
     seen: dict[str, _Seen] = {}
     last = 0.0
     for line in source.lines(problems):
-        last = _hear(line, seen, last, problems)
+        last = _read_line(line, seen, last, problems)
         if len(seen) > MOST_REQUESTS:
             raise too_much(line.place)
     rows = ((each.place, each) for each in seen.values())
@@ -83,8 +83,8 @@ def read(source: Source, problems: Problems, seed: int) -> Trace:
     return Trace(name=source.name, calls=calls)
 
 
-def _hear(line: SourceLine, seen: dict[str, _Seen], last: float, problems: Problems) -> float:
-    """Take what a line says; return its time, or the last one where it says nothing."""
+def _read_line(line: SourceLine, seen: dict[str, _Seen], last: float, problems: Problems) -> float:
+    """Take what a line says; return its time, or the last one if it says nothing."""
     text = line.text.decode(errors="replace")
     if received := _RECEIVED.search(text):
         at = _time(text)

@@ -48,7 +48,7 @@ def test_between_known_lengths_tokens_are_spread_evenly_and_after_them_by_the_ra
     "pins", [[(2, 1)], [(-1, 1)], [(0, 5), (1, 4)], [(1, 4), (0, 5)], [(0, 1), (0, 1)]]
 )
 def test_known_lengths_out_of_order_are_refused(lengths, pins):
-    with pytest.raises(ValueError, match="pins rise"):
+    with pytest.raises(ValueError, match="pins must rise"):
         lengths.spread([100, 200], pins, 4.0)
 
 

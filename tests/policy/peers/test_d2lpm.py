@@ -35,7 +35,7 @@ class Bank:
         return asked.id
 
     def hear(self, event):
-        self.scorer.hear(event, 0.0, False)
+        self.scorer.on_event(event, 0.0, False)
 
     def scores(self, cached=(0, 0, 0), requests=(0, 0, 0), client="ann"):
         found = [

@@ -89,7 +89,7 @@ BAD = [
     (b"\xff\xfe\x00\x01", "is of no known format"),
     (
         b'{"timestamp": 0, "input_length": -1, "output_length": 1, "hash_ids": []}\n' * 3,
-        r"holds no request that can be used; the first problem is: .*:1: lengths are positive",
+        r"holds no request that can be used; the first problem is: .*:1: lengths must be positive",
     ),
 ]
 

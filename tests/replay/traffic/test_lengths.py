@@ -37,8 +37,8 @@ def test_azures_csv(tmp_path):
     ("bad", "problem"),
     [
         ("2023-11-16 18:15:51,12", "it has 2 columns, and the head 3"),
-        ("2023-11-16 18:15:51,-3,4", "lengths are positive"),
-        ("2023-11-16 18:15:51,0,4", "lengths are positive"),
+        ("2023-11-16 18:15:51,-3,4", "lengths must be positive"),
+        ("2023-11-16 18:15:51,0,4", "lengths must be positive"),
         ("yesterday,3,4", "Invalid isoformat string"),
         ("2023-11-16 18:15:51,3.5,4", "`3.5` is not a number of tokens"),
         ("nan,3,4", "its time is not a number"),

@@ -75,9 +75,9 @@ def test_times_that_lines_do_not_share_are_as_recorded(tmp_path):
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ((0, 0, 5, []), "lengths are positive"),
-        ((0, -7, 5, []), "lengths are positive"),
-        ((0, 7, -1, [1]), "lengths are positive"),
+        ((0, 0, 5, []), "lengths must be positive"),
+        ((0, -7, 5, []), "lengths must be positive"),
+        ((0, 7, -1, [1]), "lengths must be positive"),
         ((0, 1025, 5, [1, 2]), "1025 tokens are 3 blocks of 512, but `hash_ids` names 2"),
         ((0, "7", 5, [1]), "Expected `int`, got `str` - at `$.input_length`"),
     ],

@@ -7,7 +7,7 @@ MESSAGE = 1
 ENDED = 2
 """The peer will say no more on this stream."""
 FAULT = 3
-"""What arrived is no message: `value` is the gRPC status that it deserves."""
+"""What arrived is not a message: `value` is the gRPC status that it deserves."""
 CLOSED = 4
 """The stream was closed before it was ended here: `value` is HTTP/2's error code."""
 

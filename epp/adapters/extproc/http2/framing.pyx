@@ -117,7 +117,7 @@ cdef class Deframer:
         return 0
 
     cdef int _room(self) except -1:
-        """Give the free bytes of the body's buffer, which grows where it is full."""
+        """Give the free bytes of the body's buffer, which grows if it is full."""
         cdef Py_ssize_t held = _size_of(self._body)
         if self._filled == held:
             _PyBytes_Resize(&self._body, min(self._size, 2 * held))

@@ -104,7 +104,7 @@ cdef class Session:
         """Take what the peer sent, from `start` on, as much as makes one turn.
 
         Returns what has happened: a list of (stream, event, value). `unread` says how many of the
-        last bytes are left, for the next call. Raises `ConnectionFailure` where the connection
+        last bytes are left, for the next call. Raises `ConnectionFailure` if the connection
         cannot go on; what `take` still gives tells the peer why.
         """
         cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - start

@@ -12,7 +12,7 @@ one of them resets it (`Session._close`); the user gets CLOSED only if it had no
 cdef class Stream:
     """One request of the peer's and the response to it. What is sent to a closed one is lost.
 
-    `owner` is the user's. `path` and `content_type` are as the peer sent them, empty where it did
+    `owner` is the user's. `path` and `content_type` are as the peer sent them, empty if it did
     not. `queued` is the number of bytes that wait for the peer's window.
     """
 

@@ -36,20 +36,35 @@ class TokenizerConfig(msgspec.Struct, frozen=True):
     """`tokenizer_config.json`; other fields are ignored."""
 
     bos_token: str | Token | None = None
+    """Begins a text."""
     eos_token: str | Token | None = None
+    """Ends a text."""
     unk_token: str | Token | None = None
+    """Stands for what the vocabulary lacks."""
     sep_token: str | Token | None = None
+    """Stands between two texts."""
     pad_token: str | Token | None = None
+    """Fills a batch."""
     cls_token: str | Token | None = None
+    """Stands for a whole text."""
     mask_token: str | Token | None = None
+    """Stands for what is to be guessed."""
     additional_special_tokens: list[str | Token] | None = None
+    """Further special tokens."""
     extra_special_tokens: list[str | Token] | dict[str, str | Token] | None = None
+    """The same, as Transformers 5 writes it."""
     added_tokens_decoder: dict[int, Token] | None = None
+    """Tokens that were added to the vocabulary, by id."""
     split_special_tokens: bool = False
+    """Whether a special token in a text is text."""
     tokenizer_class: str | None = None
+    """The name of the class in Transformers."""
     add_prefix_space: bool | None = None
+    """Whether a text begins with a space."""
     legacy: bool | None = None
+    """Whether Transformers treats spaces after special tokens as it did before 4.31."""
     chat_template: str | list[NamedTemplate] | None = None
+    """The Jinja template, or several by name."""
 
     def special(self) -> Iterator[tuple[str, str]]:
         """Yield the names and texts of special tokens that have both."""

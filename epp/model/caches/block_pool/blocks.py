@@ -23,7 +23,7 @@ class Blocks:
     """The blocks that hold content, by vLLM's verbs.
 
     `cached` has the blocks of each hash, the one that was cached first first (vLLM
-    `BlockHashToBlockMap`), `queue` those that nobody holds. `count` counts all, with those that
+    `BlockHashToBlockMap`), `queue` those that no request holds. `count` counts all, with those that
     have no hash; `blank_tokens` is space without content, below 0 after shrinking under load.
     `releases` is the number of the last release.
     """
@@ -42,7 +42,7 @@ class Blocks:
         return self.blank_tokens + self.queue.tokens
 
     def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Add a reference to each block; one that nobody held leaves the free queue."""
+        """Add a reference to each block; one that no request held leaves the free queue."""
         for block in blocks:
             if block.ref_cnt:
                 block.shared = True
@@ -70,7 +70,7 @@ class Blocks:
         return KVCacheBlock(block_hash, size)
 
     def free(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Remove a reference from each block, the last first; append those that nobody holds."""
+        """Remove a reference from each block, the last first; append those that are free now."""
         self.releases += 1
         for block in reversed(blocks):
             block.ref_cnt -= 1

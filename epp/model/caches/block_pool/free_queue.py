@@ -1,4 +1,4 @@
-"""The free queue: blocks that nobody holds and that have content, in the order of eviction."""
+"""The free queue: blocks that no request holds and that have content, in the order of eviction."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from epp.model.prompts.hashing import BlockHash
 class KVCacheBlock:
     """A block of `size` tokens.
 
-    `block_hash` is None where it was generated and has no hash yet. `ref_cnt` requests hold it;
+    `block_hash` is None if it was generated and has no hash yet. `ref_cnt` requests hold it;
     `shared` says that another request hit what the one that brought it still held. While nobody
     holds it, `older` and `newer` are its neighbours in the free queue, which it joined with the
     release number `freed`.

@@ -25,7 +25,7 @@ from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
 BLOCK = 16
-"""Tokens of a block where the engine has not reported it: vLLM's default on GPUs."""
+"""Tokens of a block if the engine has not reported it: vLLM's default on GPUs."""
 _MOST_GENERATING = 1 << 10
 """Leases whose generated blocks KV events can hash: an event comes within a step or so."""
 
@@ -134,7 +134,7 @@ class BlockPool(SingleTierCache):
         fresh = list(zip(hashes, sizes, strict=False))[len(hits) :]
         held, new = tokens_of(hits), sum(size for _, size in fresh) + reserved
         # vLLM kv_cache_manager.py `allocate_slots`: hits that are free leave the queue when they
-        # are touched, so that they are no space for others. None: the request stays in `waiting`.
+        # are touched, so that others cannot take their space. None: the request stays in `waiting`.
         if new + later > self.free - sum(each.size for each in hits if not each.ref_cnt):
             fits = held + new + later <= self._capacity
             return None if fits else PoolLease(self._mark)
@@ -194,7 +194,7 @@ class BlockPool(SingleTierCache):
         """Give hashes to what `lease` generated, from its first unhashed token on.
 
         Works while the lease is held and after its release. Returns how many blocks got a hash:
-        those still held, but for a last part of less than one of the engine's blocks. Their
+        those still held, without a last part of less than one of the engine's blocks. Their
         places in the free queue stay.
         """
         held, hashes, sizes = self._own(lease), hashes_in(hashes), sizes_in(sizes)

@@ -33,7 +33,7 @@ BUDGET = 2 << 30
 HELD_BYTES = 32
 """What one block at one endpoint takes in the compiled `BlockPool`."""
 HASH_BYTES = 17
-"""What one block takes here, whoever holds it: 12 bytes, and a share of free places."""
+"""What one block takes here, however many hold it: 12 bytes, and a share of free places."""
 MOST_SLOTS = 1 << 16
 MOST_SPAN = (1 << 16) - 1
 
@@ -103,7 +103,7 @@ cdef class PrefixIndex:
         while word < self._holders.sets.words and ~self._used[word] == 0:
             word += 1
         if word * <uint64_t>64 == _MOST_SLOTS:
-            raise OverflowError(f"an index has {MOST_SLOTS} slots")
+            raise OverflowError(f"an index has at most {MOST_SLOTS} slots")
         if word == self._holders.sets.words:
             self._double_slots()
         slot = word * <uint64_t>64 + lowest_bit(~self._used[word])
@@ -209,7 +209,7 @@ cdef class PrefixIndex:
         cdef uint32_t number = self._opened(slot)
         for block_hash, span in spans:
             if span > MOST_SPAN:
-                raise ValueError(f"a block stands for {MOST_SPAN} at most")
+                raise ValueError(f"a block may count for at most {MOST_SPAN}")
             if span < 2:
                 clear_span(&self._holders, number, PyLong_AsUnsignedLongLong(block_hash))
                 continue

@@ -97,7 +97,7 @@ cdef inline void walk(Search* search, const uint64_t* hashes, Py_ssize_t size) n
 
 
 cdef inline void walk_back(Search* search, const uint64_t* hashes, int64_t size) noexcept nogil:
-    """Find the first block that a slot lacks, where later ones may stand for it."""
+    """Find the first block that a slot lacks, if later ones may stand for it."""
     cdef uint32_t word
     cdef uint64_t lacking, slot
     cdef uint64_t* bits

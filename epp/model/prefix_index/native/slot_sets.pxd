@@ -131,7 +131,7 @@ cdef inline bint _is_toggled(
 
 
 cdef inline int64_t toggled(SlotSets* sets, uint32_t number, uint32_t slot) noexcept nogil:
-    """Return the set that is like another but for one slot; -1 without memory.
+    """Return the set that differs from another in one slot; -1 without memory.
 
     If it is new it has no references yet.
     """

@@ -4,7 +4,7 @@ Follows the tree of sglang-router 0.3.2 (`policies/tree.rs`), which smg and vllm
 
 - a prompt is inserted for one endpoint, which then has every node on its way (`insert`);
 - a prompt matches as far as any endpoint has it. The match names one endpoint: the one that its
-  last node was created for, or where that has lost the node any other that has it
+  last node was created for, or if that has lost the node any other that has it
   (`prefix_match_with_counts`, `last_tenant`), and not the least loaded of those that have it;
 - what an endpoint has is evicted from the leaves up: the prompts that were inserted least recently
   first, and with the last one below it a node that no prompt ends at (`evict_tenant_by_size`).
@@ -248,7 +248,7 @@ def _split(node: PrefixNode, length: int) -> PrefixNode:
 class SentPrompts:
     """A tree of what was sent to the endpoints of a fleet.
 
-    Every `interval` seconds, and at once where it is twice as long, what an endpoint has is cut
+    Every `interval` seconds, and at once if it is twice as long, what an endpoint has is cut
     back to `most`, where that is `shared` to its part of it. Lengths are in the unit of `Chain`:
     bytes of text, or tokens of prompts that came as such.
     """

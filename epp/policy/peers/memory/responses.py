@@ -43,12 +43,12 @@ class Responses:
         # Where and when each request was sent; then when its first token came.
         self._sent: dict[RequestId, tuple[EndpointId, float]] = {}
         self._begun: dict[RequestId, tuple[EndpointId, float]] = {}
-        context.subscribe((Admitted, FirstToken, Finished, Aborted), self._hear)
+        context.subscribe((Admitted, FirstToken, Finished, Aborted), self._on_event)
 
     def __len__(self) -> int:
         return len(self._sent) + len(self._begun)
 
-    def _hear(self, event: Event, now: float, guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+    def _on_event(self, event: Event, now: float, guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         if isinstance(event, Admitted):
             self._begun.pop(event.quote.request_id, None)
             self._sent[event.quote.request_id] = event.endpoint_id, now

@@ -1,4 +1,4 @@
-"""Regular files, unpacked where they are packed: gzip and zstd by their first bytes."""
+"""Regular files, unpacked if they are packed: gzip and zstd by their first bytes."""
 
 import io
 import os
@@ -23,7 +23,7 @@ _GZIP = 16
 def opened(path: Path) -> Iterator[io.BufferedReader]:
     """Open a file. Raises `ConfigError`, too for what has no end, as a device or a FIFO."""
     try:
-        # Without waiting: a FIFO that nobody writes to would have it wait for ever.
+        # Without waiting: a FIFO that nothing writes to would have it wait for ever.
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error

@@ -1,6 +1,6 @@
 """Files of traffic as lines: plain or packed, one file or an archive of several.
 
-This file knows no format; it knows what to do with a line that is none, and how long a file may be.
+This file knows no format; it knows what to do with a bad line, and how long a file may be.
 """
 
 import io
@@ -26,12 +26,12 @@ _Row = TypeVar("_Row")
 _TAR_MAGIC = slice(257, 262)
 _FILES = frozenset((tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE))
 MOST_BYTES = 4 << 30
-"""Of a file or a folder, unpacked."""
+"""Bytes of a file or a folder, unpacked."""
 MOST_LINES = 1 << 23
-"""Of a file or a folder, empty ones too."""
+"""Lines of a file or a folder, also empty ones."""
 MOST_LINE_BYTES = 64 << 20
 MOST_DOCUMENT_BYTES = 128 << 20
-"""Of a file that is one document."""
+"""Bytes of a file that is one document."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What comes of decoding what is not JSON, or is nested too deeply."""
 _SHOWN = 10
@@ -49,7 +49,7 @@ class SourceLine(NamedTuple):
 
 
 class Problems:
-    """What is wrong with a source: raised at once where reading is strict, else counted.
+    """What is wrong with a source: raised at once if reading is strict, else counted.
 
     `skipped` lines cannot be used, `reordered` ones are earlier than the line before. `shown` are
     the first problems as text.
@@ -67,17 +67,17 @@ class Problems:
         return f"; the first problem is: {self.shown[0]}" if self.shown else ""
 
     def skip(self, place: str, problem: str) -> None:
-        """Note a line that is left out. Raises `ConfigError` where reading is strict."""
+        """Note a line that is left out. Raises `ConfigError` if reading is strict."""
         self.skipped += 1
         self._note(place, problem, "without --strict such lines are skipped and counted")
 
     def undecoded(self, line: SourceLine, error: Exception) -> None:
-        """Note a line that raised an error. Raises `ConfigError` where reading is strict."""
+        """Note a line that raised an error. Raises `ConfigError` if reading is strict."""
         said = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         self.skip(line.place, "the line is cut off" if line.cut else said)
 
     def reorder(self, place: str) -> None:
-        """Note a line that is out of order. Raises `ConfigError` where reading is strict."""
+        """Note a line that is out of order. Raises `ConfigError` if reading is strict."""
         self.reordered += 1
         self._note(place, "its time is before that of the line before", "without --strict, sorted")
 
@@ -135,7 +135,7 @@ class Source:
 def decoded(
     lines: Iterable[SourceLine], decoder: "msgspec.json.Decoder[_Row]", problems: Problems
 ) -> Iterator[tuple[str, _Row]]:
-    """Decode JSON line by line, with the place of each; what is none is a problem."""
+    """Decode JSON line by line, with the place of each; what is not JSON is a problem."""
     for line in lines:
         try:
             yield line.place, decoder.decode(line.text)

@@ -19,9 +19,9 @@ from epp.replay.traffic.calls import Call, Run, Runs, cut, tokens_in
 from epp.replay.traffic.recorded.block_tree import ROOT, BlockTree
 
 _UNKNOWN_RESPONSE = 128
-"""Tokens of a response where a recording has observed none at all, and no limit was given."""
+"""Tokens of a response if a recording has observed none at all, and no limit was given."""
 _NEAR, _LATEST = 16, 100
-"""Of what may have ended at a block: messages behind it, and prompts without messages."""
+"""How many of what may have ended at a block count: messages after it, and other prompts."""
 _SLACK_SHARE, _SLACK_TOKENS = 8, 16
 """By how much a response may be longer than the message that repeats it: an eighth, and 16."""
 
@@ -153,7 +153,7 @@ class Conversations:
         return None
 
     def _tokens(self, number: int, each: Asked) -> tuple[Runs, Runs]:
-        """Return a prompt, and its response: the next prompt's where that repeats it."""
+        """Return a prompt, and its response: the next prompt's if that repeats it."""
         prompt = tuple(self._tree.runs(each.end))
         size = tokens_in(prompt)
         own = len(self._tree) + number

@@ -15,30 +15,40 @@ from epp.replay.traffic.workloads.distributions import Distribution, lognormal
 
 
 class Agents(msgspec.Struct, frozen=True, kw_only=True):
-    """The generator's parameters, in tokens and seconds; defaults are those of the data set.
-
-    Pauses get shorter as the context fills, by the share `hurry` when it is full. At each turn a
-    session ends with the chance `reset`, which grows with its context to `growth` times that.
-    `restarts` of the first sessions, and linearly fewer up to three quarters of them, end at a
-    turn of `restart_turns` and go on as another session later.
-    """
+    """The generator's parameters, in tokens and seconds; defaults are those of the data set."""
 
     shared: int = 32_000
+    """The prefix that all sessions have."""
     group: int = 10_000
+    """The prefix that the sessions of a group have."""
     groups: int = 100
+    """The number of groups."""
     zipf: float = 0.6
+    """The exponent of the groups' popularity."""
     private: Distribution = lognormal(15_000, 5000, 50_000)
+    """The rest of a session's first prompt."""
     new: Distribution = lognormal(6000, 4000, 50_000)
+    """What each turn adds to the prompt."""
     output: Distribution = lognormal(1000, 800, 10_000)
+    """The response of each turn."""
     pause: Distribution = lognormal(5, 2)
+    """The pause before a turn that a tool begins."""
     human_pause: Distribution = lognormal(30, 15)
+    """The pause before a turn that a person begins."""
     human: float = 0.3
+    """The share of turns that a person begins."""
     hurry: float = 0.8
+    """The share by which pauses are shorter once the context is full."""
     reset: float = 0.05
+    """The chance that a session ends at a turn, with an empty context."""
     growth: float = 1.5
+    """What that chance is multiplied by once the context is full."""
     restarts: float = 0.3
+    """The share of the first sessions that end early and go on as another one later."""
     restart_turns: tuple[int, int] = (5, 15)
+    """The turns at which they end."""
     longest: int = 200_000
+    """The longest context."""
 
     def calls(self, sessions: int, longest: int | None, seed: int) -> list[Call]:
         """Draw this many sessions, and those as which some of them go on."""
@@ -90,7 +100,7 @@ class _Drawing:
         return cut if self._draw.random() < chance else None
 
     def _write(self, session: _Session, cut: int | None) -> Run | None:
-        """Write a session; return its own tokens where it has been cut."""
+        """Write a session; return its own tokens if it has been cut."""
         written = len(self._script.calls)
         turns = self._turns(session, cut)
         own = self._script.write(session.prefix, session.own, turns, self._longest)

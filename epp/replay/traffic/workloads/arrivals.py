@@ -28,7 +28,7 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
     `rate` is in calls a second, counted as if none had to wait for another. It grows evenly to
     `to_rate` if that is given. `cv` is the coefficient of variation of the times between: 1 is
     Poisson, more comes in bursts (gamma). `like` is a file of traffic whose times are taken, made
-    faster or slower to the rate where one is given. `users` makes a closed loop: each has a
+    faster or slower to the rate if one is given. `users` makes a closed loop: each has a
     conversation, and begins the next one when that is over.
     """
 
@@ -42,7 +42,7 @@ class Arrivals(msgspec.Struct, frozen=True, kw_only=True):
 def arriving(trace: Trace, arrivals: Arrivals, seed: int) -> Trace:
     """Return a trace whose conversations begin at other times; each keeps its own pauses.
 
-    Without anything asked for, it is the trace. Raises `ConfigError`, too where the last one would
+    Without anything asked for, it is the trace. Raises `ConfigError`, also if the last one would
     begin after `MOST_SECONDS`.
     """
     if arrivals.users is not None:

@@ -9,7 +9,7 @@ import msgspec
 
 Shape = Literal["bimodal", "exponential", "fixed", "lognormal", "normal", "uniform"]
 _SPREAD = 0.1
-"""Of each mode of a bimodal distribution, as a share of it."""
+"""The spread of each mode of a bimodal distribution, as a share of it."""
 
 
 class Distribution(msgspec.Struct, frozen=True):

@@ -58,7 +58,7 @@ def _chat(groups: int, users: int, system: int, question: int, deviation: int) -
 
 
 def _asked(groups: int, users: int, output: int) -> SharedPrefix:
-    """Return prompts of llm-d's guide optimized-baseline, with answers of so many tokens."""
+    """Return prompts of llm-d's guide optimized-baseline, with answers of `output` tokens."""
     return SharedPrefix(
         groups=groups, users=users, system=6000, question=fixed(1200), output=fixed(output)
     )

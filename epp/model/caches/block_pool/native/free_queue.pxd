@@ -1,4 +1,4 @@
-"""The free queue: blocks that nobody holds and that have content, in the order of eviction.
+"""The free queue: blocks that no request holds and that have content, in the order of eviction.
 
 Part of `pool.pyx`. A doubly linked list that begins and ends at block 0.
 """
@@ -79,7 +79,7 @@ cdef inline Py_ssize_t prefetch_head(Store* store, int64_t tokens) noexcept nogi
 
 
 cdef inline void touch(Store* store, const uint32_t* found, Py_ssize_t count) noexcept nogil:
-    """Add a reference to each block; one that nobody held leaves the queue."""
+    """Add a reference to each block; one that no request held leaves the queue."""
     cdef Block* block
     cdef Py_ssize_t at
     for at in range(count):
@@ -93,7 +93,7 @@ cdef inline void touch(Store* store, const uint32_t* found, Py_ssize_t count) no
 
 
 cdef inline void free_blocks(Store* store, const uint32_t* held, Py_ssize_t count) noexcept nogil:
-    """Remove a reference from each block, the last first; append those that nobody holds."""
+    """Remove a reference from each block, the last first; append those that are free now."""
     cdef uint32_t following = 0
     cdef Py_ssize_t at
     for at in range(count - 1, -1, -1):

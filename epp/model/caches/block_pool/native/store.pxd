@@ -77,7 +77,7 @@ cdef struct Store:
     uint32_t entries   # of the map
     uint32_t last_hole # the newest free block that may lack what precedes it
     uint32_t wide      # blocks that stand for several
-    uint8_t* spans     # for how many each block stands where that is more than one; or NULL
+    uint8_t* spans     # for how many each block stands if that is more than one; or NULL
     int64_t queued_tokens  # of the free queue
     Log stored
     Log evicted

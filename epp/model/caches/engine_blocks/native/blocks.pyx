@@ -49,7 +49,7 @@ cdef class EngineBlocks:
 
     def __cinit__(self, block, secret=0):
         if block < 1:
-            raise ValueError("a block has tokens")
+            raise ValueError("a block must have tokens")
         memset(self._shards, 0, sizeof(self._shards))
         memset(self._copies, 0, sizeof(self._copies))
         memset(self._fillers, 0, sizeof(self._fillers))

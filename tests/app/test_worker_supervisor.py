@@ -10,7 +10,7 @@ import sys
 import pytest
 from structlog.testing import capture_logs
 
-from epp.app.workers.crew import Crew, WorkerEnded
+from epp.app.workers.supervisor import Supervisor, WorkerEnded
 
 DEADLINE = 30
 PROGRAM = """
@@ -63,9 +63,11 @@ async def until(condition):
 
 
 @contextlib.asynccontextmanager
-async def crew(folder, *broken, count=2):
-    """A crew of which those in `broken` end as they start."""
-    made = Crew(count, folder, [sys.executable, "-c", PROGRAM, *map(str, broken)], lambda: None)
+async def supervised(folder, *broken, count=2):
+    """Workers of which those in `broken` end as they start."""
+    made = Supervisor(
+        count, folder, [sys.executable, "-c", PROGRAM, *map(str, broken)], lambda: None
+    )
     task = asyncio.create_task(made.run())
     try:
         yield made, task
@@ -95,7 +97,7 @@ def peers():
 
 
 async def test_connections_are_dealt_evenly_and_given_up_for_one_that_is_back(tmp_path, peers):
-    async with crew(tmp_path) as (made, _):
+    async with supervised(tmp_path) as (made, _):
         await until(lambda: made.ready)
         made.served = True
         for _ in range(6):
@@ -123,7 +125,7 @@ async def test_connections_are_dealt_evenly_and_given_up_for_one_that_is_back(tm
 
 
 async def test_a_worker_that_says_nothing_is_passed_nothing(tmp_path, peers):
-    async with crew(tmp_path) as (made, _):
+    async with supervised(tmp_path) as (made, _):
         await until(lambda: made.ready)
         silent, other = made.workers
         silent._heard_at -= 3600
@@ -134,7 +136,7 @@ async def test_a_worker_that_says_nothing_is_passed_nothing(tmp_path, peers):
 
 
 async def test_a_worker_that_hangs_is_killed_and_started_again(tmp_path):
-    async with crew(tmp_path) as (made, _):
+    async with supervised(tmp_path) as (made, _):
         await until(lambda: made.ready)
         made.served = True
         hung = made.workers[0]
@@ -155,14 +157,14 @@ async def test_a_worker_that_hangs_is_killed_and_started_again(tmp_path):
 
 
 async def test_nobody_takes_what_comes_while_none_listens(tmp_path):
-    made = Crew(2, tmp_path, [], lambda: None)
+    made = Supervisor(2, tmp_path, [], lambda: None)
     with socket.socket() as connection:
         assert not made.deal(connection)
     assert not made.ready
 
 
 async def test_if_none_can_start_the_status_is_said(tmp_path):
-    async with crew(tmp_path, 0, 1) as (_, task):
+    async with supervised(tmp_path, 0, 1) as (_, task):
         with pytest.raises(ExceptionGroup) as raised:
             await asyncio.wait_for(asyncio.shield(task), DEADLINE)
         found = raised.value.exceptions
@@ -170,7 +172,7 @@ async def test_if_none_can_start_the_status_is_said(tmp_path):
 
 
 async def test_one_that_cannot_start_keeps_the_others_from_nothing(tmp_path):
-    made = Crew(2, tmp_path, [sys.executable, "-c", PROGRAM, "1"], lambda: None)
+    made = Supervisor(2, tmp_path, [sys.executable, "-c", PROGRAM, "1"], lambda: None)
     made.served = True  # as after the other one has said that it listens
     task = asyncio.create_task(made.run())
     await until(lambda: made.workers[1].starts >= 2 and made.workers[0].state.ready)
@@ -181,7 +183,7 @@ async def test_one_that_cannot_start_keeps_the_others_from_nothing(tmp_path):
 
 
 async def test_a_program_that_cannot_be_run_is_a_status_too(tmp_path):
-    made = Crew(2, tmp_path, ["/nowhere"], lambda: None)
+    made = Supervisor(2, tmp_path, ["/nowhere"], lambda: None)
     with capture_logs() as logs, pytest.raises(ExceptionGroup) as raised:
         await asyncio.wait_for(made.run(), DEADLINE)
     found = raised.value.exceptions

@@ -116,7 +116,7 @@ class WorkerProcess:
     async def _live(self) -> int:
         """Run its process once; return its status, as shells report it."""
         self.state, self.given = WorkerState(), 0
-        link = ParentLink(self._start, self._hear)
+        link = ParentLink(self._start, self._receive)
         try:
             self._process = process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -143,7 +143,7 @@ class WorkerProcess:
             self.state = WorkerState()
         return status if status >= 0 else 128 - status
 
-    def _hear(self, state: WorkerState | None) -> None:
+    def _receive(self, state: WorkerState | None) -> None:
         self._heard_at = time.monotonic()
         self.state = state or WorkerState()
         self.settled = self.settled or self.state.ready
@@ -175,7 +175,7 @@ class WorkerProcess:
             self._process.send_signal(number)
 
 
-class Crew:
+class Supervisor:
     """All workers, each started by a command. `changed` is called when one says how it is, or ends.
 
     Their sockets are in a folder.

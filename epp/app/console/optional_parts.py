@@ -1,4 +1,4 @@
-"""What runs beside the picks, as the console shows it: what waits, replicas, a shadow."""
+"""The parts that a picker may have, as the console shows them: what waits, replicas, a shadow."""
 
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -18,8 +18,8 @@ _MOST_PEERS: Final = 64
 _MILLI: Final = 1e3
 
 
-class Beside(NamedTuple):
-    """What there is of it; each view is None without."""
+class OptionalParts(NamedTuple):
+    """The parts that this picker has. The view of a part that it does not have is None."""
 
     flow: FlowControl | None = None
     held: HeldRequests | None = None

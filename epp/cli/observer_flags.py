@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # its import takes long, and `epp --help` does not wait for i
 _LEAST_RECORDING = 1 << 20
 
 
-def add_companions(parser: argparse.ArgumentParser) -> None:
+def add_observers(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
     group = parser.add_argument_group("recording, comparing and tracing")
     group.add_argument(

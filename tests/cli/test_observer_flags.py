@@ -4,8 +4,8 @@ import argparse
 
 import pytest
 
-from epp.cli.companion_flags import add_companions, recording_of, shadow_of, tracing_of
 from epp.cli.main import main
+from epp.cli.observer_flags import add_observers, recording_of, shadow_of, tracing_of
 from epp.config.file import POLICIES
 from epp.errors import ConfigError
 from epp.policy.pickers import RandomPicker
@@ -15,7 +15,7 @@ ENDPOINTS = "endpoints: [{name: a, address: 127.0.0.1, port: 8000}]"
 
 def parsed(*argv, **more):
     parser = argparse.ArgumentParser()
-    add_companions(parser)
+    add_observers(parser)
     other = {"config_file": None, "config_text": None, "policy": None} | more
     return parser.parse_args(argv, argparse.Namespace(**other))
 
