@@ -120,7 +120,7 @@ def _apart(one: Half, other: Half) -> int:
 
 def _diff(pod: Pod, other: Half) -> CacheDiff:
     there = other.fleet.pods[pod.endpoint.id]
-    return compare(pod.endpoint.id, contents_told(pod, 0), contents_told(there, 0))
+    return compare(pod.endpoint.id, contents_told(pod, 0, 1), contents_told(there, 0, 1))
 
 
 def _settled(half: Half) -> bool:

@@ -7,6 +7,11 @@ import msgspec
 
 from epp.model.endpoint import Endpoint, EndpointId, Load, Target
 from epp.model.kv_changes import CacheChanged, CacheCopied, CacheFeedLost, CacheFeedUp
+from epp.model.learning.fit import FitState
+from epp.model.learning.mean import MeanState
+from epp.model.learning.output_lengths import ResponsesState
+from epp.model.learning.slowness import ClassSlownessState, SlownessState
+from epp.model.learning.ttft_share import TtftShareState
 from epp.model.prompts.repeated import ResponseRepeated
 from epp.model.request import RequestId
 from epp.model.request_events import (
@@ -123,6 +128,33 @@ class BooksCorrected(msgspec.Struct, frozen=True):
     requests: Sequence[RequestId]
 
 
+ClassState = tuple[
+    str, FitState, ClassSlownessState, FitState, ClassSlownessState, MeanState | None
+]
+"""What is learned of a class: its label; its prefill, its decoding, each with how slow it is; and
+the seconds of a token, None if none was timed."""
+EndpointState = tuple[EndpointId, str, SlownessState, SlownessState]
+"""What is learned of an endpoint, and the label of its class: how slow it is in prefill, and in
+decoding."""
+
+
+class LearnedCopied(msgspec.Struct, frozen=True):
+    """What another replica has learned of speeds and lengths, in place of what was learned here.
+
+    Classes and endpoints that are not known here are passed over, as are endpoints whose class is
+    another one here.
+    """
+
+    classes: Sequence[ClassState]
+    """Each class of endpoints."""
+    endpoints: Sequence[EndpointState]
+    """Each endpoint."""
+    responses: Sequence[ResponsesState]
+    """Each kind of response."""
+    ttft_share: TtftShareState | None
+    """None if no response was seen to its end."""
+
+
 Event = (
     EndpointUpserted
     | EndpointRemoved
@@ -147,4 +179,5 @@ Event = (
     | CacheCopied
     | CacheFeedUp
     | CacheFeedLost
+    | LearnedCopied
 )

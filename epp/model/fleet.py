@@ -25,6 +25,7 @@ from epp.model.events import (
     EndpointRemoved,
     EndpointUpserted,
     Event,
+    LearnedCopied,
     Listed,
     LoadReported,
     ModelsListed,
@@ -359,6 +360,9 @@ class Fleet:
     def _repeated(self, event: ResponseRepeated, _: float) -> None:
         self._prompts.assign_hashes(event)
 
+    def _learned(self, event: LearnedCopied, now: float) -> None:
+        self.pods.take_over(event, self.output_lengths, now)
+
     # For tests.
 
     def check_invariants(self) -> None:
@@ -390,5 +394,6 @@ _HANDLERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {
     Returned: Fleet._follow_outlier,  # noqa: SLF001
     BooksCorrected: Fleet._corrected,  # noqa: SLF001
     ResponseRepeated: Fleet._repeated,  # noqa: SLF001
+    LearnedCopied: Fleet._learned,  # noqa: SLF001
     **dict.fromkeys((CacheChanged, CacheCopied, CacheFeedUp, CacheFeedLost), Fleet._of_pod),  # noqa: SLF001
 }

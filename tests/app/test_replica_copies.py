@@ -7,6 +7,7 @@ from structlog.testing import capture_logs
 
 from epp.adapters.replicas.settings import PeerAddress
 from epp.app.replicas import copies, warm_boot
+from epp.model.kv_changes import CacheFeedUp
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished
 from epp.protocol.replicas.facts import NoSnapshot
@@ -65,6 +66,15 @@ async def compare(*rigs):
     )
 
 
+def speeds(rig):
+    """Return what a prompt of 1,000 tokens takes at each, in seconds."""
+    paces = {pod.endpoint.name: pod.pace for pod in rig.fleet.pods.values()}
+    return {
+        name: pace.prefill_slowness.value * pace.of_class.prefill.seconds(1000, 0)
+        for name, pace in paces.items()
+    }
+
+
 def queue(rig, name="pod-0"):
     return list(rig.pod(name).scheduler.cache.free_blocks())
 
@@ -74,6 +84,9 @@ async def test_a_fresh_replica_knows_what_another_knows_before_it_is_warm():
         serve_many(one)
         await until(lambda: one.replicas.warm)
         one.send("pod-1", "under way", text(300))
+        for _ in range(20):
+            one.pod("pod-0").pace.learn_prompt(1000, 0, 0.5)
+            one.pod("pod-1").pace.learn_prefill(0.5, 1.0, one.now)
         await settled(one)
         fresh = Started(one.port)
         one.replicas.mesh._settings.peers.append(PeerAddress(HERE, one.port))
@@ -86,6 +99,8 @@ async def test_a_fresh_replica_knows_what_another_knows_before_it_is_warm():
                 await until(lambda: fresh.replicas.warm)
                 assert held(fresh)["default/pod-0"] == held(one)["default/pod-0"]
                 assert queue(fresh) == queue(one)
+                assert speeds(fresh) == speeds(one)
+                assert speeds(one)["pod-1"] > 1.5 * speeds(one)["pod-0"] > 0
                 await until(lambda: fresh.in_flight_here() == {"under way": "pod-1"})
             finally:
                 task.cancel()
@@ -168,15 +183,22 @@ async def test_a_replica_that_hears_answers_alone_is_not_the_first(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("left", "said"), [((1, 0), "replicas.warm"), ((2, 0), "replicas.cold"), ((), "replicas.first")]
+    ("left", "total", "said"),
+    [
+        ((1, 0), 2, "replicas.warm"),
+        ((1, 0), 0, "replicas.warm"),  # versions before do not say it
+        ((2, 0), 3, "replicas.cold"),
+        ((0,), 2, "replicas.cold"),
+        ((), 0, "replicas.first"),
+    ],
 )
-async def test_whose_snapshot_is_broken_is_not_the_first(monkeypatch, left, said):
+async def test_whose_snapshot_is_broken_is_not_the_first(monkeypatch, left, total, said):
     monkeypatch.setattr(warm_boot, "_FIRST_SECONDS", 0.0)
     other, fresh = Replica(1), Replica(2)
     other.teller.settled = True
     fresh.hear(other.beat())
     told = [
-        copies.contents_told(pod, each)
+        copies.contents_told(pod, each, total)
         for pod, each in zip(other.fleet.pods.values(), left, strict=False)
     ]
     assert await said_at_its_start(fresh, told or [NoSnapshot()]) == [said]
@@ -261,3 +283,21 @@ async def test_blocks_from_before_a_restart_do_not_come_back():
         await until(lambda: one.metrics()[stale] + other.metrics()[stale] == 1)
         assert held(one)["default/pod-0"] == set()
         assert held(other)["default/pod-0"] != set()
+
+
+async def test_what_was_learned_is_told_if_engines_report_their_caches_themselves():
+    async with started() as one:
+        for pod in ("pod-0", "pod-1"):
+            one.apply(CacheFeedUp(one.pod(pod).endpoint.id, complete=True))
+        for _ in range(20):
+            one.pod("pod-0").pace.learn_prompt(1000, 0, 0.5)
+        await until(lambda: one.replicas.warm)
+        await settled(one)
+        with capture_logs() as logs:
+            async with started(one.port) as fresh:
+                one.replicas.mesh._settings.peers.append(PeerAddress(HERE, fresh.port))
+                await until(lambda: fresh.replicas.warm)
+                assert speeds(fresh) == speeds(one)
+    assert [
+        each["event"] for each in logs if each["event"] in {"replicas.warm", "replicas.first"}
+    ] == ["replicas.warm"]

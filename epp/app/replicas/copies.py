@@ -39,6 +39,7 @@ from epp.protocol.replicas.facts import (
     ContentsTold,
     CopyFact,
     DigestFact,
+    LearnedTold,
     NoSnapshot,
     SnapshotWanted,
 )
@@ -56,6 +57,9 @@ _TOLD_AT_ONCE: Final = 64
 """Digests in a message."""
 _SIZE_BYTES: Final = 4
 
+SnapshotFact = ContentsTold | NoSnapshot | LearnedTold
+"""What answers `SnapshotWanted`."""
+
 
 class CacheCopies:
     """Compares what caches hold with what the endpoints' owners believe, and copies.
@@ -72,7 +76,7 @@ class CacheCopies:
         tell: Callable[[Sequence[AnyFact]], None],
         answer: Callable[[int, Sequence[AnyFact]], None],
         apply: Callable[[Iterable[Event]], None],
-        snapshot: Callable[[int, ContentsTold | NoSnapshot], None],
+        snapshot: Callable[[int, SnapshotFact], None],
     ) -> None:
         self.compared: Final = Counter[bool]()
         self.copied = 0
@@ -199,15 +203,18 @@ class CacheCopies:
     # Snapshots.
 
     async def _tell_snapshot(self, sender: int, _fact: SnapshotWanted) -> None:
-        pods = [each for each in self._fleet.pods.values() if each.mirror is None]
-        if not pods or not self._teller.settled:
+        if not self._teller.settled:
             self._answer(sender, [NoSnapshot()])
             return
-        for left, pod in zip(reversed(range(len(pods))), pods, strict=True):
-            self._answer(sender, [contents_told(pod, left)])
+        self._answer(sender, [learned_told(self._fleet)])
+        pods = [each for each in self._fleet.pods.values() if each.mirror is None]
+        if not pods:
+            self._answer(sender, [NoSnapshot()])
+        for position, pod in enumerate(pods, 1):
+            self._answer(sender, [contents_told(pod, len(pods) - position, len(pods))])
             await asyncio.sleep(0)
 
-    async def _hear_snapshot(self, sender: int, fact: ContentsTold | NoSnapshot) -> None:
+    async def _hear_snapshot(self, sender: int, fact: SnapshotFact) -> None:
         self._snapshot(sender, fact)
 
 
@@ -218,6 +225,7 @@ _READERS: Final[dict[type[CopyFact], Callable[[CacheCopies, int, Any], Any]]] = 
     SnapshotWanted: CacheCopies._tell_snapshot,  # noqa: SLF001
     ContentsTold: CacheCopies._hear_snapshot,  # noqa: SLF001
     NoSnapshot: CacheCopies._hear_snapshot,  # noqa: SLF001
+    LearnedTold: CacheCopies._hear_snapshot,  # noqa: SLF001
 }
 
 
@@ -225,12 +233,18 @@ def _epoch(pod: Pod) -> int:
     return cache_epoch(pod.endpoint, pod.load.started_at)
 
 
-def contents_told(pod: Pod, left: int) -> ContentsTold:
-    """Return what an endpoint's cache holds, as a part of a snapshot."""
+def learned_told(fleet: Fleet) -> LearnedTold:
+    """Return what was learned of speeds and lengths."""
+    state = fleet.pods.learned(fleet.output_lengths)
+    return LearnedTold(state.classes, state.endpoints, state.responses, state.ttft_share)
+
+
+def contents_told(pod: Pod, left: int, total: int) -> ContentsTold:
+    """Return what an endpoint's cache holds, as a part of a snapshot of `total` endpoints."""
     cache: CacheModel = pod.scheduler.cache
     hashes, sizes = cache.contents()
     told = written_hashes(hashes), written_sizes(sizes)
-    return ContentsTold(pod.endpoint.id, _epoch(pod), *told, cache.closed, left)
+    return ContentsTold(pod.endpoint.id, _epoch(pod), *told, cache.closed, left, total)
 
 
 def copied_from(pod: Pod, fact: ContentsTold) -> CacheCopied | None:

@@ -1,7 +1,8 @@
-"""The start of a replica: it asks another one what all caches hold before it takes requests.
+"""The start of a replica: it asks another one for what it knows before it takes requests.
 
-All or nothing: a snapshot that does not come whole, in time, changes nothing. The replica then
-starts with empty caches, says so, and learns from the digests of the others what they hold.
+That is what all caches hold, and what was learned of speeds and lengths. All or nothing: a snapshot
+that does not come whole, in time, changes nothing. The replica then starts with empty caches, says
+so, and learns from the digests of the others what they hold.
 """
 
 import asyncio
@@ -11,11 +12,11 @@ from typing import Final
 
 import structlog
 
-from epp.app.replicas.copies import copied_from
+from epp.app.replicas.copies import SnapshotFact, copied_from
 from epp.model.endpoint import EndpointId
-from epp.model.events import Event
+from epp.model.events import Event, LearnedCopied
 from epp.model.fleet import Fleet
-from epp.protocol.replicas.facts import ContentsTold, NoSnapshot
+from epp.protocol.replicas.facts import ContentsTold, LearnedTold, NoSnapshot
 from epp.protocol.replicas.hearing import Hearer
 from epp.protocol.replicas.peers import Peer
 
@@ -50,9 +51,10 @@ class WarmBoot:
         self._limit: Final = limit
         self._asked = self._left = 0
         self._parts: dict[str, ContentsTold] = {}
+        self._learned: LearnedTold | None = None
         self._told: asyncio.Future[bool] | None = None
 
-    def hear(self, sender: int, fact: ContentsTold | NoSnapshot) -> None:
+    def hear(self, sender: int, fact: SnapshotFact) -> None:
         """Take in a part of the snapshot that was asked for."""
         told = self._told
         if told is None or told.done() or sender != self._asked:
@@ -60,7 +62,10 @@ class WarmBoot:
         if isinstance(fact, NoSnapshot):
             told.set_result(False)
             return
-        expected = fact.left + 1 if not self._parts else self._left
+        if isinstance(fact, LearnedTold):
+            self._learned = fact
+            return
+        expected = self._left if self._parts else fact.endpoints or fact.left + 1
         self._left = fact.left
         self._parts[fact.endpoint] = fact
         if expected != fact.left + 1:
@@ -83,10 +88,12 @@ class WarmBoot:
             return False
         finally:
             self._told, self._parts = None, {}
-        if copied is None:
+        if self._learned is not None:
+            self._apply([_learned_from(self._learned)])
+        elif copied is None:
             _log.info("replicas.first", heard=self._hearer.present)
             return True
-        for event in copied:  # all of it, however long that takes
+        for event in copied or ():  # all of it, however long that takes
             self._apply([event])
             await asyncio.sleep(0)
         took = round(loop.time() - began, 3)
@@ -94,7 +101,7 @@ class WarmBoot:
         return True
 
     async def _snapshot(self, began: float) -> Sequence[Event] | None:
-        """Return a whole snapshot of another replica; None if there is none that has one."""
+        """Return a whole snapshot of another replica; None if there is none that has caches."""
         asked, without = set[int](), set[int]()
         loop = asyncio.get_running_loop()
         while True:
@@ -131,9 +138,12 @@ class WarmBoot:
         return any(each.settled is not False and each.number not in without for each in present)
 
     async def _pull(self, peer: Peer) -> Sequence[Event] | None:
-        """Return its snapshot, None if it has none. Raises `ValueError` for one that is broken."""
+        """Return its snapshot, None if it has no caches to tell of.
+
+        Raises `ValueError` for one that is broken.
+        """
         self._told = asyncio.get_running_loop().create_future()
-        self._asked, self._parts = peer.number, {}
+        self._asked, self._parts, self._learned = peer.number, {}, None
         self._ask(peer.number)
         return list(self._copied()) if await self._told else None
 
@@ -143,3 +153,7 @@ class WarmBoot:
             event = None if pod is None else copied_from(pod, fact)
             if event is not None:
                 yield event
+
+
+def _learned_from(fact: LearnedTold) -> LearnedCopied:
+    return LearnedCopied(fact.classes, fact.endpoints, fact.responses, fact.ttft_share)

@@ -9,7 +9,7 @@ H100; the shares of the terms are learned from responses that were observed to t
 
 from typing import Final
 
-from epp.model.learning.fit import Fit
+from epp.model.learning.fit import Fit, FitState
 from epp.model.learning.slowness import ClassSlowness
 
 STEP_SECONDS: Final = 0.006
@@ -47,6 +47,11 @@ class DecodeModel:
         What is not `sure` counts while there is little.
         """
         self.fit.learn((1.0, sequences, held), seconds, sure=sure)
+        self._take()
+
+    def restore(self, state: FitState) -> None:
+        """Go on from a fit that was learned elsewhere."""
+        self.fit.restore(state)
         self._take()
 
     def take_over(self) -> None:

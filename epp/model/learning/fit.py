@@ -23,6 +23,11 @@ _KEPT: Final = 0.5
 _FAR: Final = 2.0
 """How many times its prediction, or which part of it, is far off."""
 
+Amounts = tuple[float, float, float]
+"""One of each term of a sum of three."""
+FitState = tuple[Amounts, tuple[Amounts, Amounts, Amounts], Amounts, Amounts, int]
+"""What a `Fit` of three terms has learned: shares, moments, totals, sizes, and a count."""
+
 
 class Fit:
     """seconds = sum of factor * amount. The factors begin as `defaults`, in seconds for one.
@@ -50,6 +55,26 @@ class Fit:
     def settled(self) -> bool:
         """Whether there were enough measurements to tell by them which ones are far off."""
         return self._count >= _ENOUGH
+
+    @property
+    def state(self) -> FitState:
+        """What was learned, of three terms."""
+        one, two, three = [(row[0], row[1], row[2]) for row in self._moments]
+        shares, totals, sizes = self._shares, self._totals, self._sizes
+        return (
+            (shares[0], shares[1], shares[2]),
+            (one, two, three),
+            (totals[0], totals[1], totals[2]),
+            (sizes[0], sizes[1], sizes[2]),
+            self._count,
+        )
+
+    def restore(self, state: FitState) -> None:
+        """Go on from what was learned elsewhere, with the same defaults."""
+        shares, moments, totals, sizes, self._count = state
+        self._shares, self._totals, self._sizes = list(shares), list(totals), list(sizes)
+        self._moments = [list(row) for row in moments]
+        self._publish()
 
     def learn(self, amounts: Sequence[float], seconds: float, *, sure: bool = True) -> None:
         """Learn that what has these amounts, not all of them 0, took `seconds`.

@@ -16,6 +16,9 @@ _FARTHEST: Final = 4.0
 _MOST_KEPT: Final = 4.0
 """How many times the last value the mean counts for, at most, where it begins anew."""
 
+MeanState = tuple[float, int, float, float, float, float]
+"""What is known: value, count, mean logarithm, spread, drift, and mean weight."""
+
 
 class Mean:
     """The mean of all values, or of about the last `most` if there were more.
@@ -39,6 +42,17 @@ class Mean:
     def settled(self) -> bool:
         """Whether there are enough values."""
         return self._count >= _ENOUGH
+
+    @property
+    def state(self) -> MeanState | None:
+        """What is known; None before the first value."""
+        if not self._count:
+            return None
+        return self.value, self._count, self._log, self._spread, self._drift, self._weight
+
+    def restore(self, state: MeanState) -> None:
+        """Go on from what is known elsewhere."""
+        self.value, self._count, self._log, self._spread, self._drift, self._weight = state
 
     def add(self, seen: float, weight: float) -> None:
         """Add a value, which is more than 0 and stands for `weight` values."""

@@ -3,11 +3,12 @@
 A response that is not observed is expected to be like those that were observed to their end.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from epp.model.learning.bounded import LONGEST_NAME, Key, make_room
-from epp.model.learning.mean import Mean
-from epp.model.learning.survival import Survival
+from epp.model.learning.mean import Mean, MeanState
+from epp.model.learning.survival import Survival, SurvivalState
 from epp.model.learning.ttft_share import TtftShare
 
 _DEFAULT_TOKENS: Final = 256.0
@@ -26,6 +27,9 @@ _ENTRIES: Final = 1000
 
 ResponseKind = tuple[str, bool]
 """The target model of a response, and whether it streams."""
+
+ResponsesState = tuple[str, bool, MeanState, SurvivalState]
+"""What is known of a kind of response: target model, whether it streams, and its lengths."""
 
 
 class OutputLengths:
@@ -54,11 +58,14 @@ class OutputLengths:
             most = min(most, limit or tokens)
             length = min(tokens, most)
             mean.add(length, weight)
-            survival = self._survivals.get(kind)
-            if survival is None:
-                make_room(self._survivals, _ENTRIES)
-                survival = self._survivals[kind] = Survival()
-            survival.record(length, weight)
+            self._survival_of(kind).record(length, weight)
+
+    def _survival_of(self, kind: ResponseKind) -> Survival:
+        survival = self._survivals.get(kind)
+        if survival is None:
+            make_room(self._survivals, _ENTRIES)
+            survival = self._survivals[kind] = Survival()
+        return survival
 
     def record_seconds_per_token(
         self, speed: object, tokens: int, seconds: float, weight: float = 1.0
@@ -66,6 +73,33 @@ class OutputLengths:
         """Learn that all `tokens` but the first took `seconds`, on endpoints of one `speed`."""
         if tokens >= _LEAST_TIMED and seconds > 0:
             _mean_of(self._seconds_per_token, speed).add(seconds / (tokens - 1), weight)
+
+    @property
+    def state(self) -> list[ResponsesState]:
+        """What is known of lengths."""
+        known: list[ResponsesState] = []
+        for (model, stream), survival in self._survivals.items():
+            mean = self._lengths.get((model, stream))
+            length = None if mean is None else mean.state
+            if length is not None:
+                known.append((model, stream, length, survival.state))
+        return known
+
+    def restore(self, states: Sequence[ResponsesState]) -> None:
+        """Go on from what is known elsewhere of lengths."""
+        for model, stream, length, survival in states:
+            if len(model) <= LONGEST_NAME:
+                _mean_of(self._lengths, (model, stream)).restore(length)
+                self._survival_of((model, stream)).restore(survival)
+
+    def speed_state(self, speed: object) -> MeanState | None:
+        """Return what is known of the seconds of a token; None if none was timed."""
+        mean = self._seconds_per_token.get(speed)
+        return None if mean is None else mean.state
+
+    def restore_speed(self, speed: object, state: MeanState) -> None:
+        """Go on from what is known elsewhere of the seconds of a token."""
+        _mean_of(self._seconds_per_token, speed).restore(state)
 
     def settled(self, kind: ResponseKind, speed: object) -> bool:
         """Return whether enough is known of the length of a response, and its speed."""

@@ -10,7 +10,7 @@ from its class is its slowness.
 from math import ceil
 from typing import Final
 
-from epp.model.learning.fit import Fit
+from epp.model.learning.fit import Fit, FitState
 from epp.model.learning.slowness import ClassSlowness
 
 C1: Final = 40e-6
@@ -63,6 +63,11 @@ class PrefillModel:
         """
         amounts = (steps(uncached), uncached, uncached * (cached + uncached / 2))
         self.fit.learn(amounts, seconds, sure=sure)
+        self._take()
+
+    def restore(self, state: FitState) -> None:
+        """Go on from a fit that was learned elsewhere."""
+        self.fit.restore(state)
         self._take()
 
     def take_over(self) -> None:

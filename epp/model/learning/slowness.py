@@ -32,6 +32,11 @@ _FADE_SECONDS: Final = 600.0
 _HALFWAY_SECONDS: Final = 60.0
 """The same for one that was on its way to the mean of the class when it was last measured."""
 
+ClassSlownessState = tuple[float, float]
+"""What is learned of a class, but for its endpoints: centre and scale."""
+SlownessState = tuple[float, float, float, bool]
+"""What is learned of an endpoint: logarithm, count, drift, and whether it was measured anew."""
+
 
 class ClassSlowness:
     """The logarithms of a class: `count` of measured endpoints, their `total`, and the `centre`.
@@ -59,6 +64,15 @@ class ClassSlowness:
         """How many times its predictions a class's endpoints take; 1 if that is near."""
         return 1.0 if abs(self.centre) < _MOST_COMMON else exp(self.centre)
 
+    @property
+    def state(self) -> ClassSlownessState:
+        """What was learned, but for that of endpoints."""
+        return self.centre, self.scale
+
+    def restore(self, state: ClassSlownessState) -> None:
+        """Go on from what was learned elsewhere; endpoints stay as they are."""
+        self.centre, self.scale = state
+
     def take_over(self, times: float) -> None:
         """Record that the class predicts so many times as much; endpoints take what they did.
 
@@ -85,6 +99,26 @@ class Slowness:
         of_class.endpoints[self] = None
         self._start()
 
+    @property
+    def state(self) -> SlownessState:
+        """What was learned."""
+        return self._log, self._count, self._drift, self._measured
+
+    def restore(self, state: SlownessState, now: float) -> None:
+        """Go on from what was learned elsewhere, about the same class, as if until now."""
+        self._leave()
+        self._log, self._count, self._drift, self._measured = state
+        self._at = now
+        if self._count:
+            self._class.count += 1
+            self._class.total += self._log
+        self.value = exp(self._log)
+
+    def _leave(self) -> None:
+        if self._count:
+            self._class.count -= 1
+            self._class.total -= self._log
+
     def _start(self) -> None:
         self._count = 0.0
         self._log = self._class.mean
@@ -94,9 +128,7 @@ class Slowness:
 
     def join(self, of_class: ClassSlowness) -> None:
         """Leave the class, and start over as one that was never measured in another."""
-        if self._count:
-            self._class.count -= 1
-            self._class.total -= self._log
+        self._leave()
         del self._class.endpoints[self]
         self._class = of_class
         of_class.endpoints[self] = None

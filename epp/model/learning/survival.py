@@ -6,6 +6,7 @@ asked for at any age.
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Final
 
 _RATIO: Final = 1.2
@@ -16,6 +17,9 @@ _ENOUGH: Final = 8.0
 """Responses that outlived an age from which on what was left to them is believed."""
 _STALE_SHARE: Final = 1 / 16
 """The share of new responses after which the sums are made anew."""
+
+SurvivalState = tuple[Sequence[float], Sequence[float]]
+"""Responses of each class, and their tokens together."""
 
 
 def _bounds() -> list[float]:
@@ -42,6 +46,19 @@ class Survival:
         self._stale = 0.0
         self._outlived = [0.0] * (classes + 1)  # responses of a class, or of a longer one
         self._sums = [0.0] * (classes + 1)  # their lengths
+
+    @property
+    def state(self) -> SurvivalState:
+        """The lengths that were counted."""
+        return self._counts, self._lengths
+
+    def restore(self, state: SurvivalState) -> None:
+        """Go on from what was counted elsewhere; nothing is taken if that has other classes."""
+        counts, lengths = state
+        if len(counts) == len(lengths) == len(self._counts):
+            self._counts, self._lengths = list(counts), list(lengths)
+            self._total = sum(self._counts)
+            self._sum_up()
 
     def record(self, tokens: float, weight: float = 1.0) -> None:
         """Count a response of `tokens` tokens, which stands for `weight` responses."""

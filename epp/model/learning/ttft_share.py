@@ -6,7 +6,7 @@ less of either is ten times as large a part of the one as of the other.
 
 from typing import Final
 
-from epp.model.learning.mean import Mean
+from epp.model.learning.mean import Mean, MeanState
 
 DEFAULT_TTFT_SHARE: Final = 0.05
 """The share before enough responses were observed."""
@@ -16,6 +16,9 @@ _LEAST_SECONDS: Final = 1e-6
 """What a response takes, at least: nothing is learned from a shorter one."""
 _FARTHEST: Final = 10.0
 """How many times the mean one response counts for: one that hangs says little of others."""
+
+TtftShareState = tuple[MeanState, MeanState]
+"""What is known of TTFT, and of end-to-end latency."""
 
 
 class TtftShare:
@@ -43,5 +46,21 @@ class TtftShare:
                 ttft, end_to_end = ttft * most / end_to_end, most
         self._ttft.add(ttft, weight)
         self._end_to_end.add(end_to_end, weight)
+        self._take()
+
+    @property
+    def state(self) -> TtftShareState | None:
+        """What is known; None before the first response."""
+        ttft, end_to_end = self._ttft.state, self._end_to_end.state
+        return None if ttft is None or end_to_end is None else (ttft, end_to_end)
+
+    def restore(self, state: TtftShareState) -> None:
+        """Go on from what is known elsewhere."""
+        ttft, end_to_end = state
+        self._ttft.restore(ttft)
+        self._end_to_end.restore(end_to_end)
+        self._take()
+
+    def _take(self) -> None:
         if self._ttft.settled and self._end_to_end.settled:
             self.value = min(1.0, self._ttft.value / self._end_to_end.value)

@@ -8,7 +8,9 @@ would have made in the time without prefills, with as many sequences and as much
 from math import inf
 from typing import Final, NamedTuple
 
+from epp.model.events import ClassState
 from epp.model.learning.decode import DecodeModel
+from epp.model.learning.mean import MeanState
 from epp.model.learning.prefill import PrefillModel
 from epp.model.learning.slowness import Slowness
 
@@ -27,6 +29,26 @@ class PaceClass:
     def __init__(self) -> None:
         self.prefill = PrefillModel()
         self.decode = DecodeModel()
+
+    def state(self, label: str, seconds_per_token: MeanState | None) -> ClassState:
+        """Return what was learned."""
+        prefill, decode = self.prefill, self.decode
+        return (
+            label,
+            prefill.fit.state,
+            prefill.slowness.state,
+            decode.fit.state,
+            decode.slowness.state,
+            seconds_per_token,
+        )
+
+    def restore(self, state: ClassState) -> None:
+        """Go on from what was learned elsewhere."""
+        _, prefill, prefill_slowness, decode, decode_slowness, _ = state
+        self.prefill.restore(prefill)
+        self.prefill.slowness.restore(prefill_slowness)
+        self.decode.restore(decode)
+        self.decode.slowness.restore(decode_slowness)
 
 
 class PaceMark(NamedTuple):

@@ -7,8 +7,9 @@ from typing import Final
 
 from epp.model.caches.choice import DEFAULT_MODEL, CacheSpec
 from epp.model.endpoint import Endpoint, EndpointId, Target
-from epp.model.events import ModelsListed
+from epp.model.events import LearnedCopied, ModelsListed
 from epp.model.invariants import check
+from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.prefill import Speed
 from epp.model.pods.pace import PaceClass
 from epp.model.pods.pod import Pod
@@ -19,6 +20,10 @@ from epp.model.quote import Quote
 
 CLASS_LABEL: Final = "warmpick.io/endpoint-class"
 """Endpoints with the same value of this label count as equally fast."""
+
+
+def _label_of(endpoint: Endpoint) -> str:
+    return endpoint.labels.get(CLASS_LABEL, "")
 
 
 class EligiblePods:
@@ -50,7 +55,7 @@ class Pods:
         self.adapters: Final[set[str]] = set()
         self._by_id: dict[EndpointId, Pod] = {}
         self._by_target: dict[tuple[Target, int | None], Pod] | None = None
-        self._classes: dict[str, PaceClass] = {}
+        self._classes: Final[dict[str, PaceClass]] = {}
         self._members: Counter[str] = Counter()
         self._eligible: EligiblePods | None = None
         self._whole: EligiblePods | None = None
@@ -110,7 +115,7 @@ class Pods:
 
     def _join(self, endpoint: Endpoint) -> PaceClass:
         """Return the class of an endpoint, which has one more member."""
-        label = endpoint.labels.get(CLASS_LABEL, "")
+        label = _label_of(endpoint)
         self._members[label] += 1
         found = self._classes.get(label)
         if found is None:
@@ -119,7 +124,7 @@ class Pods:
 
     def _leave(self, endpoint: Endpoint) -> None:
         """Forget the class of an endpoint with its last member; the unlabelled one stays."""
-        label = endpoint.labels.get(CLASS_LABEL, "")
+        label = _label_of(endpoint)
         self._members[label] -= 1
         if label and not self._members[label]:
             del self._members[label], self._classes[label]
@@ -216,6 +221,45 @@ class Pods:
         if not ejected:
             answering = [pod for pod in answering if pod.outlier.ejected is None] or answering
         return EligiblePods(answering)
+
+    # What was learned.
+
+    def learned(self, lengths: OutputLengths) -> LearnedCopied:
+        """Return what was learned of speeds and lengths, for another replica."""
+        classes = [
+            each.state(label, lengths.speed_state(each.prefill))
+            for label, each in self._classes.items()
+        ]
+        endpoints = [
+            (
+                pod.endpoint.id,
+                _label_of(pod.endpoint),
+                pod.pace.prefill_slowness.state,
+                pod.pace.decode_slowness.state,
+            )
+            for pod in self._by_id.values()
+        ]
+        return LearnedCopied(classes, endpoints, lengths.state, lengths.ttft_share.state)
+
+    def take_over(self, event: LearnedCopied, lengths: OutputLengths, now: float) -> None:
+        """Go on from what another replica has learned."""
+        known = set()
+        for state in event.classes:
+            label, seconds_per_token = state[0], state[-1]
+            of_class = self._classes.get(label)
+            if of_class is not None:
+                known.add(label)
+                of_class.restore(state)
+                if seconds_per_token is not None:
+                    lengths.restore_speed(of_class.prefill, seconds_per_token)
+        for endpoint_id, label, prefill, decode in event.endpoints:
+            pod = self._by_id.get(endpoint_id)
+            if pod is not None and label in known and label == _label_of(pod.endpoint):
+                pod.pace.prefill_slowness.restore(prefill, now)
+                pod.pace.decode_slowness.restore(decode, now)
+        lengths.restore(event.responses)
+        if event.ttft_share is not None:
+            lengths.ttft_share.restore(event.ttft_share)
 
     # For tests.
 

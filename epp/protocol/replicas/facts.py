@@ -5,12 +5,13 @@ not know, and over what follows the fields that they know, so that versions next
 understand each other. Requests go by a number that the teller gave them; their ids are told once.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Final
 from zlib import crc32
 
 import msgspec
 
-from epp.model.endpoint import Endpoint
+from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import EjectionReason
 from epp.model.prompts.text_lengths import Kind
 from epp.model.request import Api
@@ -23,6 +24,32 @@ LARGEST: Final = 1 << 40
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 """A count of bytes, tokens or blocks."""
+
+
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+"""Seconds, tokens or measurements, or sums of these."""
+Amounts = tuple[Amount, Amount, Amount]
+Positive = Annotated[float, msgspec.Meta(ge=1e-30, le=1e12)]
+Share = Annotated[float, msgspec.Meta(ge=0.01, le=1e4)]
+Factor = Annotated[float, msgspec.Meta(ge=-300, le=300)]
+"""The logarithm of a factor."""
+Times = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+Fit = tuple[tuple[Share, Share, Share], tuple[Amounts, Amounts, Amounts], Amounts, Amounts, Times]
+"""`FitState`, as the four below, within what the models compute with."""
+Slow = tuple[
+    Annotated[float, msgspec.Meta(ge=-4.7, le=4.7)],
+    Annotated[float, msgspec.Meta(ge=0, le=12)],
+    Annotated[float, msgspec.Meta(ge=-1, le=1)],
+    bool,
+]
+ClassSlow = tuple[
+    Annotated[float, msgspec.Meta(ge=-4.7, le=4.7)],
+    Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)],
+]
+Mean = tuple[
+    Positive, Annotated[int, msgspec.Meta(ge=1, le=LARGEST)], Factor, Amount, Factor, Positive
+]
+ClassTold = tuple[str, Fit, ClassSlow, Fit, ClassSlow, Mean | None]
 
 
 class PromptFact(msgspec.Struct, frozen=True, array_like=True):
@@ -231,7 +258,10 @@ class SnapshotWanted(Fact, frozen=True, array_like=True, tag=33):
 
 
 class ContentsTold(Fact, frozen=True, array_like=True, tag=34):
-    """What an endpoint's cache holds; `left` endpoints follow in the same snapshot."""
+    """What an endpoint's cache holds; `left` endpoints follow in the same snapshot.
+
+    The snapshot is of `endpoints` altogether; 0 from a version that does not say it.
+    """
 
     endpoint: str
     epoch: Number
@@ -239,14 +269,32 @@ class ContentsTold(Fact, frozen=True, array_like=True, tag=34):
     sizes: bytes
     closed: bool
     left: Number
+    endpoints: Number = 0
 
 
 class NoSnapshot(Fact, frozen=True, array_like=True, tag=35):
     """The teller has nothing to tell: it has just started, or knows no endpoint."""
 
 
-CopyFact = DigestFact | BucketsWanted | BucketsTold | SnapshotWanted | ContentsTold | NoSnapshot
-"""Facts about caches as a whole."""
+class LearnedTold(Fact, frozen=True, array_like=True, tag=36):
+    """What the teller has learned of speeds and lengths (`LearnedCopied`), before a snapshot."""
+
+    classes: Sequence[ClassTold]
+    endpoints: Sequence[tuple[EndpointId, str, Slow, Slow]]
+    responses: Sequence[tuple[str, bool, Mean, tuple[Sequence[Amount], Sequence[Amount]]]]
+    ttft_share: tuple[Mean, Mean] | None
+
+
+CopyFact = (
+    DigestFact
+    | BucketsWanted
+    | BucketsTold
+    | SnapshotWanted
+    | ContentsTold
+    | NoSnapshot
+    | LearnedTold
+)
+"""Facts about caches as a whole, and what a replica starts with."""
 
 AnyFact = (
     AdmittedFact
@@ -273,6 +321,7 @@ AnyFact = (
     | SnapshotWanted
     | ContentsTold
     | NoSnapshot
+    | LearnedTold
 )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import Enum
+from functools import cache
 from typing import Final
 
 import msgspec
@@ -90,9 +91,17 @@ class _Version(msgspec.Struct, frozen=True, array_like=True):
 _encoder = msgspec.msgpack.Encoder()
 _messages = msgspec.msgpack.Decoder(ReplicaMessage)
 _versions = msgspec.msgpack.Decoder(_Version)
-_all_facts = msgspec.msgpack.Decoder(list[AnyFact])
 _each_raw = msgspec.msgpack.Decoder(list[msgspec.Raw])
-_one_fact = msgspec.msgpack.Decoder(AnyFact)
+
+
+@cache  # made with the first message: a picker that is alone does without them
+def _all_facts() -> msgspec.msgpack.Decoder[list[AnyFact]]:
+    return msgspec.msgpack.Decoder(list[AnyFact])
+
+
+@cache
+def _one_fact() -> msgspec.msgpack.Decoder[AnyFact]:
+    return msgspec.msgpack.Decoder(AnyFact)
 
 
 def write_message(
@@ -122,7 +131,7 @@ def read_message(data: bytes) -> ReplicaMessage:
 def read_facts(message: ReplicaMessage) -> tuple[list[AnyFact], int]:
     """Read the facts of a message; return how many could not be, too. Raises `Rejected`."""
     try:
-        return _all_facts.decode(message.facts), 0
+        return _all_facts().decode(message.facts), 0
     except _UNREADABLE:
         pass
     facts, unknown = [], 0
@@ -132,7 +141,7 @@ def read_facts(message: ReplicaMessage) -> tuple[list[AnyFact], int]:
         raise Rejected(Dropped.MALFORMED) from None
     for raw in every:
         try:
-            facts.append(_one_fact.decode(raw))
+            facts.append(_one_fact().decode(raw))
         except _UNREADABLE:
             unknown += 1
     return facts, unknown

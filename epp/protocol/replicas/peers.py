@@ -19,6 +19,8 @@ _RATE_SECONDS: Final = 0.25
 """Over how long the rate of requests is averaged: it fades by e in this time."""
 _LAG_WEIGHT: Final = 0.1
 """What the last message's lag counts for in the usual one."""
+_LONGEST_ROUND: Final = 1.0
+"""Seconds between a beat and its answer after which clocks are not set by it."""
 _LONGEST_LAG: Final = 0.1
 """Seconds: who hears a peer later than that knows nothing of what it does now."""
 
@@ -88,8 +90,11 @@ class Peer:
         return lag
 
     def set_clock(self, asked: float, answered: float, now: float) -> None:
-        """Learn how far its clock is ahead: it answered at `answered`, between two of ours."""
-        if asked <= now:
+        """Learn how far its clock is ahead: it answered at `answered`, between two of ours.
+
+        Of an answer that took long, as one of either did not run, that says little.
+        """
+        if asked <= now and (self._ahead is None or now - asked <= _LONGEST_ROUND):
             self._ahead = answered - (asked + now) / 2
 
     def sent(self, now: float) -> None:
