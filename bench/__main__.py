@@ -294,7 +294,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         metavar="ROW",
         help=(
-            "adversary: attacks of a row of issue 12, or by name (`body-*`); published: a row;"
+            "adversary: attacks of a group, or by name (`body-*`); published: a row;"
             " may be repeated"
         ),
     )

@@ -32,6 +32,8 @@ _ALL_SECONDS, _ALL_PAUSE = 60.0, 600
 """How often all objects are collected, at most, and how many times as long as that took."""
 _LOOK_SECONDS, _MUCH_BYTES = 5.0, 32 << 20
 """How often it is looked whether the process has grown, and by how much it may have."""
+_TRIM_PAUSE = 1000
+"""How many times as long as it took, at least, until freed memory is given back again."""
 
 
 def freeze_long_lived_objects(*, collected: bool = False) -> None:
@@ -83,18 +85,21 @@ async def collect_garbage() -> None:
 
 
 async def give_back_freed_memory() -> None:
-    """Return freed memory to the kernel whenever the process has grown, until cancelled.
+    """Return freed memory to the kernel while the process is larger than it was, until cancelled.
 
     Long bodies, texts that are tokenized, endpoints that go, and tables of blocks, which grow by
-    being moved, leave holes in the heap, which would stay.
+    being moved, leave holes in the heap, which would stay. What is in use cannot be told from what
+    is freed, so that it is tried again and again, for a thousandth of the time.
     """
-    kept = resident_bytes()
+    least, pause = resident_bytes(), _LOOK_SECONDS
     while True:
-        await asyncio.sleep(_LOOK_SECONDS)
-        kept = min(kept, resident_bytes())
-        if resident_bytes() > kept + _MUCH_BYTES:
+        await asyncio.sleep(pause)
+        pause, size = _LOOK_SECONDS, resident_bytes()
+        least = min(least, size)
+        if size > least + _MUCH_BYTES:
+            began = time.monotonic()
             await asyncio.to_thread(trim_freed_memory)
-            kept = resident_bytes()
+            pause = max(pause, _TRIM_PAUSE * (time.monotonic() - began))
 
 
 @contextmanager

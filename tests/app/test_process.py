@@ -48,51 +48,71 @@ async def test_the_collector_comes_back_with_the_end(collector):
 
 @pytest.fixture
 async def giving_back(monkeypatch):
-    """Looks at the memory that a test sets all the time; a queue has what is kept each time."""
-    size = [100 << 20]
-    trims: asyncio.Queue[int] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-
-    def trim():
-        size[0] -= 10 << 20
-        loop.call_soon_threadsafe(trims.put_nowait, size[0])
-
+    """Looks at the memory that a test sets all the time; `freed` of it is given back by a trim."""
+    memory = Memory()
     monkeypatch.setattr(process, "_LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(process, "resident_bytes", lambda: size[0])
-    monkeypatch.setattr(process, "trim_freed_memory", trim)
+    monkeypatch.setattr(process, "_TRIM_PAUSE", 0)
+    monkeypatch.setattr(process, "resident_bytes", lambda: memory.size)
+    monkeypatch.setattr(process, "trim_freed_memory", memory.trim)
     task = asyncio.create_task(give_back_freed_memory())
-    yield size, trims
+    yield memory
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def looked():
-    """Let what looks all the time look several times."""
-    for _ in range(20):
-        await asyncio.sleep(0)
+class Memory:
+    """The memory of a process, of which some is freed, but not given back."""
+
+    def __init__(self):
+        self.size = 100 << 20
+        self.freed = self.trims = 0
+
+    def trim(self):
+        self.size -= self.freed
+        self.freed = 0
+        self.trims += 1
+
+    async def trimmed(self, times):
+        async with asyncio.timeout(PATIENCE):
+            while self.trims < times:
+                await asyncio.sleep(0)
+
+    async def looked_at(self):
+        """Let what looks all the time look several times; return whether it trimmed."""
+        before = self.trims
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return self.trims > before
 
 
 async def test_freed_memory_is_given_back_each_time_that_the_process_has_grown(giving_back):
-    size, trims = giving_back
-    await looked()
-    for _ in range(2):
-        size[0] += 32 << 20
-        await looked()
-        assert trims.empty()
-        size[0] += 1
-        async with asyncio.timeout(PATIENCE):
-            assert await trims.get() == size[0]
-        await looked()
-        assert trims.empty()
+    assert not await giving_back.looked_at()
+    for times in (1, 2):
+        giving_back.size += 32 << 20
+        assert not await giving_back.looked_at()
+        giving_back.freed = 32 << 20
+        giving_back.size += 1
+        await giving_back.trimmed(times)
+        giving_back.size = 100 << 20
+        assert not await giving_back.looked_at()
+
+
+async def test_what_was_in_use_is_given_back_once_it_is_freed(giving_back):
+    giving_back.size = 500 << 20
+    await giving_back.trimmed(3)
+    giving_back.freed = 400 << 20
+    async with asyncio.timeout(PATIENCE):
+        while giving_back.size > 100 << 20:
+            await asyncio.sleep(0)
+    await giving_back.looked_at()
+    assert not await giving_back.looked_at()
 
 
 async def test_a_process_that_has_become_small_is_looked_at_from_there(giving_back):
-    size, trims = giving_back
-    size[0] = 50 << 20
-    await looked()
-    size[0] = 83 << 20
-    async with asyncio.timeout(PATIENCE):
-        assert await trims.get() == 73 << 20
+    giving_back.size = 50 << 20
+    assert not await giving_back.looked_at()
+    giving_back.size = 83 << 20
+    await giving_back.trimmed(1)
 
 
 def test_threads_release_the_interpreter_soon_while_pickers_serve():
