@@ -32,7 +32,7 @@ _ALL_SECONDS, _ALL_PAUSE = 60.0, 600
 """How often all objects are collected, at most, and how many times as long as that took."""
 _LOOK_SECONDS, _MUCH_BYTES = 5.0, 32 << 20
 """How often it is looked whether the process has grown, and by how much it may have."""
-_TRIM_PAUSE = 1000
+_TRIM_PAUSE = 200
 """How many times as long as it took, at least, until freed memory is given back again."""
 
 
@@ -89,7 +89,7 @@ async def give_back_freed_memory() -> None:
 
     Long bodies, texts that are tokenized, endpoints that go, and tables of blocks, which grow by
     being moved, leave holes in the heap, which would stay. What is in use cannot be told from what
-    is freed, so that it is tried again and again, for a thousandth of the time.
+    is freed, so that it is tried again and again, for half a percent of the time.
     """
     least, pause = resident_bytes(), _LOOK_SECONDS
     while True:
