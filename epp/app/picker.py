@@ -342,6 +342,7 @@ class EndpointPicker:
             freeze_long_lived_objects()  # while endpoints answer
             await self._sources.polled_once(_FIRST_REPORTS_SECONDS)
             if self._replicas is not None:  # a gateway may ask before it checks who is ready
+                self._replicas.share(self._flow.line)
                 await self._replicas.warmed()
             await self._extproc.start()
             if options.worker is not None:

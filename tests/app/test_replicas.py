@@ -3,10 +3,13 @@
 import asyncio
 import contextlib
 import json
+import math
 import time
+from math import inf
 
 import aiohttp
 import grpc
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -14,17 +17,22 @@ from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings, Sibling
 from epp.app.replicas.exchange import Replicas
 from epp.errors import ConfigError
 from epp.gateway.processes import free_port
+from epp.model.endpoint import EndpointId
+from epp.model.quote import Quote
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished, FirstToken
+from epp.policy.flow.held import Held
+from epp.policy.flow.line import MOST_TOLD, Line
 from tests.adapters.ext_proc_peer import Peer, body, destination, head, response_body, response_head
 from tests.model.rig import Rig
 from tests.processes import picker, said
-from tests.strategies import text
+from tests.strategies import request, text
 
 SECRET = b"a secret of sixteen bytes and more"
 DEADLINE = 30
 HERE = "127.0.0.1"
 PROMPT = text(400)
+UNKNOWN = 'warmpick_replica_dropped_total{reason="unknown_kind"}'
 
 
 class Started(Rig):
@@ -277,3 +285,71 @@ async def shows(session, page, name, least):
             return
         await asyncio.sleep(0.05)
     raise AssertionError(f"{name} is not {least}")
+
+
+def waits(name, seconds, now, **more):
+    asked = request(name, [1], **more)
+    made = Held(asked, Quote(asked, (), ()), now, until=inf, deadline=now + 30)
+    made.endpoint_id, made.seconds = EndpointId("default/pod-0"), seconds
+    return made
+
+
+async def test_what_waits_at_one_goes_before_what_comes_later_at_the_other():
+    async with two() as (one, other):
+        lines = [Line(ageing=0.1), Line(ageing=0.1)]
+        for each, line in zip((one, other), lines, strict=True):
+            each.replicas.share(line)
+        first = waits("first", 2.0, one.now - 50, priority=1)
+        lines[0].add(first)
+        small = waits("small", 0.1, other.now)
+        await until(lambda: lines[1].yields(small, small.endpoint_id, other.now))
+        assert lines[1].seconds_of_all(other.now) == 2.0
+        assert not lines[0].yields(first, first.endpoint_id, one.now)
+        other.now += 0.04  # told again and again
+        await until(lambda: lines[1].yields(small, small.endpoint_id, other.now + 0.04))
+        lines[0].remove(first)
+        await until(lambda: not lines[1].yields(small, small.endpoint_id, other.now))
+        assert other.metrics()["warmpick_replica_messages_missing"] == 0
+
+
+@pytest.mark.parametrize(
+    "heads",
+    [
+        [[0, "default/pod-0", math.nan, 1.0, 0.0, None, None]],
+        [[0, "default/pod-0", -1.0, 1.0, 0.0, None, None]],
+        [[0, "default/pod-0", 1.0, math.inf, 0.0, None, None]],
+        [[0, 5, 1.0, 1.0, 0.0, None, None]],
+        [[0, "default/pod-0"]],
+        "heads",
+    ],
+    ids=repr,
+)
+async def test_lines_that_cannot_be_are_counted(heads):
+    async with two() as (one, other):
+        line = Line(ageing=0.1)
+        other.replicas.share(line)
+        teller = one.replicas._teller
+        message = msgspec.msgpack.decode(teller.to_all([], one.now))
+        message[-1] = [[37, 1.0, heads]]
+        one.replicas.mesh.send(msgspec.msgpack.encode(message))
+        await until(lambda: other.metrics()[UNKNOWN] == 1)
+        assert line.seconds_of_all(other.now) == 0.0
+
+
+async def test_many_that_wait_are_told_of_in_part():
+    async with two() as (one, other):
+        lines = [Line(ageing=0.1), Line(ageing=0.1)]
+        for each, line in zip((one, other), lines, strict=True):
+            each.replicas.share(line)
+        for number in range(3 * MOST_TOLD):
+            each = waits(f"{number}", 1.0, one.now - 50)
+            each.endpoint_id = EndpointId(f"default/pod-{number}")
+            lines[0].add(each)
+        last = waits("last", 1.0, other.now)
+        await until(lambda: lines[1].yields(last, last.endpoint_id, other.now))
+        known = [
+            lines[1].yields(last, EndpointId(f"default/pod-{number}"), other.now)
+            for number in range(3 * MOST_TOLD)
+        ]
+        assert sum(known) == MOST_TOLD
+        assert lines[1].seconds_of_all(other.now) == 3 * MOST_TOLD

@@ -14,12 +14,14 @@ from epp.adapters.telemetry.series import FamilyText
 from epp.app.observers import Observer
 from epp.app.replicas.copies import DIGEST_SECONDS, CacheCopies
 from epp.app.replicas.families import LAGS, families
+from epp.app.replicas.shared_line import SharedLine
 from epp.app.replicas.warm_boot import WarmBoot
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event
 from epp.model.fleet import Fleet
 from epp.model.request import RequestId
 from epp.model.request_events import Admitted
+from epp.policy.flow.line import Line
 from epp.policy.plugins import Unseen
 from epp.protocol.replicas.chains import KnownChains
 from epp.protocol.replicas.facts import AnyFact, LeavingFact, SnapshotWanted
@@ -97,6 +99,7 @@ class Replicas:
         self._siblings: set[int] = set()
         self._lags: Final = Histogram(LAGS)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._line: SharedLine | None = None
         self._hearing = False
         self._reached = 0
         self._alone_since: float | None = None
@@ -111,6 +114,10 @@ class Replicas:
     async def warmed(self) -> None:
         """Wait until it is warm."""
         await self._warmed.wait()
+
+    def share(self, line: Line) -> None:
+        """Have requests that wait here and at the other replicas wait in one line."""
+        self._line = SharedLine(line, self._tell_all, self._clock)
 
     @property
     def observer(self) -> Observer:
@@ -184,6 +191,8 @@ class Replicas:
         self._apply_at(heard.events, now)
         for fact in heard.copies:
             self.copies.take(heard.sender, fact)
+        if heard.waiting is not None and self._line is not None:
+            self._line.hear(heard.sender, heard.waiting)
         if heard.answers:
             self._answer(heard.sender, heard.answers)
         return heard.sender

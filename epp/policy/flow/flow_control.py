@@ -141,7 +141,7 @@ class FlowControl:
                 room = (axis is None or not self.settings.holds) and (
                     self.gate is None or self.gate.admits(request.priority, now)
                 )
-                if not room or self.line.requests:
+                if not room or self.line.requests or self.line.seconds_of_all(now) > 0:
                     return self._compete(request, quote, decision, now, axis, room=room)
         if self.gate is not None:
             return self._send(request, quote, decision, now, 0.0)
@@ -161,7 +161,7 @@ class FlowControl:
         """Commit to a decision if there is room and no one goes before; else have it wait."""
         held = self._held(request, quote, now)
         held.endpoint_id, held.seconds, held.work = self.fitting.price(quote, decision, axis)
-        if room and self.line.is_next(held):
+        if room and self.line.is_next(held) and not self._yields(held, held.endpoint_id, now):
             sent = self._send(request, quote, decision, now, None if self.gate is None else 0.0)
             self._charge(held, now)
             return sent
@@ -223,7 +223,7 @@ class FlowControl:
     def _learn(self, event: Event, now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         if isinstance(event, LoadReported):
             self.fitting.reported(event.endpoint_id)
-            self.fitting.adapt(self.line.seconds if self.line.requests else 0.0, now)
+            self.fitting.adapt(self.line.seconds_of_all(now), now)
             return
         if isinstance(event, EndpointRemoved):
             self.fitting.forget(event.endpoint_id)
@@ -299,6 +299,9 @@ class FlowControl:
             held = line.next(roomy, now, *self._open_bands(now, batch=batch))
             if held is None:
                 break
+            if self._yields(held, held.endpoint_id, now):
+                roomy.discard(held.endpoint_id)
+                continue
             tries += self._try(held, released, roomy, now, batch=batch)
             if held.waits:  # for another endpoint, or it needs more than there is
                 roomy.discard(held.endpoint_id)
@@ -351,12 +354,16 @@ class FlowControl:
         if self.settings.holds and not anyway:
             axis = self.fitting.lacks(quote, decision, request.priority, now)
         place, seconds, held.work = self.fitting.price(quote, decision, axis)
-        if axis is not None:
+        if axis is not None or (not anyway and self._yields(held, place, now)):
             line.move(held, place, seconds)
             return None
         line.remove(held)
         self._charge(held, now)
         return self._send(request, quote, decision, now, max(0.0, now - held.since))
+
+    def _yields(self, held: Held, endpoint_id: EndpointId, now: float) -> bool:
+        """Return whether a request lets one of another replica go first at an endpoint."""
+        return self.settings.holds and self.line.yields(held, endpoint_id, now)
 
     def _charge(self, held: Held, now: float) -> None:
         self.line.charge(held)

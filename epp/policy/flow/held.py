@@ -1,11 +1,15 @@
-"""One request that waits in the picker."""
+"""Requests that wait: in this picker, and as its other replicas tell of theirs."""
 
+from collections.abc import Sequence
 from math import inf
 from typing import Final
 
 from epp.model.endpoint import EndpointId
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest
+
+_TOLD_SECONDS: Final = 0.05
+"""For how long another replica is believed to have what it told."""
 
 Rank = tuple[float, float]
 """Where a request stands among those of its flow; the least goes next."""
@@ -68,6 +72,59 @@ class Held:
     def latest(self) -> float:
         """When it has to go for its first token to be in time."""
         return self.ttft_by - self.seconds
+
+
+class WaitingElsewhere:
+    """One request that waits at another replica, and is the next one there at its endpoint.
+
+    `held` stands for it, by the clock of this replica. Its flow is `ahead` in virtual time of what
+    its band has passed there. `rank` is where it stands among those of its flow.
+    """
+
+    __slots__ = ("ahead", "held", "rank")
+
+    def __init__(self, held: Held, ahead: float) -> None:
+        self.held: Final = held
+        self.ahead: Final = ahead
+        self.rank: Rank = (0.0, 0.0)
+
+
+class OtherLines:
+    """What goes next at each of the other replicas, as far as was told a moment ago."""
+
+    __slots__ = ("_told",)
+
+    def __init__(self) -> None:
+        self._told: dict[int, tuple[float, float, Sequence[WaitingElsewhere]]] = {}
+
+    def hear(
+        self, replica: int, waiting: Sequence[WaitingElsewhere], seconds: float, now: float
+    ) -> None:
+        """Take in what goes next at a replica, and the seconds of prefill of all that waits."""
+        if waiting:
+            self._told[replica] = now, seconds, waiting
+        else:
+            self._told.pop(replica, None)
+
+    def _forget(self, now: float) -> None:
+        for replica in [
+            name for name, (at, _, _) in self._told.items() if now - at > _TOLD_SECONDS
+        ]:
+            del self._told[replica]
+
+    def waiting(self, now: float) -> list[WaitingElsewhere]:
+        """Return the requests that go next."""
+        if not self._told:
+            return []
+        self._forget(now)
+        return [each for _, _, waiting in self._told.values() for each in waiting]
+
+    def seconds(self, now: float) -> float:
+        """Return the seconds of prefill that wait."""
+        if not self._told:
+            return 0.0
+        self._forget(now)
+        return sum([seconds for _, seconds, _ in self._told.values()])
 
 
 class Due:

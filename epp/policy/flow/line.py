@@ -7,6 +7,9 @@ By default flows share a band by start-time fair queueing in seconds of work: th
 the least goes next, and one that comes back has nothing saved up. Within a flow the request with
 the lowest `rank` goes next. A band may name other policies for both (`epp.policy.flow.fairness`,
 `.orders`).
+
+Replicas tell each other what goes next, and a request lets those of others go first that would if
+all waited in one line: room that one waits for is not taken elsewhere.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -17,7 +20,7 @@ from typing import Final
 
 from epp.model.endpoint import EndpointId
 from epp.policy.flow.fairness import FairnessPolicy, ScoringFairnessPolicy
-from epp.policy.flow.held import Held, Rank
+from epp.policy.flow.held import Held, OtherLines, Rank, WaitingElsewhere
 from epp.policy.flow.orders import LeastPrefillOrder, OrderingPolicy
 from epp.policy.flow.settings import BandLimits
 
@@ -25,6 +28,11 @@ MOST_FLOWS: Final = 1000
 """Flows of a band that have a share of their own, at most (llm-d-router's bound of labels)."""
 OTHER_FLOWS: Final = "other"
 """The one flow of all further ones."""
+
+MOST_TOLD: Final = 64
+"""Requests that other replicas are told of, at most."""
+TELL_SECONDS, AGAIN_SECONDS = 0.002, 0.02
+"""How soon they are told of a change, and how often while anything waits."""
 
 _Entry = tuple[Rank, int, Held]
 """The rank, the ticket and the request."""
@@ -203,6 +211,9 @@ class Line:
         self.bytes = 0
         self.seconds = 0.0
         """Seconds of prefill that wait."""
+        self.on_change: Callable[[], None] | None = None
+        """Called when a request is added or taken out."""
+        self._others: Final = OtherLines()
 
     def __len__(self) -> int:
         return self.requests
@@ -249,6 +260,8 @@ class Line:
         self.bytes += held.request.size
         self.seconds += held.seconds
         self._put(band, held)
+        if self.on_change is not None:
+            self.on_change()
 
     def move(self, held: Held, endpoint_id: EndpointId, seconds: float) -> None:
         """Have a request that waits do so at another endpoint, or with another cost."""
@@ -273,6 +286,8 @@ class Line:
         self.requests -= 1
         self.bytes -= held.request.size
         self.seconds -= held.seconds
+        if self.on_change is not None:
+            self.on_change()
         return True
 
     def yields_to(self, held: Held) -> Held | None:
@@ -336,6 +351,41 @@ class Line:
             if priority > held.request.priority or not band.is_next(held, queue):
                 return False
         return True
+
+    # Other replicas.
+
+    def ahead(self, held: Held) -> float:
+        """Return how far in virtual time the flow of a request is ahead of what went last."""
+        band = self._band(held.request.priority)
+        return max(0.0, band.flow(held).start - band.passed)
+
+    def hear(
+        self, replica: int, waiting: Sequence[WaitingElsewhere], seconds: float, now: float
+    ) -> None:
+        """Take in what goes next at another replica, in place of what it told before.
+
+        So many seconds of prefill wait there.
+        """
+        for each in waiting:
+            each.rank = self._band(each.held.request.priority).order.rank(each.held)
+        self._others.hear(replica, waiting, seconds, now)
+
+    def seconds_of_all(self, now: float) -> float:
+        """Return the seconds of prefill that wait here and at other replicas."""
+        return (self.seconds if self.requests else 0.0) + self._others.seconds(now)
+
+    def yields(self, held: Held, endpoint_id: EndpointId, now: float) -> bool:
+        """Return whether a request lets one of another replica go first at an endpoint."""
+        others = self._others.waiting(now)
+        if not others:
+            return False
+        priority, order = held.request.priority, self._band(held.request.priority).order
+        place = -priority, self.ahead(held), order.rank(held)
+        return any(
+            other.held.endpoint_id == endpoint_id
+            and (-other.held.request.priority, other.ahead, other.rank) < place
+            for other in others
+        )
 
     def forget(self, endpoint_id: EndpointId) -> None:
         """Have those that wait at an endpoint that is gone wait for any."""

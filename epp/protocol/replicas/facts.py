@@ -285,6 +285,33 @@ class LearnedTold(Fact, frozen=True, array_like=True, tag=36):
     ttft_share: tuple[Mean, Mean] | None
 
 
+Moment = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+"""Seconds from now; less than 0 for what is past."""
+
+
+class HeadTold(msgspec.Struct, frozen=True, array_like=True):
+    """A request that is the next one of its priority at an endpoint."""
+
+    priority: int
+    endpoint: str
+    ahead: Amount
+    """How far in virtual time its flow is ahead of what went last."""
+    seconds: Amount
+    """Seconds of its prefill there."""
+    since: Moment
+    deadline: Moment | None
+    """None if it has none, as below."""
+    ttft_by: Moment | None
+
+
+class WaitingFact(Fact, frozen=True, array_like=True, tag=37):
+    """What waits at the teller and goes next, the first first; what was told before is over."""
+
+    seconds: Amount
+    """Seconds of prefill of all that wait."""
+    heads: Sequence[HeadTold]
+
+
 CopyFact = (
     DigestFact
     | BucketsWanted
@@ -322,6 +349,7 @@ AnyFact = (
     | ContentsTold
     | NoSnapshot
     | LearnedTold
+    | WaitingFact
 )
 
 

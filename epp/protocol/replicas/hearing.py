@@ -46,6 +46,7 @@ from epp.protocol.replicas.facts import (
     ReturnedFact,
     ServedFact,
     UnobservedFact,
+    WaitingFact,
     epoch_of,
 )
 from epp.protocol.replicas.messages import (
@@ -97,6 +98,7 @@ class Hearer:
         self._now = 0.0
         self._answers: list[AnyFact] = []
         self._copies: list[CopyFact] = []
+        self._waiting: WaitingFact | None = None
 
     def hear(self, data: bytes, now: float) -> Heard:
         """Take in one message."""
@@ -110,7 +112,7 @@ class Hearer:
         if unknown:
             self.dropped[Dropped.UNKNOWN_KIND] += unknown
         lag = peer.heard(message, now)
-        self._now, self._answers, self._copies = now, [], []
+        self._now, self._answers, self._copies, self._waiting = now, [], [], None
         events: list[Event] = []
         for fact in facts:
             try:
@@ -118,7 +120,9 @@ class Hearer:
             except ValueError:
                 self.dropped[Dropped.NONSENSE] += 1
         self.applied += len(events)
-        return Heard(peer.number, events, self._answers, lag, copies=self._copies)
+        return Heard(
+            peer.number, events, self._answers, lag, copies=self._copies, waiting=self._waiting
+        )
 
     def _sender(self, message: ReplicaMessage) -> Peer:
         if message.pool != self._pool:
@@ -283,6 +287,10 @@ class Hearer:
     def _leaving(self, peer: Peer, _fact: LeavingFact) -> Iterator[Event]:
         return peer.leave()
 
+    def _waits(self, _peer: Peer, fact: WaitingFact) -> Sequence[Event]:
+        self._waiting = fact
+        return ()
+
     def _copy(self, _peer: Peer, fact: CopyFact) -> Sequence[Event]:
         self._copies.append(fact)
         return ()
@@ -307,6 +315,7 @@ _READERS: Final[dict[type[AnyFact], Callable[[Hearer, Peer, Any], Any]]] = {
     InFlightTold: Hearer._in_flight_told,  # noqa: SLF001
     RequestsWanted: Hearer._requests_wanted,  # noqa: SLF001
     LeavingFact: Hearer._leaving,  # noqa: SLF001
+    WaitingFact: Hearer._waits,  # noqa: SLF001
     **dict.fromkeys(CopyFact.__args__, Hearer._copy),  # noqa: SLF001
 }
 

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from epp.model.events import Event
-from epp.protocol.replicas.facts import VERSION, AnyFact, CopyFact
+from epp.protocol.replicas.facts import VERSION, AnyFact, CopyFact, WaitingFact
 
 LONGEST: Final = 8 << 20
 """Bytes of a message; longer ones are not read."""
@@ -82,6 +82,8 @@ class Heard(msgspec.Struct, frozen=True):
     """Whether it is this replica's own."""
     copies: Sequence[CopyFact] = ()
     """What it says of caches as a whole: to be compared beside the requests, which takes time."""
+    waiting: WaitingFact | None = None
+    """What it says of requests that wait."""
 
 
 class _Version(msgspec.Struct, frozen=True, array_like=True):

@@ -19,7 +19,8 @@ from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import InferenceRequest, RequestId
 from epp.model.request_events import Admitted, Generated
 from epp.policy.flow.flow_control import FlowControl, Outcome
-from epp.policy.flow.held import Held
+from epp.policy.flow.held import Held, WaitingElsewhere
+from epp.policy.flow.line import AGAIN_SECONDS, MOST_TOLD, TELL_SECONDS
 from epp.policy.flow.settings import FlowSettings
 from epp.policy.plugins import Filter, Scorer, Unseen
 from epp.policy.profile import Profile, Scheduling, WeightedScorer
@@ -47,6 +48,7 @@ class SimulatedPicker:
         before: tuple[Filter, ...] = (),
     ) -> None:
         self.draw = random.Random(seed).randrange
+        self.number = seed
         self.fleet = Fleet(BlockHasher(_SECRET), outliers=outliers)
         self._clock = clock
         self._others: Sequence[SimulatedPicker] = ()
@@ -65,6 +67,8 @@ class SimulatedPicker:
         self.needs_end = self._flow.needs_end
         self._waiting: dict[Held, Callable[[Outcome], None]] = {}
         self._woken = inf
+        self._told_at = -inf
+        self._flow.line.on_change = self._tell_soon
 
     def tell(self, others: "Sequence[SimulatedPicker]", seconds: float) -> None:
         """Have others hear after this many seconds what it hears of requests."""
@@ -112,6 +116,27 @@ class SimulatedPicker:
         for held, outcome in self._flow.release(self._clock.now):
             self._go(outcome, held.request.id, self._waiting.pop(held))
         self._wake()
+
+    def _tell_soon(self) -> None:
+        """Have others hear what goes next here; while anything waits, again and again."""
+        at = self._clock.now + TELL_SECONDS
+        if self._others and self._told_at < self._clock.now:
+            self._told_at = at
+            self._clock.at(at, self._tell_waiting)
+
+    def _tell_waiting(self) -> None:
+        now, line = self._clock.now, self._flow.line
+        for other in self._others:
+            told = [(held, line.ahead(held)) for held in line.heads(now)[:MOST_TOLD]]
+            self._clock.at(now + self._lag, partial(other.hear, self.number, told, line.seconds))
+        if line.requests:
+            self._clock.at(now + AGAIN_SECONDS, self._tell_soon)
+
+    def hear(self, number: int, told: Sequence[tuple[Held, float]], seconds: float) -> None:
+        """Take in what goes next at another one."""
+        waiting = [WaitingElsewhere(held, ahead) for held, ahead in told]
+        self._flow.line.hear(number, waiting, seconds, self._clock.now)
+        self._wake(self._clock.now)
 
     def report(self, event: Event) -> None:
         """Take in what every picker finds out for itself: endpoints and their load."""

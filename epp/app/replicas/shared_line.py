@@ -1,0 +1,87 @@
+"""What waits at several replicas, as one line: each tells the others what goes next there.
+
+Nothing waits for an answer: a replica goes by what it was told within a twentieth of a second, and
+by its own line alone if it is told nothing.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Final
+
+from epp.model.endpoint import EndpointId
+from epp.model.quote import Quote
+from epp.model.request import InferenceRequest, RequestId
+from epp.policy.flow.held import Held, WaitingElsewhere
+from epp.policy.flow.line import AGAIN_SECONDS, MOST_TOLD, TELL_SECONDS, Line
+from epp.protocol.replicas.facts import AnyFact, HeadTold, WaitingFact
+
+_LONGEST: Final = 1e12
+
+
+class SharedLine:
+    """The line of one replica. `tell` tells all others; `clock` returns monotonic seconds."""
+
+    def __init__(
+        self, line: Line, tell: Callable[[Sequence[AnyFact]], None], clock: Callable[[], float]
+    ) -> None:
+        self._line: Final = line
+        self._tell: Final = tell
+        self._clock: Final = clock
+        self._timer: asyncio.TimerHandle | None = None
+        line.on_change = self._changed
+
+    def hear(self, sender: int, fact: WaitingFact) -> None:
+        """Take in what goes next at another replica."""
+        now = self._clock()
+        waiting = [_heard(each, now) for each in fact.heads[:MOST_TOLD]]
+        self._line.hear(sender, waiting, fact.seconds, now)
+
+    def _changed(self) -> None:
+        loop = asyncio.get_running_loop()
+        soon = loop.time() + TELL_SECONDS
+        if self._timer is not None and self._timer.when() <= soon:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_at(soon, self._tell_all)
+
+    def _tell_all(self) -> None:
+        self._timer, now, line = None, self._clock(), self._line
+        heads = [_told(each, line.ahead(each), now) for each in line.heads(now)[:MOST_TOLD]]
+        self._tell([WaitingFact(min(_LONGEST, max(0.0, line.seconds)), heads)])
+        if line.requests:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(AGAIN_SECONDS, self._tell_all)
+
+
+def _told(held: Held, ahead: float, now: float) -> HeadTold:
+    return HeadTold(
+        held.request.priority,
+        held.endpoint_id,
+        min(_LONGEST, ahead),
+        min(_LONGEST, held.seconds),
+        held.since - now,
+        _until(held.deadline, now),
+        _until(held.ttft_by, now),
+    )
+
+
+def _until(moment: float, now: float) -> float | None:
+    return None if moment - now > _LONGEST else moment - now
+
+
+def _heard(fact: HeadTold, now: float) -> WaitingElsewhere:
+    request = InferenceRequest(id=RequestId(""), priority=fact.priority)
+    deadline = inf if fact.deadline is None else now + fact.deadline
+    ttft_by = inf if fact.ttft_by is None else now + fact.ttft_by
+    held = Held(
+        request,
+        Quote(request, (), ()),
+        now + fact.since,
+        until=inf,
+        deadline=deadline,
+        ttft_by=ttft_by,
+    )
+    held.endpoint_id, held.seconds = EndpointId(fact.endpoint), fact.seconds
+    return WaitingElsewhere(held, fact.ahead)
