@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from bench.figures import Budget, Figure, Report
+from bench.hold.benchmark import QUICK_SEEDS, SEEDS
 from bench.options import Options
 from bench.progress import Progress
 from bench.replicas import costs, healing, killed, processes, simulated
@@ -151,8 +152,10 @@ async def _played(progress: Progress, *, quick: bool) -> list[Figure]:
             _figure(f"hit_ratio_{count}", says, "", hit, Budget(least=0.99)),
             _figure(f"ttft_ratio_{count}", "mean time to first token", "", ttft, Budget(most=1.03)),
         ]
+    progress.step("four replicas past what pods serve, beside one")
     return [
         *figures,
+        *await _held(QUICK_SEEDS if quick else SEEDS),
         _figure("hit_ratio_4_alone", "4 on their own", "", alone.hit / one.hit),
         _figure("ttft_ratio_4_alone", "4 on their own", "", alone.ttft / one.ttft),
         _figure(
@@ -167,6 +170,26 @@ async def _played(progress: Progress, *, quick: bool) -> list[Figure]:
             Budget(most=1.03),
         ),
     ]
+
+
+async def _held(seeds: int) -> list[Figure]:
+    loop, spawn = asyncio.get_running_loop(), multiprocessing.get_context("spawn")
+    says = {
+        simulated.LOADED: "at 120 %, four replicas beside one: mean time to first token",
+        simulated.FLOODED: "the same of a client beside a flood",
+    }
+    figures = []
+    with ProcessPoolExecutor(2, mp_context=spawn) as pool:
+        for name, said in says.items():
+            runs = [
+                loop.run_in_executor(pool, simulated.held_up, name, replicas, seed)
+                for seed in range(seeds)
+                for replicas in (4, 1)
+            ]
+            found = await asyncio.gather(*runs)
+            ratios = tuple(four / one for four, one in zip(found[::2], found[1::2], strict=True))
+            figures.append(Figure(key=f"{name}_ttft_ratio_4", says=said, unit="", runs=ratios))
+    return figures
 
 
 def _figure(key: str, says: str, unit: str, value: float, budget: Budget | None = None) -> Figure:

@@ -8,7 +8,9 @@ from collections import Counter
 from statistics import mean
 
 import msgspec
+from msgspec.structs import replace
 
+from bench.hold import beside, loads, runs
 from bench.replicas.told import exchange
 from epp.replay.engines.contract import Limits
 from epp.replay.plan import PodPlan, RunPlan, Traffic
@@ -23,6 +25,9 @@ LAG_SECONDS = 0.003
 PODS = 8
 WORKLOAD = "interactive-chat"
 _POD = PodPlan(limits=Limits(num_gpu_blocks=20_001))
+LOADED, FLOODED = "loaded", beside.FLOODED
+_LOAD = 1.2
+_MEASURED = {LOADED: "", FLOODED: beside.GOOD}
 _WINDOW = 0.05
 _BUSIEST_PODS = 10
 _BUSIEST_RATE = 1000.0
@@ -37,6 +42,19 @@ class Case(msgspec.Struct, frozen=True):
     told: bool = True
     requests: int = 3000
     workload: str = WORKLOAD
+
+
+def held_up(name: str, replicas: int, seed: int) -> float:
+    """Return the mean time to first token past what pods serve, in seconds.
+
+    Of all requests (`LOADED`), or of a client beside a flood (`FLOODED`).
+    """
+    cases = {
+        LOADED: loads.case(_LOAD, NAMED[loads.HOLDING], None, seed),
+        **dict(beside.cases(seed)),
+    }
+    plan = replace(cases[name].plan, pickers=replicas, exchange_seconds=LAG_SECONDS)
+    return runs.play(replace(cases[name], plan=plan))[_MEASURED[name]].ttft
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -191,8 +191,8 @@ class Replicas:
         self._apply_at(heard.events, now)
         for fact in heard.copies:
             self.copies.take(heard.sender, fact)
-        if heard.waiting is not None and self._line is not None:
-            self._line.hear(heard.sender, heard.waiting)
+        if heard.waiting and self._line is not None:
+            self._line.hear(heard.sender, heard.waiting[-1])
         if heard.answers:
             self._answer(heard.sender, heard.answers)
         return heard.sender

@@ -98,7 +98,7 @@ class Hearer:
         self._now = 0.0
         self._answers: list[AnyFact] = []
         self._copies: list[CopyFact] = []
-        self._waiting: WaitingFact | None = None
+        self._waiting: list[WaitingFact] = []
 
     def hear(self, data: bytes, now: float) -> Heard:
         """Take in one message."""
@@ -112,7 +112,7 @@ class Hearer:
         if unknown:
             self.dropped[Dropped.UNKNOWN_KIND] += unknown
         lag = peer.heard(message, now)
-        self._now, self._answers, self._copies, self._waiting = now, [], [], None
+        self._now, self._answers, self._copies, self._waiting = now, [], [], []
         events: list[Event] = []
         for fact in facts:
             try:
@@ -288,7 +288,7 @@ class Hearer:
         return peer.leave()
 
     def _waits(self, _peer: Peer, fact: WaitingFact) -> Sequence[Event]:
-        self._waiting = fact
+        self._waiting.append(fact)
         return ()
 
     def _copy(self, _peer: Peer, fact: CopyFact) -> Sequence[Event]:

@@ -82,8 +82,8 @@ class Heard(msgspec.Struct, frozen=True):
     """Whether it is this replica's own."""
     copies: Sequence[CopyFact] = ()
     """What it says of caches as a whole: to be compared beside the requests, which takes time."""
-    waiting: WaitingFact | None = None
-    """What it says of requests that wait."""
+    waiting: Sequence[WaitingFact] = ()
+    """What it says of requests that wait; the last one counts."""
 
 
 class _Version(msgspec.Struct, frozen=True, array_like=True):
