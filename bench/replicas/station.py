@@ -71,7 +71,7 @@ class Station:
         assert observer.run is not None
         observer.start()
         running = asyncio.ensure_future(observer.run())
-        print(self._replicas.mesh.port, flush=True)
+        print(self._replicas.transport.port, flush=True)
         loop = asyncio.get_running_loop()
         while line := await loop.run_in_executor(None, sys.stdin.buffer.readline):
             answer = await self._do(msgspec.json.decode(line, type=Told))

@@ -3,9 +3,11 @@
 import argparse
 import asyncio
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epp.adapters.replicas.redis_server import RedisServer, is_redis, redis_server
 from epp.cli.files import read
 from epp.cli.types import interval, port_number, words
 from epp.errors import ConfigError
@@ -17,6 +19,7 @@ if TYPE_CHECKING:  # it needs an extra
 
 _MOST_WORKERS = 64
 _EXTRA = "pip install 'warmpick[replicas]'"
+_REDIS_EXTRA = "pip install 'warmpick[redis]'"
 _TEXT = """Ask two replicas what they believe all endpoints' caches to hold, and show where they
 differ. Exit status: 0 if they agree, but for facts that are under way; 1 if they do not; 2 if one
 does not answer."""
@@ -32,8 +35,15 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="HOSTS",
         help="where this pool's other replicas listen, HOST[:PORT] separated by commas, or the name"
-        " of their headless Service: all tell each other what they see of requests; needs"
-        " --hash-secret-file, the same for all",
+        " of their headless Service; or the one Redis or Valkey server that all write to and read,"
+        " redis[s]://[USER@]HOST[:PORT][/DATABASE]. All tell each other what they see of requests;"
+        " needs --hash-secret-file, the same for all",
+    )
+    group.add_argument(
+        "--replicas-password-file",
+        type=Path,
+        metavar="FILE",
+        help="the password for the server of --replicas redis://..., read at each connection",
     )
     group.add_argument(
         "--replicas-port",
@@ -63,11 +73,32 @@ def replicas_of(arguments: argparse.Namespace, secret: bytes) -> "ReplicaSetting
     given: list[str] = [each for each in arguments.replicas if each]
     if not given:
         return None
-    peers = peer_addresses(list(dict.fromkeys(given)))
+    server = _server(given, arguments.replicas_password_file)
+    peers = peer_addresses(list(dict.fromkeys(given))) if server is None else []
     from epp.adapters.replicas.settings import ReplicaSettings, derive_keys  # noqa: PLC0415
 
     derive_keys(secret)
-    return ReplicaSettings(peers=peers, port=arguments.replicas_port)
+    return ReplicaSettings(peers=peers, port=arguments.replicas_port, redis=server)
+
+
+def _server(given: Sequence[str], password_file: Path | None) -> RedisServer | None:
+    """Return the server that is given in place of replicas. Raises `ConfigError`."""
+    servers = [each for each in given if is_redis(each)]
+    if not servers:
+        if password_file is not None:
+            raise ConfigError("is for --replicas redis://...", "--replicas-password-file")
+        return None
+    if len(given) > 1:
+        raise ConfigError("one server is enough, or hosts, not both", "--replicas")
+    missing = [each for each in ("redis", "hiredis", "zmq") if find_spec(each) is None]
+    if missing:
+        raise ConfigError(f"`{missing[0]}` is missing: {_REDIS_EXTRA}", "--replicas")
+    if password_file is not None:
+        read(password_file, "--replicas-password-file")
+    try:
+        return redis_server(servers[0], password_file)
+    except ValueError as error:
+        raise ConfigError(str(error), "--replicas") from None
 
 
 def peer_addresses(given: Sequence[str]) -> "list[PeerAddress]":
