@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
+from epp.adapters.kube.kube_settings import KubeSettings
 from epp.adapters.kvevents.publishers import SubscriptionSettings
 from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
-from epp.adapters.kube.kube_settings import KubeSettings
 from epp.app.options import ServeOptions
 from epp.config.file import Settings
 from epp.config.kv_events import KvEventsConfig

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from epp.adapters.replicas.redis_server import RedisServer
 from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings, Siblings
 from epp.app.workers.worker import for_worker
 from epp.cli.main import main
@@ -33,9 +34,31 @@ def test_hosts_may_be_listed_and_the_flag_repeated():
     )
 
 
+def test_a_server_is_named_in_place_of_hosts(tmp_path):
+    password = tmp_path / "password"
+    password.write_text("open sesame")
+    flags = ("--replicas=rediss://pickers@redis", f"--replicas-password-file={password}")
+    server = RedisServer(host="redis", username="pickers", password_file=password, tls=True)
+    found = meant(*flags)
+    assert found == ReplicaSettings(peers=[], redis=server)
+    siblings = Siblings(folder=Path("/run/x"), number=1, count=2)
+    assert for_worker(found, siblings).redis == server
+
+
 @pytest.mark.parametrize(
     ("argv", "secret", "message"),
     [
+        (["--replicas=redis://a,b"], SECRET, "--replicas: one server is enough, or hosts, not"),
+        (["--replicas=redis://a", "--replicas=redis://b"], SECRET, "one server is enough"),
+        (["--replicas=redis://a:b"], SECRET, "--replicas: it is not redis://"),
+        (["--replicas=redis://:x@a"], SECRET, "has no password: put it into a file"),
+        (["--replicas=redis://a"], b"short", "--hash-secret-file"),
+        (
+            ["--replicas=redis://a", "--replicas-password-file=/nowhere/x"],
+            SECRET,
+            "--replicas-password-file: cannot read /nowhere/x",
+        ),
+        (["--replicas=a", "--replicas-password-file=x"], SECRET, "is for --replicas redis://"),
         (["--replicas=a"], b"", "--hash-secret-file: replicas share a secret of at least 16"),
         (["--replicas=a"], b"short", "--hash-secret-file"),
         (["--replicas=a:b:c:"], SECRET, "--replicas: `a:b:c:` is not a host and a port"),

@@ -16,7 +16,7 @@ from epp.system.files import read_regular
 
 Command = tuple[bytes | int, ...]
 
-FAILURES: Final = (RedisError, OSError, ValueError, ConfigError)
+FAILURES: Final = (RedisError, OSError, TypeError, ValueError, ConfigError)
 """What a connection raises, once it is of no more use."""
 ANSWER_SECONDS: Final = 2.0
 """How long the server may take to answer: one that is stopped never does."""

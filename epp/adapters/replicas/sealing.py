@@ -60,7 +60,10 @@ class Seal:
             raise Rejected(Dropped.TOO_LONG)
         if len(sealed) < SEALED_BYTES:
             raise Rejected(Dropped.STRANGER)
-        name, number = sealed[:SENDER_BYTES], int.from_bytes(sealed[SENDER_BYTES:_HEAD_BYTES], "big")
+        name, number = (
+            sealed[:SENDER_BYTES],
+            int.from_bytes(sealed[SENDER_BYTES:_HEAD_BYTES], "big"),
+        )
         sender = self._senders.get(name) or _Sender(self._key_of(name))
         try:
             nonce = number.to_bytes(_NONCE_BYTES, "big")

@@ -185,7 +185,7 @@ class RedisStreams:
         try:
             async with asyncio.timeout(1.0):
                 await link.open()
-                await link.ask([*self._take_queue(), (b"DEL", self._own)])
+                await link.ask([*self._take_queue(), *self._upkeep(), (b"DEL", self._own)])
         except FAILURES as error:
             self._fails("write", error)
         finally:
@@ -226,7 +226,7 @@ class RedisStreams:
             self._places[stream] = _START if _order(last) < _order(place) else place
 
     def _take(self, stream: bytes, entry: list[bytes]) -> None:
-        sealed = entry[1] if len(entry) == 2 and entry[0] == _FIELD else b""
+        sealed = entry[1] if entry[::2] == [_FIELD] and entry[1:] else b""
         if self._seal.is_own(sealed):
             return
         try:
@@ -253,13 +253,14 @@ class RedisStreams:
     def _fails(self, what: str, error: Exception) -> None:
         """Say it once for each kind of failure, until all works again."""
         self._works[what] = False
-        if type(error).__name__ in self._said:
+        kind = type(error).__name__
+        if kind in self._said:
             return
-        self._said.add(type(error).__name__)
+        self._said.add(kind)
         _log.warning(
             "replicas.redis_fails",
             server=str(self._server),
-            problem=str(error) or type(error).__name__,
+            problem=f"{kind}: {error}" if str(error) else kind,
             goes_on="with what it sees itself",
         )
 
@@ -270,7 +271,7 @@ def prefix_of(pool: str) -> bytes:
 
 
 def _entries(answer: object) -> Iterator[tuple[bytes, bytes, list[bytes]]]:
-    """Yield stream, place and fields of each entry. Raises `ValueError` if it is no answer."""
+    """Yield stream, place and fields of each entry. Raises one of `FAILURES` otherwise."""
     for stream, entries in _pairs(answer):
         for place, fields in _pairs(entries):
             yield stream, place, fields if isinstance(fields, list) else []
@@ -280,7 +281,7 @@ def _pairs(answer: object) -> Iterator[tuple[bytes, object]]:
     if answer is None:
         return
     if not isinstance(answer, list):
-        raise ValueError("the server answers as Redis does not")
+        raise TypeError("the server answers as Redis does not")
     for each in answer:
         first, second = each
         yield first, second

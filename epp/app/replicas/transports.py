@@ -48,8 +48,6 @@ def transport_of(place: Place, callbacks: Callbacks) -> Transport:
         from epp.adapters.replicas.streams import RedisStreams  # noqa: PLC0415 (an extra)
 
         parts.append(
-            RedisStreams(
-                settings.redis, place.secret, place.pool, callbacks.far, callbacks.dropped
-            )
+            RedisStreams(settings.redis, place.secret, place.pool, callbacks.far, callbacks.dropped)
         )
     return parts[0] if len(parts) == 1 else Transports(parts)
