@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import re
 import ssl
 import subprocess
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import redis
@@ -21,6 +23,7 @@ from tests.redis_process import HERE, redis_process
 SECRET = b"the secret of all of them"
 OTHER = b"the secret of somebody else"
 POOL = "default/pool"
+DOCS = Path(__file__).parents[2] / "docs" / "replicas.md"
 ALL = prefix_of(POOL) + b"all"
 DEADLINE = 30
 
@@ -242,8 +245,8 @@ async def test_a_server_that_starts_again_empty_is_read_from_the_start(server):
 
 
 async def test_acl_users_and_passwords_that_change(server, tmp_path):
-    right = ("ON", ">right", "~warmpick:{default/pool}:*", "+@stream", "+@connection")
-    server.do("ACL", "SETUSER", "pickers", *right, "+expire", "+del")
+    (right,) = re.findall(r"^(ACL SETUSER .*)$", DOCS.read_text(), re.MULTILINE)
+    server.do(*right.replace("PASSWORD", "right").replace("default/llm", POOL).split())
     password = tmp_path / "password"
     password.write_text("wrong\n")
     address = server.address.replace("//", "//pickers@")

@@ -1,6 +1,7 @@
 """One connection to a Redis or Valkey server: commands go together, and answers come in time."""
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -55,7 +56,6 @@ class RedisLink:
 
 def _connection(server: RedisServer) -> Connection:
     """Return what connects as the settings say. Raises `ConfigError` for a file of them."""
-    given = server.password_file
     made: Callable[..., Connection] = Connection
     if server.tls:
         made = partial(
@@ -69,10 +69,16 @@ def _connection(server: RedisServer) -> Connection:
         port=server.port,
         db=server.database,
         username=server.username,
-        password=None if given is None else read_regular(given, _MOST_PASSWORD).strip().decode(),
+        password=_password(server),
         client_name="warmpick",
         protocol=2,
         retry=Retry(NoBackoff(), 0),
         socket_timeout=None,
         socket_connect_timeout=None,
     )
+
+
+def _password(server: RedisServer) -> str | None:
+    if server.password_file is None:
+        return os.environ.get(server.password_variable)
+    return read_regular(server.password_file, _MOST_PASSWORD).strip().decode()

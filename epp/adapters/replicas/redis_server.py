@@ -27,6 +27,8 @@ class RedisServer(msgspec.Struct, frozen=True, kw_only=True):
     """The ACL user; None is `default`."""
     password_file: Path | None = None
     """The user's password, which is read at each connection; None: there is none."""
+    password_variable: str = ""
+    """The environment variable that has the password; empty: none has."""
     tls: bool = False
     """Whether the connection is TLS, and the server has a certificate for its name."""
     ssl_ca_certs: str | None = None
