@@ -56,6 +56,7 @@ class RedisProcess:
             self.process = None
 
     def signal(self, number):
+        assert self.process is not None
         self.process.send_signal(number)
 
     def do(self, *words, **more):

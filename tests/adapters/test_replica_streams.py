@@ -39,7 +39,7 @@ class Station:
 
     def __init__(self, address, secret=SECRET, pool=POOL, password=None):
         self.heard = []
-        self.dropped = Counter()
+        self.dropped = Counter[Dropped]()
         self.streams = RedisStreams(
             redis_server(address, password), secret, pool, self.receive, self.drop
         )
@@ -163,7 +163,7 @@ async def test_who_starts_reads_what_comes_from_then_on(server):
 
 
 SEALED = Seal(SECRET).seal(ALL, b"a message")
-ENTRIES = {
+ENTRIES: dict[str, tuple[list[str | bytes], Dropped]] = {
     "nothing of ours": (["k", "v"], Dropped.STRANGER),
     "two fields": (["m", SEALED, "n", SEALED], Dropped.STRANGER),
     "empty": (["m", ""], Dropped.STRANGER),

@@ -193,7 +193,10 @@ async def said_at_its_start(fresh, told):
         for event in events:
             fresh.apply(event)
 
-    boot = warm_boot.WarmBoot(fresh.fleet, fresh.hearer, ask, apply, 0.05)
+    async def kept():
+        return ()
+
+    boot = warm_boot.WarmBoot(fresh.fleet, fresh.hearer, ask, apply, 0.05, kept)
     with capture_logs() as logs:
         assert await boot.run() is ("replicas.cold" not in {each["event"] for each in logs})
     return [each["event"] for each in logs]

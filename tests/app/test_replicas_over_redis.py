@@ -10,10 +10,10 @@ from structlog.testing import capture_logs
 
 from epp.adapters.replicas.redis_server import redis_server
 from epp.adapters.replicas.settings import Siblings
-from epp.app.replicas import copies
+from epp.app.replicas import copies, keeping
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished, FirstToken
-from tests.app.test_replica_copies import held, serve_many
+from tests.app.test_replica_copies import serve_many
 from tests.app.test_replicas import (
     HERE,
     PROMPT,
@@ -24,6 +24,7 @@ from tests.app.test_replicas import (
     until,
 )
 from tests.processes import picker, said
+from tests.protocol.replicas.pair import held
 from tests.redis_process import redis_process
 
 UNSENT = "warmpick_replica_messages_unsent_total"
@@ -241,3 +242,48 @@ async def test_a_replica_that_stops_says_so(server):
         async with replica(server):
             await one.hears()
         await one.hears(0)
+
+
+async def test_what_is_known_of_caches_outlives_all_replicas(server):
+    async with replica(server) as one, replica(server) as other:
+        await until(lambda: one.replicas.warm and other.replicas.warm)
+        serve_many(one)
+        await until(lambda: held(one) == held(other))
+        known = held(one)["default/pod-0"]
+    assert known
+    (kept,) = [key for key in server.do("KEYS", "*") if key.endswith(b":kept")]
+    assert 0 < server.do("TTL", kept) <= 600
+    with capture_logs() as logs:
+        async with replica(server) as fresh:
+            await until(lambda: fresh.replicas.warm)
+            assert held(fresh)["default/pod-0"] == known
+    assert "replicas.warm" in [each["event"] for each in logs]
+
+
+async def test_it_is_written_from_time_to_time_by_one(server, monkeypatch):
+    monkeypatch.setattr(keeping, "KEEP_SECONDS", 0.05)
+    async with two(server) as (one, other):
+        await until(lambda: server.do("KEYS", "*:kept"))
+        serve_many(one)
+        await until(lambda: held(one) == held(other))
+
+
+@pytest.mark.parametrize("what", ["garbage", "another kind", "another pool", "another start"])
+async def test_what_is_kept_and_is_not_right_is_left(server, what):
+    async with replica(server) as one:
+        await until(lambda: one.replicas.warm)
+        serve_many(one)
+    (kept,) = server.do("KEYS", "*:kept")
+    more = {}
+    if what == "garbage":
+        server.do("RPUSH", kept, "garbage")
+    elif what == "another kind":
+        server.do("SET", kept, "garbage")
+    elif what == "another pool":
+        server.do("RENAME", kept, kept.replace(b"/pool}", b"/other}"))
+        more = {"pool": "other"}
+    async with replica(server, **more) as fresh:
+        if what == "another start":
+            fresh.report("pod-0", started_at=5.0)
+        await until(lambda: fresh.replicas.warm)
+        assert held(fresh)["default/pod-0"] == set()

@@ -58,6 +58,7 @@ class ReplicaMesh:
     ) -> None:
         self.unsent = self.reached = 0
         self.port = 0
+        self.store = None
         self._settings: Final = settings
         self._keys: Final = keys
         self._bind_address: Final = bind_address

@@ -14,6 +14,7 @@ import structlog
 
 from epp.adapters.replicas.redis_link import FAILURES, Command, RedisLink
 from epp.adapters.replicas.redis_server import RedisServer
+from epp.adapters.replicas.redis_store import RedisStore
 from epp.adapters.replicas.sealing import Seal
 from epp.adapters.replicas.transport import THIS_IS_YOU, Receive
 from epp.protocol.replicas.messages import Dropped, Rejected
@@ -87,6 +88,11 @@ class RedisStreams:
     def _others(self) -> int:
         since = self._read_at - _KNOWN_SECONDS
         return sum([at > since for at in self._heard.values()])
+
+    @property
+    def store(self) -> RedisStore:
+        """What keeps messages in the server."""
+        return RedisStore(self._server, self._seal, self._prefix)
 
     def open(self) -> None:
         """Nothing is to be opened: connections come and go with `run`."""

@@ -1,7 +1,7 @@
 """What carries messages between replicas, as the exchange sees it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterable, Callable, Sequence
 from typing import Final, Protocol
 
 THIS_IS_YOU: Final = b""
@@ -13,6 +13,17 @@ Reply = Callable[[bytes], object]
 """Sends a message to the replica that another one came from, now or later."""
 Receive = Callable[[bytes, Reply], None]
 """Called with each message, and with what replies to it: `THIS_IS_YOU` to an own one."""
+
+
+class Store(Protocol):
+    """Keeps messages beyond the life of all replicas, for a time. Nothing of it raises."""
+
+    async def keep(self, parts: AsyncIterable[bytes]) -> None:
+        """Keep these in place of what is kept, all of them or none."""
+
+    async def kept(self) -> Sequence[bytes]:
+        """Return what is kept; nothing if any of it is not of a replica."""
+        ...
 
 
 class Transport(Protocol):
@@ -36,6 +47,11 @@ class Transport(Protocol):
     @property
     def port(self) -> int:
         """The port that it listens at; 0: none."""
+        ...
+
+    @property
+    def store(self) -> Store | None:
+        """What keeps messages, if anything does."""
         ...
 
     def open(self) -> None:
@@ -79,6 +95,11 @@ class Transports:
     def port(self) -> int:
         """The port of the first part that listens at one; 0: none."""
         return next((each.port for each in self._parts if each.port), 0)
+
+    @property
+    def store(self) -> Store | None:
+        """What keeps messages in the first part that has it."""
+        return next((each.store for each in self._parts if each.store is not None), None)
 
     def open(self) -> None:
         """Take in messages. Raises `ConfigError` if a part cannot."""

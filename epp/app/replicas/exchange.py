@@ -14,6 +14,7 @@ from epp.adapters.telemetry.series import FamilyText
 from epp.app.observers import Observer
 from epp.app.replicas.copies import DIGEST_SECONDS, CacheCopies
 from epp.app.replicas.families import LAGS, families
+from epp.app.replicas.keeping import Keeper
 from epp.app.replicas.transports import Callbacks, Place, transport_of
 from epp.app.replicas.warm_boot import WarmBoot
 from epp.model.endpoint import Endpoint, EndpointId
@@ -74,12 +75,15 @@ class Replicas:
             Place(settings, secret, bind_address, f"{namespace}/{pool}"),
             Callbacks(self._receive_far, self._receive_near, self._drop),
         )
+        told = self._teller, self.hearer
+        self._keeper: Final = Keeper(self.transport.store, fleet, told, mark, clock)
         self._boot: Final = WarmBoot(
             fleet,
             self.hearer,
             lambda number: self._answer(number, [SnapshotWanted()]),
             self._apply,
             settings.warm_limit,
+            self._keeper.kept,
         )
         self.copies: Final = CacheCopies(
             fleet,
@@ -221,6 +225,7 @@ class Replicas:
             tasks.create_task(self.transport.run(), name="replicas: addresses")
             tasks.create_task(self.copies.run(), name="replicas: copies")
             tasks.create_task(self.copies.tell_digests(), name="replicas: digests")
+            tasks.create_task(self._keeper.run(), name="replicas: what is kept")
             tasks.create_task(self._warm_up(), name="replicas: warm boot")
             while True:
                 self._beat()
@@ -268,6 +273,7 @@ class Replicas:
             )
 
     async def _stop(self) -> None:
+        await self._keeper.keep_last()
         self._tell()
         self.transport.send(self._teller.to_all([LeavingFact()], self._clock()))
         await self.transport.stop()
