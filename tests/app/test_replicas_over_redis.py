@@ -5,14 +5,18 @@ import signal
 
 import aiohttp
 import grpc
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from epp.adapters.replicas.redis_server import redis_server
-from epp.adapters.replicas.settings import Siblings
-from epp.app.replicas import copies, keeping
+from epp.adapters.replicas.sealing import Seal
+from epp.adapters.replicas.settings import Siblings, mark_of
+from epp.adapters.replicas.streams import prefix_of
+from epp.app.replicas import copies, exchange, keeping
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished, FirstToken
+from epp.protocol.replicas.facts import VERSION, LeavingFact
 from tests.app.test_replica_copies import serve_many
 from tests.app.test_replicas import (
     HERE,
@@ -110,6 +114,34 @@ async def test_replicas_of_another_pool_or_secret_are_not_listened_to(server, mo
         assert one.metrics()["warmpick_replicas_heard"] == 0
 
 
+def written(pool="pool", version=VERSION, cut=0):
+    """Write a message of a replica that is none."""
+    mark = mark_of(SECRET, pool)
+    message = msgspec.msgpack.encode((version, mark, 7, 1, 0.0, [LeavingFact()]))
+    return message[: len(message) - cut]
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        (written(version=VERSION + 1), "version"),
+        (written(pool="other"), "pool"),
+        (written(cut=1), "malformed"),
+        (b"", "malformed"),
+        (b"\xc1" * 1000, "malformed"),
+    ],
+)
+async def test_messages_of_who_has_the_secret_are_read_as_over_sockets(server, message, reason):
+    stream = prefix_of("default/pool") + b"all"
+    async with replica(server) as one:
+        await reach(one)
+        server.do("XADD", stream, "*", "m", Seal(SECRET).seal(stream, message))
+        name = f'warmpick_replica_dropped_total{{reason="{reason}"}}'
+        await until(lambda: one.metrics()[name] == 1)
+        assert dropped(one) == 1
+        assert one.metrics()["warmpick_replicas_heard"] == 0
+
+
 def full(server):
     """Leave the server no memory; return what ends that."""
     server.do("CONFIG", "SET", "maxmemory", "1")
@@ -165,7 +197,8 @@ async def test_each_goes_on_alone_says_so_and_catches_up(server, what, monkeypat
     assert len(fails) <= 4  # each of them at most once for each kind of failure
 
 
-async def test_a_server_that_is_not_there_at_the_start_holds_nobody_up(server):
+async def test_a_server_that_is_not_there_at_the_start_holds_nobody_up(server, monkeypatch):
+    monkeypatch.setattr(exchange, "_UNSETTLED_SECONDS", 0.5)
     server.kill()
     with capture_logs() as logs:
         async with replica(server, alone=0.0) as one:
@@ -174,6 +207,8 @@ async def test_a_server_that_is_not_there_at_the_start_holds_nobody_up(server):
             await until(lambda: "replicas.alone" in [each["event"] for each in logs])
             server.start()
             await reach(one)
+            assert not one.replicas._teller.settled  # others may know more
+            await until(lambda: one.replicas._teller.settled)
 
 
 async def test_workers_hear_each_other_by_sockets_and_others_by_the_server(server, tmp_path):

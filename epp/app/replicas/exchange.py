@@ -239,6 +239,10 @@ class Replicas:
         settled = await self._boot.run()
         self._warmed.set()
         self._became_warm()
+        if self.transport.store is not None and not self._reached:  # nobody could be asked
+            settled = False
+            while not self._reached:  # noqa: ASYNC110 (a beat says it, each second)
+                await asyncio.sleep(_BEAT_SECONDS)
         if not settled:
             await asyncio.sleep(_UNSETTLED_SECONDS)
         self._teller.settled = True
