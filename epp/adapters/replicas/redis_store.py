@@ -24,6 +24,7 @@ class RedisStore:
         self._server: Final = server
         self._seal: Final = seal
         self._key: Final = prefix + b"kept"
+        self._failed = False
         self._written: Final = b"%b:%b" % (self._key, seal.sender.hex().encode())
 
     async def keep(self, parts: AsyncIterable[bytes]) -> None:
@@ -37,8 +38,11 @@ class RedisStore:
                 expires = b"EXPIRE", self._written, _KEPT_SECONDS
                 await link.ask([(b"RPUSH", self._written, sealed), expires])
             await link.ask([(b"RENAME", self._written, self._key)])
+            self._failed = False
         except FAILURES as error:
-            _log.warning("replicas.not_kept", server=str(self._server), problem=str(error))
+            if not self._failed:
+                _log.warning("replicas.not_kept", server=str(self._server), problem=str(error))
+            self._failed = True
         finally:
             await link.close()
 
@@ -50,8 +54,12 @@ class RedisStore:
             (answer,) = await link.ask([(b"LRANGE", self._key, 0, _MOST_PARTS)])
             parts = answer if isinstance(answer, list) else []
             return [self._seal.open(self._key, each)[1] for each in parts]
-        except (*FAILURES, Rejected) as error:
-            _log.warning("replicas.nothing_kept", server=str(self._server), problem=str(error))
+        except FAILURES:  # which who reads the streams says, too
+            return ()
+        except Rejected as rejected:
+            _log.warning(
+                "replicas.kept_rejected", key=repr(self._key), reason=rejected.reason.value
+            )
             return ()
         finally:
             await link.close()

@@ -11,6 +11,7 @@ from typing import Final
 from epp.adapters.replicas.transport import Store
 from epp.app.replicas.copies import contents_told
 from epp.model.fleet import Fleet
+from epp.model.pods.pod import Pod
 from epp.protocol.replicas.facts import ContentsTold
 from epp.protocol.replicas.hearing import Hearer
 from epp.protocol.replicas.messages import Dropped, Rejected, read_facts, read_message
@@ -52,8 +53,9 @@ class Keeper:
 
     async def keep(self) -> None:
         """Write it now, if this replica knows what caches hold."""
-        if self._store is not None and self._teller.settled:
-            await self._store.keep(self._parts())
+        pods = [each for each in self._fleet.pods.values() if each.mirror is None]
+        if self._store is not None and self._teller.settled and pods:
+            await self._store.keep(self._parts(pods))
 
     async def keep_last(self) -> None:
         """Write it as this replica stops, if it is the last one."""
@@ -65,8 +67,7 @@ class Keeper:
         except TimeoutError:
             return
 
-    async def _parts(self) -> AsyncIterator[bytes]:
-        pods = [each for each in self._fleet.pods.values() if each.mirror is None]
+    async def _parts(self, pods: Sequence[Pod]) -> AsyncIterator[bytes]:
         for left, pod in zip(reversed(range(len(pods))), pods, strict=True):
             yield self._teller.to_one([contents_told(pod, left)], self._clock())
             await asyncio.sleep(0)
