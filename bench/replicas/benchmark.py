@@ -46,13 +46,7 @@ async def measure(progress: Progress, options: Options) -> Report:
     """Measure all of it."""
     quick = options.quick
     figures = [*_costs(progress, _QUICK_ROUNDS if quick else _ROUNDS)]
-    progress.step("the lag between two processes")
-    lag, sent, missed = await processes.lag(_QUICK_LAG_SECONDS if quick else _LAG_SECONDS)
-    figures += [
-        _figure("lag_ms_p99", "from a fact to its peer, p99", "ms", lag, Budget(most=10.0)),
-        _figure("facts", "facts that were told meanwhile", "", sent),
-        _figure("messages_missing", "messages that did not arrive", "", missed, Budget(most=0)),
-    ]
+    figures += await _lags(progress, _QUICK_LAG_SECONDS if quick else _LAG_SECONDS)
     progress.step(f"one more replica, {_ENDPOINTS} endpoints of {_BLOCKS:,} blocks")
     seconds, blocks = await processes.warm(_ENDPOINTS, _BLOCKS)
     figures += [
@@ -76,6 +70,30 @@ async def measure(progress: Progress, options: Options) -> Report:
     figures += await _struck(progress, seconds)
     figures += await _played(progress, quick=quick)
     return Report(name="replicas", figures=tuple(figures), notes=_NOTES)
+
+
+async def _lags(progress: Progress, seconds: float) -> list[Figure]:
+    figures = []
+    with processes.redis() as server:
+        for key, by, address in (("", "straight", ""), ("redis_", "by Redis", server)):
+            if key and not address:
+                continue
+            progress.step(f"the lag between two processes, {by}")
+            lag = await processes.lag(seconds, address)
+            figures += [
+                _figure(f"{key}lag_ms_p50", f"from a fact to its peer, {by}", "ms", lag.median),
+                _figure(f"{key}lag_ms_p99", "p99", "ms", lag.p99, Budget(most=10.0)),
+                _figure(f"{key}cpu_us", "CPU of a replica for each request", "µs", lag.cpu),
+                _figure(f"{key}facts", "facts that were told meanwhile", "", lag.sent),
+                _figure(
+                    f"{key}messages_missing",
+                    "messages that did not arrive",
+                    "",
+                    lag.missed,
+                    Budget(most=0),
+                ),
+            ]
+    return figures
 
 
 async def _struck(progress: Progress, seconds: float) -> list[Figure]:

@@ -53,7 +53,7 @@ class Half:
 
     def cut(self, *, off: bool) -> None:
         """Have nothing be sent, or again."""
-        mesh = self.replicas.mesh
+        mesh = self.replicas.transport
         if off:
             mesh.send = _send_nothing  # type: ignore[method-assign]
         else:
@@ -83,8 +83,8 @@ async def measure(requests: int) -> tuple[int, int, float]:
     async with contextlib.AsyncExitStack() as stack:
         for half in halves:
             await stack.enter_async_context(_running(half))
-        one.peers.append(PeerAddress(_HERE, other.replicas.mesh.port))
-        other.peers.append(PeerAddress(_HERE, one.replicas.mesh.port))
+        one.peers.append(PeerAddress(_HERE, other.replicas.transport.port))
+        other.peers.append(PeerAddress(_HERE, one.replicas.transport.port))
         await _until(lambda: all(_settled(each) for each in halves))
         for half in halves:
             half.cut(off=True)
@@ -144,7 +144,7 @@ async def _running(half: Half) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        half.replicas.mesh.close()
+        half.replicas.transport.close()
 
 
 async def _until(condition: Callable[[], bool]) -> None:

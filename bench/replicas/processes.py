@@ -2,12 +2,16 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from bench.child import Child, MeasurementFailed
 from bench.replicas.station import Told
+from epp.gateway.processes import free_port
 
 _LINE_BYTES = 1 << 20
 _REPLICAS = 2
@@ -24,15 +28,20 @@ async def tell(child: Child, told: Told) -> dict[str, float]:
 
 
 @contextlib.asynccontextmanager
-async def replicas(count: int, endpoints: int) -> AsyncIterator[tuple[list[Child], list[int]]]:
+async def replicas(
+    count: int, endpoints: int, server: str = ""
+) -> AsyncIterator[tuple[list[Child], list[int]]]:
     """Start replicas that know each other, and wait until they are warm."""
+    more = (server,) if server else ()
     async with contextlib.AsyncExitStack() as stack:
         children, ports = list[Child](), list[int]()
         for number in range(count):
-            child = await stack.enter_async_context(Child(_NAME, _LINE_BYTES, str(number + 1)))
+            child = await stack.enter_async_context(
+                Child(_NAME, _LINE_BYTES, str(number + 1), *more)
+            )
             ports.append(int(await child.answer()))
-            await tell(child, Told(peers=ports[:-1], endpoints=endpoints))
-            for other in children:
+            await tell(child, Told(peers=[] if server else ports[:-1], endpoints=endpoints))
+            for other in () if server else children:
                 await tell(other, Told(peers=ports[-1:]))
             children.append(child)
         for child in children:
@@ -40,17 +49,52 @@ async def replicas(count: int, endpoints: int) -> AsyncIterator[tuple[list[Child
         yield children, ports
 
 
-async def lag(seconds: float) -> tuple[float, float, float]:
-    """Return the lag's 99th percentile in ms, facts that were sent, and messages missed."""
-    async with replicas(_REPLICAS, 10) as (children, _):
-        said = await asyncio.gather(
-            *(tell(each, Told(rate=_RATE, seconds=seconds, metrics=True)) for each in children)
-        )
+class Lag(NamedTuple):
+    """What two replicas told each other, and how late."""
+
+    median: float
+    """Milliseconds."""
+    p99: float
+    """Milliseconds."""
+    cpu: float
+    """Microseconds of one process for each request of all, with what making it costs."""
+    sent: float
+    """Facts that were sent."""
+    missed: float
+    """Messages that did not arrive."""
+
+
+async def lag(seconds: float, server: str = "", rate: float = _RATE) -> Lag:
+    """Measure it, straight or by the server at an address."""
+    async with replicas(_REPLICAS, 10, server) as (children, _):
+        before = [await tell(each, Told(metrics=True)) for each in children]
+        await asyncio.gather(*(tell(each, Told(rate=rate, seconds=seconds)) for each in children))
         await asyncio.sleep(1.0)
         said = [await tell(each, Told(metrics=True)) for each in children]
-    sent = sum(each["warmpick_replica_facts_sent_total"] for each in said)
-    missed = sum(each["warmpick_replica_messages_missing"] for each in said)
-    return max(map(_percentile, said)) * 1e3, sent, missed
+    cpu = sum(each["cpu"] for each in said) - sum(each["cpu"] for each in before)
+    return Lag(
+        median=max(_percentile(each, 0.5) for each in said) * 1e3,
+        p99=max(map(_percentile, said)) * 1e3,
+        cpu=cpu / _REPLICAS / (_REPLICAS * rate * seconds) * 1e6,
+        sent=sum(each["warmpick_replica_facts_sent_total"] for each in said),
+        missed=sum(each["warmpick_replica_messages_missing"] for each in said),
+    )
+
+
+@contextlib.contextmanager
+def redis() -> Iterator[str]:
+    """Give the address of a Redis of one's own; empty where there is no redis-server."""
+    program = shutil.which("redis-server")
+    if program is None:
+        yield ""
+        return
+    port = free_port()
+    words = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield f"redis://127.0.0.1:{port}"
+        finally:
+            process.kill()
 
 
 def _percentile(metrics: Mapping[str, float], share: float = 0.99) -> float:

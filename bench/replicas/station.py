@@ -1,7 +1,8 @@
 """One replica as a process of its own, for what is measured between several over loopback.
 
 It has the product's fleet and exchange, and makes requests by itself: no gateway and no pods.
-It is told JSON lines and answers each with one.
+It is told JSON lines and answers each with one. Its arguments are its number and, if there is one,
+the address of the server in between.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import time
 import msgspec
 import uvloop
 
+from epp.adapters.replicas.redis_server import redis_server
 from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings
 from epp.adapters.telemetry.logs import configure_logs
 from epp.app.replicas.exchange import Replicas
@@ -54,12 +56,15 @@ class Told(msgspec.Struct, kw_only=True):
 class Station:
     """The replica."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, server: str = "") -> None:
         self._chance = random.Random(number)
         self._names = itertools.count(number << 32)
         self._fleet = Fleet(BlockHasher(SECRET))
         self._peers: list[PeerAddress] = []
-        settings = ReplicaSettings(peers=self._peers, port=0, look_up=0.1, warm_limit=30.0)
+        redis = redis_server(server) if server else None
+        settings = ReplicaSettings(
+            peers=self._peers, port=0, look_up=0.1, warm_limit=30.0, redis=redis
+        )
         self._replicas = Replicas(
             self._fleet, settings, SECRET, pool="bench", bind_address=HERE, clock=time.monotonic
         )
@@ -71,7 +76,7 @@ class Station:
         assert observer.run is not None
         observer.start()
         running = asyncio.ensure_future(observer.run())
-        print(self._replicas.mesh.port, flush=True)
+        print(self._replicas.transport.port, flush=True)
         loop = asyncio.get_running_loop()
         while line := await loop.run_in_executor(None, sys.stdin.buffer.readline):
             answer = await self._do(msgspec.json.decode(line, type=Told))
@@ -87,7 +92,11 @@ class Station:
         warm = time.monotonic() - began
         if told.rate:
             await self._send(told.rate, told.seconds)
-        found = {"seconds": warm, "blocks": float(self._fleet.indexed_blocks)}
+        found = {
+            "seconds": warm,
+            "blocks": float(self._fleet.indexed_blocks),
+            "cpu": time.process_time(),
+        }
         return found | (self._metrics() if told.metrics else {})
 
     def _know(self, endpoints: int, room: int, blocks: int) -> None:
@@ -132,4 +141,4 @@ class Station:
 
 if __name__ == "__main__":
     configure_logs("error", "json")
-    uvloop.run(Station(int(sys.argv[1])).serve())
+    uvloop.run(Station(int(sys.argv[1]), *sys.argv[2:]).serve())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
+from epp.adapters.kube.kube_settings import KubeSettings
 from epp.adapters.kvevents.publishers import SubscriptionSettings
 from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
 from epp.app.options import ServeOptions
@@ -142,11 +143,13 @@ def replicas_or_none(
         return None
     from epp.app.replicas.exchange import Replicas  # noqa: PLC0415 (an extra)
 
+    source = options.source
     return Replicas(
         fleet,
         options.replicas,
         options.hash_secret,
         pool=options.pool_name,
+        namespace=source.namespace if isinstance(source, KubeSettings) else "default",
         bind_address=options.bind_address,
         clock=clock,
         became_warm=became_warm,

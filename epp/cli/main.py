@@ -18,7 +18,7 @@ from epp.cli.go_arguments import GoArgumentParser, with_command
 from epp.cli.llm_d_router_flags import check_removed, notices
 from epp.cli.observer_flags import recording_of, shadow_of, tracing_of
 from epp.cli.pool_flags import pool_of, unheeded
-from epp.cli.replica_flags import replicas_of
+from epp.cli.replica_flags import replicas_of, unshared
 from epp.cli.serve_flags import add_serve, log_settings
 from epp.cli.several_pools import parse, pools_of
 from epp.cli.tls_flags import check_metrics_tls
@@ -66,6 +66,10 @@ def _serve(arguments: argparse.Namespace) -> int:
     log = structlog.get_logger(__name__)
     said = [notices(flags, os.environ) for flags in pools]
     said += [unheeded(flags, pool.source) for flags, pool in zip(pools, every, strict=True)]
+    said += [
+        unshared(flags, pool.settings.redis_syncer)
+        for flags, pool in zip(pools, every, strict=True)
+    ]
     for notice in dict.fromkeys(chain.from_iterable(said)):
         log.info(notice.event, name=notice.name, reason=notice.why)
     if several:
@@ -127,7 +131,7 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
         heed_subset=not arguments.disable_endpoint_subset_filter,
         request_orca=arguments.request_orca,
         hash_secret=secret,
-        replicas=replicas_of(arguments, secret),
+        replicas=replicas_of(arguments, secret, settings.redis_syncer),
         workers=arguments.workers,
         recording=recording_of(arguments, pool.name, settings.base_model),
         tracing=tracing_of(arguments, os.environ, pool.name),

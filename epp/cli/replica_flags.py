@@ -2,12 +2,16 @@
 
 import argparse
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epp.adapters.replicas.redis_server import RedisServer, is_redis, redis_server
 from epp.cli.files import read
+from epp.cli.llm_d_router_flags import Notice
 from epp.cli.types import interval, port_number, words
+from epp.config.data_sources import RedisSyncer
 from epp.errors import ConfigError
 from epp.printable import printable
 
@@ -17,6 +21,7 @@ if TYPE_CHECKING:  # it needs an extra
 
 _MOST_WORKERS = 64
 _EXTRA = "pip install 'warmpick[replicas]'"
+_REDIS_EXTRA = "pip install 'warmpick[redis]'"
 _TEXT = """Ask two replicas what they believe all endpoints' caches to hold, and show where they
 differ. Exit status: 0 if they agree, but for facts that are under way; 1 if they do not; 2 if one
 does not answer."""
@@ -32,8 +37,15 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="HOSTS",
         help="where this pool's other replicas listen, HOST[:PORT] separated by commas, or the name"
-        " of their headless Service: all tell each other what they see of requests; needs"
-        " --hash-secret-file, the same for all",
+        " of their headless Service; or the one Redis or Valkey server that all write to and read,"
+        " redis[s]://[USER@]HOST[:PORT][/DATABASE]. All tell each other what they see of requests;"
+        " needs --hash-secret-file, the same for all",
+    )
+    group.add_argument(
+        "--replicas-password-file",
+        type=Path,
+        metavar="FILE",
+        help="the password for the server of --replicas redis://..., read at each connection",
     )
     group.add_argument(
         "--replicas-port",
@@ -58,16 +70,70 @@ def _workers(text: str) -> int:
     return int(text)
 
 
-def replicas_of(arguments: argparse.Namespace, secret: bytes) -> "ReplicaSettings | None":
-    """Return where the other replicas are; None without any. Raises `ConfigError`."""
+def replicas_of(
+    arguments: argparse.Namespace, secret: bytes, syncer: RedisSyncer | None = None
+) -> "ReplicaSettings | None":
+    """Return where the other replicas are; None without any. Raises `ConfigError`.
+
+    `syncer` is the server of the configuration file, in place of which the flag counts. Without a
+    secret it has no effect: llm-d-router's needs none.
+    """
     given: list[str] = [each for each in arguments.replicas if each]
-    if not given:
+    server = _server(given, arguments.replicas_password_file)
+    if not given and syncer is not None and secret:
+        _check_extra()
+        server = _configured(syncer)
+    if not given and server is None:
         return None
-    peers = peer_addresses(list(dict.fromkeys(given)))
+    peers = peer_addresses(list(dict.fromkeys(given))) if server is None else []
     from epp.adapters.replicas.settings import ReplicaSettings, derive_keys  # noqa: PLC0415
 
     derive_keys(secret)
-    return ReplicaSettings(peers=peers, port=arguments.replicas_port)
+    return ReplicaSettings(peers=peers, port=arguments.replicas_port, redis=server)
+
+
+def _server(given: Sequence[str], password_file: Path | None) -> RedisServer | None:
+    """Return the server that is given in place of replicas. Raises `ConfigError`."""
+    servers = [each for each in given if is_redis(each)]
+    if not servers:
+        if password_file is not None:
+            raise ConfigError("is for --replicas redis://...", "--replicas-password-file")
+        return None
+    if len(given) > 1:
+        raise ConfigError("one server is enough, or hosts, not both", "--replicas")
+    _check_extra()
+    if password_file is not None:
+        read(password_file, "--replicas-password-file")
+    try:
+        return redis_server(servers[0], password_file)
+    except ValueError as error:
+        raise ConfigError(str(error), "--replicas") from None
+
+
+def _check_extra() -> None:
+    missing = [each for each in ("redis", "hiredis", "zmq") if find_spec(each) is None]
+    if missing:
+        raise ConfigError(f"`{missing[0]}` is missing: {_REDIS_EXTRA}", "--replicas")
+
+
+def _configured(syncer: RedisSyncer) -> RedisServer:
+    return RedisServer(
+        host=syncer.host,
+        port=syncer.port,
+        database=syncer.db,
+        password_file=Path(syncer.password_file) if syncer.password_file else None,
+        password_variable=syncer.password_env,
+    )
+
+
+def unshared(arguments: argparse.Namespace, syncer: RedisSyncer | None) -> Iterator[Notice]:
+    """Yield what is to be said of a server that the configuration file names in vain."""
+    place = "dataLayer.crossReplica"
+    if syncer is None or arguments.replicas:
+        return
+    if arguments.hash_secret_file is None:
+        why = "replicas share a secret, which --hash-secret-file names: `openssl rand -base64 32`"
+        yield Notice("config.without_effect", place, why)
 
 
 def peer_addresses(given: Sequence[str]) -> "list[PeerAddress]":

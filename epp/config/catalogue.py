@@ -130,6 +130,8 @@ PLACES: dict[str, str] = {
     "request-attribute-reporter": "epp.policy.reporter:RequestAttributeReporter",
     "file-discovery": "epp.config.data_sources:FileDiscoveryConfig",
     "multicluster-file-discovery": "epp.config.data_sources:MulticlusterFileDiscovery",
+    "redis-syncer": "epp.config.data_sources:RedisSyncer",
+    "redis-state-store": "epp.config.data_sources:RedisSyncer",
     "metrics-data-source": "epp.config.data_sources:MetricsDataSource",
     "multicluster-metrics-data-source": "epp.config.data_sources:MulticlusterMetricsDataSource",
     "models-data-source": "epp.config.data_sources:ModelsDataSource",

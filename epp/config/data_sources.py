@@ -205,3 +205,39 @@ class MulticlusterFileDiscovery(FileDiscoveryConfig, frozen=True):
     """Takes clusters from a file: their addresses may be host names, which are resolved."""
 
     host_names: ClassVar[bool] = True
+
+
+class RedisSyncer(PluginParameters, frozen=True):
+    """Has replicas tell each other what they see by a Redis or Valkey server."""
+
+    address: str = "localhost:6379"
+    password_env: str = ""
+    password_file: str = ""
+    db: int = 0
+    state_ttl: Annotated[str, without_effect("streams expire by themselves")] = msgspec.field(
+        default="2s", name="stateTTL"
+    )
+    coordination_ttl: Annotated[str, without_effect("nothing is agreed on")] = msgspec.field(
+        default="180s", name="coordinationTTL"
+    )
+
+    def __post_init__(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise ValueError(f"`address` is not HOST:PORT: `{self.address}`")
+        if self.password_env and self.password_file:
+            raise ValueError("one of `passwordEnv` and `passwordFile` is enough")
+        if self.db < 0:
+            raise ValueError("`db` must not be negative")
+        seconds(self.state_ttl)
+        seconds(self.coordination_ttl)
+
+    @property
+    def host(self) -> str:
+        """The server's name or IP address, without brackets."""
+        return self.address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+
+    @property
+    def port(self) -> int:
+        """The server's port."""
+        return int(self.address.rpartition(":")[2])

@@ -12,7 +12,7 @@ import msgspec
 
 from epp.config.catalogue import PLUGINS
 from epp.config.data_layer import DataLayerSettings, data_layer
-from epp.config.data_sources import FileDiscoveryConfig
+from epp.config.data_sources import FileDiscoveryConfig, RedisSyncer
 from epp.config.flow_control import FlowControlSection, flow_settings, saturation_detector
 from epp.config.parsers import PARSERS, ParserSettings, parser_settings
 from epp.config.plugins import Plugins
@@ -75,6 +75,8 @@ class Settings(CacheSettings, frozen=True, kw_only=True):
     """The path that a `file-discovery` plug-in names; empty without one."""
     host_names: bool
     """Whether addresses in that file may be names."""
+    redis_syncer: RedisSyncer | None
+    """The server by which replicas tell each other what they see, if the file names one."""
     data_layer: DataLayerSettings
     """Which pages of endpoints are polled, and for what."""
     report_served: bool
@@ -165,6 +167,7 @@ def load(
         flow=flow,
         endpoints_file=discovery.path if discovery else "",
         host_names=discovery is not None and discovery.host_names,
+        redis_syncer=_syncer(config, plugins),
         data_layer=sources,
         report_served=bool(plugins.having(ServedVerifier)),
         parsers=parsers,
@@ -330,4 +333,15 @@ def _discovery(config: EndpointPickerConfig, plugins: Plugins) -> FileDiscoveryC
     found = plugins.refer(layer.discovery.endpoints.plugin_ref, place)
     if not isinstance(found, FileDiscoveryConfig):
         raise ConfigError("this plug-in does not discover endpoints; `file-discovery` does", place)
+    return found
+
+
+def _syncer(config: EndpointPickerConfig, plugins: Plugins) -> RedisSyncer | None:
+    layer = config.data_layer
+    if layer is None or layer.cross_replica is None or not layer.cross_replica.syncer_plugin_ref:
+        return None
+    place = "dataLayer.crossReplica.syncerPluginRef"
+    found = plugins.refer(layer.cross_replica.syncer_plugin_ref, place)
+    if not isinstance(found, RedisSyncer):
+        raise ConfigError("this plug-in does not share state; `redis-syncer` does", place)
     return found

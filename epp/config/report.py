@@ -9,6 +9,7 @@ import msgspec
 
 from epp.config.flow_control import FlowControlSection
 from epp.config.schema import (
+    CrossReplica,
     DataLayer,
     DiscoveryRefs,
     EndpointPickerConfig,
@@ -23,6 +24,7 @@ _SECTIONS: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("requestHandler", RequestHandler),
     ("dataLayer", DataLayer),
     ("dataLayer.discovery", DiscoveryRefs),
+    ("dataLayer.crossReplica", CrossReplica),
     ("flowControl", FlowControlSection),
 )
 

@@ -22,7 +22,9 @@ API_VERSION = "llm-d.ai/v1"
 OLD_API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
 KIND = "EndpointPickerConfig"
 
-_ALONE = without_effect("replicas of the picker share nothing yet")
+_BY_NAME = without_effect("`--replicas` names the other replicas")
+_AT_ONCE = without_effect("what is seen is told within milliseconds")
+_NO_WAIT = without_effect("nothing waits for the server")
 _SMALLEST, _LARGEST = 1e-9, 1e15
 """The sizes of a number that is not 0: what is computed from several of them is a number, too."""
 _LONGEST_WORD = 64
@@ -68,15 +70,15 @@ class DiscoveryRefs(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     """The sources of endpoints, and of other replicas."""
 
     endpoints: Reference | None = None
-    peers: Annotated[Reference | None, _ALONE] = None
+    peers: Annotated[Reference | None, _BY_NAME] = None
 
 
 class CrossReplica(msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
     """How replicas share their state; durations are Go's."""
 
     syncer_plugin_ref: str = ""
-    sync_interval: str = "200ms"
-    publish_timeout: str = "1s"
+    sync_interval: Annotated[str, _AT_ONCE] = "200ms"
+    publish_timeout: Annotated[str, _NO_WAIT] = "1s"
 
     def __post_init__(self) -> None:
         seconds(self.sync_interval)
@@ -89,7 +91,7 @@ class DataLayer(msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit
     inject_defaults: bool = True
     sources: list[DataSource] = []
     discovery: DiscoveryRefs | None = None
-    cross_replica: Annotated[CrossReplica | None, _ALONE] = None
+    cross_replica: CrossReplica | None = None
 
 
 class RequestHandler(

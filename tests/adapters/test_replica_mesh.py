@@ -6,7 +6,7 @@ import contextlib
 import pytest
 import zmq
 
-from epp.adapters.replicas.mesh import THIS_IS_YOU, ReplicaMesh
+from epp.adapters.replicas.mesh import ReplicaMesh
 from epp.adapters.replicas.settings import (
     PeerAddress,
     ReplicaSettings,
@@ -15,6 +15,7 @@ from epp.adapters.replicas.settings import (
     peer_address,
 )
 from epp.adapters.replicas.sockets import connection, tcp_endpoint
+from epp.adapters.replicas.transport import THIS_IS_YOU
 from epp.errors import ConfigError
 from epp.protocol.replicas.messages import LONGEST
 

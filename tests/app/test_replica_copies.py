@@ -89,10 +89,10 @@ async def test_a_fresh_replica_knows_what_another_knows_before_it_is_warm():
             one.pod("pod-1").pace.learn_prefill(0.5, 1.0, one.now)
         await settled(one)
         fresh = Started(one.port)
-        one.replicas.mesh._settings.peers.append(PeerAddress(HERE, one.port))
+        one.replicas.transport._settings.peers.append(PeerAddress(HERE, one.port))
         with capture_logs() as logs:
             fresh.start()
-            one.replicas.mesh._settings.peers.append(PeerAddress(HERE, fresh.port))
+            one.replicas.transport._settings.peers.append(PeerAddress(HERE, fresh.port))
             task = asyncio.ensure_future(fresh.run())
             try:
                 assert held(fresh) == {"default/pod-0": set(), "default/pod-1": set()}
@@ -126,7 +126,7 @@ async def test_a_snapshot_that_does_not_come_in_time_changes_nothing(monkeypatch
             await settled(one)
             monkeypatch.setattr(one.replicas.copies, "take", lambda *_: None)
             async with started(one.port, warm_limit=0.5) as fresh:
-                one.replicas.mesh._settings.peers.append(PeerAddress(HERE, fresh.port))
+                one.replicas.transport._settings.peers.append(PeerAddress(HERE, fresh.port))
                 await until(lambda: fresh.replicas.warm)
                 assert held(fresh) == {"default/pod-0": set(), "default/pod-1": set()}
                 assert not fresh.replicas._teller.settled
@@ -150,7 +150,7 @@ async def test_a_snapshot_that_came_is_applied_as_a_whole_however_long_that_take
                 apply(events)
 
             monkeypatch.setattr(fresh.replicas._boot, "_apply", slowly)
-            one.replicas.mesh._settings.peers.append(PeerAddress(HERE, fresh.port))
+            one.replicas.transport._settings.peers.append(PeerAddress(HERE, fresh.port))
             await until(lambda: fresh.replicas.warm)
             assert held(fresh) == held(one)
 
@@ -168,7 +168,7 @@ async def test_a_snapshot_with_a_part_missing_is_none(monkeypatch):
             lambda to, facts: None if getattr(facts[0], "left", 0) else answer(to, facts),
         )
         async with started(one.port, warm_limit=1.0) as fresh:
-            one.replicas.mesh._settings.peers.append(PeerAddress(HERE, fresh.port))
+            one.replicas.transport._settings.peers.append(PeerAddress(HERE, fresh.port))
             await until(lambda: fresh.replicas.warm)
             assert held(fresh)["default/pod-0"] == set()
 
@@ -215,7 +215,10 @@ async def said_at_its_start(fresh, told):
         for event in events:
             fresh.apply(event)
 
-    boot = warm_boot.WarmBoot(fresh.fleet, fresh.hearer, ask, apply, 0.05)
+    async def kept():
+        return ()
+
+    boot = warm_boot.WarmBoot(fresh.fleet, fresh.hearer, ask, apply, 0.05, kept)
     with capture_logs() as logs:
         assert await boot.run() is ("replicas.cold" not in {each["event"] for each in logs})
     return [each["event"] for each in logs]

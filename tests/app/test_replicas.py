@@ -60,7 +60,7 @@ class Started(Rig):
 
     @property
     def port(self):
-        return self.replicas.mesh.port
+        return self.replicas.transport.port
 
     def metrics(self):
         lines = "".join(each.lines for each in self.collect()).splitlines()
@@ -95,7 +95,7 @@ async def started(*ports, **more):
 @contextlib.asynccontextmanager
 async def two(**more):
     async with started(**more) as one, started(one.port) as other:
-        one.replicas.mesh._settings.peers.append(PeerAddress(HERE, other.port))
+        one.replicas.transport._settings.peers.append(PeerAddress(HERE, other.port))
         for each in (one, other):
             await each.hears()
             await until(lambda each=each: each.metrics()["warmpick_replicas_reached"] == 1)
@@ -124,7 +124,7 @@ async def test_the_end_of_a_replica_that_is_killed_is_guessed():
     async with two() as (one, other):
         one.send("pod-1", "a", PROMPT, max_tokens=5)
         await until(lambda: other.in_flight_here() == {"a": "pod-1"})
-        one.replicas.mesh.close()
+        one.replicas.transport.close()
         other.now += 11
         await other.hears(0)
         assert other.in_flight("a").unobserved
@@ -170,7 +170,7 @@ async def test_a_chain_is_asked_for_over_the_wire():
         one.send("pod-1", "a", PROMPT)
         await until(lambda: other.in_flight_here() == {"a": "pod-1"})
         async with started(one.port, other.port) as third:
-            one.replicas.mesh._settings.peers.append(PeerAddress(HERE, third.port))
+            one.replicas.transport._settings.peers.append(PeerAddress(HERE, third.port))
             await third.hears(2)
             await until(lambda: third.in_flight_here() == {"a": "pod-1"})  # with the next beat
             one.send("pod-0", "b", PROMPT)
@@ -203,12 +203,12 @@ async def test_a_worker_that_a_name_lists_is_heard_once(tmp_path):
     ):
         here = [PeerAddress(HERE, one.port), PeerAddress(HERE, other.port)]
         for each in (elsewhere, one, other):
-            each.replicas.mesh._settings.peers.extend(here)
+            each.replicas.transport._settings.peers.extend(here)
         for each in (elsewhere, one, other):
             await each.hears(2)
         # Its own port, and the other's, are left out once these have said who they are.
         for each in (elsewhere, one, other):
-            await until(lambda each=each: each.replicas.mesh.known == 2)
+            await until(lambda each=each: each.replicas.transport.known == 2)
         one.send("pod-1", "a", PROMPT)
         for each in (elsewhere, other):
             await until(lambda each=each: each.in_flight_here() == {"a": "pod-1"})

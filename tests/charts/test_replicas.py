@@ -59,6 +59,33 @@ def test_a_secret_of_ones_own_is_used():
     assert "mine" in [each.get("secret", {}).get("secretName") for each in pod["volumes"]]
 
 
+def test_a_server_in_between_takes_the_place_of_ports():
+    things = rendered(v.REDIS, v.FENCED)
+    parsed = arguments(things)
+    assert parsed.replicas == ["rediss://pickers@redis:6380/1"]
+    pod = only(things, "Deployment")["spec"]["template"]["spec"]
+    (volume,) = [each for each in pod["volumes"] if each["name"] == "replicas-redis"]
+    mounts = {each["name"]: each["mountPath"] for each in container(things)["volumeMounts"]}
+    assert volume["secret"]["secretName"] == "redis"
+    assert str(parsed.replicas_password_file) == f"{mounts['replicas-redis']}/password"
+    assert str(parsed.hash_secret_file) == f"{mounts['replicas']}/secret"
+    ports = {each["name"] for each in container(things)["ports"]}
+    assert "replicas" not in ports
+    (port,) = only(things, "Service", "rel-epp-replicas")["spec"]["ports"]
+    assert port["targetPort"] in ports
+    policy = only(things, "NetworkPolicy")["spec"]
+    opened = [each["port"] for rule in policy["egress"] for each in rule["ports"]]
+    assert 6380 in opened
+    assert not {9004} & {each["port"] for rule in policy["ingress"] for each in rule["ports"]}
+
+
+def test_a_server_needs_no_password_and_has_a_port_without_one_being_said():
+    things = rendered(v.epp(exchange={"redis": {"url": "redis://redis"}}), v.FENCED)
+    assert arguments(things).replicas_password_file is None
+    policy = only(things, "NetworkPolicy")["spec"]
+    assert 6379 in [each["port"] for rule in policy["egress"] for each in rule["ports"]]
+
+
 def test_not_all_go_at_once():
     things = rendered()
     assert only(things, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 1

@@ -50,6 +50,9 @@ ACTIVE = epp(
     autoscaling={"enabled": True, "minReplicas": 2, "maxReplicas": 5},
 )
 EXCHANGE = epp(replicas=3, exchange={"enabled": True})
+REDIS = epp(
+    exchange={"redis": {"url": "rediss://pickers@redis:6380/1", "passwordSecretName": "redis"}}
+)
 ENVOY = epp(sidecar={"enabled": True, "proxyType": "envoy"})
 SCRAPED = epp(monitoring={"prometheus": {"enabled": True, "extraLabels": {"release": "prom"}}})
 ALERTS = epp(monitoring={"alerts": {"enabled": True}})
@@ -106,6 +109,7 @@ CASES = {
     "leader": merged(POOL, epp(replicas=3), FENCED),
     "active": merged(POOL, ACTIVE),
     "exchange": merged(POOL, EXCHANGE, FENCED),
+    "exchange-over-redis": merged(POOL, EXCHANGE, REDIS, FENCED),
     "selector": SELECTOR,
     "selector-leader": merged(SELECTOR, epp(replicas=2), OPEN),
     "standalone": merged(SELECTOR, ENVOY, FENCED, SCRAPED),

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from epp.adapters.replicas.redis_server import RedisServer
 from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings, Siblings
 from epp.app.workers.worker import for_worker
 from epp.cli.main import main
-from epp.cli.replica_flags import add_replicas, replicas_of
+from epp.cli.replica_flags import add_replicas, replicas_of, unshared
+from epp.config.file import load
 from epp.errors import ConfigError
 
 SECRET = b"a secret of sixteen bytes and more"
@@ -33,9 +35,60 @@ def test_hosts_may_be_listed_and_the_flag_repeated():
     )
 
 
+def test_a_server_is_named_in_place_of_hosts(tmp_path):
+    password = tmp_path / "password"
+    password.write_text("open sesame")
+    flags = ("--replicas=rediss://pickers@redis", f"--replicas-password-file={password}")
+    server = RedisServer(host="redis", username="pickers", password_file=password, tls=True)
+    found = meant(*flags)
+    assert found == ReplicaSettings(peers=[], redis=server)
+    siblings = Siblings(folder=Path("/run/x"), number=1, count=2)
+    assert for_worker(found, siblings).redis == server
+
+
+SYNCER = """
+plugins:
+- {type: queue-scorer}
+- type: redis-state-store
+  parameters: {address: "[::1]:7000", passwordEnv: PASSWORD, db: 3, stateTTL: 5s}
+dataLayer: {crossReplica: {syncerPluginRef: redis-state-store, syncInterval: 100ms}}
+"""
+
+
+def test_the_server_of_the_file_counts_unless_a_flag_names_others():
+    settings = load(SYNCER)
+    parser = argparse.ArgumentParser()
+    add_replicas(parser)
+    parser.add_argument("--hash-secret-file")
+    words = parser.parse_args([])
+    server = RedisServer(host="::1", port=7000, database=3, password_variable="PASSWORD")  # noqa: S106 (its name)
+    found = replicas_of(words, SECRET, settings.redis_syncer)
+    assert found == ReplicaSettings(peers=[], redis=server)
+    assert replicas_of(words, b"", settings.redis_syncer) is None
+    assert [each.name for each in unshared(words, settings.redis_syncer)] == [
+        "dataLayer.crossReplica"
+    ]
+    assert [*unshared(words, None)] == []
+    others = parser.parse_args(["--replicas=a"])
+    assert replicas_of(others, SECRET, settings.redis_syncer) == meant("--replicas=a")
+    assert [*unshared(others, settings.redis_syncer)] == []
+    assert any("syncInterval is without effect" in each for each in settings.warnings)
+
+
 @pytest.mark.parametrize(
     ("argv", "secret", "message"),
     [
+        (["--replicas=redis://a,b"], SECRET, "--replicas: one server is enough, or hosts, not"),
+        (["--replicas=redis://a", "--replicas=redis://b"], SECRET, "one server is enough"),
+        (["--replicas=redis://a:b"], SECRET, "--replicas: it is not redis://"),
+        (["--replicas=redis://:x@a"], SECRET, "has no password: put it into a file"),
+        (["--replicas=redis://a"], b"short", "--hash-secret-file"),
+        (
+            ["--replicas=redis://a", "--replicas-password-file=/nowhere/x"],
+            SECRET,
+            "--replicas-password-file: cannot read /nowhere/x",
+        ),
+        (["--replicas=a", "--replicas-password-file=x"], SECRET, "is for --replicas redis://"),
         (["--replicas=a"], b"", "--hash-secret-file: replicas share a secret of at least 16"),
         (["--replicas=a"], b"short", "--hash-secret-file"),
         (["--replicas=a:b:c:"], SECRET, "--replicas: `a:b:c:` is not a host and a port"),

@@ -207,8 +207,37 @@ dataLayer: {discovery: {pluginRef: file-discovery}}
     assert load(dump(load(text).effective)).endpoints_file == "/etc/e.yaml"
 
 
+def test_a_syncer_names_the_server_by_which_replicas_share():
+    text = """
+plugins: [{type: queue-scorer}, {type: redis-syncer, name: mine, parameters: {address: "r:1"}}]
+dataLayer: {crossReplica: {syncerPluginRef: mine}}
+"""
+    found = load(dump(load(text).effective)).redis_syncer
+    assert found is not None
+    assert (found.host, found.port, found.db) == ("r", 1, 0)
+    assert load("plugins: [{type: redis-syncer}, {type: queue-scorer}]").redis_syncer is None
+
+
 ONE = "plugins: [{type: queue-scorer}]\nschedulingProfiles: [{name: a, plugins: "
+SYNCED = "dataLayer: {crossReplica: {syncerPluginRef: %s}}\nplugins: [{type: queue-scorer}%s]"
 ERRORS = [
+    (
+        SYNCED % ("queue-scorer", ""),
+        "dataLayer.crossReplica.syncerPluginRef",
+        "`redis-syncer` does",
+    ),
+    (SYNCED % ("none", ""), "dataLayer.crossReplica.syncerPluginRef", "none"),
+    (
+        SYNCED % ("redis-syncer", ", {type: redis-syncer, parameters: {address: redis}}"),
+        "plugins[1].parameters",
+        "`address` is not HOST:PORT: `redis`",
+    ),
+    (
+        SYNCED
+        % ("redis-syncer", ", {type: redis-syncer, parameters: {passwordEnv: A, passwordFile: b}}"),
+        "plugins[1].parameters",
+        "one of `passwordEnv` and `passwordFile` is enough",
+    ),
     ("", "", "empty"),
     ("plugins: [", "line 2, column 1", "not valid YAML"),
     ("\udcff", "", "not valid YAML"),

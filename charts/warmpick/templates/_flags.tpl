@@ -29,7 +29,13 @@ flag can be set.
 {{- if gt (int $epp.workers) 1 -}}
 {{- $_ := set $flags "workers" (int $epp.workers) -}}
 {{- end -}}
-{{- if $epp.exchange.enabled -}}
+{{- if and $epp.exchange.enabled $epp.exchange.redis.url -}}
+{{- $_ := set $flags "replicas" $epp.exchange.redis.url -}}
+{{- $_ := set $flags "hash-secret-file" "/replicas/secret" -}}
+{{- if $epp.exchange.redis.passwordSecretName -}}
+{{- $_ := set $flags "replicas-password-file" "/replicas-redis/password" -}}
+{{- end -}}
+{{- else if $epp.exchange.enabled -}}
 {{- $_ := set $flags "replicas" (printf "%s-replicas.%s.svc.%s:%d" (include "warmpick.name" .) .Release.Namespace $epp.clusterDomain (int $epp.exchange.port)) -}}
 {{- $_ := set $flags "replicas-port" (int $epp.exchange.port) -}}
 {{- $_ := set $flags "hash-secret-file" "/replicas/secret" -}}

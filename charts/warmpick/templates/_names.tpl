@@ -53,6 +53,19 @@ true
 {{- end -}}
 
 {{- /* The Secret that makes a pod a replica: the chart's, or yours. */ -}}
+{{- /* Whether replicas listen for each other: they do not with a server in between. */ -}}
+{{- define "warmpick.replicasListen" -}}
+{{- if and .Values.inferenceExtension.exchange.enabled (not .Values.inferenceExtension.exchange.redis.url) }}true{{ end -}}
+{{- end -}}
+
+{{- /* The port of the server in between; empty: there is none. */ -}}
+{{- define "warmpick.redisPort" -}}
+{{- $epp := .Values.inferenceExtension -}}
+{{- if and $epp.exchange.enabled $epp.exchange.redis.url -}}
+{{- regexFind ":[0-9]+$" (urlParse $epp.exchange.redis.url).host | trimPrefix ":" | default "6379" -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "warmpick.exchangeSecret" -}}
 {{- .Values.inferenceExtension.exchange.secretName | default (printf "%s-replicas" (include "warmpick.name" .)) -}}
 {{- end -}}

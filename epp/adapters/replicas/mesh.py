@@ -26,22 +26,16 @@ from epp.adapters.replicas.sockets import (
     listener,
     tcp_endpoint,
 )
+from epp.adapters.replicas.transport import THIS_IS_YOU, Receive
 from epp.errors import ConfigError
 from epp.system.host_names import HostNames
 
 _log = structlog.get_logger(__name__)
 
-THIS_IS_YOU: Final = b""
-"""The answer to a replica that need not send here: it is this one, or another worker of its pod.
-
-Names list these among the others."""
 _MOST_PEERS: Final = 256
 _MOST_SOCKETS: Final = 4 * _MOST_PEERS
-
-Reply = Callable[[bytes], object]
-"""Sends a message to the replica that another one came from, now or later."""
-Receive = Callable[[bytes, Reply], None]
-"""Called with each message, and with what replies to it: `THIS_IS_YOU` to an own one."""
+_LINGER_SECONDS: Final = 0.1
+"""How long sockets, which send in a thread of their own, have for what is not sent yet."""
 
 
 class ReplicaMesh:
@@ -64,6 +58,7 @@ class ReplicaMesh:
     ) -> None:
         self.unsent = self.reached = 0
         self.port = 0
+        self.store = None
         self._settings: Final = settings
         self._keys: Final = keys
         self._bind_address: Final = bind_address
@@ -171,6 +166,11 @@ class ReplicaMesh:
         connected = self._connections[endpoint]
         receive = self._receive if endpoint.startswith("tcp:") else self._near
         receive(_only(frames), lambda answer: connected.send([answer]))
+
+    async def stop(self) -> None:
+        """Send what is not sent yet, and close."""
+        await asyncio.sleep(_LINGER_SECONDS)
+        self.close()
 
     def close(self) -> None:
         """Close all connections."""

@@ -10,6 +10,7 @@ import msgspec
 import zmq
 from zmq.utils import z85
 
+from epp.adapters.replicas.redis_server import RedisServer
 from epp.errors import ConfigError
 from epp.protocol.replicas.messages import POOL_BYTES
 
@@ -55,7 +56,9 @@ class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = DEFAULT_PORT
     """The port that this one listens at; 0 is any free one."""
     siblings: Siblings | None = None
-    """The other workers of this process, if it has several. Without `peers` there are no others."""
+    """The other workers of this process, if it has several."""
+    redis: RedisServer | None = None
+    """The server by which this one and others tell each other what they see, in place of ports."""
     reconnect: tuple[float, float] = (0.1, 2.0)
     """Seconds between attempts to connect, at first and at most."""
     look_up: float = 5.0

@@ -67,15 +67,15 @@ def _waiting(flow: FlowControl, held: HeldRequests) -> WaitingView:
 
 
 def _replicas(replicas: "Replicas", now: float) -> ReplicasView:
-    hearer, mesh, compared = replicas.hearer, replicas.mesh, replicas.copies.compared
+    hearer, transport, compared = replicas.hearer, replicas.transport, replicas.copies.compared
     return ReplicasView(
         warm=replicas.warm,
-        known=mesh.known,
-        reached=mesh.reached,
+        known=transport.known,
+        reached=transport.reached,
         heard=hearer.present,
         applied=hearer.applied,
         dropped={why.value: times for why, times in hearer.dropped.items()},
-        unsent=mesh.unsent,
+        unsent=transport.unsent,
         compared_same=compared[False],
         compared_different=compared[True],
         peers=tuple(

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from epp.adapters.replicas.mesh import ReplicaMesh, Reply
+from epp.adapters.replicas.mesh import ReplicaMesh
 from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings, derive_keys, mark_of
+from epp.adapters.replicas.transport import Reply
 from epp.errors import ConfigError
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.request import RequestId

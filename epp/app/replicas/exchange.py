@@ -7,14 +7,16 @@ from typing import Final
 
 import structlog
 
-from epp.adapters.replicas.mesh import THIS_IS_YOU, ReplicaMesh, Reply
-from epp.adapters.replicas.settings import ReplicaSettings, derive_keys, mark_of
+from epp.adapters.replicas.settings import ReplicaSettings, mark_of
+from epp.adapters.replicas.transport import THIS_IS_YOU, Reply
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import FamilyText
 from epp.app.observers import Observer
 from epp.app.replicas.copies import DIGEST_SECONDS, CacheCopies
 from epp.app.replicas.families import LAGS, families
+from epp.app.replicas.keeping import Keeper
 from epp.app.replicas.shared_line import SharedLine
+from epp.app.replicas.transports import Callbacks, Place, transport_of
 from epp.app.replicas.warm_boot import WarmBoot
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event
@@ -45,6 +47,7 @@ class Replicas:
     """One replica among others. Raises `ConfigError` for a secret that is too short.
 
     `pool` is the pool's name: others with the same secret and another pool are not listened to.
+    In a server in between, pools of the same name are told apart by their `namespace`.
     `became_warm` is called once it is `warm`: it knows what the others know, or has given that up.
     """
 
@@ -55,6 +58,7 @@ class Replicas:
         secret: bytes,
         *,
         pool: str,
+        namespace: str = "default",
         bind_address: str,
         clock: Callable[[], float],
         became_warm: Callable[[], None] = lambda: None,
@@ -69,20 +73,19 @@ class Replicas:
         )
         self._teller: Final = Teller(mark, own, known, self._endpoint, self._admission)
         self.hearer: Final = Hearer(mark, own, known, self._endpoint, self._teller)
-        self.mesh: Final = ReplicaMesh(
-            settings,
-            derive_keys(secret),
-            bind_address,
-            self._receive_far,
-            self._stranger,
-            near=self._receive_near,
+        self.transport: Final = transport_of(
+            Place(settings, secret, bind_address, f"{namespace}/{pool}"),
+            Callbacks(self._receive_far, self._receive_near, self._drop),
         )
+        told = self._teller, self.hearer
+        self._keeper: Final = Keeper(self.transport.store, fleet, told, mark, clock)
         self._boot: Final = WarmBoot(
             fleet,
             self.hearer,
             lambda number: self._answer(number, [SnapshotWanted()]),
             self._apply,
             settings.warm_limit,
+            self._keeper.kept,
         )
         self.copies: Final = CacheCopies(
             fleet,
@@ -144,12 +147,12 @@ class Replicas:
             self._teller.skip()
             return
         for message in self._teller.messages():
-            self.mesh.send(message)
+            self.transport.send(message)
 
     def _tell_all(self, facts: Sequence[AnyFact]) -> None:
         if self._reached:
             self._tell()
-            self.mesh.send(self._teller.to_all(facts, self._clock()))
+            self.transport.send(self._teller.to_all(facts, self._clock()))
 
     def _endpoint(self, endpoint_id: EndpointId) -> Endpoint | None:
         pod = self._fleet.pods.get(endpoint_id)
@@ -215,22 +218,23 @@ class Replicas:
         finally:
             self._hearing = False
 
-    def _stranger(self) -> None:
-        self.hearer.dropped[Dropped.STRANGER] += 1
+    def _drop(self, reason: Dropped = Dropped.STRANGER) -> None:
+        self.hearer.dropped[reason] += 1
 
     # Its life.
 
     def _start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.mesh.open()
-        if self.mesh.port:
-            _log.info("replicas.listening", port=self.mesh.port)
+        self.transport.open()
+        if self.transport.port:
+            _log.info("replicas.listening", port=self.transport.port)
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.mesh.run(), name="replicas: addresses")
+            tasks.create_task(self.transport.run(), name="replicas: addresses")
             tasks.create_task(self.copies.run(), name="replicas: copies")
             tasks.create_task(self.copies.tell_digests(), name="replicas: digests")
+            tasks.create_task(self._keeper.run(), name="replicas: what is kept")
             tasks.create_task(self._warm_up(), name="replicas: warm boot")
             while True:
                 self._beat()
@@ -244,6 +248,10 @@ class Replicas:
         settled = await self._boot.run()
         self._warmed.set()
         self._became_warm()
+        if self.transport.store is not None and not self._reached:  # nobody could be asked
+            settled = False
+            while not self._reached:  # noqa: ASYNC110 (a beat says it, each second)
+                await asyncio.sleep(_BEAT_SECONDS)
         if not settled:
             await asyncio.sleep(_UNSETTLED_SECONDS)
         self._teller.settled = True
@@ -251,11 +259,11 @@ class Replicas:
     def _beat(self) -> None:
         now = self._clock()
         self._tell()
-        self.mesh.reached = self._reached = self.mesh.send(
+        self.transport.reached = self._reached = self.transport.send(
             self._teller.to_all([self._teller.beat(now)], now)
         )
-        if self.hearer.present > self.mesh.known:
-            self.mesh.look_up_soon()
+        if self.hearer.present > self.transport.known:
+            self.transport.look_up_soon()
         self._apply_at(self.hearer.lapse(now), now)
         for gone in self._replies.keys() - self.hearer.peers.keys():
             del self._replies[gone]
@@ -274,18 +282,18 @@ class Replicas:
         if not self._said_alone and now - self._alone_since >= self._settings.alone:
             self._said_alone = True
             _log.warning(
-                "replicas.alone", known=self.mesh.known, goes_on="with what it sees itself"
+                "replicas.alone", known=self.transport.known, goes_on="with what it sees itself"
             )
 
     async def _stop(self) -> None:
+        await self._keeper.keep_last()
         self._tell()
-        self.mesh.send(self._teller.to_all([LeavingFact()], self._clock()))
-        await asyncio.sleep(_LOOKING_SECONDS)  # sockets send in a thread of their own
-        self.mesh.close()
+        self.transport.send(self._teller.to_all([LeavingFact()], self._clock()))
+        await self.transport.stop()
 
     def collect(self) -> Iterator[FamilyText]:
         """Yield the families."""
-        return families(self.mesh, self._teller, self.hearer, self.copies, self._lags)
+        return families(self.transport, self._teller, self.hearer, self.copies, self._lags)
 
 
 def _sender(data: bytes) -> int:

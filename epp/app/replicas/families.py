@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from epp.adapters.replicas.mesh import ReplicaMesh
+from epp.adapters.replicas.transport import Transport
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import Family, FamilyText, expose
 from epp.app.replicas.copies import CacheCopies
@@ -13,7 +13,7 @@ from epp.protocol.replicas.telling import Teller
 
 KNOWN: Final = Family(
     name="warmpick_replicas_known",
-    help="Other replicas of this picker, by their addresses.",
+    help="Other replicas of this picker, by their addresses; over Redis, that were heard lately.",
     kind="gauge",
 )
 REACHED: Final = Family(
@@ -33,7 +33,7 @@ SENT: Final = Family(
 )
 UNSENT: Final = Family(
     name="warmpick_replica_messages_unsent_total",
-    help="Messages that a replica was not there for, or had no room for.",
+    help="Messages that a replica, or the server in between, was not there for or had no room for.",
     kind="counter",
 )
 APPLIED: Final = Family(
@@ -74,14 +74,14 @@ LAGS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 10.0)
 
 
 def families(
-    mesh: ReplicaMesh, teller: Teller, hearer: Hearer, copies: CacheCopies, lags: Histogram
+    transport: Transport, teller: Teller, hearer: Hearer, copies: CacheCopies, lags: Histogram
 ) -> Iterator[FamilyText]:
     """Yield the families of one replica."""
-    yield from expose(KNOWN, [((), mesh.known)])
-    yield from expose(REACHED, [((), mesh.reached)])
+    yield from expose(KNOWN, [((), transport.known)])
+    yield from expose(REACHED, [((), transport.reached)])
     yield from expose(HEARD, [((), hearer.present)])
     yield from expose(SENT, [((), teller.told)])
-    yield from expose(UNSENT, [((), mesh.unsent)])
+    yield from expose(UNSENT, [((), transport.unsent)])
     yield from expose(APPLIED, [((), hearer.applied)])
     yield from expose(DROPPED, [((why.value,), hearer.dropped[why]) for why in Dropped])
     yield from expose(MISSING, [((), sum(each.missing for each in hearer.peers.values()))])

@@ -6,7 +6,7 @@ so, and learns from the digests of the others what they hold.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -33,22 +33,24 @@ _FIRST_SECONDS: Final = 1.0
 class WarmBoot:
     """Asks for a snapshot, and applies it. `limit` is how long that may take, in seconds.
 
-    `ask` asks the replica of a number for one.
+    `ask` asks the replica of a number for one; `kept` returns one that outlived all replicas.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 (what it joins)
         self,
         fleet: Fleet,
         hearer: Hearer,
         ask: Callable[[int], None],
         apply: Callable[[Iterable[Event]], None],
         limit: float,
+        kept: Callable[[], Awaitable[Sequence[ContentsTold | LearnedTold]]],
     ) -> None:
         self._fleet: Final = fleet
         self._hearer: Final = hearer
         self._ask: Final = ask
         self._apply: Final = apply
         self._limit: Final = limit
+        self._kept: Final = kept
         self._asked = self._left = 0
         self._parts: dict[str, ContentsTold] = {}
         self._learned: LearnedTold | None = None
@@ -82,7 +84,7 @@ class WarmBoot:
         began = loop.time()
         try:
             async with asyncio.timeout(self._limit):
-                copied = await self._snapshot(began)
+                copied = await self._snapshot(began) or await self._outlived()
         except TimeoutError:
             _log.warning("replicas.cold", after=self._limit, starts_with="empty caches")
             return False
@@ -90,7 +92,7 @@ class WarmBoot:
             self._told, self._parts = None, {}
         if self._learned is not None:
             self._apply([_learned_from(self._learned)])
-        elif copied is None:
+        elif not copied:
             _log.info("replicas.first", heard=self._hearer.present)
             return True
         for event in copied or ():  # all of it, however long that takes
@@ -117,6 +119,18 @@ class WarmBoot:
                 return None
             else:
                 await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _outlived(self) -> Sequence[Event]:
+        """Return what all replicas that were there before knew, as far as it was kept."""
+        kept = await self._kept()
+        self._parts = {each.endpoint: each for each in kept if isinstance(each, ContentsTold)}
+        try:
+            copied = list(self._copied())
+        except ValueError:
+            return ()
+        learned = [each for each in kept if isinstance(each, LearnedTold)]
+        self._learned = learned[0] if learned else self._learned
+        return copied
 
     def _sibling(self, asked: set[int], *, patient: bool) -> Peer | None:
         """Return one to ask, of those whose facts arrive: what comes after the snapshot is told.

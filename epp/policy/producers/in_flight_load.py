@@ -35,7 +35,7 @@ class InFlightLoadProducer(PluginParameters, frozen=True):
     max_estimated_output_tokens: int | None = None
     prefix_match_info_producer_name: str = ""
     sync_cross_replica_state: Annotated[
-        bool, without_effect("replicas of the picker share nothing yet")
+        bool, without_effect("replicas tell each other of requests, which loads follow from")
     ] = True
 
     def __post_init__(self) -> None:

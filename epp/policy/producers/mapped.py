@@ -94,6 +94,6 @@ class SessionStateProducer(PluginParameters, frozen=True):
 class PeerDiscovery(PluginParameters, frozen=True):
     """Finds other replicas of the picker: pods with labels, at a port."""
 
-    effect: ClassVar[Effect] = without_effect("replicas of the picker share nothing yet")
+    effect: ClassVar[Effect] = without_effect("`--replicas` names the other replicas")
     selector: str | dict[str, object]
     port: int

@@ -1,0 +1,85 @@
+"""A Redis or Valkey server by which replicas tell each other what they see, and its address."""
+
+import re
+from pathlib import Path
+from typing import Final
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+import msgspec
+
+DEFAULT_PORT: Final = 6379
+_SCHEMES: Final = ("redis", "rediss")
+_FILES: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+"""The options of an address, as redis-py spells them."""
+_DATABASE: Final = re.compile(r"/?|/\d{1,5}")
+
+
+class RedisServer(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the server is, and who this replica is to it."""
+
+    host: str
+    """Its name or IP address, without brackets."""
+    port: int = DEFAULT_PORT
+    """Its port."""
+    database: int = 0
+    """The number of the database."""
+    username: str | None = None
+    """The ACL user; None is `default`."""
+    password_file: Path | None = None
+    """The user's password, which is read at each connection; None: there is none."""
+    password_variable: str = ""
+    """The environment variable that has the password; empty: none has."""
+    tls: bool = False
+    """Whether the connection is TLS, and the server has a certificate for its name."""
+    ssl_ca_certs: str | None = None
+    """Who signs the server's certificate, in PEM; None is whom the system trusts."""
+    ssl_certfile: str | None = None
+    """This replica's certificate, in PEM."""
+    ssl_keyfile: str | None = None
+    """The key of that."""
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def is_redis(text: str) -> bool:
+    """Whether a text is the address of a server, and not of a replica."""
+    return text.partition("://")[0].lower() in _SCHEMES
+
+
+def redis_server(text: str, password_file: Path | None = None) -> RedisServer:
+    """Read `redis[s]://[USER@]HOST[:PORT][/DATABASE][?OPTIONS]`. Raises `ValueError`."""
+    url = urlsplit(text)
+    try:
+        port = DEFAULT_PORT if url.port is None else url.port
+    except ValueError:
+        port = 0
+    if not url.hostname or not port or url.fragment or not _DATABASE.fullmatch(url.path):
+        raise ValueError(
+            "it is not redis://[USER@]HOST[:PORT][/DATABASE], as in rediss://warmpick@redis:6379/0"
+        )
+    if url.password is not None:
+        raise ValueError(
+            "an address that others can read has no password: put it into a file, and name that"
+            " with --replicas-password-file"
+        )
+    tls = url.scheme.lower() == "rediss"
+    return RedisServer(
+        host=url.hostname,
+        port=port,
+        database=int(url.path[1:] or 0),
+        username=unquote(url.username) if url.username else None,
+        password_file=password_file,
+        tls=tls,
+        **_options(url, tls=tls),
+    )
+
+
+def _options(url: SplitResult, *, tls: bool) -> dict[str, str]:
+    options = dict(parse_qsl(url.query, keep_blank_values=True))
+    for name in options:
+        if name not in _FILES:
+            raise ValueError(f"`{name}` is not an option of it: {', '.join(_FILES)}")
+    if options and not tls:
+        raise ValueError(f"`{next(iter(options))}` is for rediss://")
+    return options

@@ -1,0 +1,65 @@
+"""What outlives all replicas, in a Redis or Valkey server: sealed messages, for a time."""
+
+from collections.abc import AsyncIterable, Sequence
+from typing import Final
+
+import structlog
+
+from epp.adapters.replicas.redis_link import FAILURES, RedisLink
+from epp.adapters.replicas.redis_server import RedisServer
+from epp.adapters.replicas.sealing import Seal
+from epp.protocol.replicas.messages import Rejected
+
+_log = structlog.get_logger(__name__)
+
+_KEPT_SECONDS: Final = 600
+"""How long it is kept: what caches held before that is gone."""
+_MOST_PARTS: Final = 16_384
+
+
+class RedisStore:
+    """Keeps messages. `prefix` is what the keys of the pool begin with."""
+
+    def __init__(self, server: RedisServer, seal: Seal, prefix: bytes) -> None:
+        self._server: Final = server
+        self._seal: Final = seal
+        self._key: Final = prefix + b"kept"
+        self._failed = False
+        self._written: Final = b"%b:%b" % (self._key, seal.sender.hex().encode())
+
+    async def keep(self, parts: AsyncIterable[bytes]) -> None:
+        """Keep these in place of what is kept, all of them or none."""
+        link = RedisLink(self._server)
+        try:
+            await link.open()
+            await link.ask([(b"DEL", self._written)])
+            async for part in parts:
+                sealed = self._seal.seal(self._key, part)
+                expires = b"EXPIRE", self._written, _KEPT_SECONDS
+                await link.ask([(b"RPUSH", self._written, sealed), expires])
+            await link.ask([(b"RENAME", self._written, self._key)])
+            self._failed = False
+        except FAILURES as error:
+            if not self._failed:
+                _log.warning("replicas.not_kept", server=str(self._server), problem=str(error))
+            self._failed = True
+        finally:
+            await link.close()
+
+    async def kept(self) -> Sequence[bytes]:
+        """Return what is kept; nothing if any of it is not of a replica."""
+        link = RedisLink(self._server)
+        try:
+            await link.open()
+            (answer,) = await link.ask([(b"LRANGE", self._key, 0, _MOST_PARTS)])
+            parts = answer if isinstance(answer, list) else []
+            return [self._seal.open(self._key, each)[1] for each in parts]
+        except FAILURES:  # which who reads the streams says, too
+            return ()
+        except Rejected as rejected:
+            _log.warning(
+                "replicas.kept_rejected", key=repr(self._key), reason=rejected.reason.value
+            )
+            return ()
+        finally:
+            await link.close()

@@ -1,0 +1,298 @@
+"""The streams of a Redis or Valkey server by which replicas tell each other what they see.
+
+One stream is for all, and each replica has one of its own for what it alone is told. They are
+bounded, and end some time after those who write to them. What cannot be written at once is dropped,
+and what is missing is found by those who miss it, as with the mesh.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Final
+
+import structlog
+
+from epp.adapters.replicas.redis_link import FAILURES, Command, RedisLink
+from epp.adapters.replicas.redis_server import RedisServer
+from epp.adapters.replicas.redis_store import RedisStore
+from epp.adapters.replicas.sealing import Seal
+from epp.adapters.replicas.transport import THIS_IS_YOU, Receive
+from epp.protocol.replicas.messages import Dropped, Rejected
+
+_log = structlog.get_logger(__name__)
+
+MOST_TOLD: Final = 32_768
+"""Messages to all that are kept: what a replica that was away may read of them, about."""
+_MOST_ANSWERS: Final = 4_096
+"""Messages to one that are kept, about; it takes them away each second."""
+_KEPT_SECONDS: Final = 600
+"""How long the stream for all is kept after the last replica,"""
+_ANSWERS_KEPT_SECONDS: Final = 60
+"""and how long that of a replica is."""
+_MOST_QUEUED: Final = 16 << 20
+"""Bytes that wait to be written, at most."""
+_AT_ONCE: Final = 128
+"""Entries of a stream that are read at once."""
+_BLOCK_SECONDS: Final = 1.0
+"""How long a read waits for an entry."""
+_GATHER_SECONDS: Final = 0.001
+"""How long entries are gathered while some come: to read one by one costs more."""
+_TURN_SECONDS: Final = 0.001
+"""How long entries are taken in at a stretch while others wait for the event loop."""
+_UPKEEP_SECONDS: Final = 1.0
+_PAUSE_SECONDS, _LONGEST_PAUSE = 0.1, 2.0
+"""Between attempts to connect, at first and at most."""
+_KNOWN_SECONDS: Final = 60.0
+"""How long a replica is known that says nothing."""
+_START: Final = b"0-0"
+_FIELD: Final = b"m"
+
+
+class RedisStreams:
+    """Sends messages to all other replicas, and passes what they send to `receive`.
+
+    `pool` is the namespace and the name of the pool. `dropped` is called with the reason for which
+    an entry is not used. The server counts as a replica that is known while it does not answer.
+    """
+
+    def __init__(
+        self,
+        server: RedisServer,
+        secret: bytes,
+        pool: str,
+        receive: Receive,
+        dropped: Callable[[Dropped], None],
+    ) -> None:
+        self.unsent = self.reached = self.port = 0
+        self._server: Final = server
+        self._seal: Final = Seal(secret)
+        self._prefix: Final = prefix_of(pool)
+        self._all: Final = self._prefix + b"all"
+        self._own: Final = self._stream_of(self._seal.sender)
+        self._receive: Final = receive
+        self._dropped: Final = dropped
+        self._places: Final[dict[bytes, bytes]] = {}
+        self._queue: list[Command] = []
+        self._queued_bytes = 0
+        self._queued: Final = asyncio.Event()
+        self._heard: Final[dict[bytes, float]] = {}
+        self._read_at = 0.0
+        self._works: Final = {"write": False, "read": False}
+        self._said: Final[set[str]] = set()
+
+    @property
+    def known(self) -> int:
+        """How many other replicas were heard in the last minute that the server answered."""
+        return max(self._others(), not all(self._works.values()))
+
+    def _others(self) -> int:
+        since = self._read_at - _KNOWN_SECONDS
+        return sum([at > since for at in self._heard.values()])
+
+    @property
+    def store(self) -> RedisStore:
+        """What keeps messages in the server."""
+        return RedisStore(self._server, self._seal, self._prefix)
+
+    def open(self) -> None:
+        """Nothing is to be opened: connections come and go with `run`."""
+
+    def close(self) -> None:
+        """Nothing is open but for `run`."""
+
+    def look_up_soon(self) -> None:
+        """Nothing is to be looked up: who writes is there."""
+
+    async def run(self) -> None:
+        """Read and write, and connect again when that fails; never returns."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep("write", self._write), name="replicas: writes to Redis")
+            tasks.create_task(self._keep("read", self._read), name="replicas: reads of Redis")
+
+    async def _keep(self, what: str, talk: Callable[[RedisLink], Awaitable[None]]) -> None:
+        pause = _PAUSE_SECONDS
+        while True:
+            link = RedisLink(self._server)
+            try:
+                await link.open()
+                await talk(link)
+            except FAILURES as error:
+                pause = _PAUSE_SECONDS if self._works[what] else min(2 * pause, _LONGEST_PAUSE)
+                self._fails(what, error)
+            finally:
+                await link.close()
+            await asyncio.sleep(pause)
+
+    # Out.
+
+    def send(self, message: bytes) -> int:
+        """Send a message to all; return to how many, at least 1 if the server takes it."""
+        return max(1, self._others()) if self._put(self._all, message, MOST_TOLD) else 0
+
+    def _answer(self, sender: bytes, message: bytes) -> None:
+        stream = self._stream_of(sender)
+        if message != THIS_IS_YOU and self._put(stream, message, _MOST_ANSWERS):
+            self._queue.append((b"EXPIRE", stream, _ANSWERS_KEPT_SECONDS))
+
+    def _put(self, stream: bytes, message: bytes, most: int) -> bool:
+        if not self._works["write"] or self._queued_bytes + len(message) > _MOST_QUEUED:
+            self.unsent += 1
+            return False
+        sealed = self._seal.seal(stream, message)
+        self._queue.append((b"XADD", stream, b"MAXLEN", b"~", most, b"*", _FIELD, sealed))
+        self._queued_bytes += len(sealed)
+        self._queued.set()
+        return True
+
+    async def _write(self, link: RedisLink) -> None:
+        """Write what is queued, until that fails."""
+        hello = self._seal.seal(self._own, b"")
+        await link.ask([(b"XADD", self._own, b"*", _FIELD, hello), *self._upkeep()])
+        self._succeeds("write")
+        loop = asyncio.get_running_loop()
+        kept = loop.time()
+        while True:
+            await self._queued.wait()
+            commands = self._take_queue()
+            if loop.time() - kept >= _UPKEEP_SECONDS:
+                kept = loop.time()
+                commands += self._upkeep()
+                self._forget()
+            try:
+                await link.ask(commands)
+            except FAILURES:
+                self.unsent += sum(each[0] == b"XADD" for each in commands)
+                raise
+
+    def _take_queue(self) -> list[Command]:
+        commands, self._queue, self._queued_bytes = self._queue, [], 0
+        self._queued.clear()
+        return commands
+
+    def _upkeep(self) -> list[Command]:
+        """Return what keeps the streams while they are used, and takes away what was read."""
+        return [
+            (b"EXPIRE", self._all, _KEPT_SECONDS),
+            (b"EXPIRE", self._own, _ANSWERS_KEPT_SECONDS),
+            (b"XTRIM", self._own, b"MINID", b"~", self._places.get(self._own, _START)),
+        ]
+
+    def _forget(self) -> None:
+        """Forget the replicas that are not known any more."""
+        since = self._read_at - _KNOWN_SECONDS
+        for gone in [sender for sender, at in self._heard.items() if at <= since]:
+            del self._heard[gone]
+
+    async def stop(self) -> None:
+        """Send what is not sent yet, within a second, and take away what is this replica's own."""
+        if not self._works["write"]:
+            return
+        link = RedisLink(self._server)
+        try:
+            async with asyncio.timeout(1.0):
+                await link.open()
+                await link.ask([*self._take_queue(), *self._upkeep(), (b"DEL", self._own)])
+        except FAILURES as error:
+            self._fails("write", error)
+        finally:
+            await link.close()
+
+    # In.
+
+    async def _read(self, link: RedisLink) -> None:
+        """Take in what comes, until that fails."""
+        await self._find_places(link)
+        loop = asyncio.get_running_loop()
+        blocking = b"COUNT", _AT_ONCE, b"BLOCK", round(1000 * _BLOCK_SECONDS)
+        while True:
+            places = self._places.values()
+            wanted: Command = (b"XREAD", *blocking, b"STREAMS", *self._places, *places)
+            (answer,) = await link.ask([wanted], _BLOCK_SECONDS)
+            self._read_at = loop.time()
+            self._succeeds("read")
+            end = self._read_at + _TURN_SECONDS
+            for stream, place, entry in _entries(answer):
+                self._take(stream, entry)
+                self._places[stream] = place
+                if loop.time() > end:
+                    await asyncio.sleep(0)
+                    end = loop.time() + _TURN_SECONDS
+            if answer:
+                await asyncio.sleep(_GATHER_SECONDS)
+
+    async def _find_places(self, link: RedisLink) -> None:
+        """Find where to go on: where this replica was, or at the start of streams that are anew.
+
+        Of the stream for all, a replica that starts reads what comes from then on.
+        """
+        for stream in (self._all, self._own):
+            (answer,) = await link.ask([(b"XREVRANGE", stream, b"+", b"-", b"COUNT", 1)])
+            last = next((place for place, _ in _pairs(answer)), _START)
+            place = self._places.get(stream, last if stream == self._all else _START)
+            self._places[stream] = _START if _order(last) < _order(place) else place
+
+    def _take(self, stream: bytes, entry: list[bytes]) -> None:
+        sealed = entry[1] if entry[::2] == [_FIELD] and entry[1:] else b""
+        if self._seal.is_own(sealed):
+            return
+        try:
+            sender, message = self._seal.open(stream, sealed)
+        except Rejected as rejected:
+            self._dropped(rejected.reason)
+            return
+        self._heard[sender] = self._read_at
+        self._receive(message, partial(self._answer, sender))
+
+    def _stream_of(self, sender: bytes) -> bytes:
+        return b"%bto:%b" % (self._prefix, sender.hex().encode())
+
+    # What is said.
+
+    def _succeeds(self, what: str) -> None:
+        if self._works[what]:
+            return
+        self._works[what] = True
+        if all(self._works.values()):
+            self._said.clear()
+            _log.info("replicas.redis_works", server=str(self._server))
+
+    def _fails(self, what: str, error: Exception) -> None:
+        """Say it once for each kind of failure, until all works again."""
+        self._works[what] = False
+        kind = type(error).__name__
+        if kind in self._said:
+            return
+        self._said.add(kind)
+        _log.warning(
+            "replicas.redis_fails",
+            server=str(self._server),
+            problem=f"{kind}: {error}" if str(error) else kind,
+            goes_on="with what it sees itself",
+        )
+
+
+def prefix_of(pool: str) -> bytes:
+    """Return what the keys of a pool begin with; the braces keep them together in a cluster."""
+    return b"warmpick:{%b}:" % pool.encode(errors="surrogateescape")
+
+
+def _entries(answer: object) -> Iterator[tuple[bytes, bytes, list[bytes]]]:
+    """Yield stream, place and fields of each entry. Raises one of `FAILURES` otherwise."""
+    for stream, entries in _pairs(answer):
+        for place, fields in _pairs(entries):
+            yield stream, place, fields if isinstance(fields, list) else []
+
+
+def _pairs(answer: object) -> Iterator[tuple[bytes, object]]:
+    if answer is None:
+        return
+    if not isinstance(answer, list):
+        raise TypeError("the server answers as Redis does not")
+    for each in answer:
+        first, second = each
+        yield first, second
+
+
+def _order(place: bytes) -> tuple[int, int]:
+    milliseconds, _, number = place.partition(b"-")
+    return int(milliseconds), int(number)

@@ -1,0 +1,91 @@
+"""What caches hold and what was learned, kept where it outlives all replicas: in the server by which they are told.
+
+One replica writes it each minute, and the last one as it stops. A replica that starts and hears
+nobody takes it in, as it would the snapshot of another one.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
+
+from epp.adapters.replicas.transport import Store
+from epp.app.replicas.copies import contents_told, learned_told
+from epp.model.fleet import Fleet
+from epp.model.pods.pod import Pod
+from epp.protocol.replicas.facts import ContentsTold, LearnedTold
+from epp.protocol.replicas.hearing import Hearer
+from epp.protocol.replicas.messages import Dropped, Rejected, read_facts, read_message
+from epp.protocol.replicas.telling import Teller
+
+KEEP_SECONDS: Final = 60.0
+"""How often it is written."""
+_STOP_SECONDS: Final = 2.0
+"""How long a replica that stops has for that."""
+
+
+class Keeper:
+    """Writes it to a store, and reads it; without one it does nothing.
+
+    `told` is the replica's teller and hearer, `mark` that of its pool.
+    """
+
+    def __init__(
+        self,
+        store: Store | None,
+        fleet: Fleet,
+        told: tuple[Teller, Hearer],
+        mark: bytes,
+        clock: Callable[[], float],
+    ) -> None:
+        self._store: Final = store
+        self._fleet: Final = fleet
+        self._teller, self._hearer = told
+        self._mark: Final = mark
+        self._clock: Final = clock
+
+    async def run(self) -> None:
+        """Write it from time to time where it is this replica's turn, until cancelled."""
+        while True:
+            await asyncio.sleep(KEEP_SECONDS)
+            others = [each.number for each in self._hearer.peers.values() if each.owns]
+            if self._teller.own < min(others, default=self._teller.own + 1):
+                await self.keep()
+
+    async def keep(self) -> None:
+        """Write it now, if this replica knows what caches hold."""
+        pods = [each for each in self._fleet.pods.values() if each.mirror is None]
+        if self._store is not None and self._teller.settled and pods:
+            await self._store.keep(self._parts(pods))
+
+    async def keep_last(self) -> None:
+        """Write it as this replica stops, if it is the last one."""
+        if self._hearer.present:
+            return
+        try:
+            async with asyncio.timeout(_STOP_SECONDS):
+                await self.keep()
+        except TimeoutError:
+            return
+
+    async def _parts(self, pods: Sequence[Pod]) -> AsyncIterator[bytes]:
+        yield self._teller.to_one([learned_told(self._fleet)], self._clock())
+        for position, pod in enumerate(pods, 1):
+            fact = contents_told(pod, len(pods) - position, len(pods))
+            yield self._teller.to_one([fact], self._clock())
+            await asyncio.sleep(0)
+
+    async def kept(self) -> Sequence[ContentsTold | LearnedTold]:
+        """Return what was written; nothing of what is not whole, or not of this pool."""
+        parts = [] if self._store is None else await self._store.kept()
+        try:
+            return [fact for part in parts for fact in self._told(part)]
+        except Rejected as rejected:
+            self._hearer.dropped[rejected.reason] += 1
+            return []
+
+    def _told(self, part: bytes) -> list[ContentsTold | LearnedTold]:
+        message = read_message(part)
+        if message.pool != self._mark:
+            raise Rejected(Dropped.POOL)
+        facts, _ = read_facts(message)
+        return [each for each in facts if isinstance(each, ContentsTold | LearnedTold)]

@@ -1,0 +1,380 @@
+"""Replicas over the streams of a real Redis: who has the secret is heard, all else is counted."""
+
+import asyncio
+import contextlib
+import re
+import ssl
+import subprocess
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import redis
+from structlog.testing import capture_logs
+
+from epp.adapters.replicas import streams
+from epp.adapters.replicas.redis_server import RedisServer, redis_server
+from epp.adapters.replicas.sealing import SEALED_BYTES, Seal
+from epp.adapters.replicas.streams import RedisStreams, prefix_of
+from epp.adapters.replicas.transport import THIS_IS_YOU
+from epp.protocol.replicas.messages import LONGEST, Dropped, Rejected
+from tests.redis_process import HERE, redis_process
+
+SECRET = b"the secret of all of them"
+OTHER = b"the secret of somebody else"
+POOL = "default/pool"
+DOCS = Path(__file__).parents[2] / "docs" / "replicas.md"
+ALL = prefix_of(POOL) + b"all"
+DEADLINE = 30
+
+
+@pytest.fixture
+def server(tmp_path):
+    with redis_process(tmp_path) as made:
+        yield made
+
+
+class Station:
+    """A replica that keeps what it hears, and answers `?...` with `!...`."""
+
+    def __init__(self, address, secret=SECRET, pool=POOL, password=None):
+        self.heard = []
+        self.dropped = Counter[Dropped]()
+        self.streams = RedisStreams(
+            redis_server(address, password), secret, pool, self.receive, self.drop
+        )
+
+    def receive(self, message, reply):
+        self.heard.append(message)
+        if message.startswith(b"?"):
+            reply(b"!" + message[1:])
+        else:
+            reply(THIS_IS_YOU)
+
+    def drop(self, reason):
+        self.dropped[reason] += 1
+
+    async def tell(self, message):
+        """Send as soon as the server takes it."""
+        await until(lambda: self.streams.send(message))
+
+    @property
+    def works(self):
+        return all(self.streams._works.values())
+
+
+async def until(condition):
+    async with asyncio.timeout(DEADLINE):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def running(*args, **more):
+    made = Station(*args, **more)
+    made.streams.open()
+    task = asyncio.create_task(made.streams.run())
+    try:
+        yield made
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await made.streams.stop()
+        made.streams.close()
+
+
+@contextlib.asynccontextmanager
+async def station(*args, **more):
+    async with running(*args, **more) as made:
+        await until(lambda: made.works)
+        yield made
+
+
+async def test_what_one_sends_all_others_hear_and_it_does_not(server):
+    async with (
+        station(server.address) as one,
+        station(server.address) as other,
+        station(server.address) as third,
+    ):
+        await third.tell(b"hello")
+        for each in (one, other):
+            await until(lambda each=each: each.heard == [b"hello"])
+        await one.tell(b"good morning")
+        await until(lambda: third.heard == [b"good morning"])
+        assert not one.dropped + other.dropped + third.dropped
+        assert third.streams.known == 1  # who has said anything
+
+
+async def test_answers_reach_who_asked_alone(server):
+    async with (
+        station(server.address) as one,
+        station(server.address) as other,
+        station(server.address) as third,
+    ):
+        await other.tell(b"?how")
+        await until(lambda: other.heard == [b"!how", b"!how"])
+        assert one.heard == third.heard == [b"?how"]
+
+
+async def test_a_replica_that_stops_takes_its_stream_away_and_the_rest_expires(server, monkeypatch):
+    monkeypatch.setattr(streams, "_UPKEEP_SECONDS", 0.0)
+    async with station(server.address) as one, station(server.address) as other:
+        await one.tell(b"?how")
+        await until(lambda: one.heard == [b"!how"])
+        await one.tell(b"and on")
+        await until(lambda: server.do("TTL", ALL) > 0)
+        keys = server.do("KEYS", "*")
+        assert {ALL, one.streams._own, other.streams._own} == set(keys)
+        assert all(0 < server.do("TTL", key) <= 600 for key in keys)
+    assert server.do("KEYS", "*") == [ALL]
+
+
+async def test_streams_are_bounded(server, monkeypatch):
+    monkeypatch.setattr(streams, "MOST_TOLD", 100)
+    async with station(server.address) as one:
+        for _ in range(1000):
+            await one.tell(b"x" * 100)
+        await until(lambda: server.do("XLEN", ALL) >= 100 and not one.streams._queue)
+        await one.tell(b"x" * 100)
+        await until(lambda: server.do("XLEN", ALL) < 300)
+
+
+async def test_what_was_answered_is_taken_away(server, monkeypatch):
+    monkeypatch.setattr(streams, "_UPKEEP_SECONDS", 0.0)
+    async with station(server.address) as one, station(server.address):
+        for _ in range(300):
+            await one.tell(b"?how")
+        await until(lambda: len(one.heard) == 300)
+
+        def taken():
+            one.streams.send(b"and on")
+            return server.do("XLEN", one.streams._own) < 200
+
+        await until(taken)
+
+
+async def test_who_starts_reads_what_comes_from_then_on(server):
+    async with station(server.address) as one:
+        await one.tell(b"before")
+        await until(lambda: server.do("XLEN", ALL) == 1)
+        async with station(server.address) as other:
+            await one.tell(b"after")
+            await until(lambda: other.heard == [b"after"])
+
+
+SEALED = Seal(SECRET).seal(ALL, b"a message")
+ENTRIES: dict[str, tuple[list[str | bytes], Dropped]] = {
+    "nothing of ours": (["k", "v"], Dropped.STRANGER),
+    "two fields": (["m", SEALED, "n", SEALED], Dropped.STRANGER),
+    "empty": (["m", ""], Dropped.STRANGER),
+    "garbage": (["m", b"\xff" * 100], Dropped.STRANGER),
+    "truncated": (["m", SEALED[:-1]], Dropped.STRANGER),
+    "its head alone": (["m", SEALED[:16]], Dropped.STRANGER),
+    "changed": (["m", SEALED[:-1] + bytes([SEALED[-1] ^ 1])], Dropped.STRANGER),
+    "another number": (["m", SEALED[:15] + b"\x09" + SEALED[16:]], Dropped.STRANGER),
+    "another secret": (["m", Seal(OTHER).seal(ALL, b"a message")], Dropped.STRANGER),
+    "of another stream": (["m", Seal(SECRET).seal(b"another", b"a message")], Dropped.STRANGER),
+    "10 MB": (["m", b"x" * (10 << 20)], Dropped.TOO_LONG),
+}
+
+
+@pytest.mark.parametrize("what", ENTRIES)
+async def test_what_a_stranger_writes_is_counted_and_not_heard(server, what):
+    fields, reason = ENTRIES[what]
+    async with station(server.address) as one, station(server.address) as other:
+        server.do("XADD", ALL, "*", *fields)
+        server.do("XADD", one.streams._own, "*", *fields)
+        await until(lambda: one.dropped == {reason: 2} and other.dropped == {reason: 1})
+        await other.tell(b"?how")
+        await until(lambda: other.heard == [b"!how"])
+        assert one.heard == [b"?how"]
+
+
+async def test_what_is_written_again_is_counted_and_not_heard_again(server):
+    async with station(server.address) as one, station(server.address) as other:
+        await other.tell(b"hello")
+        await until(lambda: one.heard == [b"hello"])
+        ((_, entry),) = server.do("XRANGE", ALL, "-", "+")
+        server.do("XADD", ALL, "*", "m", entry[b"m"])
+        await until(lambda: one.dropped == {Dropped.REPEATED: 1})
+        assert one.heard == [b"hello"]
+
+
+@pytest.mark.parametrize("kind", [("SET", "x"), ("LPUSH", "x")])
+async def test_a_key_of_another_kind_is_said_and_outlived(server, kind):
+    command, value = kind
+    with capture_logs() as logs:
+        async with station(server.address) as one, station(server.address) as other:
+            server.do("DEL", ALL)
+            server.do(command, ALL, value)
+            one.streams.send(b"hello")
+            await until(lambda: one.streams.send(b"hello") == 0)
+            server.do("DEL", ALL)
+            await until(lambda: one.works and other.works)
+            await other.tell(b"again")
+            await until(lambda: b"again" in one.heard)
+    assert any("WRONGTYPE" in each.get("problem", "") for each in logs)
+
+
+async def test_pools_of_other_namespaces_are_apart(server):
+    async with (
+        station(server.address) as one,
+        station(server.address, pool="elsewhere/pool") as other,
+    ):
+        await one.tell(b"hello")
+        await other.tell(b"hello")
+        await until(lambda: len(server.do("KEYS", "*:all")) == 2)
+        assert not one.heard + other.heard
+        assert not one.dropped + other.dropped
+
+
+async def test_a_server_that_starts_again_empty_is_read_from_the_start(server):
+    async with station(server.address) as one, station(server.address) as other:
+        await one.tell(b"hello")
+        await until(lambda: other.heard == [b"hello"])
+        server.kill()
+        await until(lambda: one.streams.send(b"lost") == 0)
+        assert one.streams.unsent
+        assert one.streams.known == 1
+        # What is written before the other one is back is read then: ids are those of the clock.
+        server.start()
+        server.do("XADD", ALL, "0-1", "m", Seal(SECRET).seal(ALL, b"early"))
+        await until(lambda: b"early" in one.heard and b"early" in other.heard)
+        await one.tell(b"again")
+        await until(lambda: other.heard[-1] == b"again")
+
+
+async def test_acl_users_and_passwords_that_change(server, tmp_path):
+    (right,) = re.findall(r"^(ACL SETUSER .*)$", DOCS.read_text(), re.MULTILINE)
+    server.do(*right.replace("PASSWORD", "right").replace("default/llm", POOL).split())
+    password = tmp_path / "password"
+    password.write_text("wrong\n")
+    address = server.address.replace("//", "//pickers@")
+    with capture_logs() as logs:
+        async with running(address, password=password) as one:
+            await until(
+                lambda: any("AuthenticationError" in each.get("problem", "") for each in logs)
+            )
+            assert one.streams.send(b"hello") == 0
+            password.write_text("right\n")
+            await until(lambda: one.works)
+            async with station(address, password=password) as other:
+                await one.tell(b"hello")
+                await until(lambda: other.heard == [b"hello"])
+    assert "right" not in str(logs)
+    async with running(address.replace("//pickers@", "//"), pool="other/pool") as third:
+        await third.tell(b"hello")  # nobody but this user was given a password
+
+
+async def test_a_user_without_rights_is_said(server):
+    server.do("ACL", "SETUSER", "pickers", "ON", "nopass", "~other:*", "+@all")
+    with capture_logs() as logs:
+        async with running(server.address.replace("//", "//pickers@")) as one:
+            await until(
+                lambda: any("NoPermissionError" in each.get("problem", "") for each in logs)
+            )
+            assert one.streams.send(b"hello") == 0
+            assert one.streams.known == 1
+
+
+def certificate(folder):
+    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=redis"
+    subprocess.run(
+        [
+            *("openssl", *words.split(), "-addext", f"subjectAltName=IP:{HERE}"),
+            *("-keyout", "key.pem", "-out", "cert.pem"),
+        ],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
+    return folder / "cert.pem", folder / "key.pem"
+
+
+async def test_tls_with_a_certificate_of_ones_own(tmp_path):
+    cert, key = certificate(tmp_path)
+    files = ("--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert)
+    with redis_process(tmp_path, "--tls-auth-clients", "no", *map(str, files)) as server:
+        server.kill()
+        plain, server.port = server.port, server.port
+        server.start("--tls-port", str(plain), "--port", "0")
+        address = f"rediss://{HERE}:{plain}"
+        with capture_logs() as logs:
+            async with running(address):  # whom the system trusts has not signed it
+                await until(lambda: any("VERIFY" in each.get("problem", "") for each in logs))
+        trusting = f"{address}?ssl_ca_certs={cert}"
+        async with station(trusting) as one, station(trusting) as other:
+            await one.tell(b"hello")
+            await until(lambda: other.heard == [b"hello"])
+
+
+def test_sealed_messages_are_opened_by_who_has_the_secret_once_and_in_order():
+    one, other = Seal(SECRET), Seal(SECRET)
+    first, second = one.seal(b"s", b"first"), one.seal(b"s", b"second")
+    assert len(first) == len(b"first") + SEALED_BYTES
+    assert b"first" not in first
+    assert one.is_own(first)
+    assert not other.is_own(first)
+    assert other.open(b"s", first) == (one.sender, b"first")
+    assert other.open(b"s", second) == (one.sender, b"second")
+    for again in (first, second):
+        with pytest.raises(Rejected) as rejected:
+            other.open(b"s", again)
+        assert rejected.value.reason is Dropped.REPEATED
+    longest = one.seal(b"s", b"x" * LONGEST)
+    assert len(other.open(b"s", longest)[1]) == LONGEST
+    with pytest.raises(Rejected) as rejected:
+        other.open(b"s", one.seal(b"s", b"x" * (LONGEST + 1)))
+    assert rejected.value.reason is Dropped.TOO_LONG
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("redis://redis", RedisServer(host="redis")),
+        ("redis://10.0.0.1:7000/3", RedisServer(host="10.0.0.1", port=7000, database=3)),
+        ("REDISS://redis/", RedisServer(host="redis", tls=True)),
+        ("redis://pick%40ers@[::1]:1", RedisServer(host="::1", port=1, username="pick@ers")),
+        (
+            "rediss://redis?ssl_ca_certs=/ca.pem&ssl_certfile=/c.pem&ssl_keyfile=/k.pem",
+            RedisServer(
+                host="redis",
+                tls=True,
+                ssl_ca_certs="/ca.pem",
+                ssl_certfile="/c.pem",
+                ssl_keyfile="/k.pem",
+            ),
+        ),
+    ],
+)
+def test_addresses_of_servers_are_read(text, expected):
+    assert redis_server(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("redis://", "is not redis://"),
+        ("redis://redis:0", "is not redis://"),
+        ("redis://redis:port", "is not redis://"),
+        ("redis://redis/x", "is not redis://"),
+        ("redis://redis/0/1", "is not redis://"),
+        ("redis://redis#x", "is not redis://"),
+        ("redis://:secret@redis", "--replicas-password-file"),
+        ("redis://redis?ssl_ca_certs=/ca.pem", "is for rediss://"),
+        ("rediss://redis?ssl_cert_reqs=none", "`ssl_cert_reqs` is not an option"),
+    ],
+)
+def test_what_is_not_the_address_of_a_server_is_said(text, message):
+    with pytest.raises(ValueError, match=message):
+        redis_server(text)
+
+
+@pytest.mark.parametrize("error", [redis.RedisError("x"), ssl.SSLError("x"), TimeoutError()])
+def test_what_fails_is_said_once_for_each_kind(error):
+    station = Station("redis://redis")
+    with capture_logs() as logs:
+        for _ in range(3):
+            station.streams._fails("read", error)
+    assert len(logs) == 1
+    assert type(error).__name__ in logs[0]["problem"]
