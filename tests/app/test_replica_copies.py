@@ -298,7 +298,7 @@ async def test_what_was_learned_is_told_if_engines_report_their_caches_themselve
         await settled(one)
         with capture_logs() as logs:
             async with started(one.port) as fresh:
-                one.replicas.mesh._settings.peers.append(PeerAddress(HERE, fresh.port))
+                one.replicas.transport._settings.peers.append(PeerAddress(HERE, fresh.port))
                 await until(lambda: fresh.replicas.warm)
                 assert speeds(fresh) == speeds(one)
     assert [

@@ -331,7 +331,7 @@ async def test_lines_that_cannot_be_are_counted(heads):
         teller = one.replicas._teller
         message = msgspec.msgpack.decode(teller.to_all([], one.now))
         message[-1] = [[37, 1.0, heads]]
-        one.replicas.mesh.send(msgspec.msgpack.encode(message))
+        one.replicas.transport.send(msgspec.msgpack.encode(message))
         await until(lambda: other.metrics()[UNKNOWN] == 1)
         assert line.seconds_of_all(other.now) == 0.0
 

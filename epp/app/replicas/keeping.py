@@ -1,4 +1,4 @@
-"""What caches hold and what was learned, kept where it outlives all replicas: in the server by which they are told.
+"""What caches hold and what was learned, kept in the server in between, where it outlives replicas.
 
 One replica writes it each minute, and the last one as it stops. A replica that starts and hears
 nobody takes it in, as it would the snapshot of another one.
