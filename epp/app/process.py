@@ -30,7 +30,7 @@ _YOUNG_SECONDS = 0.1
 """How often what was made since is collected: at 10,000 requests a second some 15 ms of work."""
 _ALL_SECONDS, _ALL_PAUSE = 60.0, 600
 """How often all objects are collected, at most, and how many times as long as that took."""
-_LOOK_SECONDS, _MUCH_BYTES = 5.0, 32 << 20
+_LOOK_SECONDS, _MUCH_BYTES = 2.0, 32 << 20
 """How often it is looked whether the process has grown, and by how much it may have."""
 _TRIM_PAUSE = 200
 """How many times as long as it took, at least, until freed memory is given back again."""
