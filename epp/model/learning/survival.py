@@ -49,7 +49,8 @@ class Survival:
 
     @property
     def state(self) -> SurvivalState:
-        """The lengths that were counted."""
+        """The lengths that were counted: both sides go on from the same sums."""
+        self._sum_up()
         return self._counts, self._lengths
 
     def restore(self, state: SurvivalState) -> None:
@@ -57,7 +58,6 @@ class Survival:
         counts, lengths = state
         if len(counts) == len(lengths) == len(self._counts):
             self._counts, self._lengths = list(counts), list(lengths)
-            self._total = sum(self._counts)
             self._sum_up()
 
     def record(self, tokens: float, weight: float = 1.0) -> None:
@@ -81,6 +81,7 @@ class Survival:
             length += self._lengths[position]
             self._outlived[position] = outlived
             self._sums[position] = length
+        self._total = outlived
 
     def remaining(self, generated: float, usual: float) -> float:
         """Return how many tokens are to come of a response that has `generated` so far.
