@@ -3,6 +3,7 @@
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,8 +13,8 @@ from epp.errors import FAULTS
 
 _log = structlog.get_logger(__name__)
 
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 30.0
-"""The pause before a job is started again; it doubles with each failure."""
+_PAUSES = 0.1, 30.0
+"""Seconds before a job is started again: the first time, and at most. They double each time."""
 _LASTED_SECONDS = 60.0
 """A job that ran for so long before it failed has the first pause again."""
 _FRAMES, _CHARACTERS = 5, 500
@@ -30,27 +31,41 @@ async def keep_running(
     name: str,
     job: Callable[[], Awaitable[None]],
     failed: Callable[[str, BaseException | None, float], None] = log_failure,
-    *,
-    pause: float = _FIRST_PAUSE_SECONDS,
-    longest: float = _LONGEST_PAUSE_SECONDS,
+    pauses: tuple[float, float] = _PAUSES,
 ) -> NoReturn:
-    """Run a job until cancelled; start it again after `pause` to `longest` seconds when it ends.
+    """Run a job until cancelled; start it again, after a pause, when it ends.
 
     What others send may be what a job fails on: that must not end the process, which serves with
-    what it knows. `failed` is called each time, as `log_failure` is.
+    what it knows. `failed` is called each time, as `log_failure` is; what it raises ends this.
     """
-    loop = asyncio.get_running_loop()
-    wait = pause
     while True:
+        await keep_running_until(asyncio.Event(), name, job, failed, pauses)
+
+
+async def keep_running_until(
+    stopping: asyncio.Event,
+    name: str,
+    job: Callable[[], Awaitable[None]],
+    failed: Callable[[str, BaseException | None, float], None],
+    pauses: tuple[float, float],
+) -> None:
+    """Do as `keep_running` does, but return if the job has ended and `stopping` is set."""
+    loop = asyncio.get_running_loop()
+    wait, longest = pauses
+    while not stopping.is_set():
         began, fault = loop.time(), None
         try:
             await job()
         except FAULTS as error:
             fault = error
+        if stopping.is_set():
+            return
         if loop.time() - began >= _LASTED_SECONDS:
-            wait = pause
+            wait = pauses[0]
         failed(name, fault, wait)
-        await asyncio.sleep(wait)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                await stopping.wait()
         wait = min(2 * wait, longest)
 
 

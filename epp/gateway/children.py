@@ -9,8 +9,8 @@ from typing import NoReturn
 from epp.app.jobs import keep_running
 from epp.gateway.processes import Process, ProcessDied, spawn
 
-_LONGEST_PAUSE = 15.0
-"""Seconds before a process is started again, at most."""
+_PAUSES = 0.1, 15.0
+"""Seconds before a process is started again: the first time, and at most."""
 _MOST_LOG_BYTES = 1 << 20
 _LOG_SECONDS = 0.25
 
@@ -53,7 +53,7 @@ class Child:
 
     async def run(self) -> NoReturn:
         """Keep it running, once it was started, until cancelled."""
-        await keep_running(self.name, self._live, self._lost, longest=_LONGEST_PAUSE)
+        await keep_running(self.name, self._live, self._lost, _PAUSES)
 
     async def _live(self) -> NoReturn:
         """Start it if it has ended before; raise `ProcessDied` when it ends."""

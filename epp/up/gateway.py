@@ -172,9 +172,8 @@ class Gateway:
         await self._envoy.start()
         self.started = True
         self._terminal.introduce(introduction(self._front(), probes))
-        keep = partial(
-            keep_running, failed=self._job_failed, pause=STATUS_SECONDS, longest=STATUS_SECONDS
-        )
+        pauses = STATUS_SECONDS, STATUS_SECONDS
+        keep = partial(keep_running, failed=self._job_failed, pauses=pauses)
         await asyncio.gather(*(keep(name, job) for name, job in self._jobs()))
         raise AssertionError("none of the jobs ends")
 

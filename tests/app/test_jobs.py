@@ -5,7 +5,7 @@ import sys
 import pytest
 from structlog.testing import capture_logs
 
-from epp.app.jobs import attempt, error_fields, keep_running
+from epp.app.jobs import attempt, error_fields, keep_running, keep_running_until
 from epp.errors import ConfigError
 
 
@@ -24,7 +24,7 @@ async def failing(faults):
         await asyncio.Event().wait()
 
     with capture_logs() as logs:
-        task = asyncio.create_task(keep_running("scrape", job, pause=0.001))
+        task = asyncio.create_task(keep_running("scrape", job, pauses=(0.001, 30.0)))
         await asyncio.wait_for(lasting.wait(), 10)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -35,6 +35,32 @@ async def failing(faults):
 async def test_a_job_that_would_end_the_process_is_started_again():
     logs = await failing([SystemExit(2), KeyboardInterrupt()])
     assert [line["error"] for line in logs] == ["SystemExit: 2", "KeyboardInterrupt: "]
+
+
+async def test_a_job_that_is_to_stop_is_awaited_and_not_started_again():
+    stopping, said = asyncio.Event(), []
+
+    async def job():
+        stopping.set()
+        await asyncio.sleep(0)
+        raise ValueError
+
+    await keep_running_until(stopping, "scrape", job, lambda *what: said.append(what), (60, 60))
+    assert said == []
+
+
+async def test_a_job_that_is_to_stop_is_not_awaited_for_its_pause():
+    stopping, began = asyncio.Event(), []
+
+    async def job():
+        began.append("now")
+
+    def failed(*_):
+        asyncio.get_running_loop().call_soon(stopping.set)
+
+    async with asyncio.timeout(10):
+        await keep_running_until(stopping, "scrape", job, failed, (60, 60))
+    assert began == ["now"]
 
 
 async def test_a_job_that_fails_or_ends_is_started_again_after_a_growing_pause():

@@ -7,7 +7,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -20,14 +19,13 @@ from epp.adapters.workers.link import (
     WorkerState,
     page_socket,
 )
+from epp.app.jobs import keep_running_until
 from epp.errors import WarmpickError
 
 _log = structlog.get_logger(__name__)
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 15.0
-"""Seconds before a worker is started again; they double with each time."""
-_LASTED_SECONDS: Final = 60.0
-"""A worker that ran for so long before it ended has the first pause again."""
+_PAUSES: Final = 0.1, 15.0
+"""Seconds before a worker is started again: the first time, and at most."""
 _SILENT_SECONDS: Final = 3.0
 """How long a worker may say nothing before others are passed what comes."""
 _HUNG_SECONDS: Final = 30.0
@@ -95,25 +93,24 @@ class WorkerProcess:
 
         Raises `WorkerEnded` if it ends and `refused` says that none has ever served.
         """
-        pause = _FIRST_PAUSE
-        while not self._stopping.is_set():
-            began = time.monotonic()
-            status = await self._live()
-            self.settled = True
-            self._changed()
-            if self._stopping.is_set():
-                return
-            if refused():
-                raise WorkerEnded(status)
-            if time.monotonic() - began >= _LASTED_SECONDS:
-                pause = _FIRST_PAUSE
-            _log.error("worker.ended", worker=self.number, status=status, again_in=pause)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._stopping.wait()
-            pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def _live(self) -> int:
+        def ended(_name: str, error: BaseException | None, wait: float) -> None:
+            if refused() and error is not None:
+                raise error
+            status = error.status if isinstance(error, WorkerEnded) else str(error)
+            _log.error("worker.ended", worker=self.number, status=status, again_in=wait)
+
+        name = f"worker {self.number}"
+        await keep_running_until(self._stopping, name, self._live, ended, _PAUSES)
+
+    async def _live(self) -> NoReturn:
+        """Start its process; raise `WorkerEnded` when that has ended."""
+        status = await self._process_status()
+        self.settled = True
+        self._changed()
+        raise WorkerEnded(status)
+
+    async def _process_status(self) -> int:
         """Run its process once; return its status, as shells report it."""
         self.state, self.given = WorkerState(), 0
         link = ParentLink(self._start, self._receive)
