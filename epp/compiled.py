@@ -123,10 +123,10 @@ MODULES: dict[str, Compiler] = {
     "epp.protocol.metrics.page_text": "mypyc",
     "epp.protocol.metrics.values": "mypyc",
     "epp.protocol.replicas.chains": "mypyc",
-    "epp.protocol.replicas.hearing": "mypyc",
+    "epp.protocol.replicas.fact_reader": "mypyc",
+    "epp.protocol.replicas.fact_writer": "mypyc",
     "epp.protocol.replicas.peers": "mypyc",
     "epp.protocol.replicas.requests_of_peer": "mypyc",
-    "epp.protocol.replicas.telling": "mypyc",
     "epp.values": "mypyc",
 }
 """What compiles each: mypyc the `.py`, all such modules into one library; Cython the `.pyx`."""

@@ -22,8 +22,8 @@ from epp.model.quote import Quote
 from epp.model.request import Api, InferenceRequest, Prompt, RequestId, Usage
 from epp.model.request_events import Admitted, Finished, FirstToken
 from epp.protocol.replicas.chains import KnownChains
-from epp.protocol.replicas.hearing import Hearer
-from epp.protocol.replicas.telling import Teller
+from epp.protocol.replicas.fact_reader import FactReader
+from epp.protocol.replicas.fact_writer import FactWriter
 
 _MARK = b"in bench"
 _SECRET = b"a secret of the benchmark"
@@ -44,8 +44,8 @@ class Side:
             endpoint = Endpoint("default", f"vllm-7d9f8c6b5-{pod:05}", f"10.0.0.{pod + 1}", 8000)
             self.fleet.apply(EndpointUpserted(endpoint), self.now)
         known = KnownChains()
-        self.teller = Teller(_MARK, number, known, self._endpoint, lambda _: None)
-        self.hearer = Hearer(_MARK, number, known, self._endpoint, self.teller)
+        self.writer = FactWriter(_MARK, number, known, self._endpoint, lambda _: None)
+        self.reader = FactReader(_MARK, number, known, self._endpoint, self.writer)
 
     def _endpoint(self, endpoint_id: EndpointId) -> Endpoint | None:
         pod = self.fleet.pods.get(endpoint_id)
@@ -80,8 +80,8 @@ def measure(size: str, send: Callable[[bytes], object]) -> tuple[float, float, f
         events = list(_course(quotes[start : start + _BATCH], chance))
         began = time.thread_time()
         for event in events:
-            one.teller.note(event, one.now, guessed=False)
-        messages = list(one.teller.messages())
+            one.writer.note(event, one.now, guessed=False)
+        messages = list(one.writer.messages())
         for message in messages:
             send(message)
         told += time.thread_time() - began
@@ -89,7 +89,7 @@ def measure(size: str, send: Callable[[bytes], object]) -> tuple[float, float, f
         one.now = other.now = one.now + 0.001
         began = time.thread_time()
         for message in messages:
-            for event in other.hearer.hear(message, other.now).events:
+            for event in other.reader.read(message, other.now).events:
                 other.fleet.apply(event, other.now)
         heard += time.thread_time() - began
     return told / count * 1e6, heard / count * 1e6, carried / count

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings
-from epp.app.replicas.copies import contents_told
+from epp.app.replicas.copies import contents_reply
 from epp.app.replicas.diff import CacheDiff, compare
 from epp.app.replicas.exchange import Replicas
 from epp.model.endpoint import Endpoint, EndpointId, Load
@@ -120,11 +120,11 @@ def _apart(one: Half, other: Half) -> int:
 
 def _diff(pod: Pod, other: Half) -> CacheDiff:
     there = other.fleet.pods[pod.endpoint.id]
-    return compare(pod.endpoint.id, contents_told(pod, 0, 1), contents_told(there, 0, 1))
+    return compare(pod.endpoint.id, contents_reply(pod, 0, 1), contents_reply(there, 0, 1))
 
 
 def _settled(half: Half) -> bool:
-    peers = list(half.replicas.hearer.peers.values())
+    peers = list(half.replicas.reader.peers.values())
     return half.replicas.warm and bool(peers) and all(each.owns for each in peers)
 
 

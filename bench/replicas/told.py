@@ -13,14 +13,14 @@ from epp.model.request import RequestId
 from epp.model.request_events import Admitted
 from epp.policy.plugins import Unseen
 from epp.protocol.replicas.chains import KnownChains
-from epp.protocol.replicas.hearing import Hearer
-from epp.protocol.replicas.telling import TOLD, Teller
+from epp.protocol.replicas.fact_reader import FactReader
+from epp.protocol.replicas.fact_writer import TOLD, FactWriter
 from epp.replay.simulation.clock import Clock
 from epp.replay.simulation.picker import SimulatedPicker
 from epp.replay.simulation.run import Simulation
 
 _BATCH_SECONDS = 0.001
-_BEAT_SECONDS = 1.0
+_HEARTBEAT_SECONDS = 1.0
 _MARK = b"in bench"
 
 
@@ -33,12 +33,12 @@ class ToldPicker:
         self.fleet = picker.fleet
         self._clock, self._lag = clock, lag
         known = KnownChains()
-        self.teller = Teller(_MARK, number, known, self._endpoint, self._admission)
-        self.hearer = Hearer(_MARK, number, known, self._endpoint, self.teller)
+        self.writer = FactWriter(_MARK, number, known, self._endpoint, self._admission)
+        self.reader = FactReader(_MARK, number, known, self._endpoint, self.writer)
         self._hearing = False
         self.fleet.subscribe(TOLD, self._note)
-        picker.decide_apart(lambda now: Unseen(*self.hearer.unseen(now)))
-        clock.routinely_at(0.0, self._beat)  # replicas know each other before they are ready
+        picker.decide_apart(lambda now: Unseen(*self.reader.unseen(now)))
+        clock.routinely_at(0.0, self._heartbeat)  # replicas know each other before they are ready
 
     def _endpoint(self, endpoint_id: EndpointId) -> Endpoint | None:
         pod = self.fleet.pods.get(endpoint_id)
@@ -49,11 +49,11 @@ class ToldPicker:
         return None if found is None else Admitted(found.quote, found.pod.endpoint.id)
 
     def _note(self, event: Event, now: float, guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        if not self._hearing and self.teller.note(event, now, guessed=guessed):
+        if not self._hearing and self.writer.note(event, now, guessed=guessed):
             self._clock.at(self._clock.now + _BATCH_SECONDS, self._tell)
 
     def _tell(self) -> None:
-        for message in self.teller.messages():
+        for message in self.writer.messages():
             self._send(self.others, message)
 
     def _send(self, others: list["ToldPicker"], message: bytes) -> None:
@@ -62,11 +62,11 @@ class ToldPicker:
                 self._clock.at(self._clock.now + self._lag, partial(other.hear, self, message))
 
     def hear(self, sender: "ToldPicker", message: bytes) -> None:
-        heard = self.hearer.hear(message, self._clock.now)
+        heard = self.reader.read(message, self._clock.now)
         self._apply(heard.events)
         if heard.answers:
             self._tell()
-            self._send([sender], self.teller.to_one(heard.answers, self._clock.now))
+            self._send([sender], self.writer.to_one(heard.answers, self._clock.now))
 
     def _apply(self, events: Sequence[Event]) -> None:
         self._hearing = True
@@ -76,12 +76,12 @@ class ToldPicker:
         finally:
             self._hearing = False
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         now = self._clock.now
         self._tell()
-        self._send(self.others, self.teller.to_all([self.teller.beat(now)], now))
-        self._apply(list(self.hearer.lapse(now)))
-        self._clock.routinely_at(now + _BEAT_SECONDS, self._beat)
+        self._send(self.others, self.writer.to_all([self.writer.heartbeat(now)], now))
+        self._apply(list(self.reader.lapse(now)))
+        self._clock.routinely_at(now + _HEARTBEAT_SECONDS, self._heartbeat)
 
 
 def exchange(simulation: Simulation, lag: float) -> list[ToldPicker]:

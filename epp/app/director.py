@@ -192,7 +192,7 @@ class PickerDirector:
                 self._poll_now(record.decision.prefill.id)
         if self._count_check is not None:
             self._count_check.ended(record)
-        if record.usage is not None and record.usage.doubtful and record.decision is not None:
+        if record.usage is not None and record.usage.implausible and record.decision is not None:
             self._warn_doubtful_usage(record.decision.endpoint)
         if record.must_stay is not None and self._needs_end is None:
             self._warn_must_stay(record.must_stay)

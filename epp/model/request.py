@@ -189,13 +189,13 @@ class InferenceRequest(Value):
 class Usage(Value):
     """The tokens that the model server reported; `cached_tokens` is None if it did not say.
 
-    `doubtful`: it reported more cached tokens than the prompt has, which is left out.
+    `implausible`: it reported more cached tokens than the prompt has, which is left out.
     """
 
     __slots__ = (
         "cached_tokens",
         "completion_tokens",
-        "doubtful",
+        "implausible",
         "prompt_tokens",
     )
 
@@ -204,9 +204,9 @@ class Usage(Value):
         prompt_tokens: int = 0,
         completion_tokens: int = 0,
         cached_tokens: int | None = None,
-        doubtful: bool = False,  # noqa: FBT001, FBT002
+        implausible: bool = False,  # noqa: FBT001, FBT002
     ) -> None:
         self.prompt_tokens: Final = prompt_tokens
         self.completion_tokens: Final = completion_tokens
         self.cached_tokens: Final = cached_tokens
-        self.doubtful: Final = doubtful
+        self.implausible: Final = implausible

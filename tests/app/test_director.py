@@ -184,7 +184,7 @@ async def test_impossible_usage_is_logged_once_for_each_endpoint(fleet):
         for number in range(4):
             if number == 3:  # another one of its name
                 director.forget(ENDPOINT.id)
-            usage = Usage(8, 1, doubtful=number > 0)
+            usage = Usage(8, 1, implausible=number > 0)
             record = RequestRecord(
                 id=RequestId(str(number)),
                 received_at=0.0,

@@ -41,12 +41,12 @@ def heard(rig):
 
 async def settled(*rigs):
     """Wait until each may own endpoints, and all others know."""
-    await until(lambda: all(each.replicas._teller.settled for each in rigs))
+    await until(lambda: all(each.replicas._writer.settled for each in rigs))
     await until(lambda: all(peer.owns for each in rigs for peer in peers(each)))
 
 
 def peers(rig):
-    return list(rig.replicas.hearer.peers.values())
+    return list(rig.replicas.reader.peers.values())
 
 
 def compared(rig, result):
@@ -129,7 +129,7 @@ async def test_a_snapshot_that_does_not_come_in_time_changes_nothing(monkeypatch
                 one.replicas.transport._settings.peers.append(PeerAddress(HERE, fresh.port))
                 await until(lambda: fresh.replicas.warm)
                 assert held(fresh) == {"default/pod-0": set(), "default/pod-1": set()}
-                assert not fresh.replicas._teller.settled
+                assert not fresh.replicas._writer.settled
     assert "replicas.cold" in [each["event"] for each in logs]
 
 
@@ -177,8 +177,8 @@ async def test_a_replica_that_hears_answers_alone_is_not_the_first(monkeypatch):
     """Those that were there before connect to one that is new when they try again."""
     monkeypatch.setattr(warm_boot, "_FIRST_SECONDS", 0.0)
     other, fresh = Replica(1), Replica(2)
-    fresh.hear(other.hear(fresh.beat()))
-    assert fresh.hearer.present == 1
+    fresh.hear(other.hear(fresh.heartbeat()))
+    assert fresh.reader.present == 1
     assert await said_at_its_start(fresh, None) == ["replicas.cold"]
 
 
@@ -195,10 +195,10 @@ async def test_a_replica_that_hears_answers_alone_is_not_the_first(monkeypatch):
 async def test_whose_snapshot_is_broken_is_not_the_first(monkeypatch, left, total, said):
     monkeypatch.setattr(warm_boot, "_FIRST_SECONDS", 0.0)
     other, fresh = Replica(1), Replica(2)
-    other.teller.settled = True
-    fresh.hear(other.beat())
+    other.writer.settled = True
+    fresh.hear(other.heartbeat())
     told = [
-        copies.contents_told(pod, each, total)
+        copies.contents_reply(pod, each, total)
         for pod, each in zip(other.fleet.pods.values(), left, strict=False)
     ]
     assert await said_at_its_start(fresh, told or [NoSnapshot()]) == [said]
@@ -218,7 +218,7 @@ async def said_at_its_start(fresh, told):
     async def kept():
         return ()
 
-    boot = warm_boot.WarmBoot(fresh.fleet, fresh.hearer, ask, apply, 0.05, kept)
+    boot = warm_boot.WarmBoot(fresh.fleet, fresh.reader, ask, apply, 0.05, kept)
     with capture_logs() as logs:
         assert await boot.run() is ("replicas.cold" not in {each["event"] for each in logs})
     return [each["event"] for each in logs]

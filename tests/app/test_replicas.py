@@ -328,8 +328,8 @@ async def test_lines_that_cannot_be_are_counted(heads):
     async with two() as (one, other):
         line = Line(ageing=0.1)
         other.replicas.share(line)
-        teller = one.replicas._teller
-        message = msgspec.msgpack.decode(teller.to_all([], one.now))
+        writer = one.replicas._writer
+        message = msgspec.msgpack.decode(writer.to_all([], one.now))
         message[-1] = [[37, 1.0, heads]]
         one.replicas.transport.send(msgspec.msgpack.encode(message))
         await until(lambda: other.metrics()[UNKNOWN] == 1)

@@ -207,8 +207,8 @@ async def test_a_server_that_is_not_there_at_the_start_holds_nobody_up(server, m
             await until(lambda: "replicas.alone" in [each["event"] for each in logs])
             server.start()
             await reach(one)
-            assert not one.replicas._teller.settled  # others may know more
-            await until(lambda: one.replicas._teller.settled)
+            assert not one.replicas._writer.settled  # others may know more
+            await until(lambda: one.replicas._writer.settled)
 
 
 async def test_workers_hear_each_other_by_sockets_and_others_by_the_server(server, tmp_path):

@@ -16,7 +16,7 @@ T = TypeVar("T")
 Exporter = Literal["grpc", "http/protobuf", "console"]
 
 SERVICE_NAME: Final = "llm-d-router/epp"
-"""The name of the incumbent's picker: traces, and what is built on them, find the picker by it."""
+"""The name of llm-d-router's picker: traces, and what is built on them, find the picker by it."""
 _RATIO: Final = 0.1
 """The share of traces that llm-d-router samples."""
 _SAMPLERS: Final[Mapping[str, Callable[[float], TraceSampling]]] = {

@@ -67,14 +67,14 @@ def _waiting(flow: FlowControl, held: HeldRequests) -> WaitingView:
 
 
 def _replicas(replicas: "Replicas", now: float) -> ReplicasView:
-    hearer, transport, compared = replicas.hearer, replicas.transport, replicas.copies.compared
+    reader, transport, compared = replicas.reader, replicas.transport, replicas.copies.compared
     return ReplicasView(
         warm=replicas.warm,
         known=transport.known,
         reached=transport.reached,
-        heard=hearer.present,
-        applied=hearer.applied,
-        dropped={why.value: times for why, times in hearer.dropped.items()},
+        heard=reader.present,
+        applied=reader.applied,
+        dropped={why.value: times for why, times in reader.dropped.items()},
         unsent=transport.unsent,
         compared_same=compared[False],
         compared_different=compared[True],
@@ -87,7 +87,7 @@ def _replicas(replicas: "Replicas", now: float) -> ReplicasView:
                 missing=peer.missing,
                 lag_ms=None if peer.lag is None else round(_MILLI * peer.lag, 2),
             )
-            for number, peer in islice(hearer.peers.items(), _MOST_PEERS)
+            for number, peer in islice(reader.peers.items(), _MOST_PEERS)
         ),
     )
 

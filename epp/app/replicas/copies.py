@@ -32,20 +32,20 @@ from epp.protocol.replicas.digests import (
     too_different,
     within,
 )
+from epp.protocol.replicas.fact_reader import FactReader
+from epp.protocol.replicas.fact_writer import FactWriter
 from epp.protocol.replicas.facts import (
     AnyFact,
-    BucketsTold,
-    BucketsWanted,
-    ContentsTold,
+    BucketsQuery,
+    BucketsReply,
+    ContentsReply,
     CopyFact,
     DigestFact,
-    LearnedTold,
+    LearnedReply,
     NoSnapshot,
-    SnapshotWanted,
+    SnapshotQuery,
 )
-from epp.protocol.replicas.hearing import Hearer
 from epp.protocol.replicas.messages import Dropped
-from epp.protocol.replicas.telling import Teller
 
 DIGEST_SECONDS: Final = 15.0
 """How often the owner of an endpoint tells its digest."""
@@ -57,8 +57,8 @@ _TOLD_AT_ONCE: Final = 64
 """Digests in a message."""
 _SIZE_BYTES: Final = 4
 
-SnapshotFact = ContentsTold | NoSnapshot | LearnedTold
-"""What answers `SnapshotWanted`."""
+SnapshotFact = ContentsReply | NoSnapshot | LearnedReply
+"""What answers `SnapshotQuery`."""
 
 
 class CacheCopies:
@@ -71,8 +71,8 @@ class CacheCopies:
     def __init__(  # noqa: PLR0913, PLR0917 (what it joins)
         self,
         fleet: Fleet,
-        teller: Teller,
-        hearer: Hearer,
+        writer: FactWriter,
+        reader: FactReader,
         tell: Callable[[Sequence[AnyFact]], None],
         answer: Callable[[int, Sequence[AnyFact]], None],
         apply: Callable[[Iterable[Event]], None],
@@ -81,8 +81,8 @@ class CacheCopies:
         self.compared: Final = Counter[bool]()
         self.copied = 0
         self._fleet: Final = fleet
-        self._teller: Final = teller
-        self._hearer: Final = hearer
+        self._writer: Final = writer
+        self._reader: Final = reader
         self._tell: Final = tell
         self._answer: Final = answer
         self._apply: Final = apply
@@ -108,7 +108,7 @@ class CacheCopies:
             try:
                 await _READERS[type(fact)](self, sender, fact)
             except ValueError:
-                self._hearer.dropped[Dropped.NONSENSE] += 1
+                self._reader.dropped[Dropped.NONSENSE] += 1
 
     async def tell_digests(self) -> None:
         """Tell the digests of the endpoints that belong to this replica, until cancelled."""
@@ -129,20 +129,20 @@ class CacheCopies:
             self._tell(facts)
 
     def _own(self) -> Iterator[Pod]:
-        if not self._teller.settled:
+        if not self._writer.settled:
             return
-        others = [each.number for each in self._hearer.peers.values() if each.owns]
+        others = [each.number for each in self._reader.peers.values() if each.owns]
         for pod in list(self._fleet.pods.values()):
-            if owner_of(pod.endpoint.id, [self._teller.own, *others]) == self._teller.own:
+            if owner_of(pod.endpoint.id, [self._writer.own, *others]) == self._writer.own:
                 yield pod
 
-    def _pod(self, fact: DigestFact | BucketsWanted | BucketsTold | ContentsTold) -> Pod | None:
+    def _pod(self, fact: DigestFact | BucketsQuery | BucketsReply | ContentsReply) -> Pod | None:
         """Return the pod of a fact, if it is about this start of its engine."""
         pod = self._fleet.pods.get(EndpointId(fact.endpoint))
         if pod is None or pod.mirror is not None:  # what its engine reports is not told
             return None
         if _epoch(pod) != fact.epoch:
-            self._hearer.dropped[Dropped.STALE_ENDPOINT] += 1
+            self._reader.dropped[Dropped.STALE_ENDPOINT] += 1
             return None
         return pod
 
@@ -157,29 +157,29 @@ class CacheCopies:
         differs = too_different(len(buckets), len(hashes))
         self.compared[differs] += 1
         if differs:
-            self._ask(sender, BucketsWanted(fact.endpoint, fact.epoch, buckets))
+            self._ask(sender, BucketsQuery(fact.endpoint, fact.epoch, buckets))
 
-    def _ask(self, sender: int, wanted: BucketsWanted) -> None:
+    def _ask(self, sender: int, wanted: BucketsQuery) -> None:
         self._asked.add((sender, wanted.endpoint))
         self._answer(sender, [wanted])
 
-    async def _tell_buckets(self, sender: int, fact: BucketsWanted) -> None:
+    async def _tell_buckets(self, sender: int, fact: BucketsQuery) -> None:
         pod = self._pod(fact)
         if pod is None or not all(each < BUCKETS for each in fact.buckets):
             return
-        peer, key = self._hearer.peers.get(sender), (sender, fact.endpoint)
+        peer, key = self._reader.peers.get(sender), (sender, fact.endpoint)
         if peer is not None and not fact.added and self._mended.get(key, 0) < peer.losses:
             self._mended[key] = peer.losses
-            self._ask(sender, BucketsWanted(fact.endpoint, fact.epoch, fact.buckets, added=True))
+            self._ask(sender, BucketsQuery(fact.endpoint, fact.epoch, fact.buckets, added=True))
             return
         contents = pod.scheduler.cache.contents()
         hashes, sizes = await asyncio.to_thread(within, *contents, fact.buckets)
         told = written_hashes(hashes), written_sizes(sizes)
         self._answer(
-            sender, [BucketsTold(fact.endpoint, fact.epoch, fact.buckets, *told, fact.added)]
+            sender, [BucketsReply(fact.endpoint, fact.epoch, fact.buckets, *told, fact.added)]
         )
 
-    async def _believe(self, sender: int, fact: BucketsTold) -> None:
+    async def _believe(self, sender: int, fact: BucketsReply) -> None:
         if (sender, fact.endpoint) not in self._asked:
             raise ValueError("nobody asked")
         self._asked.discard((sender, fact.endpoint))
@@ -202,16 +202,16 @@ class CacheCopies:
 
     # Snapshots.
 
-    async def _tell_snapshot(self, sender: int, _fact: SnapshotWanted) -> None:
-        if not self._teller.settled:
+    async def _tell_snapshot(self, sender: int, _fact: SnapshotQuery) -> None:
+        if not self._writer.settled:
             self._answer(sender, [NoSnapshot()])
             return
-        self._answer(sender, [learned_told(self._fleet)])
+        self._answer(sender, [learned_reply(self._fleet)])
         pods = [each for each in self._fleet.pods.values() if each.mirror is None]
         if not pods:
             self._answer(sender, [NoSnapshot()])
         for position, pod in enumerate(pods, 1):
-            self._answer(sender, [contents_told(pod, len(pods) - position, len(pods))])
+            self._answer(sender, [contents_reply(pod, len(pods) - position, len(pods))])
             await asyncio.sleep(0)
 
     async def _hear_snapshot(self, sender: int, fact: SnapshotFact) -> None:
@@ -220,12 +220,12 @@ class CacheCopies:
 
 _READERS: Final[dict[type[CopyFact], Callable[[CacheCopies, int, Any], Any]]] = {
     DigestFact: CacheCopies._compare,  # noqa: SLF001 (the table of this class)
-    BucketsWanted: CacheCopies._tell_buckets,  # noqa: SLF001
-    BucketsTold: CacheCopies._believe,  # noqa: SLF001
-    SnapshotWanted: CacheCopies._tell_snapshot,  # noqa: SLF001
-    ContentsTold: CacheCopies._hear_snapshot,  # noqa: SLF001
+    BucketsQuery: CacheCopies._tell_buckets,  # noqa: SLF001
+    BucketsReply: CacheCopies._believe,  # noqa: SLF001
+    SnapshotQuery: CacheCopies._tell_snapshot,  # noqa: SLF001
+    ContentsReply: CacheCopies._hear_snapshot,  # noqa: SLF001
     NoSnapshot: CacheCopies._hear_snapshot,  # noqa: SLF001
-    LearnedTold: CacheCopies._hear_snapshot,  # noqa: SLF001
+    LearnedReply: CacheCopies._hear_snapshot,  # noqa: SLF001
 }
 
 
@@ -233,21 +233,21 @@ def _epoch(pod: Pod) -> int:
     return cache_epoch(pod.endpoint, pod.load.started_at)
 
 
-def learned_told(fleet: Fleet) -> LearnedTold:
+def learned_reply(fleet: Fleet) -> LearnedReply:
     """Return what was learned of speeds and lengths."""
     state = fleet.pods.learned(fleet.output_lengths)
-    return LearnedTold(state.classes, state.endpoints, state.responses, state.ttft_share)
+    return LearnedReply(state.classes, state.endpoints, state.responses, state.ttft_share)
 
 
-def contents_told(pod: Pod, left: int, total: int) -> ContentsTold:
+def contents_reply(pod: Pod, left: int, total: int) -> ContentsReply:
     """Return what an endpoint's cache holds, as a part of a snapshot of `total` endpoints."""
     cache: CacheModel = pod.scheduler.cache
     hashes, sizes = cache.contents()
     told = written_hashes(hashes), written_sizes(sizes)
-    return ContentsTold(pod.endpoint.id, _epoch(pod), *told, cache.closed, left, total)
+    return ContentsReply(pod.endpoint.id, _epoch(pod), *told, cache.closed, left, total)
 
 
-def copied_from(pod: Pod, fact: ContentsTold) -> CacheCopied | None:
+def copied_from(pod: Pod, fact: ContentsReply) -> CacheCopied | None:
     """Return a part of a snapshot as an event; None if it is about another start of the engine.
 
     Raises `ValueError` for one that cannot be.

@@ -15,9 +15,9 @@ from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.request import RequestId
 from epp.protocol.replicas.chains import KnownChains, read_hashes
 from epp.protocol.replicas.digests import LEAST_DIFFERENT, MOST_DIFFERENT
-from epp.protocol.replicas.facts import ContentsTold, LeavingFact, NoSnapshot, SnapshotWanted
-from epp.protocol.replicas.hearing import Hearer
-from epp.protocol.replicas.telling import Teller
+from epp.protocol.replicas.fact_reader import FactReader
+from epp.protocol.replicas.fact_writer import FactWriter
+from epp.protocol.replicas.facts import ContentsReply, LeavingFact, NoSnapshot, SnapshotQuery
 
 _HERE = "127.0.0.1"
 _LOOK_SECONDS = 0.02
@@ -51,36 +51,36 @@ class _Dump:
     """Asks one replica for a snapshot. It is heard as a replica that knows nothing, and leaves."""
 
     def __init__(self, address: PeerAddress, secret: bytes, pool: str) -> None:
-        self.parts: dict[str, ContentsTold] = {}
+        self.parts: dict[str, ContentsReply] = {}
         self.done = asyncio.Event()
         self._address = address
         mark, known = mark_of(secret, pool), KnownChains()
         own = int.from_bytes(os.urandom(7), "big")
-        self._teller = Teller(mark, own, known, _no_endpoint, _no_admission)
-        self._hearer = Hearer(mark, own, known, _no_endpoint, self._teller)
+        self._writer = FactWriter(mark, own, known, _no_endpoint, _no_admission)
+        self._reader = FactReader(mark, own, known, _no_endpoint, self._writer)
         settings = ReplicaSettings(peers=[address], port=0)
         self._mesh = ReplicaMesh(settings, derive_keys(secret), _HERE, self._hear, lambda: None)
 
     def _hear(self, data: bytes, _reply: Reply) -> None:
-        for fact in self._hearer.hear(data, time.monotonic()).copies:
-            if isinstance(fact, ContentsTold):
+        for fact in self._reader.read(data, time.monotonic()).copies:
+            if isinstance(fact, ContentsReply):
                 self.parts[fact.endpoint] = fact
                 if not fact.left:
                     self.done.set()
             elif isinstance(fact, NoSnapshot):
                 self.done.set()
 
-    async def read(self, seconds: float) -> dict[str, ContentsTold]:
+    async def read(self, seconds: float) -> dict[str, ContentsReply]:
         """Return what the replica holds. Raises `ConfigError` if it does not say so in time."""
         self._mesh.open()
         try:
             async with asyncio.timeout(seconds):
                 await self._mesh.look_up()
-                asked = self._teller.to_one([SnapshotWanted()], 0.0)
+                asked = self._writer.to_one([SnapshotQuery()], 0.0)
                 while not self._mesh.send(asked):  # noqa: ASYNC110 (sockets connect by themselves)
                     await asyncio.sleep(_LOOK_SECONDS)
                 await self.done.wait()
-                self._mesh.send(self._teller.to_one([LeavingFact()], 0.0))
+                self._mesh.send(self._writer.to_one([LeavingFact()], 0.0))
                 await asyncio.sleep(_LOOK_SECONDS)  # sockets send in a thread of their own
         except TimeoutError:
             raise ConfigError(
@@ -102,7 +102,7 @@ async def diff(
     return [compare(name, first.get(name), second.get(name)) for name in sorted({*first, *second})]
 
 
-def compare(name: str, first: ContentsTold | None, second: ContentsTold | None) -> CacheDiff:
+def compare(name: str, first: ContentsReply | None, second: ContentsReply | None) -> CacheDiff:
     """Compare what two replicas hold of an endpoint; None is an endpoint that one does not know."""
     one = set(read_hashes(first.hashes)) if first is not None else set[int]()
     other = set(read_hashes(second.hashes)) if second is not None else set[int]()

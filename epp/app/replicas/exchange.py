@@ -26,16 +26,16 @@ from epp.model.request_events import Admitted
 from epp.policy.flow.line import Line
 from epp.policy.plugins import Unseen
 from epp.protocol.replicas.chains import KnownChains
-from epp.protocol.replicas.facts import AnyFact, LeavingFact, SnapshotWanted
-from epp.protocol.replicas.hearing import Hearer
+from epp.protocol.replicas.fact_reader import FactReader
+from epp.protocol.replicas.fact_writer import TOLD, FactWriter
+from epp.protocol.replicas.facts import AnyFact, LeavingFact, SnapshotQuery
 from epp.protocol.replicas.messages import Dropped, Rejected, read_message
-from epp.protocol.replicas.telling import TOLD, Teller
 
 _log = structlog.get_logger(__name__)
 
 _BATCH_SECONDS: Final = 0.001
 """How long facts are gathered before they are told."""
-_BEAT_SECONDS: Final = 1.0
+_HEARTBEAT_SECONDS: Final = 1.0
 """How often a replica says that it lives."""
 _LOOKING_SECONDS: Final = 0.1
 """How often it does while it is alone, or starts."""
@@ -71,26 +71,26 @@ class Replicas:
             mark_of(secret, pool),
             KnownChains(),
         )
-        self._teller: Final = Teller(mark, own, known, self._endpoint, self._admission)
-        self.hearer: Final = Hearer(mark, own, known, self._endpoint, self._teller)
+        self._writer: Final = FactWriter(mark, own, known, self._endpoint, self._admission)
+        self.reader: Final = FactReader(mark, own, known, self._endpoint, self._writer)
         self.transport: Final = transport_of(
             Place(settings, secret, bind_address, f"{namespace}/{pool}"),
             Callbacks(self._receive_far, self._receive_near, self._drop),
         )
-        told = self._teller, self.hearer
-        self._keeper: Final = Keeper(self.transport.store, fleet, told, mark, clock)
+        facts = self._writer, self.reader
+        self._keeper: Final = Keeper(self.transport.store, fleet, facts, mark, clock)
         self._boot: Final = WarmBoot(
             fleet,
-            self.hearer,
-            lambda number: self._answer(number, [SnapshotWanted()]),
+            self.reader,
+            lambda number: self._answer(number, [SnapshotQuery()]),
             self._apply,
             settings.warm_limit,
             self._keeper.kept,
         )
         self.copies: Final = CacheCopies(
             fleet,
-            self._teller,
-            self.hearer,
+            self._writer,
+            self.reader,
             self._tell_all,
             self._answer,
             self._apply,
@@ -131,28 +131,28 @@ class Replicas:
 
     def unseen(self, now: float) -> Unseen:
         """Return what other replicas probably decided on, and was not heard of yet."""
-        return Unseen(*self.hearer.unseen(now))
+        return Unseen(*self.reader.unseen(now))
 
     # Out.
 
     def _note(self, event: Event, now: float, guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         if self._hearing:  # those who told it have told it to all
             return
-        if self._teller.note(event, now, guessed=guessed) and self._loop is not None:
+        if self._writer.note(event, now, guessed=guessed) and self._loop is not None:
             self._loop.call_later(_BATCH_SECONDS, self._tell)
 
     def _tell(self) -> None:
         """Send what was noted."""
         if not self._reached:
-            self._teller.skip()
+            self._writer.skip()
             return
-        for message in self._teller.messages():
+        for message in self._writer.messages():
             self.transport.send(message)
 
     def _tell_all(self, facts: Sequence[AnyFact]) -> None:
         if self._reached:
             self._tell()
-            self.transport.send(self._teller.to_all(facts, self._clock()))
+            self.transport.send(self._writer.to_all(facts, self._clock()))
 
     def _endpoint(self, endpoint_id: EndpointId) -> Endpoint | None:
         pod = self._fleet.pods.get(endpoint_id)
@@ -183,7 +183,7 @@ class Replicas:
     def _receive(self, data: bytes, reply: Reply) -> int:
         """Take in a message; return whose it is, 0 if it was dropped."""
         now = self._clock()
-        heard = self.hearer.hear(data, now)
+        heard = self.reader.read(data, now)
         if heard.own:
             reply(THIS_IS_YOU)
             return 0
@@ -205,7 +205,7 @@ class Replicas:
         self._tell()
         reply = self._replies.get(sender)
         if reply is not None:
-            reply(self._teller.to_one(facts, self._clock()))
+            reply(self._writer.to_one(facts, self._clock()))
 
     def _apply(self, events: Iterable[Event]) -> None:
         self._apply_at(events, self._clock())
@@ -219,7 +219,7 @@ class Replicas:
             self._hearing = False
 
     def _drop(self, reason: Dropped = Dropped.STRANGER) -> None:
-        self.hearer.dropped[reason] += 1
+        self.reader.dropped[reason] += 1
 
     # Its life.
 
@@ -237,9 +237,9 @@ class Replicas:
             tasks.create_task(self._keeper.run(), name="replicas: what is kept")
             tasks.create_task(self._warm_up(), name="replicas: warm boot")
             while True:
-                self._beat()
+                self._heartbeat()
                 calm = self._reached and self.warm
-                await asyncio.sleep(_BEAT_SECONDS if calm else _LOOKING_SECONDS)
+                await asyncio.sleep(_HEARTBEAT_SECONDS if calm else _LOOKING_SECONDS)
 
     async def _warm_up(self) -> None:
         """Warm up once; a replica that could not counts as warm, but does not warm others yet."""
@@ -250,31 +250,31 @@ class Replicas:
         self._became_warm()
         if self.transport.store is not None and not self._reached:  # nobody could be asked
             settled = False
-            while not self._reached:  # noqa: ASYNC110 (a beat says it, each second)
-                await asyncio.sleep(_BEAT_SECONDS)
+            while not self._reached:  # noqa: ASYNC110 (a heartbeat says it, each second)
+                await asyncio.sleep(_HEARTBEAT_SECONDS)
         if not settled:
             await asyncio.sleep(_UNSETTLED_SECONDS)
-        self._teller.settled = True
+        self._writer.settled = True
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         now = self._clock()
         self._tell()
         self.transport.reached = self._reached = self.transport.send(
-            self._teller.to_all([self._teller.beat(now)], now)
+            self._writer.to_all([self._writer.heartbeat(now)], now)
         )
-        if self.hearer.present > self.transport.known:
+        if self.reader.present > self.transport.known:
             self.transport.look_up_soon()
-        self._apply_at(self.hearer.lapse(now), now)
-        for gone in self._replies.keys() - self.hearer.peers.keys():
+        self._apply_at(self.reader.lapse(now), now)
+        for gone in self._replies.keys() - self.reader.peers.keys():
             del self._replies[gone]
-        self._siblings &= self.hearer.peers.keys()
+        self._siblings &= self.reader.peers.keys()
         self._say(now)
 
     def _say(self, now: float) -> None:
         """Log once that this replica is alone, and once that it is not any more."""
-        if self.hearer.present:
+        if self.reader.present:
             if self._said_alone is not False:
-                _log.info("replicas.heard", replicas=self.hearer.present)
+                _log.info("replicas.heard", replicas=self.reader.present)
             self._said_alone, self._alone_since = False, now
             return
         if self._alone_since is None:
@@ -288,12 +288,12 @@ class Replicas:
     async def _stop(self) -> None:
         await self._keeper.keep_last()
         self._tell()
-        self.transport.send(self._teller.to_all([LeavingFact()], self._clock()))
+        self.transport.send(self._writer.to_all([LeavingFact()], self._clock()))
         await self.transport.stop()
 
     def collect(self) -> Iterator[FamilyText]:
         """Yield the families."""
-        return families(self.transport, self._teller, self.hearer, self.copies, self._lags)
+        return families(self.transport, self._writer, self.reader, self.copies, self._lags)
 
 
 def _sender(data: bytes) -> int:

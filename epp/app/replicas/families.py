@@ -7,9 +7,9 @@ from epp.adapters.replicas.transport import Transport
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import Family, FamilyText, expose
 from epp.app.replicas.copies import CacheCopies
-from epp.protocol.replicas.hearing import Hearer
+from epp.protocol.replicas.fact_reader import FactReader
+from epp.protocol.replicas.fact_writer import FactWriter
 from epp.protocol.replicas.messages import Dropped
-from epp.protocol.replicas.telling import Teller
 
 KNOWN: Final = Family(
     name="warmpick_replicas_known",
@@ -74,17 +74,21 @@ LAGS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 10.0)
 
 
 def families(
-    transport: Transport, teller: Teller, hearer: Hearer, copies: CacheCopies, lags: Histogram
+    transport: Transport,
+    writer: FactWriter,
+    reader: FactReader,
+    copies: CacheCopies,
+    lags: Histogram,
 ) -> Iterator[FamilyText]:
     """Yield the families of one replica."""
     yield from expose(KNOWN, [((), transport.known)])
     yield from expose(REACHED, [((), transport.reached)])
-    yield from expose(HEARD, [((), hearer.present)])
-    yield from expose(SENT, [((), teller.told)])
+    yield from expose(HEARD, [((), reader.present)])
+    yield from expose(SENT, [((), writer.written)])
     yield from expose(UNSENT, [((), transport.unsent)])
-    yield from expose(APPLIED, [((), hearer.applied)])
-    yield from expose(DROPPED, [((why.value,), hearer.dropped[why]) for why in Dropped])
-    yield from expose(MISSING, [((), sum(each.missing for each in hearer.peers.values()))])
+    yield from expose(APPLIED, [((), reader.applied)])
+    yield from expose(DROPPED, [((why.value,), reader.dropped[why]) for why in Dropped])
+    yield from expose(MISSING, [((), sum(each.missing for each in reader.peers.values()))])
     yield from expose(LAG, [((), lags)])
     compared = [((name,), copies.compared[differs]) for name, differs in _COMPARED]
     yield from expose(COMPARED, compared)

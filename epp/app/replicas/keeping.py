@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 from epp.adapters.replicas.transport import Store
-from epp.app.replicas.copies import contents_told, learned_told
+from epp.app.replicas.copies import contents_reply, learned_reply
 from epp.model.fleet import Fleet
 from epp.model.pods.pod import Pod
-from epp.protocol.replicas.facts import ContentsTold, LearnedTold
-from epp.protocol.replicas.hearing import Hearer
+from epp.protocol.replicas.fact_reader import FactReader
+from epp.protocol.replicas.fact_writer import FactWriter
+from epp.protocol.replicas.facts import ContentsReply, LearnedReply
 from epp.protocol.replicas.messages import Dropped, Rejected, read_facts, read_message
-from epp.protocol.replicas.telling import Teller
 
 KEEP_SECONDS: Final = 60.0
 """How often it is written."""
@@ -26,20 +26,20 @@ _STOP_SECONDS: Final = 2.0
 class Keeper:
     """Writes it to a store, and reads it; without one it does nothing.
 
-    `told` is the replica's teller and hearer, `mark` that of its pool.
+    `facts` is the replica's writer and reader of them, `mark` that of its pool.
     """
 
     def __init__(
         self,
         store: Store | None,
         fleet: Fleet,
-        told: tuple[Teller, Hearer],
+        facts: tuple[FactWriter, FactReader],
         mark: bytes,
         clock: Callable[[], float],
     ) -> None:
         self._store: Final = store
         self._fleet: Final = fleet
-        self._teller, self._hearer = told
+        self._writer, self._reader = facts
         self._mark: Final = mark
         self._clock: Final = clock
 
@@ -47,19 +47,19 @@ class Keeper:
         """Write it from time to time where it is this replica's turn, until cancelled."""
         while True:
             await asyncio.sleep(KEEP_SECONDS)
-            others = [each.number for each in self._hearer.peers.values() if each.owns]
-            if self._teller.own < min(others, default=self._teller.own + 1):
+            others = [each.number for each in self._reader.peers.values() if each.owns]
+            if self._writer.own < min(others, default=self._writer.own + 1):
                 await self.keep()
 
     async def keep(self) -> None:
         """Write it now, if this replica knows what caches hold."""
         pods = [each for each in self._fleet.pods.values() if each.mirror is None]
-        if self._store is not None and self._teller.settled and pods:
+        if self._store is not None and self._writer.settled and pods:
             await self._store.keep(self._parts(pods))
 
     async def keep_last(self) -> None:
         """Write it as this replica stops, if it is the last one."""
-        if self._hearer.present:
+        if self._reader.present:
             return
         try:
             async with asyncio.timeout(_STOP_SECONDS):
@@ -68,24 +68,24 @@ class Keeper:
             return
 
     async def _parts(self, pods: Sequence[Pod]) -> AsyncIterator[bytes]:
-        yield self._teller.to_one([learned_told(self._fleet)], self._clock())
+        yield self._writer.to_one([learned_reply(self._fleet)], self._clock())
         for position, pod in enumerate(pods, 1):
-            fact = contents_told(pod, len(pods) - position, len(pods))
-            yield self._teller.to_one([fact], self._clock())
+            fact = contents_reply(pod, len(pods) - position, len(pods))
+            yield self._writer.to_one([fact], self._clock())
             await asyncio.sleep(0)
 
-    async def kept(self) -> Sequence[ContentsTold | LearnedTold]:
+    async def kept(self) -> Sequence[ContentsReply | LearnedReply]:
         """Return what was written; nothing of what is not whole, or not of this pool."""
         parts = [] if self._store is None else await self._store.kept()
         try:
             return [fact for part in parts for fact in self._told(part)]
         except Rejected as rejected:
-            self._hearer.dropped[rejected.reason] += 1
+            self._reader.dropped[rejected.reason] += 1
             return []
 
-    def _told(self, part: bytes) -> list[ContentsTold | LearnedTold]:
+    def _told(self, part: bytes) -> list[ContentsReply | LearnedReply]:
         message = read_message(part)
         if message.pool != self._mark:
             raise Rejected(Dropped.POOL)
         facts, _ = read_facts(message)
-        return [each for each in facts if isinstance(each, ContentsTold | LearnedTold)]
+        return [each for each in facts if isinstance(each, ContentsReply | LearnedReply)]

@@ -14,7 +14,7 @@ from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
 from epp.policy.flow.held import Held, WaitingElsewhere
 from epp.policy.flow.line import AGAIN_SECONDS, MOST_TOLD, TELL_SECONDS, Line
-from epp.protocol.replicas.facts import AnyFact, HeadTold, WaitingFact
+from epp.protocol.replicas.facts import AnyFact, WaitingFact, WaitingHead
 
 _LONGEST: Final = 1e12
 
@@ -55,8 +55,8 @@ class SharedLine:
             self._timer = loop.call_later(AGAIN_SECONDS, self._tell_all)
 
 
-def _told(held: Held, ahead: float, now: float) -> HeadTold:
-    return HeadTold(
+def _told(held: Held, ahead: float, now: float) -> WaitingHead:
+    return WaitingHead(
         held.request.priority,
         held.endpoint_id,
         min(_LONGEST, ahead),
@@ -71,7 +71,7 @@ def _until(moment: float, now: float) -> float | None:
     return None if moment - now > _LONGEST else moment - now
 
 
-def _heard(fact: HeadTold, now: float) -> WaitingElsewhere:
+def _heard(fact: WaitingHead, now: float) -> WaitingElsewhere:
     request = InferenceRequest(id=RequestId(""), priority=fact.priority)
     deadline = inf if fact.deadline is None else now + fact.deadline
     ttft_by = inf if fact.ttft_by is None else now + fact.ttft_by

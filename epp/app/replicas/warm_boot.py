@@ -16,8 +16,8 @@ from epp.app.replicas.copies import SnapshotFact, copied_from
 from epp.model.endpoint import EndpointId
 from epp.model.events import Event, LearnedCopied
 from epp.model.fleet import Fleet
-from epp.protocol.replicas.facts import ContentsTold, LearnedTold, NoSnapshot
-from epp.protocol.replicas.hearing import Hearer
+from epp.protocol.replicas.fact_reader import FactReader
+from epp.protocol.replicas.facts import ContentsReply, LearnedReply, NoSnapshot
 from epp.protocol.replicas.peers import Peer
 
 _log = structlog.get_logger(__name__)
@@ -39,21 +39,21 @@ class WarmBoot:
     def __init__(  # noqa: PLR0913, PLR0917 (what it joins)
         self,
         fleet: Fleet,
-        hearer: Hearer,
+        reader: FactReader,
         ask: Callable[[int], None],
         apply: Callable[[Iterable[Event]], None],
         limit: float,
-        kept: Callable[[], Awaitable[Sequence[ContentsTold | LearnedTold]]],
+        kept: Callable[[], Awaitable[Sequence[ContentsReply | LearnedReply]]],
     ) -> None:
         self._fleet: Final = fleet
-        self._hearer: Final = hearer
+        self._reader: Final = reader
         self._ask: Final = ask
         self._apply: Final = apply
         self._limit: Final = limit
         self._kept: Final = kept
         self._asked = self._left = 0
-        self._parts: dict[str, ContentsTold] = {}
-        self._learned: LearnedTold | None = None
+        self._parts: dict[str, ContentsReply] = {}
+        self._learned: LearnedReply | None = None
         self._told: asyncio.Future[bool] | None = None
 
     def hear(self, sender: int, fact: SnapshotFact) -> None:
@@ -64,7 +64,7 @@ class WarmBoot:
         if isinstance(fact, NoSnapshot):
             told.set_result(False)
             return
-        if isinstance(fact, LearnedTold):
+        if isinstance(fact, LearnedReply):
             self._learned = fact
             return
         expected = self._left if self._parts else fact.endpoints or fact.left + 1
@@ -93,7 +93,7 @@ class WarmBoot:
         if self._learned is not None:
             self._apply([_learned_from(self._learned)])
         elif not copied:
-            _log.info("replicas.first", heard=self._hearer.present)
+            _log.info("replicas.first", heard=self._reader.present)
             return True
         for event in copied or ():  # all of it, however long that takes
             self._apply([event])
@@ -123,12 +123,12 @@ class WarmBoot:
     async def _outlived(self) -> Sequence[Event]:
         """Return what all replicas that were there before knew, as far as it was kept."""
         kept = await self._kept()
-        self._parts = {each.endpoint: each for each in kept if isinstance(each, ContentsTold)}
+        self._parts = {each.endpoint: each for each in kept if isinstance(each, ContentsReply)}
         try:
             copied = list(self._copied())
         except ValueError:
             return ()
-        learned = [each for each in kept if isinstance(each, LearnedTold)]
+        learned = [each for each in kept if isinstance(each, LearnedReply)]
         self._learned = learned[0] if learned else self._learned
         return copied
 
@@ -137,7 +137,7 @@ class WarmBoot:
 
         With `patient` those of all are to arrive first.
         """
-        present = [each for each in self._hearer.peers.values() if each.present]
+        present = [each for each in self._reader.peers.values() if each.present]
         if patient and not all(each.tells for each in present):
             return None
         able = (each for each in present if each.settled and each.tells)
@@ -148,7 +148,7 @@ class WarmBoot:
 
         One that answers here may not have connected yet, and beats go over its own connections.
         """
-        present = [each for each in self._hearer.peers.values() if each.present]
+        present = [each for each in self._reader.peers.values() if each.present]
         return any(each.settled is not False and each.number not in without for each in present)
 
     async def _pull(self, peer: Peer) -> Sequence[Event] | None:
@@ -169,5 +169,5 @@ class WarmBoot:
                 yield event
 
 
-def _learned_from(fact: LearnedTold) -> LearnedCopied:
+def _learned_from(fact: LearnedReply) -> LearnedCopied:
     return LearnedCopied(fact.classes, fact.endpoints, fact.responses, fact.ttft_share)

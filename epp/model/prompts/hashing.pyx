@@ -32,7 +32,7 @@ cdef uint64_t _FIRST = FIRST_BLOCK_BYTES
 cdef uint64_t _PER_DOUBLING = 16
 cdef uint64_t _LONGEST = <uint64_t>1 << 31
 
-cdef array _WORDS = array("Q")
+cdef array _UINT64 = array("Q")
 cdef str _NO_ENDS = "blocks must end one after the other, and within the data"
 cdef uint64_t[GRID_ROOM] _grid
 cdef Py_ssize_t _grid_size = 0
@@ -59,7 +59,7 @@ def text_chain(parent, bytes text not None, marks):
     cdef uint64_t seed = PyLong_AsUnsignedLongLong(parent), size = PyBytes_GET_SIZE(text)
     cdef tuple given = tuple(marks)
     cdef Py_ssize_t count = 0, cut = 0, cuts = _grid_up_to(size)
-    cdef array ends = clone(_WORDS, cuts + len(given), False)
+    cdef array ends = clone(_UINT64, cuts + len(given), False)
     cdef uint64_t* at = _words_of(ends)
     cdef uint64_t mark, before = 0
     for each in given:
@@ -128,11 +128,11 @@ cdef array _spread(ends, Py_ssize_t size):
     cdef Py_ssize_t i, count
     cdef uint64_t first, step
     if not ends:
-        return _WORDS
+        return _UINT64
     if ends.step < 1 or ends.start < 1 or ends[len(ends) - 1] > size:
         raise ValueError(_NO_ENDS)
     first, step, count = ends.start, ends.step, len(ends)
-    cdef array written = clone(_WORDS, count, False)
+    cdef array written = clone(_UINT64, count, False)
     for i in range(count):
         _words_of(written)[i] = first + i * step
     return written
@@ -152,7 +152,7 @@ cdef array _chained(
     uint64_t seed, bytes data, const uint64_t* ends, Py_ssize_t count, Py_ssize_t unit
 ):
     """Hash blocks whose ends have been checked."""
-    cdef array hashes = clone(_WORDS, count, False)
+    cdef array hashes = clone(_UINT64, count, False)
     cdef const char* at = PyBytes_AS_STRING(data)
     cdef uint64_t* named = _words_of(hashes)
     cdef uint64_t start = 0

@@ -42,7 +42,7 @@ cdef extern from *:
     uint64_t in_proportion(uint64_t, uint64_t, uint64_t) nogil
     size_t count_others(const unsigned char*, size_t) nogil
 
-cdef array _WORDS = array("Q")
+cdef array _UINT64 = array("Q")
 cdef Py_ssize_t _SAMPLE = 1024
 
 
@@ -80,7 +80,7 @@ def spread(ends, list pins, double rate):
     cdef double slope
     acquire_view(&words, ends)
     try:
-        tokens = clone(_WORDS, words.size, False)
+        tokens = clone(_UINT64, words.size, False)
         out = <uint64_t*> tokens.data.as_voidptr
         for each in pins:
             position, pin = each
@@ -110,7 +110,7 @@ def sizes_between(ends):
     cdef Py_ssize_t at
     acquire_view(&words, ends)
     try:
-        sizes = clone(_WORDS, words.size, False)
+        sizes = clone(_UINT64, words.size, False)
         out = <uint64_t*> sizes.data.as_voidptr
         for at in range(words.size):
             if words.at[at] < before:
@@ -132,7 +132,7 @@ def scaled(ends, uint64_t total, uint64_t estimated):
         raise ZeroDivisionError("nothing was estimated")
     acquire_view(&words, ends)
     try:
-        out = clone(_WORDS, words.size, False)
+        out = clone(_UINT64, words.size, False)
         at = <uint64_t*> out.data.as_voidptr
         for position in range(words.size):
             at[position] = in_proportion(words.at[position], total, estimated)

@@ -61,7 +61,7 @@ def _after(usage: Usage | None, seen: _Reported) -> Usage:
     if details.cached_tokens > prompt:
         known = before.cached_tokens
         known = None if known is None or known > prompt else known
-        return Usage(prompt, generated, known, doubtful=True)
+        return Usage(prompt, generated, known, implausible=True)
     return Usage(prompt, generated, details.cached_tokens)
 
 

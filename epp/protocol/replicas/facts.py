@@ -2,7 +2,7 @@
 
 A fact is an array that begins with the number of its kind. Readers pass over kinds that they do
 not know, and over what follows the fields that they know, so that versions next to each other
-understand each other. Requests go by a number that the teller gave them; their ids are told once.
+understand each other. Requests go by a number that the writer gave them; their ids are told once.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ ClassSlow = tuple[
 Mean = tuple[
     Positive, Annotated[int, msgspec.Meta(ge=1, le=LARGEST)], Factor, Amount, Factor, Positive
 ]
-ClassTold = tuple[str, Fit, ClassSlow, Fit, ClassSlow, Mean | None]
+ClassState = tuple[str, Fit, ClassSlow, Fit, ClassSlow, Mean | None]
 
 
 class PromptFact(msgspec.Struct, frozen=True, array_like=True):
@@ -120,7 +120,7 @@ class FinishedFact(RequestFact, frozen=True, array_like=True, tag=4):
     prompt_tokens: Number = 0
     completion_tokens: Number = 0
     cached_tokens: Number | None = None
-    doubtful: bool = False
+    implausible: bool = False
 
 
 class AbortedFact(RequestFact, frozen=True, array_like=True, tag=5):
@@ -167,22 +167,22 @@ class RepeatedFact(Fact, frozen=True, array_like=True, tag=10):
     sizes: list[Number]
 
 
-class ChainWanted(Fact, frozen=True, array_like=True, tag=20):
+class ChainQuery(Fact, frozen=True, array_like=True, tag=20):
     """Tell the chain of this many blocks that ends with this hash."""
 
     tip: int
     blocks: Number
 
 
-class ChainTold(Fact, frozen=True, array_like=True, tag=21):
+class ChainReply(Fact, frozen=True, array_like=True, tag=21):
     """The chain that was asked for, in full; None if it is not known any more."""
 
     tip: int
     prompt: PromptFact | None
 
 
-class BeatFact(Fact, frozen=True, array_like=True, tag=22):
-    """The teller lives, and has this many requests in flight, whose numbers add up to `total`."""
+class HeartbeatFact(Fact, frozen=True, array_like=True, tag=22):
+    """The writer lives, and has this many requests in flight, whose numbers add up to `total`."""
 
     at: float
     in_flight: Number
@@ -191,31 +191,31 @@ class BeatFact(Fact, frozen=True, array_like=True, tag=22):
     """Whether it knows of caches what the others know: it may own endpoints, and warm others."""
 
 
-class BeatHeard(Fact, frozen=True, array_like=True, tag=23):
-    """A beat of that time was heard at this one, of the clock of who heard it."""
+class HeartbeatSeen(Fact, frozen=True, array_like=True, tag=23):
+    """A heartbeat of time `heartbeat` was heard at time `at`, by the clock of who heard it."""
 
-    beat: float
+    heartbeat: float
     at: float
 
 
-class InFlightWanted(Fact, frozen=True, array_like=True, tag=24):
+class InFlightQuery(Fact, frozen=True, array_like=True, tag=24):
     """Tell the numbers of all requests in flight."""
 
 
-class InFlightTold(Fact, frozen=True, array_like=True, tag=25):
+class InFlightReply(Fact, frozen=True, array_like=True, tag=25):
     """The numbers of all requests in flight."""
 
     numbers: list[Number]
 
 
-class RequestsWanted(Fact, frozen=True, array_like=True, tag=26):
+class RequestsQuery(Fact, frozen=True, array_like=True, tag=26):
     """Tell these requests once more."""
 
     numbers: list[Number]
 
 
 class LeavingFact(Fact, frozen=True, array_like=True, tag=27):
-    """The teller stops, in order."""
+    """The writer stops, in order."""
 
 
 class DigestFact(Fact, frozen=True, array_like=True, tag=30):
@@ -229,7 +229,7 @@ class DigestFact(Fact, frozen=True, array_like=True, tag=30):
     sums: bytes
 
 
-class BucketsWanted(Fact, frozen=True, array_like=True, tag=31):
+class BucketsQuery(Fact, frozen=True, array_like=True, tag=31):
     """Tell what these buckets of an endpoint's cache hold."""
 
     endpoint: str
@@ -239,7 +239,7 @@ class BucketsWanted(Fact, frozen=True, array_like=True, tag=31):
     """Whether they are to be added to what who asks holds there."""
 
 
-class BucketsTold(Fact, frozen=True, array_like=True, tag=32):
+class BucketsReply(Fact, frozen=True, array_like=True, tag=32):
     """All blocks in these buckets, the last to be evicted first, with their tokens.
 
     `added`: blocks of others in these buckets are there, too.
@@ -253,11 +253,11 @@ class BucketsTold(Fact, frozen=True, array_like=True, tag=32):
     added: bool = False
 
 
-class SnapshotWanted(Fact, frozen=True, array_like=True, tag=33):
+class SnapshotQuery(Fact, frozen=True, array_like=True, tag=33):
     """Tell what all endpoints' caches hold."""
 
 
-class ContentsTold(Fact, frozen=True, array_like=True, tag=34):
+class ContentsReply(Fact, frozen=True, array_like=True, tag=34):
     """What an endpoint's cache holds; `left` endpoints follow in the same snapshot.
 
     The snapshot is of `endpoints` altogether; 0 from a version that does not say it.
@@ -273,13 +273,13 @@ class ContentsTold(Fact, frozen=True, array_like=True, tag=34):
 
 
 class NoSnapshot(Fact, frozen=True, array_like=True, tag=35):
-    """The teller has nothing to tell: it has just started, or knows no endpoint."""
+    """The writer has nothing to tell: it has just started, or knows no endpoint."""
 
 
-class LearnedTold(Fact, frozen=True, array_like=True, tag=36):
-    """What the teller has learned of speeds and lengths (`LearnedCopied`), before a snapshot."""
+class LearnedReply(Fact, frozen=True, array_like=True, tag=36):
+    """What the writer has learned of speeds and lengths (`LearnedCopied`), before a snapshot."""
 
-    classes: Sequence[ClassTold]
+    classes: Sequence[ClassState]
     endpoints: Sequence[tuple[EndpointId, str, Slow, Slow]]
     responses: Sequence[tuple[str, bool, Mean, tuple[Sequence[Amount], Sequence[Amount]]]]
     ttft_share: tuple[Mean, Mean] | None
@@ -289,7 +289,7 @@ Moment = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 """Seconds from now; less than 0 for what is past."""
 
 
-class HeadTold(msgspec.Struct, frozen=True, array_like=True):
+class WaitingHead(msgspec.Struct, frozen=True, array_like=True):
     """A request that is the next one of its priority at an endpoint."""
 
     priority: int
@@ -305,21 +305,21 @@ class HeadTold(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WaitingFact(Fact, frozen=True, array_like=True, tag=37):
-    """What waits at the teller and goes next, the first first; what was told before is over."""
+    """What waits at the writer and goes next, the first first; what was told before is over."""
 
     seconds: Amount
     """Seconds of prefill of all that wait."""
-    heads: Sequence[HeadTold]
+    heads: Sequence[WaitingHead]
 
 
 CopyFact = (
     DigestFact
-    | BucketsWanted
-    | BucketsTold
-    | SnapshotWanted
-    | ContentsTold
+    | BucketsQuery
+    | BucketsReply
+    | SnapshotQuery
+    | ContentsReply
     | NoSnapshot
-    | LearnedTold
+    | LearnedReply
 )
 """Facts about caches as a whole, and what a replica starts with."""
 
@@ -334,21 +334,21 @@ AnyFact = (
     | EjectedFact
     | ReturnedFact
     | RepeatedFact
-    | ChainWanted
-    | ChainTold
-    | BeatFact
-    | BeatHeard
-    | InFlightWanted
-    | InFlightTold
-    | RequestsWanted
+    | ChainQuery
+    | ChainReply
+    | HeartbeatFact
+    | HeartbeatSeen
+    | InFlightQuery
+    | InFlightReply
+    | RequestsQuery
     | LeavingFact
     | DigestFact
-    | BucketsWanted
-    | BucketsTold
-    | SnapshotWanted
-    | ContentsTold
+    | BucketsQuery
+    | BucketsReply
+    | SnapshotQuery
+    | ContentsReply
     | NoSnapshot
-    | LearnedTold
+    | LearnedReply
     | WaitingFact
 )
 

@@ -1,4 +1,4 @@
-"""Messages between replicas: facts of one teller in the order in which they were noted."""
+"""Messages between replicas: facts of one writer in the order in which they were noted."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -70,7 +70,7 @@ class ReplicaMessage(msgspec.Struct, frozen=True, array_like=True):
     """An array of facts."""
 
 
-class Heard(msgspec.Struct, frozen=True):
+class Received(msgspec.Struct, frozen=True):
     """What one message came to: the events, in order, and what to answer."""
 
     sender: int

@@ -6,7 +6,7 @@ from typing import Final
 
 from epp.model.events import Event
 from epp.model.request_events import Unobserved
-from epp.protocol.replicas.facts import AdmittedFact, BeatFact
+from epp.protocol.replicas.facts import AdmittedFact, HeartbeatFact
 from epp.protocol.replicas.messages import ReplicaMessage
 from epp.protocol.replicas.requests_of_peer import RequestsOfPeer
 
@@ -20,7 +20,7 @@ _RATE_SECONDS: Final = 0.25
 _LAG_WEIGHT: Final = 0.1
 """What the last message's lag counts for in the usual one."""
 _LONGEST_ROUND: Final = 1.0
-"""Seconds between a beat and its answer after which clocks are not set by it."""
+"""Seconds between a heartbeat and its answer after which clocks are not set by it."""
 _LONGEST_LAG: Final = 0.1
 """Seconds: who hears a peer later than that knows nothing of what it does now."""
 
@@ -108,10 +108,10 @@ class Peer:
 
     # Requests.
 
-    def agrees(self, beat: BeatFact) -> bool:
+    def agrees(self, heartbeat: HeartbeatFact) -> bool:
         """Return whether it has the requests in flight that are believed."""
         believed = self.believed()
-        return len(believed) == beat.in_flight and sum(believed) & _MASK == beat.total
+        return len(believed) == heartbeat.in_flight and sum(believed) & _MASK == heartbeat.total
 
     def believed(self) -> set[int]:
         """Return the numbers of the requests that it is believed to have in flight."""

@@ -12,7 +12,7 @@ from epp.model.events import EndpointUpserted, LearnedCopied
 from epp.model.fleet import Fleet
 from epp.model.pods.pods import CLASS_LABEL
 from epp.model.prompts.block_hasher import BlockHasher
-from epp.protocol.replicas.facts import LearnedTold, Mean, Slow
+from epp.protocol.replicas.facts import LearnedReply, Mean, Slow
 
 KIND = ("m", True)
 SECONDS = st.floats(1e-9, 1e9)
@@ -75,8 +75,8 @@ def teach(of, lesson, now):
 def told(of):
     """Return what it has learned, as another replica reads it."""
     state = of.pods.learned(of.output_lengths)
-    fact = LearnedTold(state.classes, state.endpoints, state.responses, state.ttft_share)
-    read = msgspec.msgpack.decode(msgspec.msgpack.encode(fact), type=LearnedTold)
+    fact = LearnedReply(state.classes, state.endpoints, state.responses, state.ttft_share)
+    read = msgspec.msgpack.decode(msgspec.msgpack.encode(fact), type=LearnedReply)
     return LearnedCopied(read.classes, read.endpoints, read.responses, read.ttft_share)
 
 

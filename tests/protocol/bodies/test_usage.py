@@ -40,7 +40,7 @@ CASES = [
     ),
     pytest.param(
         b'{"usage":{"prompt_tokens":8,"prompt_tokens_details":{"cached_tokens":9}}}',
-        Usage(8, 0, None, doubtful=True),
+        Usage(8, 0, None, implausible=True),
         id="more cached than there is",
     ),
     pytest.param(b'{"text":"\\"usage\\": {\\"prompt_tokens\\": 1}"}', None, id="in a text"),

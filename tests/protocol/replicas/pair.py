@@ -5,8 +5,8 @@ from collections import deque
 from epp.model.endpoint import EndpointId
 from epp.model.request_events import Admitted
 from epp.protocol.replicas.chains import KnownChains
-from epp.protocol.replicas.hearing import Hearer
-from epp.protocol.replicas.telling import TOLD, Teller
+from epp.protocol.replicas.fact_reader import FactReader
+from epp.protocol.replicas.fact_writer import TOLD, FactWriter
 from tests.model.rig import Rig
 
 POOL = b"the pool"
@@ -27,8 +27,8 @@ class Replica(Rig):
     def forget_chains(self):
         pool, number = self.pool, self.number
         self.known = KnownChains()
-        self.teller = Teller(pool, number, self.known, self.endpoint_of, self.admission_of)
-        self.hearer = Hearer(pool, number, self.known, self.endpoint_of, self.teller)
+        self.writer = FactWriter(pool, number, self.known, self.endpoint_of, self.admission_of)
+        self.reader = FactReader(pool, number, self.known, self.endpoint_of, self.writer)
 
     def endpoint_of(self, endpoint_id):
         pod = self.fleet.pods.get(endpoint_id)
@@ -40,40 +40,40 @@ class Replica(Rig):
 
     def note(self, event, now, guessed):
         if not self.hears:
-            self.teller.note(event, now, guessed=guessed)
+            self.writer.note(event, now, guessed=guessed)
 
     def tell(self):
         """Write what was noted; return all messages that nobody took yet."""
-        self.told += self.teller.messages()
+        self.told += self.writer.messages()
         messages = list(self.told)
         self.told.clear()
         return messages
 
-    def beat(self):
-        return self.teller.to_all([self.teller.beat(self.now)], self.now)
+    def heartbeat(self):
+        return self.writer.to_all([self.writer.heartbeat(self.now)], self.now)
 
     def hear(self, message):
         """Take in a message; return the answer, None without one."""
-        heard = self.hearer.hear(message, self.now)
+        heard = self.reader.read(message, self.now)
         self.hears = True
         try:
             for event in heard.events:
                 self.apply(event)
         finally:
             self.hears = False
-        return self.teller.to_one(heard.answers, self.now) if heard.answers else None
+        return self.writer.to_one(heard.answers, self.now) if heard.answers else None
 
     def lapse(self):
         self.hears = True
         try:
-            for event in list(self.hearer.lapse(self.now)):
+            for event in list(self.reader.lapse(self.now)):
                 self.apply(event)
         finally:
             self.hears = False
 
     @property
     def dropped(self):
-        return {reason.name: times for reason, times in self.hearer.dropped.items()}
+        return {reason.name: times for reason, times in self.reader.dropped.items()}
 
     def admit(self, identity, *texts, pod="pod-0", **more):
         self.send(pod, identity, *texts, **more)

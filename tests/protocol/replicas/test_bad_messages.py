@@ -28,7 +28,7 @@ def told(number=1, pool=POOL):
 
 
 def learned(replica):
-    return in_flight(replica), held(replica), replica.hearer.applied
+    return in_flight(replica), held(replica), replica.reader.applied
 
 
 NOTHING = learned(Replica(9))
@@ -83,8 +83,8 @@ def test_a_fact_of_a_later_version_costs_no_other():
     """Kinds that come later, and fields that come later, are passed over."""
     one = Replica(1)
     one.admit("a", PROMPT)
-    one.teller._noted, noted = [], one.teller._noted
-    admitted = one.teller._fact(noted[0])
+    one.writer._noted, noted = [], one.writer._noted
+    admitted = one.writer._fact(noted[0])
     longer = [*msgspec.msgpack.decode(msgspec.msgpack.encode(admitted)), "a field of tomorrow"]
     replica = Replica(2)
     replica.hear(raw(1, 1, [[99, "a kind of tomorrow"], longer]))
@@ -116,7 +116,7 @@ def test_facts_about_requests_that_nobody_told_of_are_kept_within_bounds():
     for sequence in range(1, 40):
         facts = [AbortedFact(number + 500 * sequence) for number in range(500)]
         replica.hear(raw(1, sequence, facts))
-    (peer,) = replica.hearer.peers.values()
+    (peer,) = replica.reader.peers.values()
     assert len(peer.requests._early) == 4096
     assert learned(replica) == NOTHING
 
@@ -127,12 +127,12 @@ def test_requests_that_wait_for_chains_are_kept_within_bounds():
     one.admit("a", PROMPT)
     one.tell()
     one.admit("b", PROMPT)
-    fact = one.teller._fact(one.teller._noted[0])
+    fact = one.writer._fact(one.writer._noted[0])
     assert isinstance(fact, AdmittedFact)
     for number in range(9):
         facts = [msgspec.structs.replace(fact, number=number * 500 + each) for each in range(500)]
         replica.hear(raw(1, number + 1, facts))
-    (peer,) = replica.hearer.peers.values()
+    (peer,) = replica.reader.peers.values()
     assert len(peer.believed()) == 4096
     assert learned(replica) == NOTHING
 
@@ -141,7 +141,7 @@ def test_more_senders_than_any_pool_has_are_not_listened_to():
     replica = Replica(2)
     for number in range(3, 1100):
         replica.hear(raw(number, 1, [FirstTokenFact(1)]))
-    assert len(replica.hearer.peers) == 1024
+    assert len(replica.reader.peers) == 1024
     assert set(replica.dropped) == {"STRANGER"}
 
 

@@ -63,7 +63,7 @@ def prompts(draw):
 
 @given(st.lists(prompts(), max_size=5))
 def test_every_prompt_arrives_as_it_was_whatever_is_known(every):
-    """Teller and reader know the same; extensions of one prompt share what stands before."""
+    """FactWriter and reader know the same; extensions of one prompt share what stands before."""
     ours, theirs = KnownChains(), KnownChains()
     for data, marks, exact in every:
         chain = chain_of(data, marks, exact=exact)

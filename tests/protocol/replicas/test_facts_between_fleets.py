@@ -16,8 +16,8 @@ from epp.model.request_events import (
     Served,
     Unobserved,
 )
-from epp.protocol.replicas.facts import InFlightTold, LeavingFact
-from epp.protocol.replicas.hearing import LEASE_SECONDS
+from epp.protocol.replicas.fact_reader import LEASE_SECONDS
+from epp.protocol.replicas.facts import InFlightReply, LeavingFact
 from epp.values import replaced
 from tests.protocol.replicas.pair import POD, Replica, exchange, held, in_flight, settle
 from tests.strategies import text
@@ -66,7 +66,7 @@ def play(replica, script, messages_apart=1):
             case _:
                 replica.apply(named(more, name))
         if position % messages_apart == 0:
-            replica.told += replica.teller.messages()
+            replica.told += replica.writer.messages()
 
 
 @given(scripts(), st.integers(1, 4))
@@ -96,7 +96,7 @@ def test_any_order_any_number_of_times_comes_to_the_same_requests(data, script):
     assert in_flight(other) == in_flight(one)
     assert set(other.dropped) <= {"REPEATED"}
     other.fleet.check_invariants()
-    exchange(one, other, one.beat())
+    exchange(one, other, one.heartbeat())
     assert in_flight(other) == in_flight(one)
 
 
@@ -109,9 +109,9 @@ def test_what_was_lost_is_found_with_the_next_beat(data, script):
         if data.draw(st.booleans()):
             exchange(one, other, message)
     other.now = one.now
-    exchange(one, other, one.beat())
+    exchange(one, other, one.heartbeat())
     assert in_flight(other) == in_flight(one)
-    exchange(one, other, one.beat())
+    exchange(one, other, one.heartbeat())
     other.fleet.check_invariants()
 
 
@@ -153,7 +153,7 @@ def test_what_is_told_of_a_request_while_its_chain_is_asked_for_is_not_lost():
     exchange(late, one, asked)
     assert in_flight(late) == {}
     assert held(late)[POD]
-    assert late.hearer.applied == 3
+    assert late.reader.applied == 3
 
 
 def test_a_request_of_two_prompts_waits_for_the_one_that_is_not_known():
@@ -192,7 +192,7 @@ def test_a_chain_that_is_not_told_in_time_costs_its_request():
     late.lapse()
     assert late.dropped == {"NO_CHAIN": 1}
     late.now = one.now = late.now + 1
-    exchange(one, late, one.beat())
+    exchange(one, late, one.heartbeat())
     assert in_flight(late) == in_flight(one)
 
 
@@ -203,7 +203,7 @@ def test_requests_of_a_peer_that_is_gone_end_as_those_that_nobody_observes():
     settle(one, other)
     other.now += LEASE_SECONDS + 1
     other.lapse()
-    assert other.hearer.present == 0
+    assert other.reader.present == 0
     assert other.in_flight("a").unobserved
     assert other.pod("pod-0").ledger.requests == 1
     other.now += 600
@@ -219,7 +219,7 @@ def test_a_peer_that_was_silent_and_comes_back_is_believed_again():
     settle(one, other)
     other.now = one.now = one.now + LEASE_SECONDS + 1
     other.lapse()
-    exchange(one, other, one.beat())
+    exchange(one, other, one.heartbeat())
     assert in_flight(other) == {"a": POD}
     one.apply(Finished(RequestId("a"), Usage(600, 5, 0)))
     settle(one, other)
@@ -231,8 +231,8 @@ def test_one_that_leaves_says_so():
     one, other = Replica(1), Replica(2)
     one.admit("a", PROMPTS[0])
     settle(one, other)
-    other.hear(one.teller.to_all([LeavingFact()], one.now))
-    assert other.hearer.present == 0
+    other.hear(one.writer.to_all([LeavingFact()], one.now))
+    assert other.reader.present == 0
     assert other.in_flight("a").unobserved
 
 
@@ -242,8 +242,8 @@ def test_a_request_that_is_left_unobserved_is_nobodys_business_any_more():
     one.apply(Unobserved(RequestId("a"), begun=True))
     settle(one, other)
     assert other.in_flight("a").unobserved
-    assert one.teller.beat(0).in_flight == 0
-    assert other.hear(one.beat()) is not None
+    assert one.writer.heartbeat(0).in_flight == 0
+    assert other.hear(one.heartbeat()) is not None
     one.now += 1000
     one.ask()
     assert one.fleet.in_flight == {}
@@ -256,7 +256,7 @@ def test_a_request_that_is_sent_again_is_where_it_was_sent_last():
     one.admit("a", PROMPTS[0], pod="pod-1")
     settle(one, other)
     assert in_flight(other) == {"a": "default/pod-1"}
-    exchange(one, other, one.beat())
+    exchange(one, other, one.heartbeat())
     assert in_flight(other) == {"a": "default/pod-1"}
     one.apply(Finished(RequestId("a")))
     settle(one, other)
@@ -308,10 +308,10 @@ def test_without_peers_numbers_are_kept_and_nothing_is_written():
     for name in "abc":
         one.admit(name, PROMPTS[0])
     one.apply(Finished(RequestId("b")))
-    one.teller.skip()
-    assert not one.teller.waits
+    one.writer.skip()
+    assert not one.writer.waits
     assert one.tell() == []
-    exchange(one, other, one.beat())
+    exchange(one, other, one.heartbeat())
     assert in_flight(other) == in_flight(one) == {"a": POD, "c": POD}
 
 
@@ -332,15 +332,15 @@ def test_the_lag_is_known_once_clocks_were_compared():
     other.now = one.now + 5000
     one.admit("a", PROMPTS[0])
     (message,) = one.tell()
-    assert other.hearer.hear(message, other.now).lag is None
-    answer = one.hear(other.beat())
+    assert other.reader.read(message, other.now).lag is None
+    answer = one.hear(other.heartbeat())
     other.now += 0.002
     other.hear(answer)
     one.now += 0.002
     one.admit("b", PROMPTS[0])
     one.now, other.now = one.now + 0.001, other.now + 0.001
     (message,) = one.tell()
-    assert other.hearer.hear(message, other.now).lag == pytest.approx(0.001, abs=0.0011)
+    assert other.reader.read(message, other.now).lag == pytest.approx(0.001, abs=0.0011)
 
 
 def test_a_list_of_requests_that_are_not_in_flight_ends_those_of_that_peer_alone():
@@ -348,28 +348,28 @@ def test_a_list_of_requests_that_are_not_in_flight_ends_those_of_that_peer_alone
     one.admit("a", PROMPTS[0])
     other.admit("b", PROMPTS[0])
     settle(one, other)
-    other.hear(one.teller.to_one([InFlightTold([])], one.now))
+    other.hear(one.writer.to_one([InFlightReply([])], one.now))
     assert in_flight(other) == {"b": POD}
 
 
 def test_what_is_under_way_from_others_is_their_rate_times_their_lag():
     """40 requests a second, each heard of 20 ms later: 0.8 of them at any moment."""
     one, other = Replica(1), Replica(2)
-    exchange(other, one, other.beat())
-    answered = one.hear(other.beat())
+    exchange(other, one, other.heartbeat())
+    answered = one.hear(other.heartbeat())
     other.hear(answered)
-    assert other.hearer.unseen(other.now) == (0.0, 0.5)
+    assert other.reader.unseen(other.now) == (0.0, 0.5)
     for number in range(80):
         one.now += 0.025
         other.now = one.now + 0.02
         one.admit(f"request {number}", text(20, seed=str(number)))
         for message in one.tell():
             other.hear(message)
-    requests, place = other.hearer.unseen(other.now)
+    requests, place = other.reader.unseen(other.now)
     assert requests == pytest.approx(0.8, rel=0.1)
     assert place == 0.5  # one of the two has a lower number
-    assert other.hearer.unseen(other.now + 2)[0] < 0.001
-    assert one.hearer.unseen(one.now) == (0.0, 0.0)
+    assert other.reader.unseen(other.now + 2)[0] < 0.001
+    assert one.reader.unseen(one.now) == (0.0, 0.0)
     other.now += 11
     other.lapse()
-    assert other.hearer.unseen(other.now) == (0.0, 0.0)
+    assert other.reader.unseen(other.now) == (0.0, 0.0)

@@ -1,4 +1,4 @@
-"""The hearer: messages of other replicas, as events for the fleet and answers to their senders.
+"""The reader: messages of other replicas, as events for the fleet and answers to their senders.
 
 Nothing that a peer sends raises: what cannot be used is counted by its reason and dropped. Messages
 may be lost, come twice and in any order.
@@ -24,25 +24,26 @@ from epp.model.request_events import (
     Unobserved,
 )
 from epp.protocol.replicas.chains import KnownChains, UnknownChain, read_hashes, read_prompt
+from epp.protocol.replicas.fact_writer import FactWriter
 from epp.protocol.replicas.facts import (
     AbortedFact,
     AdmittedFact,
     AnyFact,
-    BeatFact,
-    BeatHeard,
-    ChainTold,
-    ChainWanted,
+    ChainQuery,
+    ChainReply,
     CopyFact,
     EjectedFact,
     FinishedFact,
     FirstTokenFact,
     GeneratedFact,
-    InFlightTold,
-    InFlightWanted,
+    HeartbeatFact,
+    HeartbeatSeen,
+    InFlightQuery,
+    InFlightReply,
     LeavingFact,
     RepeatedFact,
     RequestFact,
-    RequestsWanted,
+    RequestsQuery,
     ReturnedFact,
     ServedFact,
     UnobservedFact,
@@ -51,14 +52,13 @@ from epp.protocol.replicas.facts import (
 )
 from epp.protocol.replicas.messages import (
     Dropped,
-    Heard,
+    Received,
     Rejected,
     ReplicaMessage,
     read_facts,
     read_message,
 )
 from epp.protocol.replicas.peers import Peer
-from epp.protocol.replicas.telling import Teller
 
 LEASE_SECONDS: Final = 10.0
 """How long a peer may say nothing before its requests are no longer expected to be told of."""
@@ -71,12 +71,12 @@ _MOST_ASKED: Final = 4096
 """Requests that are asked for at once, at most."""
 
 
-_NOTHING: Final = Heard(0, (), (), None)
-_OWN: Final = Heard(0, (), (), None, own=True)
+_NOTHING: Final = Received(0, (), (), None)
+_OWN: Final = Received(0, (), (), None, own=True)
 
 
-class Hearer:
-    """Reads the messages of all peers of one replica; arguments are those of its teller."""
+class FactReader:
+    """Reads the messages of all peers of one replica; its arguments are those of the writer."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Hearer:
         own: int,
         known: KnownChains,
         endpoint_of: Callable[[EndpointId], Endpoint | None],
-        teller: Teller,
+        writer: FactWriter,
     ) -> None:
         self.applied = 0
         self.dropped: Final = Counter[Dropped]()
@@ -93,18 +93,18 @@ class Hearer:
         self._own: Final = own
         self._known: Final = known
         self._endpoint_of: Final = endpoint_of
-        self._teller: Final = teller
+        self._writer: Final = writer
         self._epochs: Final[dict[EndpointId, tuple[Endpoint, int]]] = {}
         self._now = 0.0
         self._answers: list[AnyFact] = []
         self._copies: list[CopyFact] = []
         self._waiting: list[WaitingFact] = []
 
-    def hear(self, data: bytes, now: float) -> Heard:
+    def read(self, data: bytes, now: float) -> Received:
         """Take in one message."""
         try:
             message = read_message(data)
-            peer = self._sender(message)
+            peer = self._peer_of(message)
             facts, unknown = read_facts(message)
         except Rejected as rejected:
             self.dropped[rejected.reason] += 1
@@ -120,11 +120,11 @@ class Hearer:
             except ValueError:
                 self.dropped[Dropped.NONSENSE] += 1
         self.applied += len(events)
-        return Heard(
+        return Received(
             peer.number, events, self._answers, lag, copies=self._copies, waiting=self._waiting
         )
 
-    def _sender(self, message: ReplicaMessage) -> Peer:
+    def _peer_of(self, message: ReplicaMessage) -> Peer:
         if message.pool != self._pool:
             raise Rejected(Dropped.POOL)
         if message.sender == self._own:
@@ -181,7 +181,7 @@ class Hearer:
             prompts = [read_prompt(each, self._known) for each in fact.prompts]
         except UnknownChain as unknown:
             if not peer.requests.is_over(fact.number) and peer.wait(unknown.tip, fact, self._now):
-                self._answers.append(ChainWanted(unknown.tip, unknown.blocks))
+                self._answers.append(ChainQuery(unknown.tip, unknown.blocks))
             return
         request = InferenceRequest(
             id=RequestId(fact.id),
@@ -237,11 +237,11 @@ class Hearer:
 
     # Chains.
 
-    def _chain_wanted(self, _peer: Peer, fact: ChainWanted) -> Sequence[Event]:
-        self._answers.append(self._teller.chain(fact))
+    def _chain_query(self, _peer: Peer, fact: ChainQuery) -> Sequence[Event]:
+        self._answers.append(self._writer.chain(fact))
         return ()
 
-    def _chain_told(self, peer: Peer, fact: ChainTold) -> Iterator[Event]:
+    def _chain_reply(self, peer: Peer, fact: ChainReply) -> Iterator[Event]:
         waiting = peer.waiting_for(fact.tip)
         if fact.prompt is None:
             self.dropped[Dropped.NO_CHAIN] += len(waiting)
@@ -255,22 +255,22 @@ class Hearer:
 
     # Signs of life.
 
-    def _beat(self, peer: Peer, fact: BeatFact) -> Sequence[Event]:
-        self._answers.append(BeatHeard(fact.at, self._now))
+    def _heartbeat(self, peer: Peer, fact: HeartbeatFact) -> Sequence[Event]:
+        self._answers.append(HeartbeatSeen(fact.at, self._now))
         peer.settled = fact.settled
         if not peer.agrees(fact):
-            self._answers.append(InFlightWanted())
+            self._answers.append(InFlightQuery())
         return ()
 
-    def _beat_heard(self, peer: Peer, fact: BeatHeard) -> Sequence[Event]:
-        peer.set_clock(fact.beat, fact.at, self._now)
+    def _heartbeat_seen(self, peer: Peer, fact: HeartbeatSeen) -> Sequence[Event]:
+        peer.set_clock(fact.heartbeat, fact.at, self._now)
         return ()
 
-    def _in_flight_wanted(self, _peer: Peer, _fact: InFlightWanted) -> Sequence[Event]:
-        self._answers.append(InFlightTold(self._teller.in_flight()))
+    def _in_flight_query(self, _peer: Peer, _fact: InFlightQuery) -> Sequence[Event]:
+        self._answers.append(InFlightReply(self._writer.in_flight()))
         return ()
 
-    def _in_flight_told(self, peer: Peer, fact: InFlightTold) -> Iterator[Event]:
+    def _in_flight_reply(self, peer: Peer, fact: InFlightReply) -> Iterator[Event]:
         told = set(fact.numbers)
         for number in peer.requests.in_flight.keys() - told:
             request = peer.requests.end(number)
@@ -278,10 +278,10 @@ class Hearer:
                 yield Aborted(request)
         missing = [each for each in fact.numbers if each not in peer.believed()]
         if missing:
-            self._answers.append(RequestsWanted(missing[:_MOST_ASKED]))
+            self._answers.append(RequestsQuery(missing[:_MOST_ASKED]))
 
-    def _requests_wanted(self, _peer: Peer, fact: RequestsWanted) -> Sequence[Event]:
-        self._answers += self._teller.again(fact.numbers)
+    def _requests_query(self, _peer: Peer, fact: RequestsQuery) -> Sequence[Event]:
+        self._answers += self._writer.again(fact.numbers)
         return ()
 
     def _leaving(self, peer: Peer, _fact: LeavingFact) -> Iterator[Event]:
@@ -296,34 +296,36 @@ class Hearer:
         return ()
 
 
-_READERS: Final[dict[type[AnyFact], Callable[[Hearer, Peer, Any], Any]]] = {
-    AdmittedFact: Hearer._admitted,  # noqa: SLF001 (the table of this class)
-    ServedFact: Hearer._of_request,  # noqa: SLF001
-    FirstTokenFact: Hearer._of_request,  # noqa: SLF001
-    GeneratedFact: Hearer._of_request,  # noqa: SLF001
-    FinishedFact: Hearer._of_request,  # noqa: SLF001
-    AbortedFact: Hearer._of_request,  # noqa: SLF001
-    UnobservedFact: Hearer._of_request,  # noqa: SLF001
-    EjectedFact: Hearer._ejected,  # noqa: SLF001
-    ReturnedFact: Hearer._returned,  # noqa: SLF001
-    RepeatedFact: Hearer._repeated,  # noqa: SLF001
-    ChainWanted: Hearer._chain_wanted,  # noqa: SLF001
-    ChainTold: Hearer._chain_told,  # noqa: SLF001
-    BeatFact: Hearer._beat,  # noqa: SLF001
-    BeatHeard: Hearer._beat_heard,  # noqa: SLF001
-    InFlightWanted: Hearer._in_flight_wanted,  # noqa: SLF001
-    InFlightTold: Hearer._in_flight_told,  # noqa: SLF001
-    RequestsWanted: Hearer._requests_wanted,  # noqa: SLF001
-    LeavingFact: Hearer._leaving,  # noqa: SLF001
-    WaitingFact: Hearer._waits,  # noqa: SLF001
-    **dict.fromkeys(CopyFact.__args__, Hearer._copy),  # noqa: SLF001
+_READERS: Final[dict[type[AnyFact], Callable[[FactReader, Peer, Any], Any]]] = {
+    AdmittedFact: FactReader._admitted,  # noqa: SLF001 (the table of this class)
+    ServedFact: FactReader._of_request,  # noqa: SLF001
+    FirstTokenFact: FactReader._of_request,  # noqa: SLF001
+    GeneratedFact: FactReader._of_request,  # noqa: SLF001
+    FinishedFact: FactReader._of_request,  # noqa: SLF001
+    AbortedFact: FactReader._of_request,  # noqa: SLF001
+    UnobservedFact: FactReader._of_request,  # noqa: SLF001
+    EjectedFact: FactReader._ejected,  # noqa: SLF001
+    ReturnedFact: FactReader._returned,  # noqa: SLF001
+    RepeatedFact: FactReader._repeated,  # noqa: SLF001
+    ChainQuery: FactReader._chain_query,  # noqa: SLF001
+    ChainReply: FactReader._chain_reply,  # noqa: SLF001
+    HeartbeatFact: FactReader._heartbeat,  # noqa: SLF001
+    HeartbeatSeen: FactReader._heartbeat_seen,  # noqa: SLF001
+    InFlightQuery: FactReader._in_flight_query,  # noqa: SLF001
+    InFlightReply: FactReader._in_flight_reply,  # noqa: SLF001
+    RequestsQuery: FactReader._requests_query,  # noqa: SLF001
+    LeavingFact: FactReader._leaving,  # noqa: SLF001
+    WaitingFact: FactReader._waits,  # noqa: SLF001
+    **dict.fromkeys(CopyFact.__args__, FactReader._copy),  # noqa: SLF001
 }
 
 
 def _finished(request: RequestId, fact: FinishedFact) -> Event:
     usage = None
     if fact.reported:
-        usage = Usage(fact.prompt_tokens, fact.completion_tokens, fact.cached_tokens, fact.doubtful)
+        usage = Usage(
+            fact.prompt_tokens, fact.completion_tokens, fact.cached_tokens, fact.implausible
+        )
     return Finished(request, usage, fact.generated)
 
 

@@ -1,4 +1,4 @@
-"""The teller: what this replica sees of its requests, as messages to all others.
+"""The writer: what this replica sees of its requests, as messages to all others.
 
 It keeps what the fleet's listener notes until a message is due, so that a request pays for a list
 that grows, and for nothing else.
@@ -28,13 +28,13 @@ from epp.protocol.replicas.facts import (
     AbortedFact,
     AdmittedFact,
     AnyFact,
-    BeatFact,
-    ChainTold,
-    ChainWanted,
+    ChainQuery,
+    ChainReply,
     EjectedFact,
     FinishedFact,
     FirstTokenFact,
     GeneratedFact,
+    HeartbeatFact,
     RepeatedFact,
     ReturnedFact,
     ServedFact,
@@ -63,7 +63,7 @@ _MOST_BYTES: Final = 256 << 10
 _MASK: Final = (1 << 40) - 1
 
 
-class Teller:
+class FactWriter:
     """Writes the messages of one replica.
 
     `pool` is a keyed hash of the pool's name, `own` the number that this replica drew. `known` has
@@ -80,7 +80,7 @@ class Teller:
         endpoint_of: Callable[[EndpointId], Endpoint | None],
         admission_of: Callable[[RequestId], Admitted | None],
     ) -> None:
-        self.told = 0
+        self.written = 0
         self.settled = False
         self._pool: Final = pool
         self.own: Final = own
@@ -142,7 +142,7 @@ class Teller:
     def to_all(self, facts: Sequence[AnyFact], since: float) -> bytes:
         """Write a message to all."""
         self._sequence += 1
-        self.told += len(facts)
+        self.written += len(facts)
         return self._written(self._sequence, facts, since)
 
     def to_one(self, facts: Sequence[AnyFact], now: float) -> bytes:
@@ -158,10 +158,10 @@ class Teller:
 
     # Answers.
 
-    def beat(self, now: float) -> BeatFact:
+    def heartbeat(self, now: float) -> HeartbeatFact:
         """Return a sign of life, with what tells whether others know all requests in flight."""
         numbers = self._numbers.values()
-        return BeatFact(now, len(numbers), sum(numbers) & _MASK, self.settled)
+        return HeartbeatFact(now, len(numbers), sum(numbers) & _MASK, self.settled)
 
     def in_flight(self) -> list[int]:
         """Return the numbers of all requests in flight that are observed."""
@@ -177,10 +177,12 @@ class Teller:
                     told.append(fact)
         return told
 
-    def chain(self, wanted: ChainWanted) -> ChainTold:
+    def chain(self, wanted: ChainQuery) -> ChainReply:
         """Tell a chain in full."""
         found = self._known.find(wanted.tip, wanted.blocks)
-        return ChainTold(wanted.tip, None if found is None else write_prompt(*found, KnownChains()))
+        return ChainReply(
+            wanted.tip, None if found is None else write_prompt(*found, KnownChains())
+        )
 
     # Facts.
 
@@ -254,7 +256,7 @@ class Teller:
         if cached is not None:
             cached = _bounded(cached)
         counts = _bounded(event.generated), True, _bounded(prompt), _bounded(completion), cached
-        return FinishedFact(number, *counts, usage.doubtful)
+        return FinishedFact(number, *counts, usage.implausible)
 
     def _aborted(self, event: Aborted) -> AnyFact | None:
         number = self._numbers.pop(event.request_id, None)
@@ -291,15 +293,15 @@ def _can_be_written(fact: AnyFact) -> bool:
     return True
 
 
-_WRITERS: Final[dict[type[Event], Callable[[Teller, Any], AnyFact | None]]] = {
-    Admitted: Teller._admission,  # noqa: SLF001 (the table of this class)
-    Served: Teller._served,  # noqa: SLF001
-    FirstToken: Teller._first_token,  # noqa: SLF001
-    Generated: Teller._generated,  # noqa: SLF001
-    Finished: Teller._finished,  # noqa: SLF001
-    Aborted: Teller._aborted,  # noqa: SLF001
-    Unobserved: Teller._unobserved,  # noqa: SLF001
-    Ejected: Teller._ejected,  # noqa: SLF001
-    Returned: Teller._returned,  # noqa: SLF001
-    ResponseRepeated: Teller._repeated,  # noqa: SLF001
+_WRITERS: Final[dict[type[Event], Callable[[FactWriter, Any], AnyFact | None]]] = {
+    Admitted: FactWriter._admission,  # noqa: SLF001 (the table of this class)
+    Served: FactWriter._served,  # noqa: SLF001
+    FirstToken: FactWriter._first_token,  # noqa: SLF001
+    Generated: FactWriter._generated,  # noqa: SLF001
+    Finished: FactWriter._finished,  # noqa: SLF001
+    Aborted: FactWriter._aborted,  # noqa: SLF001
+    Unobserved: FactWriter._unobserved,  # noqa: SLF001
+    Ejected: FactWriter._ejected,  # noqa: SLF001
+    Returned: FactWriter._returned,  # noqa: SLF001
+    ResponseRepeated: FactWriter._repeated,  # noqa: SLF001
 }
