@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
 
@@ -76,8 +75,7 @@ class PoolWatch:
             try:
                 await asyncio.wait((pods, reselect), return_when=asyncio.FIRST_COMPLETED)
             finally:
-                await _cancel(reselect)
-                await _cancel(pods)
+                await _end(reselect, pods)
 
     def _reflector(self, selector: Selector) -> Reflector[KubePod]:
         state = self._state
@@ -96,8 +94,14 @@ class PoolWatch:
             self._wake()
 
 
-async def _cancel(task: asyncio.Task[Any]) -> None:
-    """Cancel a task and wait for it; raises what it failed with."""
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+async def _end(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks and wait for them; raises what one failed with.
+
+    Awaiting them themselves could not tell their cancellation from that of who waits.
+    """
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
