@@ -42,6 +42,8 @@ _MAX_CONNECTIONS = 256
 _IDLE_SECONDS = 75.0
 _WRITE_SECONDS = 30.0
 _STOP_SECONDS = 1.0
+_CLOSE_SECONDS = 1.0
+"""How long a connection is awaited that this side has closed."""
 _WRITE_BYTES = 64 << 10
 """Bytes of a body that are handed to a connection at once: what a slow reader makes it hold."""
 _PAGE_SECONDS = 1.0
@@ -263,8 +265,16 @@ class OperatorServer:
             pass
         finally:
             self._idle.pop(task, None)
-            self._serving.discard(task)
             writer.close()
+            try:
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await (
+                        writer.wait_closed()
+                    )  # else asyncio may log what the connection ended with
+            except OSError:  # TimeoutError is one
+                pass
+            finally:
+                self._serving.discard(task)
 
     def _make_room(self) -> bool:
         """Return whether there is room for one more connection, or some was made."""
