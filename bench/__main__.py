@@ -33,6 +33,7 @@ from bench.progress import Progress
 from bench.published import measure as measure_published
 from bench.replay.benchmark import measure as measure_replay
 from bench.replicas.benchmark import measure as measure_replicas
+from bench.replicas.soak import measure as measure_soak_replicas
 from bench.soak import measure as measure_soak
 from bench.trace import measure as measure_trace
 from bench.traces import measure as measure_traces
@@ -109,6 +110,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
     "replicas": (
         "several pickers that tell each other what they see: what they decide, and what it costs",
         measure_replicas,
+    ),
+    "soak-replicas": (
+        "half an hour of requests over replicas, while endpoints come and go",
+        measure_soak_replicas,
     ),
     "workers": (
         "several processes that serve as one picker: cores, requests a second, and how even",

@@ -29,8 +29,8 @@ NOTES = (
     "A quick run ends before caches are full: its memory still grows.",
 )
 
-Sample = tuple[int, float]
-"""Requests answered so far, and resident memory in MB."""
+Sample = tuple[float, float]
+"""Requests answered so far, or seconds, and resident memory in MB."""
 
 
 async def measure(progress: Progress, options: Options) -> Report:
@@ -41,7 +41,7 @@ async def measure(progress: Progress, options: Options) -> Report:
             samples, seconds = await _soak(stack, count, progress)
     settled = [sample for sample in samples if sample[0] >= count * _SETTLED]
     budget = None if options.quick else Budget(most=2)
-    growth = _slope(settled) * (settled[-1][0] - settled[0][0])
+    growth = slope(settled) * (settled[-1][0] - settled[0][0])
     return Report(
         name="soak",
         figures=(
@@ -61,7 +61,7 @@ async def _soak(stack: Stack, count: int, progress: Progress) -> tuple[list[Samp
     samples: list[Sample] = [(0, resident_mb(stack.meter[route].pid))]
     seconds = 0.0
     for part in range(1, _SLICES + 1):
-        done = samples[-1][0]
+        done = int(samples[-1][0])
         order = Order(
             port=stack.port[route],
             shape=Shape(size=SIZES["2k"]),
@@ -76,8 +76,8 @@ async def _soak(stack: Stack, count: int, progress: Progress) -> tuple[list[Samp
     return samples, seconds
 
 
-def _slope(samples: Sequence[Sample]) -> float:
-    """Return the slope of the straight line nearest to samples, in MB a request."""
+def slope(samples: Sequence[Sample]) -> float:
+    """Return the slope of the straight line nearest to samples, in MB a request or second."""
     middle = sum(x for x, _ in samples) / len(samples)
     spread = sum((x - middle) ** 2 for x, _ in samples)
     return sum((x - middle) * y for x, y in samples) / spread
@@ -87,7 +87,7 @@ def _figure(key: str, says: str, unit: str, value: float, budget: Budget | None 
     return Figure(key=key, says=says, unit=unit, runs=(float(value),), budget=budget)
 
 
-def _draw(samples: Sequence[Sample], settled: int) -> bytes:
+def _draw(samples: Sequence[Sample], settled: float) -> bytes:
     with drawing(7.2, 2.8) as figure:
         axes = figure.subplots()
         axes.plot(*zip(*samples, strict=True), color=GOOD, marker=".", markersize=3)

@@ -67,6 +67,11 @@ class Replicas:
         """Where they listen."""
         return tuple(PickerPorts(each.grpc_port, each.health_port) for each in self._products)
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Their processes."""
+        return tuple(each.pid for each in self._processes)
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Have all of them run, and be ready."""
