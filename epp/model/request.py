@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from math import inf
+from sys import intern
 from typing import Final, NewType
 
 from epp.model.endpoint import Endpoint
@@ -163,7 +164,10 @@ class InferenceRequest(Value):
         """The InferenceModelRewrite that set the target model."""
 
     def without_text(self) -> "InferenceRequest":
-        """Return the request without its prompts and its body."""
+        """Return the request without its prompts and its body, as it is kept while it waits.
+
+        Equal ids of flows are kept once: many requests wait of one client.
+        """
         return InferenceRequest(
             id=self.id,
             api=self.api,
@@ -176,7 +180,7 @@ class InferenceRequest(Value):
             headers=self.headers,
             subset=self.subset,
             objective=self.objective,
-            fairness_id=self.fairness_id,
+            fairness_id=intern(self.fairness_id),
             priority=self.priority,
             size=self.size,
             most_wait=self.most_wait,

@@ -50,19 +50,20 @@ class BlockHasher:
 
     def chain(self, prompt: Prompt, model: str, cache_salt: str) -> Chain:
         """Cut and hash a prompt; the model's name tells LoRA adapters apart."""
-        data, root = prompt.data, self.root(model, cache_salt, exact=prompt.exact)
+        data, marks = prompt.data, tuple(prompt.marks)
+        root = self.root(model, cache_salt, exact=prompt.exact)
         if not prompt.exact:
-            hashes, ends = text_chain(root, data, prompt.marks)
+            hashes, ends = text_chain(root, data, marks)
             size = len(data)
             rest = digest(data, ends[-1], size) if ends and ends[-1] < size else 0
-            return Chain(hashes, ends, size, len(ends), marks=prompt.marks, rest_digest=rest)
+            return Chain(hashes, ends, size, len(ends), marks=marks, rest_digest=rest)
         # vLLM kv_cache_manager.py `get_computed_blocks`: at most `num_tokens - 1` tokens hit.
         size, block = len(data) // TOKEN_BYTES, self.token_block
         ends = range(block, size + 1, block)
         hashes = extend(root, data, ends, TOKEN_BYTES)
         lookup = max(0, size - 1) // block
         rest = digest(data, ends[-1], size, TOKEN_BYTES) if ends and size % block else 0
-        return Chain(hashes, ends, size, lookup, exact=True, marks=prompt.marks, rest_digest=rest)
+        return Chain(hashes, ends, size, lookup, exact=True, marks=marks, rest_digest=rest)
 
     @staticmethod
     def extend(parent: int, data: bytes, ends: Sequence[int], unit: int = 1) -> Sequence[BlockHash]:

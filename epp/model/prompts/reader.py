@@ -46,7 +46,7 @@ class Prompts:
 
     def read(
         self, request: InferenceRequest, now: float, learn: Learn
-    ) -> tuple[list[Chain], list[TokenOffsets], Kind]:
+    ) -> tuple[tuple[Chain, ...], tuple[TokenOffsets, ...], Kind]:
         """Return the blocks and the estimated lengths of a request's prompts, and their kind.
 
         `learn` is called with each response that a prompt repeats, before its length is estimated.
@@ -63,7 +63,7 @@ class Prompts:
                 kind = kind_of(prompt.data)
             chains.append(chain)
             token_offsets.append(self._estimator.offsets(chain, model, prompt.data, kind))
-        return chains, token_offsets, kind
+        return tuple(chains), tuple(token_offsets), kind
 
     def _find_repeated(
         self, chain: Chain, prompt: Prompt, model: str, now: float, learn: Learn

@@ -34,7 +34,7 @@ from epp.model.request import InferenceRequest, RequestId
 from epp.model.request_events import Aborted, Finished, FirstToken, Served
 from epp.policy.flow.fitting import ANYWHERE, Fitting
 from epp.policy.flow.gate import SaturationGate
-from epp.policy.flow.held import Due, Held
+from epp.policy.flow.held import Held
 from epp.policy.flow.line import Line
 from epp.policy.flow.refusals import QueueOutcome, Refusals, outcome_of, ttft_due
 from epp.policy.flow.rooms import Axis, Rooms
@@ -104,7 +104,7 @@ class FlowControl:
         self._scheduler: Final = scheduler
         self._fleet: Final = fleet
         self._waits: Final = settings.holds or gate is not None
-        self._agenda: list[Due] = []
+        self._agenda: list[Held] = []  # by when their time is up
         self._scarce_at = -inf  # when a request last found no room
         self._roomy: dict[bool, set[EndpointId]] = {}  # endpoints that had room, also for batches
         self._empty = not fleet.endpoints
@@ -190,9 +190,13 @@ class FlowControl:
         held.quote.drop_lookup()  # by the time that it goes, caches have changed
         self.line.add(held)
         self.refusals.wait.rate.begin(now)
-        heappush(self._agenda, Due(self._bound(held), held))
+        self._look_at(held, self._bound(held))
         self._plan(now)
         return held
+
+    def _look_at(self, held: Held, at: float) -> None:
+        held.due_at = at
+        heappush(self._agenda, held)
 
     def _bound(self, held: Held) -> float:
         """Return when a request waits no longer, as things are now.
@@ -261,7 +265,7 @@ class FlowControl:
             self._rest()
             return
         tick = max(_TICK_SECONDS, _TICK_PER_ENDPOINT * len(self._fleet.pods.values()))
-        self.due = min(now + tick, self._agenda[0].at)
+        self.due = min(now + tick, self._agenda[0].due_at)
 
     def _rest(self) -> None:
         self._agenda.clear()
@@ -274,12 +278,12 @@ class FlowControl:
         Those of negative priority may be dropped.
         """
         agenda = self._agenda
-        while agenda and agenda[0].at <= now:
-            held = heappop(agenda).held
+        while agenda and agenda[0].due_at <= now:
+            held = heappop(agenda)
             if not held.waits:
                 continue
             if (bound := self._bound(held)) > now:  # the pool got an endpoint, or lost all
-                heappush(agenda, Due(bound, held))
+                self._look_at(held, bound)
             elif self._fleet.endpoints and held.request.priority >= 0 and bound == held.until:
                 if (outcome := self._decide(held, now, anyway=True)) is not None:
                     released.append((held, outcome))

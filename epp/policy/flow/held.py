@@ -21,11 +21,13 @@ class Held:
     It came at `since` and waits at `endpoint_id`, where its prefill would take `seconds` and the
     whole of it `work` seconds of the engine. At `until` it is sent whether there is room or not; at
     `deadline` it is refused. Its first token is due at `ttft_by`. `flow` is the flow that it counts
-    towards in its band. `ticket` says which of its entries in the line counts, 0 none.
+    towards in its band. `ticket` says which of its entries in the line counts, 0 none. At `due_at`
+    it is looked at because its time is up; the sooner, the less it is.
     """
 
     __slots__ = (
         "deadline",
+        "due_at",
         "endpoint_id",
         "flow",
         "quote",
@@ -62,6 +64,13 @@ class Held:
         self.rank: Rank = (0.0, 0.0)
         self.tried_at = since
         self.ticket = 0
+        self.due_at = inf
+
+    def __lt__(self, other: "Held") -> bool:
+        return self.due_at < other.due_at
+
+    def __hash__(self) -> int:  # a compiled class that has an order has no hash of its own
+        return id(self)
 
     @property
     def waits(self) -> bool:
@@ -72,6 +81,29 @@ class Held:
     def latest(self) -> float:
         """When it has to go for its first token to be in time."""
         return self.ttft_by - self.seconds
+
+
+class LineEntry:
+    """Where a request stands in the line: by its rank of then, and after those that came before."""
+
+    __slots__ = ("first", "held", "second", "ticket")
+
+    def __init__(self, held: Held) -> None:
+        self.first, self.second = held.rank
+        self.ticket: Final = held.ticket
+        self.held: Final = held
+
+    def __lt__(self, other: "LineEntry") -> bool:
+        if self.first != other.first:
+            return self.first < other.first
+        if self.second != other.second:
+            return self.second < other.second
+        return self.ticket < other.ticket
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is the one that counts for its request."""
+        return self.held.ticket == self.ticket
 
 
 class WaitingElsewhere:
@@ -125,16 +157,3 @@ class OtherLines:
             return 0.0
         self._forget(now)
         return sum([seconds for _, seconds, _ in self._told.values()])
-
-
-class Due:
-    """When a request is to be looked at for its time is up; less is sooner."""
-
-    __slots__ = ("at", "held")
-
-    def __init__(self, at: float, held: Held) -> None:
-        self.at: Final = at
-        self.held: Final = held
-
-    def __lt__(self, other: "Due") -> bool:
-        return self.at < other.at

@@ -20,7 +20,7 @@ from typing import Final
 
 from epp.model.endpoint import EndpointId
 from epp.policy.flow.fairness import FairnessPolicy, ScoringFairnessPolicy
-from epp.policy.flow.held import Held, OtherLines, Rank, WaitingElsewhere
+from epp.policy.flow.held import Held, LineEntry, OtherLines, Rank, WaitingElsewhere
 from epp.policy.flow.orders import LeastPrefillOrder, OrderingPolicy
 from epp.policy.flow.settings import BandLimits
 
@@ -34,8 +34,6 @@ MOST_TOLD: Final = 64
 TELL_SECONDS, AGAIN_SECONDS = 0.002, 0.02
 """How soon they are told of a change, and how often while anything waits."""
 
-_Entry = tuple[Rank, int, Held]
-"""The rank, the ticket and the request."""
 _Head = tuple[float, Rank, Held]
 """Where a flow stands and its next request does; less is sooner."""
 
@@ -61,7 +59,7 @@ class _Queue:
     def __init__(self, flows: dict[str, _Flow], *, scored: bool) -> None:
         self._flows: Final = flows
         self._scored: Final = scored
-        self._entries: dict[str, list[_Entry]] = {}
+        self._entries: dict[str, list[LineEntry]] = {}
         self._order: list[tuple[float, str]] = []  # flows by a start that may have passed
 
     def __bool__(self) -> bool:
@@ -69,9 +67,9 @@ class _Queue:
 
     def __iter__(self) -> Iterator[Held]:
         for entries in self._entries.values():
-            for _, ticket, held in entries:
-                if held.ticket == ticket:
-                    yield held
+            for entry in entries:
+                if entry.waits:
+                    yield entry.held
 
     def add(self, held: Held) -> None:
         name = held.flow
@@ -80,7 +78,7 @@ class _Queue:
             entries = self._entries[name] = []
             if not self._scored:
                 heappush(self._order, (self._flows[name].start, name))
-        heappush(entries, (held.rank, held.ticket, held))
+        heappush(entries, LineEntry(held))
 
     def head(self) -> _Head | None:
         """Return the next request, with its flow's start and its rank."""
@@ -92,25 +90,25 @@ class _Queue:
             elif flows[name].start > start:
                 heapreplace(order, (flows[name].start, name))
             else:
-                return start, entries[0][0], entries[0][2]
+                return start, entries[0].held.rank, entries[0].held
         return None
 
     def heads(self) -> list[Held]:
         """Return the next request of each flow."""
-        return [entries[0][2] for name in list(self._entries) if (entries := self._waiting(name))]
+        return [entries[0].held for name in list(self._entries) if (entries := self._waiting(name))]
 
     def last_of(self, name: str) -> Held | None:
         """Return a request of a flow that goes late: one of those that none is known to follow."""
         # heapq: an entry of the second half of the list has none below it.
-        for _, ticket, held in reversed(self._entries.get(name, ())):
-            if held.ticket == ticket:
-                return held
+        for entry in reversed(self._entries.get(name, ())):
+            if entry.waits:
+                return entry.held
         return None
 
-    def _waiting(self, name: str) -> list[_Entry]:
+    def _waiting(self, name: str) -> list[LineEntry]:
         """Return the entries of a flow, whose first one waits; the flow is dropped without any."""
         entries = self._entries[name]
-        while entries and entries[0][2].ticket != entries[0][1]:
+        while entries and not entries[0].waits:
             heappop(entries)
         if not entries:
             del self._entries[name]
