@@ -45,12 +45,8 @@ _NO_ESTIMATES: Final[dict[Speed, dict[object, Estimate]]] = {}
 class Quote:
     """One request, to be estimated and admitted; holds no text and no reference to the request.
 
-    `chains` are the blocks of its prompts, `token_offsets` their lengths as estimated when the
-    quote was made, and `kind` is what the text of an only prompt consists of. All prompts
-    together are `tokens` tokens in `blocks` full blocks, and get `answers`. The other fields are
-    the request's.
-
-    What `look_up` found is valid for one state of one index; nothing else changes.
+    The first six fields are the request's. What `look_up` found is valid for one state of one
+    index; nothing else changes.
     """
 
     __slots__ = (
@@ -86,16 +82,22 @@ class Quote:
         self.max_tokens: Final = request.max_tokens
         self.subset: Final = request.subset
         self.chains: Final = chains
+        """The blocks of its prompts."""
         self.token_offsets: Final = token_offsets
+        """The lengths of its prompts, as estimated when the quote was made."""
         self.kind: Final[Kind] = kind
+        """What the text of an only prompt consists of."""
         tokens = blocks = 0  # a call of `sum` costs compiled code more than the loop
         for offsets in token_offsets:
             tokens += offsets.total
         for chain in chains:
             blocks += len(chain.hashes)
         self.answers: Final = request.n * len(chains)
+        """How many answers all prompts together get."""
         self.tokens: Final = tokens
+        """How many tokens they are."""
         self.blocks: Final = blocks
+        """How many full blocks they have."""
         self._found = _NOTHING_FOUND
         self._estimates = _NO_ESTIMATES
         self._index: PrefixIndex | None = None

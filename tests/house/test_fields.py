@@ -12,9 +12,7 @@ ROOT = Path(epp.__file__).parent
 FEW = 8
 AS_A_WHOLE = {
     "_StoredArray",  # the fields of `_Stored`
-    "AdmittedFact",
     "CacheConfig",  # fields of `Load`
-    "SubscriptionSettings",
 }
 
 

@@ -15,28 +15,31 @@ REPLAY_PORT_LABEL = "warmpick.io/kv-replay-port"
 class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Ports, topics and limits of subscriptions.
 
-    `port` and `replay_port` are those of data-parallel rank 0; labels of an endpoint override
-    them (`PORT_LABEL`, `REPLAY_PORT_LABEL`). Without `replay_port` nothing is replayed. Topics
-    start with `topic_prefix`; `model` is the base model of topics that name none. A publisher
-    that is not connected for `patience` seconds is lost. A replay ends after `replay_timeout`
-    seconds without a message. `max_bytes` limits one message.
-
-    With `central`, an address of ZMQ, engines may publish there. Only endpoints of `namespace`
-    that `selector` selects are subscribed to by themselves; empty and None stand for all. With
-    `each` False none is.
+    Ports are those of data-parallel rank 0; labels of an endpoint override them.
     """
 
     port: int = 5557
+    """Where events are published (`PORT_LABEL`)."""
     replay_port: int | None = None
+    """Where missed events are asked for (`REPLAY_PORT_LABEL`); None: nothing is replayed."""
     topic_prefix: str = "kv@"
+    """What topics start with."""
     model: str = ""
+    """The base model of topics that name none."""
     patience: float = 5.0
+    """Seconds after which a publisher that is not connected is lost."""
     replay_timeout: float = 3.0
+    """Seconds without a message after which a replay ends."""
     max_bytes: int = 1 << 20
+    """The size of one message, at most."""
     central: str = ""
+    """An address of ZMQ at which engines may publish; empty: there is none."""
     each: bool = True
+    """Whether endpoints are subscribed to by themselves."""
     selector: LabelSelector | None = None
+    """Those that are; None: all."""
     namespace: str = ""
+    """Their namespace; empty: any."""
     reconnect: tuple[float, float] = (0.1, 5.0)
     """Seconds between attempts to connect: the first interval, and the limit of its doubling."""
 

@@ -16,15 +16,7 @@ _MIN_LEARNED_TOKENS: Final = 64
 
 
 class InFlightRequest:
-    """A request that was sent to `pod` and has not ended.
-
-    It was sent at `sent_at`, in seconds of the picker's clock, and its first token came at
-    `began`, None while none was seen. It last showed life at `heard_at`, infinite if no one
-    observes it. `cached` tokens in `matched` blocks were predicted to hit. If another endpoint
-    computes the prompts (`disaggregated`), `prefill` is what the request is there, None once that
-    is over. The response stands for `weight` responses, of which it is observed to its end, and is
-    expected to go on for `coming` tokens.
-    """
+    """A request that was sent to a pod and has not ended. Times are of the picker's clock."""
 
     __slots__ = (
         "_admission",
@@ -45,14 +37,23 @@ class InFlightRequest:
     def __init__(self, quote: Quote, pod: Pod, sent_at: float) -> None:
         self.quote = quote
         self.pod = pod
-        self.sent_at = self.heard_at = sent_at
+        self.sent_at = sent_at
+        self.heard_at = sent_at
+        """When it last showed life; infinite if no one observes it."""
         self.cached = 0
+        """How many tokens were predicted to hit."""
         self.matched = 0
+        """How many blocks of the index they are in."""
         self.began: float | None = None
+        """When its first token came; None while none was seen."""
         self.disaggregated = False
+        """Whether another endpoint computes its prompts."""
         self.prefill: InFlightRequest | None = None
+        """What it is there; None once that is over."""
         self.weight = 1.0
+        """How many responses it stands for, of which it is observed to its end."""
         self.coming = 0.0
+        """How many tokens it is expected to generate yet."""
         self._admission: Admission | None = None
         self._mark: PaceMark | None = None
 

@@ -39,14 +39,7 @@ _SLACK, _SLACK_REQUESTS = 1.05, 1.0
 
 
 class UnobservedRequest:
-    """A request at an endpoint that is not observed; nothing was seen of it after `since`.
-
-    It generates its first token at `began`, one more every `seconds_per_token`, `length` of them
-    as far as is known, which is at least one, and never more than `most`. It is `usual` if that
-    was learned from enough others. Times are in seconds.
-    `due` is the time at which it is expected to end, and `last` that at which it is over, whatever
-    the engine counts.
-    """
+    """A request at an endpoint that is not observed. Times are in seconds."""
 
     __slots__ = (
         "began",
@@ -76,13 +69,21 @@ class UnobservedRequest:
         self.id: Final = id
         self.endpoint_id: Final = endpoint_id
         self.since: Final = since
+        """When it was last seen."""
         self.began: Final = began
+        """When it generates its first token."""
         self.pace: Final = max(seconds_per_token, _LEAST_SECONDS_PER_TOKEN)
+        """Seconds for each further token."""
         self.length: Final = length
+        """How many tokens it generates as far as is known: at least one."""
         self.most: Final = most
+        """How many it never exceeds."""
         self.usual: Final = usual
+        """Whether the length was learned from enough others."""
         self.due: Final = began + (length - 1) * self.pace
+        """When it is expected to end."""
         self.last: Final = began + _OVERDUE * (self.due - began) + _OVERDUE_SECONDS
+        """When it is over, whatever the engine counts."""
 
     def counted(self, at: float) -> bool:
         """Return whether an engine's count of that time included it, if it was still there."""

@@ -49,14 +49,7 @@ class CachedOutput(Protocol):
 
 
 class GeneratedBlocks:
-    """What one response left at one endpoint: blocks without hashes (`output`).
-
-    The response's prompt was `size` long in the unit of its chain (`exact`), in `blocks` full
-    blocks with `hashed` tokens, the last of them `anchor`; `rest` of it followed, with the hash
-    `rest_digest`. `prompt_tokens` and `generated` tokens were counted by the server, or guessed
-    from what had been streamed if the response broke off (`broken`), or from the time that it
-    took, where that was all that was seen (`guessed`, which are `broken` too).
-    """
+    """What one response left at one endpoint: blocks without hashes."""
 
     __slots__ = (
         "anchor",
@@ -88,17 +81,29 @@ class GeneratedBlocks:
     ) -> None:
         self.request_id: Final = request_id
         self.output: Final = output
+        """The blocks."""
         self.anchor: Final = chain.hashes[-1]
+        """The hash of the last full block of its prompt."""
         self.blocks: Final = len(chain.hashes)
+        """How many full blocks the prompt has."""
         self.hashed: Final = hashed
+        """How many tokens these have."""
         self.exact: Final = chain.exact
+        """Whether the prompt came as tokens; else lengths are in bytes of text."""
         self.size: Final = chain.size
+        """How long it is."""
         self.rest: Final = chain.size - chain.ends[-1]
+        """How much of it follows the last full block."""
         self.rest_digest: Final = chain.rest_digest
+        """A hash of that."""
         self.prompt_tokens: Final = prompt_tokens
+        """Its tokens, as the server counted them or as guessed."""
         self.generated: Final = generated
+        """The response's tokens, likewise."""
         self.broken: Final = broken
+        """Whether it broke off: tokens are guessed from what had been streamed."""
         self.guessed: Final = guessed
+        """Whether they are guessed from the time that it took; it is `broken` then, too."""
 
     @property
     def computed(self) -> int:

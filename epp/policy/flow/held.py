@@ -16,14 +16,7 @@ Rank = tuple[float, float]
 
 
 class Held:
-    """One request that waits; `request` has neither prompts nor a body any more.
-
-    It came at `since` and waits at `endpoint_id`, where its prefill would take `seconds` and the
-    whole of it `work` seconds of the engine. At `until` it is sent whether there is room or not; at
-    `deadline` it is refused. Its first token is due at `ttft_by`. `flow` is the flow that it counts
-    towards in its band. `ticket` says which of its entries in the line counts, 0 none. At `due_at`
-    it is looked at because its time is up; the sooner, the less it is.
-    """
+    """One request that waits. Times are in seconds; the sooner its time is up, the less it is."""
 
     __slots__ = (
         "deadline",
@@ -53,18 +46,33 @@ class Held:
         ttft_by: float = inf,
     ) -> None:
         self.request: Final = request
+        """The request, without prompts and body."""
         self.quote: Final = quote
+        """Its prompts as hashes and lengths."""
         self.since: Final = since
+        """When it came."""
         self.until: Final = until
+        """When it is sent whether there is room or not."""
         self.deadline: Final = deadline
+        """When it is refused."""
         self.ttft_by: Final = ttft_by
+        """When its first token is due."""
         self.endpoint_id = EndpointId("")
+        """Where it waits."""
         self.flow = ""
-        self.seconds = self.work = 0.0
+        """The flow of its band that it counts towards."""
+        self.seconds = 0.0
+        """What its prefill would take there."""
+        self.work = 0.0
+        """The engine's seconds that the whole of it would take there."""
         self.rank: Rank = (0.0, 0.0)
+        """Where it stands among those of its flow."""
         self.tried_at = since
+        """When it was last decided on in vain."""
         self.ticket = 0
+        """Which of its entries in the line counts; 0: none, it does not wait."""
         self.due_at = inf
+        """When it is looked at next because its time is up."""
 
     def __lt__(self, other: "Held") -> bool:
         return self.due_at < other.due_at

@@ -88,18 +88,28 @@ class RequestFact(Fact, frozen=True, array_like=True):
 
 
 class AdmittedFact(RequestFact, frozen=True, array_like=True, tag=1):
-    """A request was sent to an endpoint, whose engine is the one of that `epoch`."""
+    """A request was sent to an endpoint."""
 
     id: str
+    """The request's id."""
     endpoint: str
+    """The endpoint's id."""
     epoch: Number
+    """Which engine of that name it was (`epoch_of`)."""
     model: str
+    """The target model."""
     api: Api
+    """The API that it came by."""
     prompts: list[PromptFact]
+    """Its prompts, without text."""
     stream: bool
+    """Whether the response is streamed."""
     max_tokens: Number | None
+    """The client's limit of generated tokens; None if it set none."""
     kind: Kind
+    """What the text of an only prompt consists of."""
     prefill: str | None = None
+    """The endpoint that computes its prompts, if that is another one."""
 
 
 class FirstTokenFact(RequestFact, frozen=True, array_like=True, tag=2):
