@@ -37,8 +37,8 @@ _SETTLED = 0.4
 """By this share of a run everything that is bounded is full."""
 _NOTES = (
     (
-        f"{REPLICAS} replicas behind one Envoy, {_RATE:g} requests a second at random moments, 2 KB"
-        f" chats with JSON responses. Of {_ENDPOINTS} endpoints {_CHANGING} are taken from the"
+        f"{REPLICAS} replicas behind one Envoy, {_RATE:g} requests a second at random moments:"
+        f" chats of 20 KB, JSON responses. Of {_ENDPOINTS} endpoints {_CHANGING} are taken from the"
         f" file each {2 * _CHANGE_S:g} s, for {_CHANGE_S:g} s. An answer other than 200 ends it."
     ),
     f"Growth is that of a straight line from {_SETTLED:.0%} of the run to its end.",
@@ -106,7 +106,7 @@ async def _play(
 def _order(port: int, seed: int) -> Order:
     return Order(
         port=port,
-        shape=Shape(size=SIZES["2k"]),
+        shape=Shape(size=SIZES["20k"]),
         seconds=_SLICE_S,
         connections=_CONNECTIONS,
         rate=_RATE,
