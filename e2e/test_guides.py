@@ -11,7 +11,7 @@ from e2e.guides import GUIDES, MODEL, GuideCorridor
 from e2e.kube_corridor import kube_corridor
 from epp.cli.main import main
 
-TEXTS = [f"Log {each}: the harbour master wrote every ship down. " * 60 for each in "abcdef"]
+TEXTS = [f"Log {each}: the harbour master wrote every ship down. " * 60 for each in "abcdefghi"]
 QUESTIONS = 4
 SPEED = ("--speed", "5", "--block-size", "64")
 WARNINGS = {
