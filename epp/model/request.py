@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from math import inf
-from sys import intern
 from typing import Final, NewType
 
 from epp.model.endpoint import Endpoint
@@ -163,10 +162,10 @@ class InferenceRequest(Value):
         self.rewrite: Final = rewrite
         """The InferenceModelRewrite that set the target model."""
 
-    def without_text(self) -> "InferenceRequest":
-        """Return the request without its prompts and its body, as it is kept while it waits.
+    def without_text(self, fairness_id: str | None = None) -> "InferenceRequest":
+        """Return the request without its prompts and its body.
 
-        Equal ids of flows are kept once: many requests wait of one client.
+        `fairness_id`, if given, is an equal one that many requests share.
         """
         return InferenceRequest(
             id=self.id,
@@ -180,7 +179,7 @@ class InferenceRequest(Value):
             headers=self.headers,
             subset=self.subset,
             objective=self.objective,
-            fairness_id=intern(self.fairness_id),
+            fairness_id=self.fairness_id if fairness_id is None else fairness_id,
             priority=self.priority,
             size=self.size,
             most_wait=self.most_wait,

@@ -28,6 +28,7 @@ from epp.model.events import (
     Returned,
 )
 from epp.model.fleet import Fleet
+from epp.model.learning.bounded import make_room
 from epp.model.listeners import Listener
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
@@ -35,7 +36,7 @@ from epp.model.request_events import Aborted, Finished, FirstToken, Served
 from epp.policy.flow.fitting import ANYWHERE, Fitting
 from epp.policy.flow.gate import SaturationGate
 from epp.policy.flow.held import Held
-from epp.policy.flow.line import Line
+from epp.policy.flow.line import MOST_FLOWS, Line
 from epp.policy.flow.refusals import QueueOutcome, Refusals, outcome_of, ttft_due
 from epp.policy.flow.rooms import Axis, Rooms
 from epp.policy.flow.settings import FlowSettings
@@ -105,6 +106,7 @@ class FlowControl:
         self._fleet: Final = fleet
         self._waits: Final = settings.holds or gate is not None
         self._agenda: list[Held] = []  # by when their time is up
+        self._fairness_ids: dict[str, str] = {}  # one string for all requests of a client
         self._scarce_at = -inf  # when a request last found no room
         self._roomy: dict[bool, set[EndpointId]] = {}  # endpoints that had room, also for batches
         self._empty = not fleet.endpoints
@@ -172,8 +174,11 @@ class FlowControl:
 
     def _held(self, request: InferenceRequest, quote: Quote, now: float) -> Held:
         due = ttft_due(request)
+        known, fairness_id = self._fairness_ids, request.fairness_id
+        if fairness_id not in known:
+            make_room(known, MOST_FLOWS)
         return Held(
-            request.without_text(),
+            request.without_text(known.setdefault(fairness_id, fairness_id)),
             quote,
             now,
             until=now + min(request.most_wait, self.settings.most_seconds),

@@ -34,8 +34,8 @@ MOST_TOLD: Final = 64
 TELL_SECONDS, AGAIN_SECONDS = 0.002, 0.02
 """How soon they are told of a change, and how often while anything waits."""
 
-_Head = tuple[float, Rank, Held]
-"""Where a flow stands and its next request does; less is sooner."""
+_Head = tuple[float, Held]
+"""Where a flow stands, less is sooner, and its next request."""
 
 
 class _Flow:
@@ -81,7 +81,7 @@ class _Queue:
         heappush(entries, LineEntry(held))
 
     def head(self) -> _Head | None:
-        """Return the next request, with its flow's start and its rank."""
+        """Return the next request, with its flow's start."""
         order, flows = self._order, self._flows
         while order:
             start, name = order[0]
@@ -90,7 +90,7 @@ class _Queue:
             elif flows[name].start > start:
                 heapreplace(order, (flows[name].start, name))
             else:
-                return start, entries[0].held.rank, entries[0].held
+                return start, entries[0].held
         return None
 
     def heads(self) -> list[Held]:
@@ -166,7 +166,7 @@ class _Band:
             return [head for queue in queues if (head := queue.head()) is not None]
         found = [held for queue in queues for held in queue.heads()]
         scores: Sequence[float] = self._scores(found, now) if found else ()
-        return [(-score, held.rank, held) for score, held in zip(scores, found, strict=True)]
+        return [(-score, held) for score, held in zip(scores, found, strict=True)]
 
     def is_next(self, held: Held, queue: _Queue) -> bool:
         """Return whether a request would go before those that wait in a queue."""
@@ -174,7 +174,7 @@ class _Band:
             return not queue.heads()
         head = queue.head()
         start = max(self.flow(held).start, self.passed)
-        return head is None or (start, self.order.rank(held)) <= head[:2]
+        return head is None or (start, self.order.rank(held)) <= _order(head)
 
     def last_of_largest(self, than: _Flow) -> Held | None:
         """Return a request that goes late of the flow of which most wait.
@@ -325,7 +325,7 @@ class Line:
             queues = [queue for name in endpoints if (queue := band.queues.get(name))]
             heads = band.heads(queues, now)
             if heads:
-                return min(heads, key=_order)[2]
+                return min(heads, key=_order)[1]
         return None
 
     def heads(self, now: float, least: float = -inf, below: float = inf) -> list[Held]:
@@ -335,7 +335,7 @@ class Line:
             if least <= priority < below:
                 band = self._bands[priority]
                 heads = band.heads(band.queues.values(), now)
-                found += [head[2] for head in sorted(heads, key=_order)]
+                found += [head[1] for head in sorted(heads, key=_order)]
         return found
 
     def is_next(self, held: Held) -> bool:
@@ -395,4 +395,4 @@ class Line:
 
 
 def _order(head: _Head) -> tuple[float, Rank]:
-    return head[0], head[1]
+    return head[0], head[1].rank

@@ -4,8 +4,6 @@ What cannot be read is as good as absent, except the model's name: the server re
 if it needs the field. pydantic, "Conversion Table"; vLLM 0.32 `entrypoints/openai`.
 """
 
-from sys import intern
-
 import msgspec
 
 from epp.errors import MalformedRequest
@@ -34,13 +32,10 @@ _whole = msgspec.json.Decoder(int, strict=False).decode
 
 
 def model_of(raw: bytes) -> str:
-    """Return a model's name, empty without one. Raises `MalformedRequest` for what is not one.
-
-    Equal names are one string, of which many records and waiting requests have one.
-    """
+    """Return a model's name, empty without one. Raises `MalformedRequest` for what is not one."""
     if raw[:1] == b'"':
         if len(raw) <= LONGEST_VALUE and len(name := _text(raw)) <= LONGEST_MODEL:
-            return intern(name)
+            return name
         raise MalformedRequest(f"`model` has more than {LONGEST_MODEL} characters")
     if raw and raw != b"null":
         raise MalformedRequest("`model` must be a string")

@@ -49,6 +49,15 @@ def test_a_request_waits_while_all_owe_prefill_and_goes_at_a_first_token(rig):
     assert rig.until() is None
 
 
+def test_requests_of_one_client_that_wait_share_its_id(rig):
+    fill(rig)
+    for number in range(3):
+        rig.come(f"next {number}", 1000, fairness_id=b"client-a".decode())
+    first, *others = [held.request.fairness_id for held in rig.held.values()]
+    assert first == "client-a"
+    assert all(each is first for each in others)
+
+
 def test_those_that_wait_are_not_looked_at_once_the_last_room_is_taken(rig):
     fill(rig)
     came = rig.now
