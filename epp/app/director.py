@@ -193,7 +193,7 @@ class PickerDirector:
         if self._count_check is not None:
             self._count_check.ended(record)
         if record.usage is not None and record.usage.implausible and record.decision is not None:
-            self._warn_doubtful_usage(record.decision.endpoint)
+            self._warn_implausible_usage(record.decision.endpoint)
         if record.must_stay is not None and self._needs_end is None:
             self._warn_must_stay(record.must_stay)
 
@@ -210,7 +210,7 @@ class PickerDirector:
             beyond = [float(value) for value in score.values if not 0 <= value <= 1]
             _log.warning("plugin.score_out_of_range", plugin=score.plugin, score=beyond[0])
 
-    def _warn_doubtful_usage(self, endpoint: Endpoint) -> None:
+    def _warn_implausible_usage(self, endpoint: Endpoint) -> None:
         """Log once for each endpoint that its usage is impossible."""
         if endpoint.id not in self._warned_usage:
             self._warned_usage.add(endpoint.id)

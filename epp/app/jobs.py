@@ -38,8 +38,8 @@ async def keep_running(
     What others send may be what a job fails on: that must not end the process, which serves with
     what it knows. `failed` is called each time, as `log_failure` is; what it raises ends this.
     """
-    while True:
-        await keep_running_until(asyncio.Event(), name, job, failed, pauses)
+    await keep_running_until(asyncio.Event(), name, job, failed, pauses)
+    raise AssertionError("the event is never set")
 
 
 async def keep_running_until(

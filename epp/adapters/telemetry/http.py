@@ -4,6 +4,7 @@ import asyncio
 import math
 import ssl
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
@@ -42,8 +43,6 @@ _MAX_CONNECTIONS = 256
 _IDLE_SECONDS = 75.0
 _WRITE_SECONDS = 30.0
 _STOP_SECONDS = 1.0
-_CLOSE_SECONDS = 1.0
-"""How long a connection is awaited that this side has closed."""
 _WRITE_BYTES = 64 << 10
 """Bytes of a body that are handed to a connection at once: what a slow reader makes it hold."""
 _PAGE_SECONDS = 1.0
@@ -265,14 +264,8 @@ class OperatorServer:
             pass
         finally:
             self._idle.pop(task, None)
-            writer.close()
             try:
-                async with asyncio.timeout(_CLOSE_SECONDS):
-                    await (
-                        writer.wait_closed()
-                    )  # else asyncio may log what the connection ended with
-            except OSError:  # TimeoutError is one
-                pass
+                await _close(writer)
             finally:
                 self._serving.discard(task)
 
@@ -377,6 +370,14 @@ class OperatorServer:
         if self._ready():
             return _Response(HTTPStatus.OK, b"ready\n")
         return _Response(HTTPStatus.SERVICE_UNAVAILABLE, b"not ready\n")
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    """Close a connection and wait for its end, which asyncio logs if nobody does."""
+    writer.close()
+    with suppress(OSError):  # TimeoutError is one
+        async with asyncio.timeout(_STOP_SECONDS):
+            await writer.wait_closed()
 
 
 def _kept(page: DebugPage) -> str:

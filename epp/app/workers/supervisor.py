@@ -105,10 +105,11 @@ class WorkerProcess:
 
     async def _live(self) -> NoReturn:
         """Start its process; raise `WorkerEnded` when that has ended."""
-        status = await self._process_status()
-        self.settled = True
-        self._changed()
-        raise WorkerEnded(status)
+        try:
+            raise WorkerEnded(await self._process_status())
+        finally:
+            self.settled = True
+            self._changed()
 
     async def _process_status(self) -> int:
         """Run its process once; return its status, as shells report it."""
