@@ -19,13 +19,13 @@ from bench.progress import Progress
 
 REQUESTS, QUICK_REQUESTS = 1_000_000, 60_000
 _SLICES = 50
-_SETTLED = 0.4
+SETTLED = 0.4
 """By this share of a run everything that is bounded is full: caches, known lengths, generated."""
 _LONGEST_S = 600.0
 _PODS = 10
 NOTES = (
     "2 KB chats with JSON responses through Envoy, 16 connections, closed loop, ten endpoints.",
-    f"Growth is that of a straight line from {_SETTLED:.0%} of the run to its end.",
+    f"Growth is that of a straight line from {SETTLED:.0%} of the run to its end.",
     "A quick run ends before caches are full: its memory still grows.",
 )
 
@@ -39,7 +39,7 @@ async def measure(progress: Progress, options: Options) -> Report:
     with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as name:
         async with running(Path(name), _PODS) as stack:
             samples, seconds = await _soak(stack, count, progress)
-    settled = [sample for sample in samples if sample[0] >= count * _SETTLED]
+    settled = [sample for sample in samples if sample[0] >= count * SETTLED]
     budget = None if options.quick else Budget(most=2)
     growth = slope(settled) * (settled[-1][0] - settled[0][0])
     return Report(
@@ -52,7 +52,7 @@ async def measure(progress: Progress, options: Options) -> Report:
             _figure("growth_mb", "growth from there to the end", "MB", growth, budget),
         ),
         notes=NOTES,
-        picture=_draw(samples, settled[0][0]),
+        picture=draw([samples], settled[0][0], "requests answered"),
     )
 
 
@@ -87,11 +87,13 @@ def _figure(key: str, says: str, unit: str, value: float, budget: Budget | None 
     return Figure(key=key, says=says, unit=unit, runs=(float(value),), budget=budget)
 
 
-def _draw(samples: Sequence[Sample], settled: float) -> bytes:
+def draw(processes: Sequence[Sequence[Sample]], settled: float, over: str) -> bytes:
+    """Draw the memory of each process over what has passed, and when everything was full."""
     with drawing(7.2, 2.8) as figure:
         axes = figure.subplots()
-        axes.plot(*zip(*samples, strict=True), color=GOOD, marker=".", markersize=3)
+        for samples in processes:
+            axes.plot(*zip(*samples, strict=True), color=GOOD, marker=".", markersize=3)
         axes.axvline(settled, color=OTHER, linewidth=1, linestyle="--")
-        axes.set(xlabel="requests answered", ylabel="resident memory, MB", ylim=(0, None))
+        axes.set(xlabel=over, ylabel="resident memory, MB", ylim=(0, None))
         axes.xaxis.set_major_formatter("{x:,.0f}")
         return png(figure)

@@ -10,21 +10,19 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import yaml
+from msgspec.structs import replace
 
 from bench.accounting import resident_mb
-from bench.chart import GOOD, OTHER, drawing, png
-from bench.envoy import EnvoySettings
 from bench.extproc.cpu import SIZES
 from bench.extproc.generator import Generator
 from bench.extproc.load import Order, Result
-from bench.extproc.stack import TRANSPORT, envoy, start_backends
+from bench.extproc.stack import TRANSPORT, before, envoy, start_backends
 from bench.extproc.workload import Shape
 from bench.figures import Budget, Figure, Report
 from bench.options import Options
 from bench.progress import Progress
 from bench.replicas.killed import REPLICAS, Replicas
-from bench.soak import Sample, slope
-from epp.gateway.processes import free_port
+from bench.soak import SETTLED, Sample, draw, slope
 
 _SECONDS, _QUICK_SECONDS = 1800.0, 120.0
 _RATE = 300.0
@@ -33,15 +31,13 @@ _CHANGE_S = 15.0
 """How long endpoints stay away, and then are there."""
 _SLICE_S = 30.0
 _CONNECTIONS = 16
-_SETTLED = 0.4
-"""By this share of a run everything that is bounded is full."""
 _NOTES = (
     (
         f"{REPLICAS} replicas behind one Envoy, {_RATE:g} requests a second at random moments:"
         f" chats of 20 KB, JSON responses. Of {_ENDPOINTS} endpoints {_CHANGING} are taken from the"
         f" file each {2 * _CHANGE_S:g} s, for {_CHANGE_S:g} s. An answer other than 200 ends it."
     ),
-    f"Growth is that of a straight line from {_SETTLED:.0%} of the run to its end.",
+    f"Growth is that of a straight line from {SETTLED:.0%} of the run to its end.",
 )
 
 
@@ -50,24 +46,28 @@ async def measure(progress: Progress, options: Options) -> Report:
     seconds = _QUICK_SECONDS if options.quick else _SECONDS
     with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as folder:
         results, samples = await _play(seconds, Path(folder), progress)
-    settled = [[each for each in of_one if each[0] >= seconds * _SETTLED] for of_one in samples]
+    settled = [[each for each in of_one if each[0] >= seconds * SETTLED] for of_one in samples]
     growth = [slope(each) * (each[-1][0] - each[0][0]) for each in settled]
     budget = None if options.quick else Budget(most=2)
     waits = sorted(each for result in results for each in result.first_byte_ms)
+    p50, p99 = waits[len(waits) // 2], waits[len(waits) * 99 // 100]
+    full, end = [each[0][1] for each in settled], [each[-1][1] for each in settled]
+    rows: tuple[tuple[str, str, str, Sequence[float], Budget | None], ...] = (
+        ("requests", "requests answered, all with 200", "", [len(waits)], None),
+        ("head_p50_ms", "until the response begins", "ms", [p50], None),
+        ("head_p99_ms", "the slowest of a hundred", "ms", [p99], None),
+        ("rss_mb_settled", "memory of each replica once caches are full", "MB", full, None),
+        ("rss_mb_end", "memory of each at the end", "MB", end, None),
+        ("growth_mb", "growth of each from there to the end", "MB", growth, budget),
+    )
     return Report(
         name="soak-replicas",
-        figures=(
-            _figure("requests", "requests answered, all with 200", "", [float(len(waits))]),
-            _figure("head_p50_ms", "until the response begins", "ms", [waits[len(waits) // 2]]),
-            _figure(
-                "head_p99_ms", "the slowest of a hundred", "ms", [waits[len(waits) * 99 // 100]]
-            ),
-            _figure("rss_mb_settled", "memory of each", "MB", [each[0][1] for each in settled]),
-            _figure("rss_mb_end", "memory at the end", "MB", [each[-1][1] for each in settled]),
-            _figure("growth_mb", "growth from there to the end", "MB", growth, budget),
+        figures=tuple(
+            Figure(key=key, says=says, unit=unit, runs=tuple(map(float, runs)), budget=most)
+            for key, says, unit, runs, most in rows
         ),
         notes=_NOTES,
-        picture=_draw(samples, seconds * _SETTLED),
+        picture=draw(samples, seconds * SETTLED, "seconds"),
     )
 
 
@@ -80,13 +80,7 @@ async def _play(
         load = await stack.enter_async_context(Generator())
         replicas = Replicas(ports, TRANSPORT, folder)
         await stack.enter_async_context(replicas.running())
-        settings = EnvoySettings(
-            listen_port=free_port(),
-            admin_port=free_port(),
-            epp_port=0,
-            pickers=replicas.ports,
-            endpoints=tuple(f"127.0.0.1:{port}" for port in ports),
-        )
+        settings = replace(before(ports, epp_port=0), pickers=replicas.ports)
         port = await stack.enter_async_context(envoy("soak", folder, settings))
         changing = asyncio.create_task(_change(folder / "endpoints.yaml"))
         stack.callback(changing.cancel)
@@ -126,19 +120,3 @@ async def _change(path: Path) -> None:
             path.with_suffix(".new").replace(path)
             await asyncio.sleep(_CHANGE_S)
         first = (first + _CHANGING) % len(endpoints)
-
-
-def _figure(
-    key: str, says: str, unit: str, runs: Sequence[float], budget: Budget | None = None
-) -> Figure:
-    return Figure(key=key, says=says, unit=unit, runs=tuple(runs), budget=budget)
-
-
-def _draw(samples: Sequence[Sequence[Sample]], settled: float) -> bytes:
-    with drawing(7.2, 2.8) as figure:
-        axes = figure.subplots()
-        for of_one in samples:
-            axes.plot(*zip(*of_one, strict=True), color=GOOD, marker=".", markersize=3)
-        axes.axvline(settled, color=OTHER, linewidth=1, linestyle="--")
-        axes.set(xlabel="seconds", ylabel="resident memory of each, MB", ylim=(0, None))
-        return png(figure)
