@@ -33,6 +33,7 @@ from bench.progress import Progress
 from bench.published import measure as measure_published
 from bench.replay.benchmark import measure as measure_replay
 from bench.replicas.benchmark import measure as measure_replicas
+from bench.replicas.programs import measure as measure_replicas_programs
 from bench.replicas.soak import measure as measure_soak_replicas
 from bench.soak import measure as measure_soak
 from bench.trace import measure as measure_trace
@@ -114,6 +115,10 @@ BENCHMARKS: dict[str, tuple[str, Benchmark]] = {
     "soak-replicas": (
         "half an hour of requests over replicas, while endpoints come and go",
         measure_soak_replicas,
+    ),
+    "replicas-programs": (
+        "one to eight replicas behind Envoy, told and not, and smg's mesh, in wall-clock time",
+        measure_replicas_programs,
     ),
     "workers": (
         "several processes that serve as one picker: cores, requests a second, and how even",

@@ -46,19 +46,29 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replicas:
-    """Pickers that are replicas of each other, each a process that can be started again."""
+    """Pickers that are replicas of each other, each a process that can be started again.
 
-    def __init__(self, ports: Sequence[int], transport: Transport, folder: Path) -> None:
+    Unless they are `told`, each knows of its own requests alone.
+    """
+
+    def __init__(
+        self,
+        ports: Sequence[int],
+        transport: Transport,
+        folder: Path,
+        count: int = REPLICAS,
+        *,
+        told: bool = True,
+    ) -> None:
         secret = folder / "secret"
         secret.write_bytes(_SECRET)
         endpoints = endpoints_file(ports, folder / "endpoints.yaml")
-        own = [free_port() for _ in range(REPLICAS)]
+        own = [free_port() for _ in range(count)]
         peers = ",".join(f"{_HERE}:{port}" for port in own)
         shared = (f"--hash-secret-file={secret}", f"--replicas={peers}")
+        flags = [(*shared, f"--replicas-port={port}") if told else () for port in own]
         self._folder = folder
-        self._products = [
-            Product(endpoints, transport, *shared, f"--replicas-port={port}") for port in own
-        ]
+        self._products = [Product(endpoints, transport, *each) for each in flags]
         self._processes: list[Process] = []
         self._starts = 0
 
@@ -68,16 +78,20 @@ class Replicas:
         return tuple(PickerPorts(each.grpc_port, each.health_port) for each in self._products)
 
     @property
-    def pids(self) -> tuple[int, ...]:
-        """Their processes."""
-        return tuple(each.pid for each in self._processes)
+    def processes(self) -> tuple[Process, ...]:
+        """Those that run."""
+        return tuple(self._processes)
+
+    async def start(self) -> None:
+        """Start all of them, and wait until they are ready."""
+        for number in range(len(self._products)):
+            self._processes.append(await self._started(number))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Have all of them run, and be ready."""
         try:
-            for number in range(REPLICAS):
-                self._processes.append(await self._started(number))
+            await self.start()
             yield
         finally:
             for process in self._processes:

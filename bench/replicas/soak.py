@@ -85,13 +85,13 @@ async def _play(
         changing = asyncio.create_task(_change(folder / "endpoints.yaml"))
         stack.callback(changing.cancel)
         results: list[Result] = []
-        samples: list[list[Sample]] = [[] for _ in replicas.pids]
+        samples: list[list[Sample]] = [[] for _ in replicas.processes]
         loop = asyncio.get_running_loop()
         began = loop.time()
         while loop.time() - began < seconds:
             results.append(await load.run(_order(port, len(results))))
-            for pid, of_one in zip(replicas.pids, samples, strict=True):
-                of_one.append((loop.time() - began, resident_mb(pid)))
+            for replica, of_one in zip(replicas.processes, samples, strict=True):
+                of_one.append((loop.time() - began, resident_mb(replica.pid)))
             memory = ", ".join(f"{of_one[-1][1]:.0f}" for of_one in samples)
             progress.step(f"{loop.time() - began:.0f} of {seconds:.0f} s, {memory} MB")
     return results, samples
