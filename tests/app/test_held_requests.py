@@ -77,3 +77,26 @@ async def test_a_stop_refuses_all_that_wait(waiting):
     assert len(waiting.decided) == 2
     assert waiting.held.refused == {"shutting-down": 2}
     assert [outcome for _, outcome, _ in waiting.rig.outcomes] == ["EvictedOther"] * 2
+
+
+def failing(_outcome):
+    raise KeyError("nobody")
+
+
+async def test_one_that_cannot_be_told_its_decision_does_not_keep_the_others(waiting):
+    faults = []
+    waiting.held = HeldRequests(
+        waiting.rig.flow,
+        lambda: waiting.rig.now,
+        lambda asked, *_: waiting.gone.append(asked.id),
+        lambda source, error: faults.append((source, type(error))),
+    )
+    waiting.come("a").when_decided(failing)
+    waiting.come("b")
+    waiting.rig.wait(0.03)
+    waiting.rig.apply(FirstToken(RequestId("first")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert isinstance(waiting.decided["b"], Decision)
+    assert (waiting.gone, len(waiting.held)) == (["a", "b"], 0)
+    assert faults == [("flow-control", KeyError)]

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Final
 
 from epp.adapters.telemetry.histogram import Histogram
-from epp.errors import FAULTS, ShuttingDown
+from epp.errors import FAULTS, RequestError, ShuttingDown
 from epp.model.decision import Decision
 from epp.model.events import Event
 from epp.model.listeners import OnFault
 from epp.model.request import InferenceRequest
-from epp.policy.flow.flow_control import FlowControl
+from epp.policy.flow.flow_control import FlowControl, Outcome
 from epp.policy.flow.held import Held
 from epp.policy.flow.refusals import QueueOutcome
 from epp.policy.producers.identity import fairness_source
@@ -36,6 +36,9 @@ _WAIT_BOUNDS: Final = (
     120.0,
     300.0,
 )
+
+_AFTER_FAULT_SECONDS: Final = 0.1
+"""When it is looked for room again after that failed."""
 
 OnRelease = Callable[[InferenceRequest, Decision, float], None]
 """Called with a request that waited, its decision, and the seconds that deciding took."""
@@ -121,19 +124,29 @@ class HeldRequests:
             released = self._flow.release(began)
         except FAULTS as error:  # whatever it is, those that wait are looked at again
             self._on_fault("flow-control", error)
-            released = []
+            if self._timer is None:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(_AFTER_FAULT_SECONDS, self._tick)
+            return
         each = (self._clock() - began) / max(1, len(released))
         for held, outcome in released:
-            pending = self._pending.pop(held, None)
-            if isinstance(outcome, Decision):
-                self.waits.observe(began - held.since)
-                self._on_release(held.request, outcome, each)
-            else:
-                self.refused[outcome.reason] += 1
-            if pending is not None:
-                pending.decided(outcome)
+            try:
+                self._go(held, outcome, began, each)
+            except FAULTS as error:  # whatever it is, the others go
+                self._on_fault("flow-control", error)
         self._rest()
         self._set_timer()
+
+    def _go(self, held: Held, outcome: Outcome, now: float, seconds: float) -> None:
+        """Make a decision on which `seconds` were spent."""
+        pending = self._pending.pop(held, None)
+        if isinstance(outcome, Decision):
+            self.waits.observe(now - held.since)
+            self._on_release(held.request, outcome, seconds)
+        elif isinstance(outcome, RequestError):
+            self.refused[outcome.reason] += 1
+        if pending is not None:
+            pending.decided(outcome)
 
     def stop(self) -> None:
         """Refuse all that wait: the picker stops."""

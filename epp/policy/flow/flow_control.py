@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Final
 
-from epp.errors import NoEndpoints, RequestError
+from epp.errors import FAULTS, NoEndpoints, RequestError
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.model.events import (
@@ -37,7 +37,7 @@ from epp.policy.flow.fitting import ANYWHERE, Fitting
 from epp.policy.flow.gate import SaturationGate
 from epp.policy.flow.held import Held
 from epp.policy.flow.line import MOST_FLOWS, Line
-from epp.policy.flow.refusals import QueueOutcome, Refusals, outcome_of, ttft_due
+from epp.policy.flow.refusals import QueueOutcome, Refusals, gone, outcome_of, ttft_due
 from epp.policy.flow.rooms import Axis, Rooms
 from epp.policy.flow.settings import FlowSettings
 from epp.policy.plugins import PluginTimer
@@ -69,8 +69,8 @@ _MAKING_ROOM: Final = (
     Returned,
 )
 
-Outcome = Decision | RequestError
-"""What became of a request that waited: where it goes, or why it is refused."""
+Outcome = Decision | BaseException
+"""Where a request that waited goes, or why it does not: a refusal, or what a plug-in raised."""
 OnOutcome = Callable[[InferenceRequest, QueueOutcome, float], None]
 """Called with a request, what became of it, and for how many seconds it waited."""
 
@@ -109,6 +109,7 @@ class FlowControl:
         self._fairness_ids: dict[str, str] = {}  # one string for all requests of a client
         self._scarce_at = -inf  # when a request last found no room
         self._roomy: dict[bool, set[EndpointId]] = {}  # endpoints that had room, also for batches
+        self._released: list[tuple[Held, Outcome]] = []  # by a look for room that raised, too
         self._empty = not fleet.endpoints
         self._changed_at = -inf  # when the pool got its first endpoint, or lost its last one
         fleet.subscribe(_LEARNED, self._learn, "flow-control")
@@ -252,17 +253,18 @@ class FlowControl:
 
     def release(self, now: float) -> list[tuple[Held, Outcome]]:
         """Send what waits and has room; return it, and what may wait no longer."""
-        released: list[tuple[Held, Outcome]] = [*self.refusals.displaced]
+        released = self._released
+        released += self.refusals.displaced
         self.refusals.displaced.clear()
         self._release_due(released, now)
         for batch in (False, True):
             if self.line.waits(*_BANDS[batch]):
                 self._release_next(released, now, batch=batch)
         self._plan(now)
+        self._released = []
         for held, outcome in released:
-            if isinstance(outcome, RequestError):
-                outcome.waited = max(0.0, now - held.since)
-                self.on_outcome(held.request, outcome_of(outcome, waited=True), outcome.waited)
+            if not isinstance(outcome, Decision):
+                self.on_outcome(held.request, *gone(held, outcome, now))
         return released
 
     def _plan(self, now: float) -> None:
@@ -353,7 +355,7 @@ class FlowControl:
         request, quote, line = held.request, held.quote, self.line
         try:
             decision = self._scheduler.decide(request, quote, now)
-        except RequestError as error:
+        except FAULTS as error:  # of a plug-in, too: the client is answered, and others go
             if isinstance(error, NoEndpoints) and not self._fleet.endpoints and not anyway:
                 line.move(held, ANYWHERE, held.seconds)
                 return None

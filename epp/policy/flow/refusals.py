@@ -139,12 +139,23 @@ def _waited(error: RequestError, seconds: float) -> RequestError:
     return error
 
 
-def outcome_of(error: RequestError, *, waited: bool) -> QueueOutcome:
-    """Return what a refusal is called, of a request that waited or was not let in."""
+def gone(held: Held, error: BaseException, now: float) -> tuple[QueueOutcome, float]:
+    """Return what becomes of a request that waited and does not go, and for how long it waited."""
+    waited = max(0.0, now - held.since)
+    if isinstance(error, RequestError):
+        error.waited = waited
+    return outcome_of(error, waited=True), waited
+
+
+def outcome_of(error: BaseException, *, waited: bool) -> QueueOutcome:
+    """Return what a refusal is called, of a request that waited or was not let in.
+
+    A fault of a plug-in is one, too.
+    """
     if isinstance(error, NoEndpoints) and not isinstance(error, Overloaded):
         no_endpoints = QueueOutcome.EVICTED_NO_ENDPOINTS, QueueOutcome.REJECTED_NO_ENDPOINTS
         return no_endpoints[not waited]
     if not waited:
         return QueueOutcome.REJECTED_CAPACITY
-    late = isinstance(error, WaitedTooLong) or error.reason == "ttft-unmet"
+    late = isinstance(error, WaitedTooLong) or getattr(error, "reason", "") == "ttft-unmet"
     return QueueOutcome.EVICTED_TTL if late else QueueOutcome.EVICTED_OTHER

@@ -214,6 +214,8 @@ class Simulation:
             self._tokens_under_way -= tokens_in(call.prompt)
             self._over(visit, CallStatus.REFUSED, reason=outcome.reason)
             return
+        if isinstance(outcome, BaseException):
+            raise outcome
         decision = outcome
         place = self._places[decision.endpoint.id]
         visit.decision, visit.pod = decision, place
