@@ -172,6 +172,24 @@ _POOL_HOST: Json = {
     "domains": ["*"],
     "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "pool", "timeout": "0s"}}],
 }
+_FAILURES: Json = {
+    "name": "envoy.access_loggers.stderr",
+    "filter": {
+        "status_code_filter": {
+            "comparison": {"op": "GE", "value": {"default_value": 500, "runtime_key": "failures"}}
+        }
+    },
+    "typed_config": typed(
+        "envoy.extensions.access_loggers.stream.v3.StderrAccessLog",
+        log_format={
+            "text_format_source": {
+                "inline_string": "%START_TIME% %RESPONSE_CODE% %RESPONSE_CODE_DETAILS%"
+                " %RESPONSE_FLAGS% after %DURATION% ms, upstream %UPSTREAM_HOST%\n"
+            }
+        },
+    ),
+}
+"""What Envoy's log says of each answer of 500 or more."""
 
 
 def _listener(settings: EnvoySettings) -> Json:
@@ -187,6 +205,7 @@ def _listener(settings: EnvoySettings) -> Json:
     manager = http_manager(
         stat_prefix="gateway",
         stream_idle_timeout=f"{settings.stream_idle_timeout_s:g}s",
+        access_log=[_FAILURES],
         http_filters=[*picking, router()],
         route_config={"virtual_hosts": [_POOL_HOST]},
     )

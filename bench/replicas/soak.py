@@ -13,6 +13,7 @@ import yaml
 from msgspec.structs import replace
 
 from bench.accounting import resident_mb
+from bench.child import MeasurementFailed
 from bench.extproc.cpu import SIZES
 from bench.extproc.generator import Generator
 from bench.extproc.load import Order, Result
@@ -31,6 +32,7 @@ _CHANGE_S = 15.0
 """How long endpoints stay away, and then are there."""
 _SLICE_S = 30.0
 _CONNECTIONS = 16
+_LAST_LINES = 20
 _NOTES = (
     (
         f"{REPLICAS} replicas behind one Envoy, {_RATE:g} requests a second at random moments:"
@@ -89,7 +91,13 @@ async def _play(
         loop = asyncio.get_running_loop()
         began = loop.time()
         while loop.time() - began < seconds:
-            results.append(await load.run(_order(port, len(results))))
+            try:
+                results.append(await load.run(_order(port, len(results))))
+            except MeasurementFailed as failed:
+                said = (folder / "envoy-soak.log").read_text().splitlines()[-_LAST_LINES:]
+                raise MeasurementFailed(
+                    "\n".join((f"{failed}; Envoy's last lines:", *said))
+                ) from None
             for replica, of_one in zip(replicas.processes, samples, strict=True):
                 of_one.append((loop.time() - began, resident_mb(replica.pid)))
             memory = ", ".join(f"{of_one[-1][1]:.0f}" for of_one in samples)

@@ -100,3 +100,28 @@ async def test_one_that_cannot_be_told_its_decision_does_not_keep_the_others(wai
     assert isinstance(waiting.decided["b"], Decision)
     assert (waiting.gone, len(waiting.held)) == (["a", "b"], 0)
     assert faults == [("flow-control", KeyError)]
+
+
+async def test_one_that_a_look_for_room_lost_is_answered(waiting):
+    faults = []
+    waiting.held = HeldRequests(
+        waiting.rig.flow,
+        lambda: waiting.rig.now,
+        lambda asked, *_: waiting.gone.append(asked.id),
+        lambda source, error: faults.append((source, type(error))),
+    )
+    waiting.come("a")
+    waiting.come("b")
+    waiting.rig.wait(0.03)
+    waiting.rig.flow.line.on_change = lambda: failing(None)
+    waiting.rig.apply(FirstToken(RequestId("first")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert (faults, waiting.decided) == ([("flow-control", KeyError)], {})
+    waiting.rig.flow.line.on_change = None
+    waiting.rig.say("pod-0")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert isinstance(waiting.decided["a"], KeyError)
+    assert isinstance(waiting.decided["b"], Decision)
+    assert (waiting.gone, len(waiting.held)) == (["b"], 0)

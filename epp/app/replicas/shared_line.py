@@ -28,7 +28,8 @@ class SharedLine:
         self._line: Final = line
         self._tell: Final = tell
         self._clock: Final = clock
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._due = inf
         line.on_change = self._changed
 
     def hear(self, sender: int, fact: WaitingFact) -> None:
@@ -38,21 +39,24 @@ class SharedLine:
         self._line.hear(sender, waiting, fact.seconds, now)
 
     def _changed(self) -> None:
-        loop = asyncio.get_running_loop()
-        soon = loop.time() + TELL_SECONDS
-        if self._timer is not None and self._timer.when() <= soon:
-            return
+        soon = asyncio.get_running_loop().time() + TELL_SECONDS
+        if soon < self._due:
+            self._tell_at(soon)
+
+    def _tell_at(self, at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = loop.call_at(soon, self._tell_all)
+        # By its time and not its handle's: uvloop's handle of a time that has come has none.
+        self._due = at
+        self._timer = asyncio.get_running_loop().call_at(at, self._tell_all)
 
     def _tell_all(self) -> None:
-        self._timer, now, line = None, self._clock(), self._line
+        self._timer, self._due = None, inf
+        now, line = self._clock(), self._line
         heads = [_told(each, line.ahead(each), now) for each in line.heads(now)[:MOST_TOLD]]
         self._tell([WaitingFact(min(_LONGEST, max(0.0, line.seconds)), heads)])
         if line.requests:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(AGAIN_SECONDS, self._tell_all)
+            self._tell_at(asyncio.get_running_loop().time() + AGAIN_SECONDS)
 
 
 def _told(held: Held, ahead: float, now: float) -> WaitingHead:
