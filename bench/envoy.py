@@ -130,8 +130,10 @@ def _pickers(settings: EnvoySettings) -> Json:
     ]
     options = http2_options()
     # Who hangs has connections that break, so that what waits for it is asked of another one.
+    # With them answers break that are watched in full duplex: who is late for a moment keeps them.
+    late = "5s" if settings.response_body_mode == "FULL_DUPLEX_STREAMED" else "1s"
     options[HTTP_OPTIONS]["explicit_http_config"]["http2_protocol_options"] |= {
-        "connection_keepalive": {"interval": "1s", "timeout": "1s"}
+        "connection_keepalive": {"interval": late, "timeout": late}
     }
     return cluster | {
         "typed_extension_protocol_options": options,

@@ -29,6 +29,7 @@ class Product:
         self.grpc_port, self.health_port = free_port(), free_port()
         self._metrics_port = free_port()
         self.ready_url = f"http://127.0.0.1:{self._metrics_port}/readyz"
+        self.metrics_url = f"http://127.0.0.1:{self._metrics_port}/metrics"
         self.argv = (
             *(sys.executable, "-m", "epp", "serve"),
             *("--endpoints-file", str(endpoints)),

@@ -78,6 +78,11 @@ class Replicas:
         return tuple(PickerPorts(each.grpc_port, each.health_port) for each in self._products)
 
     @property
+    def metrics_urls(self) -> tuple[str, ...]:
+        """Their pages of metrics."""
+        return tuple(each.metrics_url for each in self._products)
+
+    @property
     def processes(self) -> tuple[Process, ...]:
         """Those that run."""
         return tuple(self._processes)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import aiohttp
 import yaml
 from msgspec.structs import replace
 
@@ -47,7 +48,7 @@ async def measure(progress: Progress, options: Options) -> Report:
     """Send them. Raises `MeasurementFailed` if one was not answered with 200."""
     seconds = _QUICK_SECONDS if options.quick else _SECONDS
     with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as folder:
-        results, samples = await _play(seconds, Path(folder), progress)
+        results, samples, faults = await _play(seconds, Path(folder), progress)
     settled = [[each for each in of_one if each[0] >= seconds * SETTLED] for of_one in samples]
     growth = [slope(each) * (each[-1][0] - each[0][0]) for each in settled]
     budget = None if options.quick else Budget(most=2)
@@ -56,6 +57,7 @@ async def measure(progress: Progress, options: Options) -> Report:
     full, end = [each[0][1] for each in settled], [each[-1][1] for each in settled]
     rows: tuple[tuple[str, str, str, Sequence[float], Budget | None], ...] = (
         ("requests", "requests answered, all with 200", "", [len(waits)], None),
+        ("faults", "errors that pickers met within", "", faults, Budget(most=0)),
         ("head_p50_ms", "until the response begins", "ms", [p50], None),
         ("head_p99_ms", "the slowest of a hundred", "ms", [p99], None),
         ("rss_mb_settled", "memory of each replica once caches are full", "MB", full, None),
@@ -75,7 +77,7 @@ async def measure(progress: Progress, options: Options) -> Report:
 
 async def _play(
     seconds: float, folder: Path, progress: Progress
-) -> tuple[list[Result], list[list[Sample]]]:
+) -> tuple[list[Result], list[list[Sample]], list[float]]:
     async with AsyncExitStack() as stack:
         backends, ports = await start_backends(_ENDPOINTS, folder)
         stack.push_async_callback(backends.stop)
@@ -102,7 +104,17 @@ async def _play(
                 of_one.append((loop.time() - began, resident_mb(replica.pid)))
             memory = ", ".join(f"{of_one[-1][1]:.0f}" for of_one in samples)
             progress.step(f"{loop.time() - began:.0f} of {seconds:.0f} s, {memory} MB")
-    return results, samples
+        faults = [await _faults(url) for url in replicas.metrics_urls]
+    return results, samples, faults
+
+
+async def _faults(url: str) -> float:
+    """Return how often something failed that requests are not to feel, by a page of metrics."""
+    async with aiohttp.ClientSession() as client, client.get(url) as response:
+        lines = (await response.text()).splitlines()
+    return sum(
+        float(each.split()[-1]) for each in lines if each.startswith("warmpick_faults_total")
+    )
 
 
 def _order(port: int, seed: int) -> Order:
