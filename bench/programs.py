@@ -83,13 +83,18 @@ async def least_request(targets: Sequence[str], logs: Path) -> Front:
 
 
 async def _smg(targets: Sequence[str], logs: Path) -> Front:
+    port = free_port()
+    process = await spawn("smg", smg_argv(port, targets), log_dir=logs)
+    return Front(f"http://{_HOST}:{port}", (process,))
+
+
+def smg_argv(port: int, targets: Sequence[str]) -> list[str]:
+    """Return the command that starts smg with its cache-aware policy. Raises `ConfigError`."""
     if not SMG.exists():
         raise ConfigError("smg is not there; `make peers` installs it", str(SMG))
-    port = free_port()
     argv = [str(SMG), "launch", "--policy", "cache_aware", "--host", _HOST, "--port", str(port)]
     argv += ["--prometheus-host", _HOST, "--prometheus-port", str(free_port())]
-    argv += ["--worker-urls", *(f"http://{target}" for target in targets)]
-    return Front(f"http://{_HOST}:{port}", (await spawn("smg", argv, log_dir=logs),))
+    return [*argv, "--worker-urls", *(f"http://{target}" for target in targets)]
 
 
 async def _llm_d_router(targets: Sequence[str], logs: Path) -> Front:

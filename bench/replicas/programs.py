@@ -15,14 +15,11 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-import aiohttp
-
-from bench.child import MeasurementFailed
 from bench.envoy import EnvoySettings, start_envoy
 from bench.extproc.stack import TRANSPORT
 from bench.figures import Budget, Figure, Grid, Report
 from bench.options import Options
-from bench.programs import SMG, Front, Start, run
+from bench.programs import SMG, Front, Start, run, smg_argv
 from bench.progress import Progress
 from bench.replicas.killed import Replicas
 from epp.demo.pools import Size, choose_pool
@@ -35,7 +32,7 @@ SECONDS, QUICK_SECONDS, ROUNDS = 60.0, 15.0, 2
 CORES_OF_A_RUN = 5
 """What a run gets of a machine, if that has more: else one run at a time."""
 _HOST = "127.0.0.1"
-_READY_S, _POLL_S = 60.0, 0.2
+_READY_S = 60.0
 _JOIN_S = 3.0
 """Three rounds of the mesh's probes."""
 NOTES = (
@@ -68,15 +65,13 @@ async def mesh(count: int, targets: Sequence[str], logs: Path) -> Front:
     first, gateways, ports = free_port(), [], []
     for number in range(count):
         port, own = free_port(), free_port() if number else first
-        argv = [str(SMG), "launch", "--policy", "cache_aware", "--host", _HOST, "--port", str(port)]
-        argv += ["--prometheus-host", _HOST, "--prometheus-port", str(free_port())]
-        argv += ["--worker-urls", *(f"http://{target}" for target in targets)]
+        argv = smg_argv(port, targets)
         if count > 1:
             argv += ["--enable-mesh", "--mesh-server-name", f"gateway-{number}"]
             argv += ["--mesh-host", _HOST, "--mesh-port", str(own)]
             argv += ["--mesh-peer-urls", f"{_HOST}:{first}"] if number else []
         gateways.append(await spawn(f"smg-{number}", argv, log_dir=logs))
-        await _healthy(port)
+        await gateways[-1].wait_http(f"http://{_HOST}:{port}/health", _READY_S)
         ports.append(port)
     await asyncio.sleep(_JOIN_S)
     settings = EnvoySettings(
@@ -87,22 +82,6 @@ async def mesh(count: int, targets: Sequence[str], logs: Path) -> Front:
         routing="round_robin",
     )
     return Front(settings.url, (*gateways, await start_envoy(settings, log_dir=logs)))
-
-
-async def _healthy(port: int) -> None:
-    """Wait until a gateway is. Raises `MeasurementFailed` if it is not in time."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + _READY_S
-    async with aiohttp.ClientSession() as client:
-        while loop.time() < end:
-            try:
-                async with client.get(f"http://{_HOST}:{port}/health") as response:
-                    if response.status == 200:
-                        return
-            except aiohttp.ClientError:
-                pass
-            await asyncio.sleep(_POLL_S)
-    raise MeasurementFailed(f"the gateway at port {port} is not healthy within {_READY_S:g} s")
 
 
 def _start(program: str, count: int) -> Start:
