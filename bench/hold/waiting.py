@@ -28,7 +28,8 @@ from epp.model.events import EndpointUpserted, LoadReported
 from epp.model.listeners import reraise
 from epp.model.request import Api, InferenceRequest, RequestId, Usage
 from epp.model.request_events import Finished, FirstToken
-from epp.policy.flow.flow_control import FlowControl
+from epp.policy.flow.flow_control import FlowControl, Outcome
+from epp.policy.flow.held import Held
 from epp.policy.flow.settings import BandLimits, FlowSettings
 from epp.policy.scheduler import Scheduler
 from epp.protocol.bodies.request_json import parse_request
@@ -162,9 +163,11 @@ def _taken(rig: Rig, source: Iterator[bytes], come: Callable[[bytes], None]) -> 
 def _looks(rig: Rig) -> float:
     """Return what it takes to find no room, in microseconds."""
     began = time.thread_time()
+    released: list[tuple[Held, Outcome]] = []
     for _ in range(_LOOKS):
-        if rig.flow.release(rig.now):
-            raise ValueError("there was room")
+        rig.flow.release(rig.now, released)
+    if released:
+        raise ValueError("there was room")
     return (time.thread_time() - began) / _LOOKS * 1e6
 
 

@@ -67,7 +67,6 @@ class HeldRequests:
         self._pending: dict[Held, PendingDecision] = {}
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._fault: BaseException | None = None
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -121,19 +120,18 @@ class HeldRequests:
     def _release(self) -> None:
         self._soon = None
         began = self._clock()
+        released: list[tuple[Held, Outcome]] = []
         try:
-            released = self._flow.release(began)
+            self._flow.release(began, released)
         except FAULTS as error:  # whatever it is, those that wait are looked at again
             self._on_fault("flow-control", error)
-            self._fault = error
+            found = {held for held, _ in released}
+            lost = [held for held in self._pending if not (held.waits or held in found)]
+            released += [(held, error) for held in lost]
             if self._timer is None:
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_later(_AFTER_FAULT_SECONDS, self._tick)
-            return
         each = (self._clock() - began) / max(1, len(released))
-        if self._fault is not None:
-            released += self._lost({held for held, _ in released}, self._fault)
-            self._fault = None
         for held, outcome in released:
             try:
                 self._go(held, outcome, began, each)
@@ -141,10 +139,6 @@ class HeldRequests:
                 self._on_fault("flow-control", error)
         self._rest()
         self._set_timer()
-
-    def _lost(self, found: set[Held], fault: Outcome) -> list[tuple[Held, Outcome]]:
-        """Return those that a look for room that raised took out of the line, and left at that."""
-        return [(held, fault) for held in self._pending if not (held.waits or held in found)]
 
     def _go(self, held: Held, outcome: Outcome, now: float, seconds: float) -> None:
         """Make a decision on which `seconds` were spent."""

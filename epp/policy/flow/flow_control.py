@@ -109,7 +109,6 @@ class FlowControl:
         self._fairness_ids: dict[str, str] = {}  # one string for all requests of a client
         self._scarce_at = -inf  # when a request last found no room
         self._roomy: dict[bool, set[EndpointId]] = {}  # endpoints that had room, also for batches
-        self._released: list[tuple[Held, Outcome]] = []  # by a look for room that raised, too
         self._empty = not fleet.endpoints
         self._changed_at = -inf  # when the pool got its first endpoint, or lost its last one
         fleet.subscribe(_LEARNED, self._learn, "flow-control")
@@ -251,9 +250,8 @@ class FlowControl:
 
     # What goes.
 
-    def release(self, now: float) -> list[tuple[Held, Outcome]]:
-        """Send what waits and has room; return it, and what may wait no longer."""
-        released = self._released
+    def release(self, now: float, released: list[tuple[Held, Outcome]]) -> None:
+        """Send what waits and has room; add it to `released`, and what may wait no longer."""
         released += self.refusals.displaced
         self.refusals.displaced.clear()
         self._release_due(released, now)
@@ -261,11 +259,9 @@ class FlowControl:
             if self.line.waits(*_BANDS[batch]):
                 self._release_next(released, now, batch=batch)
         self._plan(now)
-        self._released = []
         for held, outcome in released:
             if not isinstance(outcome, Decision):
                 self.on_outcome(held.request, *gone(held, outcome, now))
-        return released
 
     def _plan(self, now: float) -> None:
         if not self.line.requests:

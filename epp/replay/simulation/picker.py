@@ -113,7 +113,9 @@ class SimulatedPicker:
         if self._clock.now < self._woken:
             return
         self._woken = inf
-        for held, outcome in self._flow.release(self._clock.now):
+        released: list[tuple[Held, Outcome]] = []
+        self._flow.release(self._clock.now, released)
+        for held, outcome in released:
             self._go(outcome, held.request.id, self._waiting.pop(held))
         self._wake()
 

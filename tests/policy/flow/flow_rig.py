@@ -8,7 +8,7 @@ from epp.config.file import POLICIES, load
 from epp.model.decision import Decision
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Aborted, Finished, FirstToken, Generated
-from epp.policy.flow.flow_control import FlowControl
+from epp.policy.flow.flow_control import FlowControl, Outcome
 from epp.policy.flow.held import Held
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
@@ -61,9 +61,18 @@ class FlowRig(Rig):
         return outcome.endpoint.name
 
     def release(self):
-        """Return the names of those that go, in order."""
+        """Return the names of those that go, in order; what raises comes after they went."""
+        released: list[tuple[Held, Outcome]] = []
+        try:
+            self.flow.release(self.now, released)
+        finally:
+            went = self.taken(released)
+        return went
+
+    def taken(self, released):
+        """Take in what no longer waits; return the names of those that go."""
         went = []
-        for held, outcome in self.flow.release(self.now):
+        for held, outcome in released:
             name = held.request.id
             del self.held[name]
             if isinstance(outcome, Decision):

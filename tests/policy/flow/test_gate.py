@@ -5,8 +5,11 @@ import pytest
 from epp.config.plugins import Plugins
 from epp.config.schema import PluginSpec
 from epp.errors import NoEndpoints, Overloaded
+from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved
+from epp.policy.flow.flow_control import Outcome
+from epp.policy.flow.held import Held
 from epp.policy.flow.usage_limits import (
     PriorityHoldbackPolicy,
     StaticUsageLimitPolicy,
@@ -49,7 +52,10 @@ def test_a_decision_says_for_how_long_its_request_waited():
     assert asked[2] is None
     rig.wait(0.25)
     rig.end("0")
-    ((_, decision),) = rig.flow.release(rig.now)
+    released: list[tuple[Held, Outcome]] = []
+    rig.flow.release(rig.now, released)
+    ((_, decision),) = released
+    assert isinstance(decision, Decision)
     assert decision.waited == 0.25
 
 
