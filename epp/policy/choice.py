@@ -24,11 +24,13 @@ _MOST_DECODING: Final = 0.3
 """The weight of a second of decoding against one before a first token, at most."""
 _SLOT: Final = 0.1
 """The weight of a second in which others may wait for an adapter's slot."""
-_APART: Final = 2.7
-"""How many prefills the last endpoint of a replica's round costs more, for each unseen request.
+_TURN: Final = 4.0
+"""How many prefills an endpoint whose turn it is costs less.
 
-With half of it replicas still meet at endpoints; with twice as much these fill unevenly.
+With half of it replicas still meet at endpoints that others go round, where they are eight.
 """
+_LONGEST_TURN: Final = 1.5
+"""How many times the best one's prefill an endpoint's may take for it to have its turn."""
 
 
 class Plan:
@@ -191,29 +193,28 @@ def _decoding(ttft_share: float) -> float:
 
 
 def apart(
-    costs: Sequence[float], candidates: Sequence[Candidate], unseen: Unseen
+    costs: Sequence[float], candidates: Sequence[Candidate], unseen: Unseen, turn: int
 ) -> Sequence[float]:
-    """Return costs by which replicas that see the same choose different endpoints of equal cost.
+    """Return costs by which replicas that see the same choose different endpoints of like cost.
 
-    Each replica goes round all endpoints, by their ids, and begins at a place of its own: the later
-    one comes, the more it costs, up to 2.7 prefills like this request's for each request that
-    others probably sent and that is not heard of. What an endpoint's cache saves is worth more.
+    Each replica goes round a part of the endpoints, by their ids, one each `turn`. The parts are of
+    one size, those beside each other share an endpoint if that does not come out even. The one
+    whose turn it is costs up to four prefills like this request's less: as many as others probably
+    sent requests that are not heard of, up to one, are of four. It has no turn if its prefill takes
+    one and a half times the best one's, as it is slower or has less of the prompt cached.
     """
-    count = len(costs)
-    step = _APART * min(unseen.requests, count) * _prefill_of_best(costs, candidates) / count
+    count, replicas = len(costs), unseen.replicas
+    lowest = candidates[min(range(count), key=costs.__getitem__)]
+    step = _TURN * min(unseen.requests, 1.0) * lowest.prefill_seconds
     if step <= 0.0:
         return costs
-    begins = unseen.begins * count
-    raised = list(costs)
     order = sorted(range(count), key=lambda position: candidates[position].endpoint.id)
-    for place, position in enumerate(order):
-        raised[position] += step * ((place - begins) % count)
-    return raised
-
-
-def _prefill_of_best(costs: Sequence[float], candidates: Sequence[Candidate]) -> float:
-    lowest = min(range(len(costs)), key=costs.__getitem__)
-    return candidates[lowest].prefill_seconds
+    position = order[(unseen.replica * count + turn * replicas % count) // replicas]
+    if candidates[position].prefill_seconds > _LONGEST_TURN * lowest.prefill_seconds:
+        return costs
+    lowered = list(costs)
+    lowered[position] -= step
+    return lowered
 
 
 def best(costs: Sequence[float], count: int, context: PickContext) -> Sequence[int]:

@@ -71,7 +71,7 @@ class LeastTtftPicker(PluginParameters, frozen=True):
         """Return the positions of the lowest costs; with other replicas `apart` from theirs."""
         costs: Sequence[float] = ttft_costs(candidates)
         if context.unseen is not None:
-            costs = apart(costs, candidates, context.unseen)
+            costs = apart(costs, candidates, context.unseen, context.turn)
         return best(costs, self.max_num_of_endpoints, context)
 
 

@@ -46,12 +46,13 @@ class PluginParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 class Unseen(msgspec.Struct, frozen=True):
     """What other replicas of this picker decide on before the news of it is here.
 
-    `requests` is how many of theirs there probably are, `begins` the place of this replica among
-    all, in 0..1: each its own.
+    `requests` is how many of theirs there probably are, `replica` the place of this one (from 0)
+    among all `replicas`, by their numbers.
     """
 
     requests: float
-    begins: float
+    replica: int
+    replicas: int
 
 
 class PickContext(msgspec.Struct, frozen=True):

@@ -178,35 +178,68 @@ def test_least_ttft_picks_the_least(asked, data):
     assert costs[picked] == min(costs)
 
 
-def picked(unseen, asked):
-    """Where each of four replicas that see the same sends a request."""
-    chosen = [
-        LeastTtftPicker().pick(asked, [], PickContext(lambda _: 0, 0, Unseen(unseen, turn / 4)))
-        for turn in range(4)
+def picked(asked, unseen=3.0, *, replica=0, replicas=4, turn=0):
+    """Where a replica sends a request, as all see the same."""
+    context = PickContext(lambda _: 0, turn, Unseen(unseen, replica, replicas))
+    (position,) = LeastTtftPicker().pick(asked, [], context)
+    return asked[position].endpoint.name
+
+
+def round_of(asked, turns, unseen=3.0, **replica):
+    return [picked(asked, unseen, turn=turn, **replica) for turn in range(turns)]
+
+
+def test_each_replica_goes_round_its_part_of_endpoints_that_cost_the_same():
+    asked = some(10, prefill_seconds=0.01)
+    parts = [
+        ["pod-0", "pod-1", "pod-2", "pod-0", "pod-1"],
+        ["pod-2", "pod-3", "pod-4", "pod-3", "pod-4"],
+        ["pod-5", "pod-6", "pod-7", "pod-5", "pod-6"],
+        ["pod-7", "pod-8", "pod-9", "pod-8", "pod-9"],
     ]
-    return [asked[position].endpoint.name for (position,) in chosen]
+    assert [round_of(asked, 5, replica=replica) for replica in range(4)] == parts
+    assert [round_of(asked[::-1], 5, replica=replica) for replica in range(4)] == parts
+    assert [round_of(asked, 5, 0.01, replica=replica) for replica in range(4)] == parts
 
 
-def test_replicas_choose_apart_among_endpoints_that_cost_the_same():
-    asked = some(8, prefill_seconds=0.01)
-    assert picked(3.0, asked) == ["pod-0", "pod-2", "pod-4", "pod-6"]
-    assert picked(3.0, asked[::-1]) == ["pod-0", "pod-2", "pod-4", "pod-6"]
-    assert picked(0.01, asked) == ["pod-0", "pod-2", "pod-4", "pod-6"]
+@given(count=st.integers(1, 12), replicas=st.integers(1, 9))
+def test_their_rounds_give_each_endpoint_as_much(count, replicas):
+    asked = some(count, prefill_seconds=0.01)
+    each_of = [{"replica": number, "replicas": replicas} for number in range(replicas)]
+    rounds = [round_of(asked, count, **replica) for replica in each_of]
+    given_to = Counter(name for each in rounds for name in each)
+    assert given_to == {each.endpoint.name: replicas for each in asked}
 
 
 def test_replicas_choose_as_one_where_nothing_of_others_is_under_way():
-    assert set(picked(0.0, some(8, prefill_seconds=0.01))) == {"pod-0"}
+    asked = some(8, prefill_seconds=0.01)
+    assert {picked(asked, 0.0, replica=replica) for replica in range(4)} == {"pod-0"}
+
+
+@pytest.mark.parametrize(
+    ("unseen", "queued", "goes_to"),
+    [
+        (3.0, 0.039, "pod-4"),
+        (3.0, 0.041, "pod-0"),
+        (1.0, 0.039, "pod-4"),
+        (0.5, 0.019, "pod-4"),
+        (0.5, 0.021, "pod-0"),
+    ],
+)
+def test_a_turn_is_worth_four_prefills_or_less_if_less_is_under_way(unseen, queued, goes_to):
+    asked = some(8, prefill_seconds=0.01)
+    asked[4] = candidate("pod-4", prefill_seconds=0.01, queued_prefill_seconds=queued)
+    assert picked(asked, unseen, replica=2) == goes_to
+
+
+@pytest.mark.parametrize(("prefill", "goes_to"), [(0.0149, "pod-4"), (0.0151, "pod-0")])
+def test_an_endpoint_that_takes_much_longer_has_no_turn(prefill, goes_to):
+    asked = some(8, prefill_seconds=0.01)
+    asked[4] = candidate("pod-4", prefill_seconds=prefill)
+    assert picked(asked, replica=2) == goes_to
 
 
 def test_what_a_cache_saves_is_worth_more_than_to_choose_apart():
-    """Three prefills of the rest that is not cached are less than that of the whole."""
     asked = some(7, prefill_seconds=0.5)
     asked.append(candidate("pod-7", prefill_seconds=0.01))
-    assert set(picked(3.0, asked)) == {"pod-7"}
-
-
-def test_an_endpoint_that_is_more_loaded_is_not_chosen_for_being_the_first():
-    """One of four has two prefills to do before: its turn is worth less than one."""
-    asked = some(4, prefill_seconds=0.01)
-    asked[1] = candidate("pod-1", prefill_seconds=0.01, queued_prefill_seconds=0.02)
-    assert picked(1.0, asked) == ["pod-0", "pod-2", "pod-2", "pod-3"]
+    assert {picked(asked, replica=number) for number in range(4)} == {"pod-7"}

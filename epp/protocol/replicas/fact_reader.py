@@ -158,10 +158,11 @@ class FactReader:
         """How many peers are heard."""
         return sum([peer.present for peer in self.peers.values()])
 
-    def unseen(self, now: float) -> tuple[float, float]:
-        """Return how many requests of peers are probably not heard of yet, and whose turn it is.
+    def unseen(self, now: float) -> tuple[float, int, int]:
+        """Return how many requests of peers are probably not heard of yet.
 
-        That is the share (0..1) of all replicas whose numbers are below this one's.
+        Also how many replicas that are there have lower numbers than this one, and how many there
+        are with it.
         """
         requests, below, present = 0.0, 0, 1
         for peer in self.peers.values():
@@ -169,7 +170,7 @@ class FactReader:
                 requests += peer.unseen(now)
                 below += peer.number < self._own
                 present += 1
-        return requests, below / present
+        return requests, below, present
 
     # Requests.
 
