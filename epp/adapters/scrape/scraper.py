@@ -114,13 +114,21 @@ class _Server:
         self.readers: dict[EndpointId, PageReader] = {}
         self.page_before = PageBefore()
         self.unknown: set[EndpointId] = set()
+        """Those of which the page has no known metric."""
         self.failures = 0
+        """How many polls failed, one after the other."""
         self.logged: dict[EndpointId, str] = {}
+        """The event that was logged of an endpoint's failure."""
         self.late: asyncio.TimerHandle
+        """It says that the poll under way takes long."""
         self.polled = asyncio.Event()
+        """It was polled at least once."""
         self.due = asyncio.Event()
+        """The next poll may begin."""
         self.polled_now_at = -inf
+        """When it was last polled before its time, as somebody asked for it."""
         self.retry_at = inf
+        """When it is polled again before its time, as its connection broke."""
         self.task: asyncio.Task[NoReturn] | None = None
 
 

@@ -106,10 +106,14 @@ class _Request:
         self.query = b""
         self.accept = ""
         self.token = ""
+        """Its bearer token."""
         self.host = ""
         self.known_etag = ""
+        """The version that its sender has, as `If-None-Match` says."""
         self.keep = False
+        """Whether the connection is kept for another one."""
         self.local = False
+        """Whether it was sent from this machine."""
         self._parser = httptools.HttpRequestParser(self)
         try:
             self._parser.feed_data(head)

@@ -29,12 +29,7 @@ _SLACK = 64
 
 
 class Node:
-    """A run of blocks that only ever occur together: `keys` of `sizes` tokens, `tokens` in all.
-
-    `lock_ref` counts the requests that hold it or something below it, `hit_count` those that
-    inserted or found it. `computed` says that one of them was computed. Times are ticks of the
-    tree's clock. `heap_entry` is its valid entry in the eviction order, None while it has none.
-    """
+    """A run of blocks that only ever occur together; times are ticks of the tree's clock."""
 
     __slots__ = (
         "children",
@@ -57,13 +52,23 @@ class Node:
     ) -> None:
         self.parent = parent
         self.keys = list(keys)
+        """Its blocks."""
         self.sizes = list(sizes)
+        """Their tokens."""
         self.tokens = sum(sizes)
         self.last_access_time = self.creation_time = now
-        self.hit_count = self.lock_ref = self.priority = 0
+        self.hit_count = 0
+        """How many requests inserted or found it."""
+        self.lock_ref = 0
+        """How many requests hold it or something below it."""
+        self.priority = 0
         self.children: set[Node] = set()
-        self.orphan = self.computed = False
+        self.orphan = False
+        """Whether it hangs below the root, with what was before it evicted."""
+        self.computed = False
+        """Whether a request that inserted or found it was computed."""
         self.heap_entry: HeapEntry | None = None
+        """Its valid entry in the order of eviction, None while it has none."""
 
 
 HeapEntry = tuple[Rank, int, Node]

@@ -52,20 +52,12 @@ PodEvent = LoadReported | AttributesReported | ScrapeFailed | CacheNews
 
 
 class Pod:
-    """One endpoint, with its `ledger` of requests and the `scheduler` that models its cache.
+    """One endpoint: its requests, its load and the model of its cache.
 
-    `home` is a list of the pod, emptied when it is removed: to keep the list keeps no removed pod
-    alive. The cache is of the `unknown` spec until the endpoint has reported its own. `speed` and
-    `prefill` are shared with endpoints of the same class, `pace` is its own. `feedback` compares
-    predictions with reports, `idle_reports` say which requests are over. A response last began at
-    `answered_at`, some `answers_apart` after the one before (seconds). `mirror` follows the
-    engine's KV events, None while there are none. `outlier` is whether it fails. `models` are those
-    that it listed, None before, and `max_model_lens` their longest contexts, in tokens, as far as
-    it said. `partial`: it serves no whole request, by its role. `coming_tokens` are those that the
-    requests at it are expected to generate yet.
+    The cache is of the `unknown` spec until the endpoint has reported its own.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 (one endpoint, and what all of them share)
+    def __init__(  # noqa: PLR0913, PLR0915, PLR0917 (what all endpoints share; lines of fields)
         self,
         endpoint: Endpoint,
         index: PrefixIndex,
@@ -76,21 +68,30 @@ class Pod:
     ) -> None:
         self.endpoint = endpoint
         self.partial = endpoint.partial
+        """It serves no whole request, by its role."""
         self.prefill = of_class.prefill
+        """As the endpoints of its class share it, and `speed`."""
         self.pace = Pace(of_class)
         self.load: Load = UNREPORTED
         self.coming_tokens = 0.0
+        """What the requests at it are expected to generate yet."""
         self.ledger = Ledger()
         self.feedback = PredictionTrust()
         self.answered_at = -inf
+        """When a response last began."""
         self.answers_apart = inf
+        """Seconds between the beginnings of responses, of late."""
         self.reachable = True
         self.outlier = OutlierState()
         self.idle_reports = IdleReports()
         self.home: list[Pod] = [self]
+        """The pod, until it is removed: to keep this list keeps no removed pod alive."""
         self.mirror: KvEventMirror | None = None
+        """What follows the engine's KV events, None while there are none."""
         self.models: frozenset[str] | None = None
+        """Those that it listed, None before."""
         self.max_model_lens: Mapping[str, int] = {}
+        """The longest contexts of its models, in tokens, as far as it said."""
         self.scheduler = EngineScheduler(index, self.ledger, spec_of(endpoint, UNREPORTED, unknown))
         self.books = LoadBooks(self.ledger, self.scheduler, adapters)
         self.speed = of_class.prefill.speed(self.engine_block)
