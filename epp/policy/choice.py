@@ -27,7 +27,7 @@ _SLOT: Final = 0.1
 _TURN: Final = 4.0
 """How many prefills an endpoint whose turn it is costs less.
 
-With half of it replicas still meet at endpoints that others go round, where they are eight.
+With half of it, eight replicas still meet at endpoints.
 """
 _LONGEST_TURN: Final = 1.5
 """How many times the best one's prefill an endpoint's may take for it to have its turn."""
@@ -198,10 +198,10 @@ def apart(
     """Return costs by which replicas that see the same choose different endpoints of like cost.
 
     Each replica goes round a part of the endpoints, by their ids, one each `turn`. The parts are of
-    one size, those beside each other share an endpoint if that does not come out even. The one
-    whose turn it is costs up to four prefills like this request's less: as many as others probably
-    sent requests that are not heard of, up to one, are of four. It has no turn if its prefill takes
-    one and a half times the best one's, as it is slower or has less of the prompt cached.
+    one size; neighbours share an endpoint if the endpoints cannot be divided evenly. The endpoint
+    whose turn it is costs four prefills like this request's less, or a part of that if others
+    probably sent less than one request that is not heard of. It has no turn if its prefill takes
+    one and a half times the best one's: it is slower, or has less of the prompt cached.
     """
     count, replicas = len(costs), unseen.replicas
     lowest = candidates[min(range(count), key=costs.__getitem__)]
