@@ -18,14 +18,14 @@ from tests.strategies import request
 class Waiting:
     """A pod that is busy, and the pending decisions of requests that wait for it."""
 
-    def __init__(self, on_fault=reraise):
+    def __init__(self, on_fault=reraise, on_release=None):
         self.rig = FlowRig(pods=1)
         self.rig.come("first", 20_000)
         self.gone: list[str] = []
         self.held = HeldRequests(
             self.rig.flow,
             lambda: self.rig.now,
-            lambda asked, *_: self.gone.append(asked.id),
+            on_release or (lambda asked, *_: self.gone.append(asked.id)),
             on_fault,
         )
         self.decided: dict[str, object] = {}
@@ -83,6 +83,10 @@ def failing(_outcome):
     raise KeyError("nobody")
 
 
+def not_recorded(*_):
+    raise KeyError("nowhere")
+
+
 async def test_one_that_cannot_be_told_its_decision_does_not_keep_the_others():
     faults = []
     waiting = Waiting(lambda source, error: faults.append((source, type(error))))
@@ -109,9 +113,24 @@ async def test_one_that_a_look_for_room_lost_is_answered():
     await asyncio.sleep(0)
     assert faults == [("flow-control", KeyError)]
     assert isinstance(waiting.decided["a"], KeyError)
+    assert [each[:2] for each in waiting.rig.outcomes] == [("a", "EvictedOther")]
     waiting.rig.flow.line.on_change = None
     waiting.rig.say("pod-0")
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert isinstance(waiting.decided["b"], Decision)
     assert (waiting.gone, len(waiting.held)) == (["b"], 0)
+
+
+async def test_one_whose_decision_cannot_be_recorded_goes_all_the_same():
+    faults = []
+    waiting = Waiting(
+        lambda source, error: faults.append((source, type(error))), on_release=not_recorded
+    )
+    waiting.come("a")
+    waiting.rig.wait(0.03)
+    waiting.rig.apply(FirstToken(RequestId("first")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert isinstance(waiting.decided["a"], Decision)
+    assert faults == [("flow-control", KeyError)]

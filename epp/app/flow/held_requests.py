@@ -126,8 +126,10 @@ class HeldRequests:
         except FAULTS as error:  # whatever it is, those that wait are looked at again
             self._on_fault("flow-control", error)
             found = {held for held, _ in released}
-            lost = [held for held in self._pending if not (held.waits or held in found)]
-            released += [(held, error) for held in lost]
+            for held in self._pending:
+                if not (held.waits or held in found):
+                    self._count_gone(held, QueueOutcome.EVICTED_OTHER)
+                    released.append((held, error))
             if self._timer is None:
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_later(_AFTER_FAULT_SECONDS, self._tick)
@@ -141,15 +143,17 @@ class HeldRequests:
         self._set_timer()
 
     def _go(self, held: Held, outcome: Outcome, now: float, seconds: float) -> None:
-        """Make a decision on which `seconds` were spent."""
+        """Make a decision on which `seconds` were spent; what raises here keeps nobody waiting."""
         pending = self._pending.pop(held, None)
-        if isinstance(outcome, Decision):
-            self.waits.observe(now - held.since)
-            self._on_release(held.request, outcome, seconds)
-        elif isinstance(outcome, RequestError):
-            self.refused[outcome.reason] += 1
-        if pending is not None:
-            pending.decided(outcome)
+        try:
+            if isinstance(outcome, Decision):
+                self.waits.observe(now - held.since)
+                self._on_release(held.request, outcome, seconds)
+            elif isinstance(outcome, RequestError):
+                self.refused[outcome.reason] += 1
+        finally:
+            if pending is not None:
+                pending.decided(outcome)
 
     def stop(self) -> None:
         """Refuse all that wait: the picker stops."""

@@ -254,14 +254,16 @@ class FlowControl:
         """Send what waits and has room; add it to `released`, and what may wait no longer."""
         released += self.refusals.displaced
         self.refusals.displaced.clear()
-        self._release_due(released, now)
-        for batch in (False, True):
-            if self.line.waits(*_BANDS[batch]):
-                self._release_next(released, now, batch=batch)
+        try:
+            self._release_due(released, now)
+            for batch in (False, True):
+                if self.line.waits(*_BANDS[batch]):
+                    self._release_next(released, now, batch=batch)
+        finally:
+            for held, outcome in released:
+                if not isinstance(outcome, Decision):
+                    self.on_outcome(held.request, *gone(held, outcome, now))
         self._plan(now)
-        for held, outcome in released:
-            if not isinstance(outcome, Decision):
-                self.on_outcome(held.request, *gone(held, outcome, now))
 
     def _plan(self, now: float) -> None:
         if not self.line.requests:

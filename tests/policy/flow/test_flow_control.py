@@ -1,25 +1,16 @@
 """Requests wait while their best endpoint has no room, go in the right order, and none is lost."""
 
-from math import inf
-
 import pytest
 
-from epp.errors import NoEndpoints, Overloaded
+from epp.errors import NoEndpoints
 from epp.model.events import EndpointRemoved
 from epp.model.request import RequestId
-from epp.policy.flow.flow_control import FlowControl
 from epp.policy.flow.rooms import Axis
-from epp.policy.flow.settings import BandLimits, FlowSettings, GateSettings
-from epp.policy.pickers import LeastTtftPicker
-from epp.policy.profile import Profile, Scheduling
-from epp.policy.scheduler import Scheduler
 from tests.policy.flow.flow_rig import FlowRig
 from tests.strategies import request
 
 LONG = 20_000
 """Tokens whose prefill takes more than the 0.3 seconds that an endpoint may owe."""
-
-UNLIMITED = 9
 
 
 @pytest.fixture
@@ -322,71 +313,6 @@ def test_a_proxy_whose_timer_runs_is_not_kept_waiting():
     assert rig.come("none", 10, most_wait=0.0) == "pod-0"
 
 
-def test_a_deadline_refuses():
-    rig = FlowRig(pods=1, band=BandLimits(ttl=2.0))
-    rig.come("first", LONG)
-    rig.say("pod-0", running=9.0, kv_usage=1.0)
-    rig.come("late", 10)
-    rig.wait(2)
-    assert rig.release() == []
-    error = rig.refused["late"]
-    assert isinstance(error, Overloaded)
-    assert (error.status, error.reason, error.retry_after) == (429, "ttl-expired", 1)
-
-
-@pytest.mark.parametrize(
-    ("limits", "taken"),
-    [
-        ({"band": BandLimits(max_requests=2)}, 2),
-        ({"band": BandLimits(max_bytes=250)}, 2),
-        ({"max_requests": 3}, 3),
-        ({"max_bytes": 199}, 1),
-        ({"bands": {1: BandLimits(max_requests=0)}}, UNLIMITED),
-    ],
-)
-def test_no_more_wait_than_may(limits, taken):
-    rig = FlowRig(pods=1, **limits)
-    rig.come("first", LONG)
-    for number in range(taken):
-        rig.come(str(number), 10, size=100)
-    assert rig.flow.line.requests == taken
-    if taken < UNLIMITED:
-        with pytest.raises(Overloaded) as raised:
-            rig.come("more", 10, size=100)
-        assert (raised.value.status, raised.value.reason) == (429, "line-full")
-        assert rig.flow.line.requests == taken
-
-
-def test_a_flood_that_fills_the_line_gives_places_to_others():
-    rig = FlowRig(pods=1, band=BandLimits(max_requests=6))
-    rig.come("first", LONG)
-    for number in range(6):
-        rig.come(f"flood {number}", 1000 + number, fairness_id="flood")
-    for number in range(3):
-        assert rig.come(f"polite {number}", 10, fairness_id="polite") is None
-    assert rig.release() == []
-    assert sorted(rig.refused) == ["flood 3", "flood 4", "flood 5"]
-    assert {(error.status, error.reason) for error in rig.refused.values()} == {(429, "line-full")}
-    for name in ("polite", "flood"):  # both have half of the places
-        with pytest.raises(Overloaded):
-            rig.come("more", 10, fairness_id=name)
-    assert rig.flow.line.requests == len(rig.held) == 6
-
-
-def test_a_body_that_is_larger_than_all_that_may_wait_takes_no_place_from_others():
-    rig = FlowRig(pods=1, band=BandLimits(max_bytes=100))
-    rig.come("first", LONG)
-    for number in range(5):
-        rig.come(f"flood {number}", 10, size=20, fairness_id="flood")
-    with pytest.raises(Overloaded):
-        rig.come("huge", 10, size=101, fairness_id="other")
-    assert rig.flow.line.requests == 5
-    assert rig.come("large", 10, size=50, fairness_id="other") is None
-    rig.release()
-    assert len(rig.refused) == 3
-    assert rig.flow.line.bytes == 90
-
-
 def test_an_empty_pool_holds_if_asked_to_and_serves_its_first_pod_one_by_one():
     with pytest.raises(NoEndpoints):
         FlowRig(pods=0).come("1", 10)
@@ -429,75 +355,3 @@ def test_off_only_counts(rig):
     rig = FlowRig(pods=1, holds=False)
     assert [rig.come(str(number), LONG) for number in range(3)] == ["pod-0"] * 3
     assert rig.flow.would_wait == {Axis.PREFILL: 2}
-
-
-class Failing:
-    """A filter of a user's that raises for some requests."""
-
-    def __init__(self):
-        self.of = set()
-
-    def filter(self, request, candidates):
-        if request.id in self.of:
-            raise ZeroDivisionError
-        return candidates
-
-
-class FailingDetector:
-    """A saturation detector of a user's: every endpoint is full, or it raises."""
-
-    def __init__(self):
-        self.raises = False
-
-    def saturation(self, candidates):
-        if self.raises:
-            raise ZeroDivisionError
-        return 2.0
-
-
-def with_plugins(*filters, **settings):
-    rig = FlowRig(pods=1)
-    profile = Profile("default", filters, (), LeastTtftPicker())
-    scheduling = Scheduling(profiles={"default": profile})
-    rig.flow = FlowControl(
-        Scheduler(rig.fleet, scheduling, lambda _: 0), rig.fleet, FlowSettings(**settings)
-    )
-    return rig
-
-
-def test_what_a_plugin_raises_for_one_that_waits_is_its_outcome_and_others_go():
-    failing = Failing()
-    rig = with_plugins(failing)
-    rig.come("first", 20_000)
-    for name in ("a", "b", "c"):
-        rig.come(name, 100)
-    failing.of.add("a")
-    rig.wait(0.03)
-    rig.begin("first")
-    assert rig.release() == ["b", "c"]
-    assert isinstance(rig.refused["a"], ZeroDivisionError)
-    assert (len(rig.flow.line), rig.flow.due, rig.held) == (0, inf, {})
-
-
-def test_one_whose_time_is_up_is_answered_with_what_a_plugin_raises():
-    failing = Failing()
-    rig = with_plugins(failing, most_seconds=5.0)
-    rig.come("first", 20_000)
-    rig.come("a", 100)
-    failing.of.add("a")
-    rig.wait(6.0)
-    rig.release()
-    assert isinstance(rig.refused["a"], ZeroDivisionError)
-
-
-def test_what_was_decided_before_a_look_for_room_raised_is_handed_over():
-    detector = FailingDetector()
-    rig = with_plugins(most_seconds=5.0, gate=GateSettings(detector=detector))
-    rig.come("a", 100)
-    rig.wait(3.0)
-    rig.come("b", 100)
-    rig.wait(2.5)
-    detector.raises = True
-    with pytest.raises(ZeroDivisionError):
-        rig.release()
-    assert (list(rig.sent), list(rig.held)) == (["a"], ["b"])

@@ -1,4 +1,4 @@
-"""What is expected of a wait, and who is refused at once because of it."""
+"""What is expected of a wait, how many may wait and for how long, and who is refused for it."""
 
 from math import inf
 
@@ -6,9 +6,12 @@ import pytest
 
 from epp.errors import Overloaded
 from epp.policy.flow.expected_wait import ReleaseRate
+from epp.policy.flow.settings import BandLimits
 from tests.policy.flow.flow_rig import FlowRig
 
 LONG = 20_000
+
+UNLIMITED = 9
 
 
 def due(milliseconds):
@@ -129,3 +132,68 @@ def test_retry_after_is_when_there_may_be_a_place():
         rig.come("more", 40_000, max_tokens=10**9)
     assert raised.value.reason == "line-full"
     assert raised.value.retry_after == pytest.approx(work / 0.02, rel=0.2)
+
+
+def test_a_deadline_refuses():
+    rig = FlowRig(pods=1, band=BandLimits(ttl=2.0))
+    rig.come("first", LONG)
+    rig.say("pod-0", running=9.0, kv_usage=1.0)
+    rig.come("late", 10)
+    rig.wait(2)
+    assert rig.release() == []
+    error = rig.refused["late"]
+    assert isinstance(error, Overloaded)
+    assert (error.status, error.reason, error.retry_after) == (429, "ttl-expired", 1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "taken"),
+    [
+        ({"band": BandLimits(max_requests=2)}, 2),
+        ({"band": BandLimits(max_bytes=250)}, 2),
+        ({"max_requests": 3}, 3),
+        ({"max_bytes": 199}, 1),
+        ({"bands": {1: BandLimits(max_requests=0)}}, UNLIMITED),
+    ],
+)
+def test_no_more_wait_than_may(limits, taken):
+    rig = FlowRig(pods=1, **limits)
+    rig.come("first", LONG)
+    for number in range(taken):
+        rig.come(str(number), 10, size=100)
+    assert rig.flow.line.requests == taken
+    if taken < UNLIMITED:
+        with pytest.raises(Overloaded) as raised:
+            rig.come("more", 10, size=100)
+        assert (raised.value.status, raised.value.reason) == (429, "line-full")
+        assert rig.flow.line.requests == taken
+
+
+def test_a_flood_that_fills_the_line_gives_places_to_others():
+    rig = FlowRig(pods=1, band=BandLimits(max_requests=6))
+    rig.come("first", LONG)
+    for number in range(6):
+        rig.come(f"flood {number}", 1000 + number, fairness_id="flood")
+    for number in range(3):
+        assert rig.come(f"polite {number}", 10, fairness_id="polite") is None
+    assert rig.release() == []
+    assert sorted(rig.refused) == ["flood 3", "flood 4", "flood 5"]
+    assert {(error.status, error.reason) for error in rig.refused.values()} == {(429, "line-full")}
+    for name in ("polite", "flood"):  # both have half of the places
+        with pytest.raises(Overloaded):
+            rig.come("more", 10, fairness_id=name)
+    assert rig.flow.line.requests == len(rig.held) == 6
+
+
+def test_a_body_that_is_larger_than_all_that_may_wait_takes_no_place_from_others():
+    rig = FlowRig(pods=1, band=BandLimits(max_bytes=100))
+    rig.come("first", LONG)
+    for number in range(5):
+        rig.come(f"flood {number}", 10, size=20, fairness_id="flood")
+    with pytest.raises(Overloaded):
+        rig.come("huge", 10, size=101, fairness_id="other")
+    assert rig.flow.line.requests == 5
+    assert rig.come("large", 10, size=50, fairness_id="other") is None
+    rig.release()
+    assert len(rig.refused) == 3
+    assert rig.flow.line.bytes == 90
