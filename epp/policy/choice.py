@@ -204,12 +204,13 @@ def apart(
     one and a half times the best one's: it is slower, or has less of the prompt cached.
     """
     count, replicas = len(costs), unseen.replicas
-    lowest = candidates[min(range(count), key=costs.__getitem__)]
+    lowest = candidates[costs.index(min(costs))]
     step = _TURN * min(unseen.requests, 1.0) * lowest.prefill_seconds
     if step <= 0.0:
         return costs
-    order = sorted(range(count), key=lambda position: candidates[position].endpoint.id)
-    position = order[(unseen.replica * count + turn * replicas % count) // replicas]
+    ids = [each.endpoint.id for each in candidates]
+    place = (unseen.replica * count + turn * replicas % count) // replicas
+    position = ids.index(sorted(ids)[place])
     if candidates[position].prefill_seconds > _LONGEST_TURN * lowest.prefill_seconds:
         return costs
     lowered = list(costs)
