@@ -40,6 +40,7 @@ async def ask(demonstrations: Sequence[Demonstration], logs: Path) -> list[Asked
                     print(f"{setting} ...", file=sys.stderr)
                     asker = Asker(stand.url(servers), setting, session)
                     for demonstration in demonstrations:
+                        await stand.idle(session)
                         asked += await asker.ask_all(demonstration)
     return asked
 

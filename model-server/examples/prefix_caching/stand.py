@@ -6,8 +6,10 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import msgspec
 
+from epp.app.observing.fleet_view import EndpointsPage
 from epp.gateway.processes import Process, ProcessDied, free_port, spawn
 
 MODEL = "small"
@@ -18,6 +20,7 @@ BATCH = 2048
 BUILD_SECONDS = 120.0
 START_SECONDS = 300.0
 UP_SECONDS = 30.0
+IDLE_SECONDS, POLL_SECONDS = 60.0, 0.05
 GRACE_SECONDS = 20.0
 _SETTINGS = {
     "--port": 0,
@@ -32,14 +35,29 @@ _FLOAT = ("--dtype", "float32")
 
 
 class Stand(msgspec.Struct, frozen=True):
-    """Base URLs: of one server alone, and of the gateway in front of both."""
+    """Base URLs: of one server alone, of the gateway before both, and of the picker's pages."""
 
     alone: str
     gateway: str
+    pages: str
 
     def url(self, servers: int) -> str:
         """Where to ask so many servers."""
         return self.alone if servers == 1 else self.gateway
+
+    async def idle(self, session: aiohttp.ClientSession) -> None:
+        """Return when the picker has heard from all servers that they are idle.
+
+        It sends less to one whose last report shows what another setting asked of it. Raises
+        `TimeoutError`.
+        """
+        async with asyncio.timeout(IDLE_SECONDS):
+            while True:
+                async with session.get(f"{self.pages}/debug/endpoints") as response:
+                    page = msgspec.json.decode(await response.read(), type=EndpointsPage)
+                if not any(each.waiting or each.running for each in page.endpoints):
+                    return
+                await asyncio.sleep(POLL_SECONDS)
 
 
 async def build(folder: Path, logs: Path) -> None:
@@ -65,12 +83,13 @@ async def standing(folder: Path, logs: Path, *, caching: bool) -> AsyncIterator[
             servers.append(server)
         lines = [await server.wait_ready_line(START_SECONDS) for server in servers]
         urls = [f"http://127.0.0.1:{line['port']}" for line in lines]
-        port = free_port()
-        argv = (sys.executable, "-m", "epp", "up", *urls, f"--port={port}", "--debug-headers")
+        port, pages = free_port(), free_port()
+        ports = (f"--port={port}", f"--metrics-port={pages}")
+        argv = (sys.executable, "-m", "epp", "up", *urls, *ports, "--debug-headers")
         gateway = await spawn("up", argv, log_dir=logs)
         stack.push_async_callback(gateway.stop)
         await gateway.wait_http(f"http://127.0.0.1:{port}/v1/models", UP_SECONDS)
-        yield Stand(urls[0], f"http://127.0.0.1:{port}")
+        yield Stand(urls[0], f"http://127.0.0.1:{port}", f"http://127.0.0.1:{pages}")
 
 
 def _launch(folder: Path, caching: bool) -> tuple[str, ...]:  # noqa: FBT001 - one of two kinds
