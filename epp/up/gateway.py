@@ -32,8 +32,9 @@ from epp.up.terminal import Terminal
 
 READY_SECONDS = 30.0
 STATUS_SECONDS, PAGE_SECONDS = 1.0, 2.0
-HUNG_AFTER = 4
-"""Metrics pages of the picker that may fail in a row before it counts as hung."""
+PAST_AFTER, HUNG_AFTER = 2, 4
+"""Metrics pages of the picker that fail in a row before requests go past it, and before it counts
+as hung. On a busy machine one is late now and then, while the picker answers requests."""
 QUIET_SECONDS, DRAIN_POLL_SECONDS = 0.3, 0.05
 """How long no request may have been under way before a drain ends: clients reuse connections."""
 ENVOY_THREADS, ENVOY_GRACE_SECONDS = 4, 2.0
@@ -226,7 +227,7 @@ class Gateway:
 
     async def _steer(self) -> None:
         """Have Envoy ask the picker while that answers, and go past it otherwise."""
-        await self._admin.set_picking(lambda: self._picker_up and not self._page_failures)
+        await self._admin.set_picking(lambda: self._picker_up and self._page_failures < PAST_AFTER)
 
     async def _picker_page(self) -> PickerPage | None:
         try:
