@@ -7,7 +7,6 @@ import pytest
 from epp.app.flow.held_requests import HeldRequests
 from epp.errors import ShuttingDown
 from epp.model.decision import Decision
-from epp.model.listeners import reraise
 from epp.model.request import RequestId
 from epp.model.request_events import FirstToken
 from epp.policy.flow.held import Held
@@ -16,9 +15,10 @@ from tests.strategies import request
 
 
 class Waiting:
-    """A pod that is busy, and the pending decisions of requests that wait for it."""
+    """A pod that is busy, the pending decisions of requests that wait for it, and all faults."""
 
-    def __init__(self, on_fault=reraise, on_release=None):
+    def __init__(self, on_release=None):
+        self.faults: list[tuple[str, type[BaseException]]] = []
         self.rig = FlowRig(pods=1)
         self.rig.come("first", 20_000)
         self.gone: list[str] = []
@@ -26,7 +26,7 @@ class Waiting:
             self.rig.flow,
             lambda: self.rig.now,
             on_release or (lambda asked, *_: self.gone.append(asked.id)),
-            on_fault,
+            lambda source, error: self.faults.append((source, type(error))),
         )
         self.decided: dict[str, object] = {}
 
@@ -37,18 +37,29 @@ class Waiting:
         pending.when_decided(lambda outcome: self.decided.update({identity: outcome}))
         return pending
 
+    async def make_room(self):
+        """Begin the first response a little later, and have the loop look for room."""
+        self.rig.wait(0.03)
+        self.rig.apply(FirstToken(RequestId("first")))
+        await looked()
+
+
+async def looked():
+    """Return when the loop has looked for room after an event, and told what it decided."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
 
 @pytest.fixture
 async def waiting():
-    return Waiting()
+    made = Waiting()
+    yield made
+    assert made.faults == []
 
 
 async def test_an_event_that_makes_room_decides(waiting):
     waiting.come("a")
-    waiting.rig.wait(0.03)
-    waiting.rig.apply(FirstToken(RequestId("first")))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await waiting.make_room()
     decision = waiting.decided["a"]
     assert isinstance(decision, Decision)
     assert decision.waited == pytest.approx(0.03)
@@ -88,49 +99,34 @@ def not_recorded(*_):
 
 
 async def test_one_that_cannot_be_told_its_decision_does_not_keep_the_others():
-    faults = []
-    waiting = Waiting(lambda source, error: faults.append((source, type(error))))
+    waiting = Waiting()
     waiting.come("a").when_decided(failing)
     waiting.come("b")
-    waiting.rig.wait(0.03)
-    waiting.rig.apply(FirstToken(RequestId("first")))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await waiting.make_room()
     assert isinstance(waiting.decided["b"], Decision)
     assert (waiting.gone, len(waiting.held)) == (["a", "b"], 0)
-    assert faults == [("flow-control", KeyError)]
+    assert waiting.faults == [("flow-control", KeyError)]
 
 
 async def test_one_that_a_look_for_room_lost_is_answered():
-    faults = []
-    waiting = Waiting(lambda source, error: faults.append((source, type(error))))
+    waiting = Waiting()
     waiting.come("a")
     waiting.come("b")
-    waiting.rig.wait(0.03)
     waiting.rig.flow.line.on_change = lambda: failing(None)
-    waiting.rig.apply(FirstToken(RequestId("first")))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert faults == [("flow-control", KeyError)]
+    await waiting.make_room()
+    assert waiting.faults == [("flow-control", KeyError)]
     assert isinstance(waiting.decided["a"], KeyError)
     assert [each[:2] for each in waiting.rig.outcomes] == [("a", "EvictedOther")]
     waiting.rig.flow.line.on_change = None
     waiting.rig.say("pod-0")
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await looked()
     assert isinstance(waiting.decided["b"], Decision)
     assert (waiting.gone, len(waiting.held)) == (["b"], 0)
 
 
 async def test_one_whose_decision_cannot_be_recorded_goes_all_the_same():
-    faults = []
-    waiting = Waiting(
-        lambda source, error: faults.append((source, type(error))), on_release=not_recorded
-    )
+    waiting = Waiting(on_release=not_recorded)
     waiting.come("a")
-    waiting.rig.wait(0.03)
-    waiting.rig.apply(FirstToken(RequestId("first")))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await waiting.make_room()
     assert isinstance(waiting.decided["a"], Decision)
-    assert faults == [("flow-control", KeyError)]
+    assert waiting.faults == [("flow-control", KeyError)]

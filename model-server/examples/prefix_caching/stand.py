@@ -35,11 +35,15 @@ _FLOAT = ("--dtype", "float32")
 
 
 class Stand(msgspec.Struct, frozen=True):
-    """Base URLs: of one server alone, of the gateway before both, and of the picker's pages."""
+    """Base URLs of one server alone, of the gateway in front of both, and of the picker's pages.
+
+    `up` is the gateway and the picker.
+    """
 
     alone: str
     gateway: str
     pages: str
+    up: Process
 
     def url(self, servers: int) -> str:
         """Where to ask so many servers."""
@@ -49,15 +53,18 @@ class Stand(msgspec.Struct, frozen=True):
         """Return when the picker has heard from all servers that they are idle.
 
         It sends less to one whose last report shows what another setting asked of it. Raises
-        `TimeoutError`.
+        `ProcessDied`.
         """
-        async with asyncio.timeout(IDLE_SECONDS):
-            while True:
-                async with session.get(f"{self.pages}/debug/endpoints") as response:
-                    page = msgspec.json.decode(await response.read(), type=EndpointsPage)
-                if not any(each.waiting or each.running for each in page.endpoints):
-                    return
-                await asyncio.sleep(POLL_SECONDS)
+        failure = "did not hear that its servers are idle"
+        await self.up.before_exit(self._heard_idle(session), failure, IDLE_SECONDS)
+
+    async def _heard_idle(self, session: aiohttp.ClientSession) -> None:
+        while True:
+            async with session.get(f"{self.pages}/debug/endpoints") as response:
+                page = msgspec.json.decode(await response.read(), type=EndpointsPage)
+            if not any(each.waiting or each.running for each in page.endpoints):
+                return
+            await asyncio.sleep(POLL_SECONDS)
 
 
 async def build(folder: Path, logs: Path) -> None:
@@ -89,7 +96,8 @@ async def standing(folder: Path, logs: Path, *, caching: bool) -> AsyncIterator[
         gateway = await spawn("up", argv, log_dir=logs)
         stack.push_async_callback(gateway.stop)
         await gateway.wait_http(f"http://127.0.0.1:{port}/v1/models", UP_SECONDS)
-        yield Stand(urls[0], f"http://127.0.0.1:{port}", f"http://127.0.0.1:{pages}")
+        gateway_url, pages_url = (f"http://127.0.0.1:{number}" for number in (port, pages))
+        yield Stand(urls[0], gateway_url, pages_url, gateway)
 
 
 def _launch(folder: Path, caching: bool) -> tuple[str, ...]:  # noqa: FBT001 - one of two kinds

@@ -49,6 +49,17 @@ def with_plugins(*filters, **settings):
     return rig
 
 
+def look_in_vain(rig, detector, *, second_at, at):
+    """Have "a" wait and later "b", and look for room at a time at which the detector raises."""
+    rig.come("a", 100)
+    rig.wait(second_at)
+    rig.come("b", 100)
+    rig.wait(at - second_at)
+    detector.raises = True
+    with pytest.raises(ZeroDivisionError):
+        rig.release()
+
+
 def test_what_a_plugin_raises_for_one_that_waits_is_its_outcome_and_others_go():
     failing = Failing()
     rig = with_plugins(failing)
@@ -77,25 +88,13 @@ def test_one_whose_time_is_up_is_answered_with_what_a_plugin_raises():
 def test_what_was_decided_before_a_look_for_room_raised_is_handed_over():
     detector = FailingDetector()
     rig = with_plugins(most_seconds=5.0, gate=GateSettings(detector=detector))
-    rig.come("a", 100)
-    rig.wait(3.0)
-    rig.come("b", 100)
-    rig.wait(2.5)
-    detector.raises = True
-    with pytest.raises(ZeroDivisionError):
-        rig.release()
+    look_in_vain(rig, detector, second_at=3.0, at=5.5)
     assert (list(rig.sent), list(rig.held)) == (["a"], ["b"])
 
 
 def test_one_that_was_refused_before_a_look_for_room_raised_is_counted():
     detector = FailingDetector()
     rig = with_plugins(band=BandLimits(ttl=2.0), gate=GateSettings(detector=detector))
-    rig.come("a", 100)
-    rig.wait(1.0)
-    rig.come("b", 100)
-    rig.wait(1.5)
-    detector.raises = True
-    with pytest.raises(ZeroDivisionError):
-        rig.release()
+    look_in_vain(rig, detector, second_at=1.0, at=2.5)
     assert rig.outcomes == [("a", "EvictedTTL", 2.5)]
     assert (rig.refused["a"].waited, list(rig.held)) == (2.5, ["b"])
