@@ -21,7 +21,7 @@ from epp.model.fleet import Fleet
 from epp.model.kv_changes import CacheCopied
 from epp.model.pods.pod import Pod
 from epp.model.prompts.hashing import BlockHash
-from epp.protocol.replicas.chains import read_hashes, written_hashes
+from epp.protocol.replicas.chains import read_words, written_words
 from epp.protocol.replicas.digests import (
     BUCKETS,
     cache_epoch,
@@ -174,7 +174,7 @@ class CacheCopies:
             return
         contents = pod.scheduler.cache.contents()
         hashes, sizes = await asyncio.to_thread(within, *contents, fact.buckets)
-        told = written_hashes(hashes), written_sizes(sizes)
+        told = written_words(hashes), written_sizes(sizes)
         self._answer(
             sender, [BucketsReply(fact.endpoint, fact.epoch, fact.buckets, *told, fact.added)]
         )
@@ -186,7 +186,7 @@ class CacheCopies:
         pod = self._pod(fact)
         if pod is None:
             return
-        theirs, sizes = read_hashes(fact.hashes), read_sizes(fact.sizes)
+        theirs, sizes = read_words(fact.hashes), read_sizes(fact.sizes)
         if len(theirs) != len(sizes):
             raise ValueError("as many sizes as blocks")
         ours, cache = pod.scheduler.cache.hashes(), pod.scheduler.cache
@@ -243,7 +243,7 @@ def contents_reply(pod: Pod, left: int, total: int) -> ContentsReply:
     """Return what an endpoint's cache holds, as a part of a snapshot of `total` endpoints."""
     cache: CacheModel = pod.scheduler.cache
     hashes, sizes = cache.contents()
-    told = written_hashes(hashes), written_sizes(sizes)
+    told = written_words(hashes), written_sizes(sizes)
     return ContentsReply(pod.endpoint.id, _epoch(pod), *told, cache.closed, left, total)
 
 
@@ -252,7 +252,7 @@ def copied_from(pod: Pod, fact: ContentsReply) -> CacheCopied | None:
 
     Raises `ValueError` for one that cannot be.
     """
-    hashes, sizes = read_hashes(fact.hashes), read_sizes(fact.sizes)
+    hashes, sizes = read_words(fact.hashes), read_sizes(fact.sizes)
     if len(hashes) != len(sizes):
         raise ValueError("as many sizes as blocks")
     if _epoch(pod) != fact.epoch:

@@ -13,7 +13,7 @@ from epp.adapters.replicas.transport import Reply
 from epp.errors import ConfigError
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.request import RequestId
-from epp.protocol.replicas.chains import KnownChains, read_hashes
+from epp.protocol.replicas.chains import KnownChains, read_words
 from epp.protocol.replicas.digests import LEAST_DIFFERENT, MOST_DIFFERENT
 from epp.protocol.replicas.fact_reader import FactReader
 from epp.protocol.replicas.fact_writer import FactWriter
@@ -104,8 +104,8 @@ async def diff(
 
 def compare(name: str, first: ContentsReply | None, second: ContentsReply | None) -> CacheDiff:
     """Compare what two replicas hold of an endpoint; None is an endpoint that one does not know."""
-    one = set(read_hashes(first.hashes)) if first is not None else set[int]()
-    other = set(read_hashes(second.hashes)) if second is not None else set[int]()
+    one = set(read_words(first.hashes)) if first is not None else set[int]()
+    other = set(read_words(second.hashes)) if second is not None else set[int]()
     epochs = {each.epoch for each in (first, second) if each is not None}
     return CacheDiff(
         endpoint=name,

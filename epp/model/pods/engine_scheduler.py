@@ -21,6 +21,7 @@ from epp.model.pods.ledger import Ledger
 from epp.model.pods.sequence import SequenceState
 from epp.model.prefix_index.index import PrefixIndex, Slot
 from epp.model.prompts.block_hasher import BlockHasher
+from epp.model.prompts.block_hashes import BlockHashes
 from epp.model.prompts.hashing import BlockHash
 
 _MOST_BLOCKS: Final = 1 << 14
@@ -54,7 +55,7 @@ class EngineScheduler:
         self._withdrawn = 0  # blocks of a prompt that ended while it waited
         self._running: dict[SequenceState, None] = {}
         self.waiting: deque[SequenceState] = deque()
-        self._promised: dict[BlockHash, int] = {}  # by how many waiting prompts
+        self._promised = BlockHashes()  # of the prompts that wait
 
     def __len__(self) -> int:
         return len(self._running) + len(self.waiting)
@@ -101,7 +102,7 @@ class EngineScheduler:
             self.reported = ReportedBlocks(self.cache)
         self.held = 0.0
         self.generation += 1
-        self._running, self.waiting, self._promised = {}, deque(), {}
+        self._running, self.waiting, self._promised = {}, deque(), BlockHashes()
 
     def reconfigure(self, spec: CacheSpec, *, first: bool) -> None:
         """Apply `spec` to the cache; one of another model or block size starts empty.
@@ -263,24 +264,15 @@ class EngineScheduler:
 
     def _promise(self, sequence: SequenceState) -> None:
         """Add a waiting prompt's first blocks to the index."""
-        hashes, promised = sequence.chain.hashes[:_MOST_BLOCKS], self._promised
-        for each in hashes:
-            promised[each] = promised.get(each, 0) + 1
+        hashes = sequence.chain.hashes[:_MOST_BLOCKS]
+        self._promised.add(hashes)
         if self._present:
             self._index.add(self.slot, hashes)
 
     def _withdraw(self, sequence: SequenceState) -> None:
         """Remove a prompt that no longer waits from the index, except blocks that are cached."""
-        if not self.waiting:
-            self._promised = {}
-        hashes, promised = sequence.chain.hashes[:_MOST_BLOCKS], self._promised
-        if promised:
-            for each in hashes:
-                left = promised[each] - 1
-                if left:
-                    promised[each] = left
-                else:
-                    del promised[each]
+        hashes = sequence.chain.hashes[:_MOST_BLOCKS]
+        alone = self._promised.remove(hashes)
         # One that was scheduled is cached as a whole, which is quickly known of all its blocks.
         if not self._present or self.cache.match(hashes) == len(hashes):
             return
@@ -288,10 +280,8 @@ class EngineScheduler:
         match, aside = self.cache.match, self._aside()
         gone = [
             each
-            for each in hashes
-            if each not in promised
-            and each not in aside
-            and not (match((each,)) if cached is None else each in cached)
+            for each in alone
+            if each not in aside and not (match((each,)) if cached is None else each in cached)
         ]
         if gone:
             self._index.remove(self.slot, gone)
@@ -308,8 +298,7 @@ class EngineScheduler:
         if not self._present:
             return
         if evicted:
-            promised = self._promised
-            index.remove(slot, [e for e in evicted if e not in promised] if promised else evicted)
+            index.remove(slot, self._promised.missing(evicted) if self.waiting else evicted)
         if stored:
             index.add(slot, stored)
         merged = cache.take_merged()
@@ -340,9 +329,10 @@ class EngineScheduler:
     def check_invariants(self) -> None:
         """Assert that waiting and running prompts, the index and the cache agree."""
         waiting = [each for one in self.waiting for each in one.chain.hashes[:_MOST_BLOCKS]]
+        promised = {each: self._promised.count(each) for each in self._promised}
         held = [sequence.lease for sequence in self._running if sequence.lease is not None]
         check(
-            promised_blocks=self._promised == Counter(waiting),
+            promised_blocks=promised == Counter(waiting),
             waiting_hold_nothing=all(each.lease is None for each in self.waiting),
             running_hold_leases=len(held) == len(self._running),
         )

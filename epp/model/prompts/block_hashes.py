@@ -1,32 +1,61 @@
-"""A set of block hashes that whole prompts are held against.
+"""Hashes of blocks, which whole prompts are held against.
 
 Compiled: `block_hashes.pyx`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from epp.model.prompts.hashing import BlockHash
 
 
 class BlockHashes:
-    """Hashes of blocks, each once."""
+    """Hashes of blocks, each as often as it was added."""
 
-    __slots__ = ("_held",)
+    __slots__ = ("_counts",)
 
     def __init__(self) -> None:
-        self._held: set[BlockHash] = set()
+        self._counts: dict[BlockHash, int] = {}
 
     def __len__(self) -> int:
-        return len(self._held)
+        """Return how many different ones there are."""
+        return len(self._counts)
 
-    def add(self, block_hash: BlockHash) -> None:
-        """Add one; one that is there changes nothing."""
-        self._held.add(block_hash)
+    def __iter__(self) -> Iterator[BlockHash]:
+        """Go through the different ones, which must not change meanwhile."""
+        return iter(self._counts)
 
-    def discard(self, block_hash: BlockHash) -> None:
-        """Remove one; one that is not there changes nothing."""
-        self._held.discard(block_hash)
+    def count(self, block_hash: BlockHash) -> int:
+        """Return how often one is there."""
+        return self._counts.get(block_hash, 0)
+
+    def add(self, hashes: Sequence[BlockHash]) -> None:
+        """Add each once more."""
+        for each in hashes:
+            self._counts[each] = self._counts.get(each, 0) + 1
+
+    def remove(self, hashes: Sequence[BlockHash]) -> Sequence[BlockHash]:
+        """Remove each once; return those that are there no more. What is not there stays so."""
+        gone = []
+        for each in hashes:
+            left = self._counts.get(each, 0) - 1
+            if left > 0:
+                self._counts[each] = left
+            elif left == 0:
+                del self._counts[each]
+                gone.append(each)
+        return gone
+
+    def missing(self, hashes: Sequence[BlockHash]) -> Sequence[BlockHash]:
+        """Return those blocks of a prompt that are not there, in their order."""
+        return [each for each in hashes if each not in self._counts]
+
+    def last(self, hashes: Sequence[BlockHash]) -> int:
+        """Return how many blocks a prompt has up to the last one that is there, 0 if none is."""
+        for blocks in range(len(hashes), 0, -1):
+            if hashes[blocks - 1] in self._counts:
+                return blocks
+        return 0
 
     def has_any(self, hashes: Sequence[BlockHash]) -> bool:
-        """Return whether any block of a prompt is in the set."""
-        return not self._held.isdisjoint(hashes)
+        """Return whether any block of a prompt is there."""
+        return any(each in self._counts for each in hashes)

@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""A set of block hashes; the contract is `block_hashes.py`.
+"""Hashes of blocks, counted; the contract is `block_hashes.py`.
 
-A table of keys with linear probing, at most half full; 0 marks a free place, and the hash 0 has a
-flag of its own.
+A table with linear probing, at most half full; a count of 0 marks a free place.
 """
 
 cimport cython
+from cpython.array cimport array, clone, resize
 from cpython.long cimport PyLong_AsUnsignedLongLong
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport uint64_t
@@ -13,92 +13,162 @@ from libc.stdint cimport uint64_t
 from epp.model.prompts.uint64_view cimport UInt64View, acquire_view, release_view
 
 cdef Py_ssize_t _LEAST = 64
+cdef array _UINT64 = array("Q")
+
+cdef struct Place:
+    uint64_t key
+    uint64_t count
 
 
 @cython.final
 @cython.no_gc
 cdef class BlockHashes:
-    """Hashes of blocks, each once."""
+    """Hashes of blocks, each as often as it was added."""
 
-    cdef uint64_t* _at
+    cdef Place* _at
     cdef Py_ssize_t _places, _held
-    cdef bint _has_zero
 
     def __cinit__(self):
-        self._at = <uint64_t*>PyMem_Calloc(_LEAST, sizeof(uint64_t))
-        if self._at == NULL:
-            raise MemoryError
-        self._places = _LEAST
+        self._move(_LEAST)
 
     def __dealloc__(self):
         PyMem_Free(self._at)
 
     def __len__(self):
-        return self._held + self._has_zero
+        return self._held
 
-    def add(self, block_hash):
-        """Add one; one that is there changes nothing."""
-        cdef uint64_t key = PyLong_AsUnsignedLongLong(block_hash)
-        if key == 0:
-            self._has_zero = True
-        elif self._at[self._place_of(key)] == 0:
-            if 2 * self._held >= self._places:
-                self._widen()
-            self._at[self._place_of(key)] = key
-            self._held += 1
+    def __iter__(self):
+        """Go through the different ones, which must not change meanwhile."""
+        cdef Py_ssize_t at
+        for at in range(self._places):
+            if self._at[at].count:
+                yield self._at[at].key
 
-    def discard(self, block_hash):
-        """Remove one; one that is not there changes nothing."""
-        cdef uint64_t key = PyLong_AsUnsignedLongLong(block_hash)
-        cdef Py_ssize_t last = self._places - 1, at, free
-        if key == 0:
-            self._has_zero = False
-            return
-        free = at = self._place_of(key)
-        if self._at[at] == 0:
-            return
-        self._held -= 1
-        while True:  # what stands behind it moves up, where it is found from its own place on
-            at = (at + 1) & last
-            if self._at[at] == 0:
-                break
-            if ((at - <Py_ssize_t>(self._at[at] & last)) & last) >= ((at - free) & last):
-                self._at[free] = self._at[at]
-                free = at
-        self._at[free] = 0
+    def count(self, block_hash):
+        """Return how often one is there."""
+        return self._place_of(PyLong_AsUnsignedLongLong(block_hash)).count
+
+    def add(self, hashes):
+        """Add each once more."""
+        cdef UInt64View words
+        cdef Py_ssize_t position
+        cdef Place* place
+        acquire_view(&words, hashes)
+        try:
+            for position in range(words.size):
+                place = self._place_of(words.at[position])
+                if place.count == 0:
+                    if 2 * self._held >= self._places:
+                        self._move(2 * self._places)
+                        place = self._place_of(words.at[position])
+                    place.key = words.at[position]
+                    self._held += 1
+                place.count += 1
+        finally:
+            release_view(&words)
+
+    def remove(self, hashes):
+        """Remove each once; return those that are there no more."""
+        cdef UInt64View words
+        cdef array gone
+        cdef Py_ssize_t position, found = 0
+        cdef Place* place
+        acquire_view(&words, hashes)
+        try:
+            gone = clone(_UINT64, words.size, False)
+            for position in range(words.size):
+                place = self._place_of(words.at[position])
+                if place.count == 1:
+                    _words_of(gone)[found] = place.key
+                    found += 1
+                    self._free(place - self._at)
+                elif place.count:
+                    place.count -= 1
+        finally:
+            release_view(&words)
+        if self._held == 0 and self._places > _LEAST:
+            self._move(_LEAST)
+        return _cut(gone, found)
+
+    def missing(self, hashes):
+        """Return those blocks of a prompt that are not there, in their order."""
+        cdef UInt64View words
+        cdef array absent
+        cdef Py_ssize_t position, found = 0
+        acquire_view(&words, hashes)
+        try:
+            absent = clone(_UINT64, words.size, False)
+            for position in range(words.size):
+                if self._place_of(words.at[position]).count == 0:
+                    _words_of(absent)[found] = words.at[position]
+                    found += 1
+        finally:
+            release_view(&words)
+        return _cut(absent, found)
+
+    def last(self, hashes):
+        """Return how many blocks a prompt has up to the last one that is there, 0 if none is."""
+        cdef UInt64View words
+        cdef Py_ssize_t blocks
+        acquire_view(&words, hashes)
+        blocks = words.size
+        while blocks and self._place_of(words.at[blocks - 1]).count == 0:
+            blocks -= 1
+        release_view(&words)
+        return blocks
 
     def has_any(self, hashes):
-        """Return whether any block of a prompt is in the set."""
+        """Return whether any block of a prompt is there."""
         cdef UInt64View words
         cdef Py_ssize_t position
         cdef bint found = False
         acquire_view(&words, hashes)
         for position in range(words.size):
-            if words.at[position] == 0:
-                found = self._has_zero
-            else:
-                found = self._at[self._place_of(words.at[position])] != 0
-            if found:
+            if self._place_of(words.at[position]).count:
+                found = True
                 break
         release_view(&words)
         return found
 
-    cdef inline Py_ssize_t _place_of(self, uint64_t key) noexcept:
+    cdef inline Place* _place_of(self, uint64_t key) noexcept:
         """Return where a key stands, or is to stand."""
         cdef Py_ssize_t last = self._places - 1, at = <Py_ssize_t>(key & last)
-        while self._at[at] != 0 and self._at[at] != key:
+        while self._at[at].count and self._at[at].key != key:
             at = (at + 1) & last
-        return at
+        return &self._at[at]
 
-    cdef int _widen(self) except -1:
-        cdef uint64_t* before = self._at
-        cdef Py_ssize_t places = self._places, at
-        cdef uint64_t* wide = <uint64_t*>PyMem_Calloc(2 * places, sizeof(uint64_t))
-        if wide == NULL:
+    cdef void _free(self, Py_ssize_t free) noexcept:
+        cdef Py_ssize_t last = self._places - 1, at = free
+        self._held -= 1
+        while True:  # what stands behind it moves up, where it is found from its own place on
+            at = (at + 1) & last
+            if self._at[at].count == 0:
+                break
+            if ((at - <Py_ssize_t>(self._at[at].key & last)) & last) >= ((at - free) & last):
+                self._at[free] = self._at[at]
+                free = at
+        self._at[free].count = 0
+
+    cdef int _move(self, Py_ssize_t places) except -1:
+        """Move into a table of this many places."""
+        cdef Place* before = self._at
+        cdef Py_ssize_t at, end = self._places
+        cdef Place* table = <Place*>PyMem_Calloc(places, sizeof(Place))
+        if table == NULL:
             raise MemoryError
-        self._at, self._places = wide, 2 * places
-        for at in range(places):
-            if before[at]:
-                self._at[self._place_of(before[at])] = before[at]
+        self._at, self._places = table, places
+        for at in range(end):
+            if before[at].count:
+                self._place_of(before[at].key)[0] = before[at]
         PyMem_Free(before)
         return 0
+
+
+cdef inline uint64_t* _words_of(array words) noexcept:
+    return <uint64_t*>words.data.as_voidptr
+
+
+cdef array _cut(array words, Py_ssize_t size):
+    if size < len(words):
+        resize(words, size)
+    return words

@@ -130,14 +130,14 @@ class GeneratedIndex:
         same_anchor = self._by_anchor.get(blocks.anchor)
         if same_anchor is None:
             self._by_anchor[blocks.anchor] = same_anchor = []
-            self._anchors.add(blocks.anchor)
+            self._anchors.add((blocks.anchor,))
         same_anchor.append(blocks)
         self._room -= _room_of(blocks)
         while len(same_anchor) > _MOST_PER_ANCHOR:
             self._room += _room_of(same_anchor.pop(0))
         while self._room < 0:
             anchor, oldest = self._by_anchor.popitem(last=False)
-            self._anchors.discard(anchor)
+            self._anchors.remove((anchor,))
             self._room += sum(map(_room_of, oldest))
 
     def may_repeat(self, chain: Chain) -> bool:
@@ -167,7 +167,7 @@ class GeneratedIndex:
                 self._room += _room_of(blocks)
                 if not same_anchor:
                     del self._by_anchor[anchor]
-                    self._anchors.discard(anchor)
+                    self._anchors.remove((anchor,))
                 return blocks
         return None
 

@@ -41,10 +41,14 @@ def text_chain(
     Both count from the start of `text`, in bytes. Marks outside of the text are passed over, and
     their order does not matter.
     """
-    size = len(text)
-    grid = BLOCK_ENDS[: bisect_right(BLOCK_ENDS, size)]
-    ends = sorted({*grid, *(mark for mark in marks if 0 < mark <= size)}) if marks else grid
+    ends = block_ends(len(text), marks)
     return extend(parent, text, ends), ends
+
+
+def block_ends(size: int, marks: Sequence[int]) -> Sequence[int]:
+    """Return where the blocks of a text of `size` bytes end: on the grid, and at its marks."""
+    grid = BLOCK_ENDS[: bisect_right(BLOCK_ENDS, size)]
+    return sorted({*grid, *(mark for mark in marks if 0 < mark <= size)}) if marks else grid
 
 
 def extend(parent: int, data: bytes, ends: Sequence[int], unit: int = 1) -> Sequence[BlockHash]:

@@ -56,7 +56,13 @@ BLOCK_ENDS = tuple([_grid[_cut] for _cut in range(_grid_size)])
 
 def text_chain(parent, bytes text not None, marks):
     """Cut a text on the grid and at `marks`, and hash its blocks: return hashes, and ends."""
-    cdef uint64_t seed = PyLong_AsUnsignedLongLong(parent), size = PyBytes_GET_SIZE(text)
+    cdef uint64_t seed = PyLong_AsUnsignedLongLong(parent)
+    cdef array ends = block_ends(PyBytes_GET_SIZE(text), marks)
+    return _chained(seed, text, _words_of(ends), len(ends), 1), ends
+
+
+cpdef array block_ends(uint64_t size, marks):
+    """Return where the blocks of a text of `size` bytes end: on the grid, and at its marks."""
     cdef tuple given = tuple(marks)
     cdef Py_ssize_t count = 0, cut = 0, cuts = _grid_up_to(size)
     cdef array ends = clone(_UINT64, cuts + len(given), False)
@@ -67,7 +73,7 @@ def text_chain(parent, bytes text not None, marks):
         if mark == 0 or mark == before:
             continue
         if mark < before:
-            return text_chain(parent, text, sorted(given))
+            return block_ends(size, sorted(given))
         before = mark
         while cut < cuts and _grid[cut] <= mark:
             if _grid[cut] < mark:
@@ -81,7 +87,7 @@ def text_chain(parent, bytes text not None, marks):
         count += 1
     if count < len(ends):
         resize(ends, count)
-    return _chained(seed, text, _words_of(ends), count, 1), ends
+    return ends
 
 
 cdef inline uint64_t* _words_of(array words) noexcept:

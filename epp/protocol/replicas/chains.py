@@ -10,20 +10,20 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Final, cast
 
+from epp.model.prompts.block_hashes import BlockHashes
 from epp.model.prompts.chain import Chain
-from epp.model.prompts.hashing import BLOCK_ENDS, BlockHash
-from epp.model.prompts.text_lengths import sizes_between
+from epp.model.prompts.hashing import BlockHash, block_ends
+from epp.model.prompts.text_lengths import scaled, sizes_between
 from epp.model.prompts.token_offsets import TokenOffsets
-from epp.protocol.replicas.facts import PromptFact
+from epp.protocol.replicas.facts import LARGEST, PromptFact
 
 _ROOM: Final = 1 << 17
 """Blocks that are known in each of two generations: some 20 MB, with their chains."""
 _STRIDE: Final = 8
 """How many blocks lie between two by which a chain is found."""
-_HASH_BYTES: Final = 8
+_WORD_BYTES: Final = 8
 
 
 class UnknownChain(Exception):
@@ -35,6 +35,15 @@ class UnknownChain(Exception):
         super().__init__(f"no chain of {blocks} blocks ends with this hash")
 
 
+class _Generation:
+    """Chains by the hashes at which they are found."""
+
+    def __init__(self, room: int) -> None:
+        self.left = room
+        self.hashes: Final = BlockHashes()
+        self.chains: Final[dict[int, tuple[Chain, TokenOffsets]]] = {}
+
+
 class KnownChains:
     """The chains that were told or heard, the ones used last: of `room` blocks, twice at most.
 
@@ -44,34 +53,19 @@ class KnownChains:
 
     def __init__(self, room: int = _ROOM) -> None:
         self._room: Final = room
-        self._left = room
-        self._young: dict[int, tuple[Chain, TokenOffsets]] = {}
-        self._old: dict[int, tuple[Chain, TokenOffsets]] = {}
+        self._young = _Generation(room)
+        self._old = _Generation(room)
 
     def __len__(self) -> int:
-        return len(self._young) + len(self._old)
+        return len(self._young.chains) + len(self._old.chains)
 
     def longest(self, hashes: Sequence[BlockHash]) -> int:
-        """Return how many leading blocks of a chain are known, about: it searches by bisection."""
-        blocks = len(hashes)
-        if not blocks or self._at(hashes[-1]) is not None:
-            return blocks
-        low, high = 0, blocks // _STRIDE
-        while low < high:
-            middle = (low + high + 1) >> 1
-            if self._at(hashes[middle * _STRIDE - 1]) is not None:
-                low = middle
-            else:
-                high = middle - 1
-        known = low * _STRIDE
-        for last in range(min(blocks, known + _STRIDE) - 1, known, -1):
-            if self._at(hashes[last - 1]) is not None:
-                return last
-        return known
+        """Return how many leading blocks of a chain are known: up to one by which it is found."""
+        return max(self._young.hashes.last(hashes), self._old.hashes.last(hashes))
 
     def find(self, tip: int, blocks: int) -> tuple[Chain, TokenOffsets] | None:
         """Return a chain that has this hash as its block of that number, with its lengths."""
-        found = self._at(tip)
+        found = self._young.chains.get(tip) or self._old.chains.get(tip)
         if found is None or len(found[0].hashes) < blocks or found[0].hashes[blocks - 1] != tip:
             return None
         return found
@@ -79,18 +73,17 @@ class KnownChains:
     def add(self, chain: Chain, offsets: TokenOffsets, first: int = 0) -> None:
         """Know a chain, whose first blocks are known already."""
         hashes, entry = chain.hashes, (chain, offsets)
-        self._left -= len(hashes) - first
-        if self._left < 0:
-            self._left = self._room
-            self._old, self._young = self._young, {}
-        young = self._young
-        for last in range(first - first % _STRIDE + _STRIDE, len(hashes), _STRIDE):
-            young[hashes[last - 1]] = entry
-        young[hashes[-1]] = entry
-
-    def _at(self, block_hash: int) -> tuple[Chain, TokenOffsets] | None:
-        found = self._young.get(block_hash)
-        return self._old.get(block_hash) if found is None else found
+        self._young.left -= len(hashes) - first
+        if self._young.left < 0:
+            self._old, self._young = self._young, _Generation(self._room)
+        named = [
+            hashes[last - 1]
+            for last in range(first - first % _STRIDE + _STRIDE, len(hashes), _STRIDE)
+        ]
+        named.append(hashes[-1])
+        self._young.hashes.add(named)
+        for each in named:
+            self._young.chains[each] = entry
 
 
 def write_prompt(chain: Chain, offsets: TokenOffsets, known: KnownChains) -> PromptFact:
@@ -104,14 +97,10 @@ def write_prompt(chain: Chain, offsets: TokenOffsets, known: KnownChains) -> Pro
         before = start = skipped = 0
     if before < len(chain.hashes):
         known.add(chain, offsets, before)
-    sizes: list[int] | int
-    if chain.exact:
-        sizes = cast("range", chain.ends).step
-    else:
-        sizes = list(sizes_between(offsets.ends)[before:])
     return PromptFact(
-        hashes=written_hashes(chain.hashes[before:]),
-        sizes=sizes,
+        hashes=written_words(chain.hashes[before:]),
+        ends=b"" if chain.exact else written_words(offsets.ends[before:]),
+        block=cast("range", chain.ends).step if chain.exact else 0,
         size=chain.size,
         total=offsets.total,
         known=offsets.known,
@@ -143,24 +132,22 @@ def read_prompt(fact: PromptFact, known: KnownChains) -> tuple[Chain, TokenOffse
         base = known.find(fact.tip, before)
         if base is None:
             raise UnknownChain(fact.tip, before)
-        if base[0].exact is not isinstance(fact.sizes, int):
+        if base[0].exact is not (fact.block > 0):
             raise ValueError("a prompt of another kind than its prefix")
-    hashes = read_hashes(fact.hashes)
+    hashes = read_words(fact.hashes)
     if base is not None:
         hashes = _words(base[0].hashes[:before]) + hashes
-    if isinstance(fact.sizes, int):
-        chain, offsets = _exact(fact, hashes, base, fact.sizes)
-    else:
-        chain, offsets = _text(fact, hashes, base, fact.sizes)
+    chain, offsets = (_exact if fact.block else _text)(fact, hashes, base)
     if before < len(hashes):
         known.add(chain, offsets, before)
     return chain, offsets
 
 
 def _exact(
-    fact: PromptFact, hashes: "array[int]", base: tuple[Chain, TokenOffsets] | None, block: int
+    fact: PromptFact, hashes: "array[int]", base: tuple[Chain, TokenOffsets] | None
 ) -> tuple[Chain, TokenOffsets]:
-    if not block or fact.size // block != len(hashes):
+    block = fact.block
+    if fact.size // block != len(hashes):
         raise ValueError("a prompt of token ids has as many blocks as fit")
     ends = range(block, fact.size + 1, block)
     start = ends[fact.before - 1] if fact.before else 0
@@ -177,42 +164,32 @@ def _exact(
 
 
 def _text(
-    fact: PromptFact,
-    hashes: "array[int]",
-    base: tuple[Chain, TokenOffsets] | None,
-    sizes: list[int],
+    fact: PromptFact, hashes: "array[int]", base: tuple[Chain, TokenOffsets] | None
 ) -> tuple[Chain, TokenOffsets]:
-    before = fact.before
-    start, ends, tokens = 0, array("Q"), array("Q")
+    before, start = fact.before, 0
+    tokens = read_words(fact.ends)
     if base is not None:
-        ends = _words(base[0].ends[:before])
-        start = ends[-1]
-        tokens = _words(base[1].ends[:before])
-        covered = tokens[-1]
-        if covered != fact.tokens_before:
-            scale = fact.tokens_before / max(1, covered)
-            tokens = array("Q", [int(each * scale) for each in tokens])
-            tokens[-1] = fact.tokens_before
-    ends.extend(_cuts(start, fact.size, fact.marks))
-    if sizes:
-        tokens.extend(accumulate([fact.tokens_before + sizes[0], *sizes[1:]]))
+        start = base[0].ends[before - 1]
+        known = base[1].ends[:before]
+        if known[-1] != fact.tokens_before:
+            known = scaled(known, fact.tokens_before, max(1, known[-1]))
+        tokens = _words(known) + tokens
+    marks = _marks(fact, base, start)
+    ends = block_ends(fact.size, marks)
     if not len(ends) == len(tokens) == len(hashes):
         raise ValueError("a text has as many blocks as it is cut into")
+    sizes_between(tokens)  # raises `ValueError` if they do not rise
+    if tokens and tokens[-1] > LARGEST:
+        raise ValueError("a text has more tokens than are counted")
     chain = Chain(
         cast("Sequence[BlockHash]", hashes),
         ends,
         fact.size,
         len(hashes),
-        marks=_marks(fact, base, start),
+        marks=marks,
         rest_digest=fact.rest_digest,
     )
     return chain, TokenOffsets(fact.total, tokens, fact.known)
-
-
-def _cuts(start: int, size: int, marks: list[int]) -> Sequence[int]:
-    """Return where the blocks of a text end after `start` (`prompts.hashing.text_chain`)."""
-    grid = BLOCK_ENDS[bisect_right(BLOCK_ENDS, start) : bisect_right(BLOCK_ENDS, size)]
-    return sorted({*grid, *(each for each in marks if start < each <= size)}) if marks else grid
 
 
 def _marks(fact: PromptFact, base: tuple[Chain, TokenOffsets] | None, start: int) -> Sequence[int]:
@@ -222,19 +199,19 @@ def _marks(fact: PromptFact, base: tuple[Chain, TokenOffsets] | None, start: int
     return (*marks[: bisect_right(marks, start)], *fact.marks)
 
 
-def written_hashes(hashes: Sequence[int]) -> bytes:
-    """Return hashes, 8 bytes each, little-endian."""
-    words = _words(hashes)
+def written_words(words: Sequence[int]) -> bytes:
+    """Return hashes, or ends of blocks, 8 bytes each, little-endian."""
+    written = _words(words)
     if sys.byteorder == "big":
-        words = words[:]
-        words.byteswap()
-    return words.tobytes()
+        written = written[:]
+        written.byteswap()
+    return written.tobytes()
 
 
-def read_hashes(data: bytes) -> "array[int]":
-    """Read hashes. Raises `ValueError` for a part of one."""
-    if len(data) % _HASH_BYTES:
-        raise ValueError("a hash has 8 bytes")
+def read_words(data: bytes) -> "array[int]":
+    """Read hashes, or ends of blocks. Raises `ValueError` for a part of one."""
+    if len(data) % _WORD_BYTES:
+        raise ValueError("a hash has 8 bytes, and so has an end")
     words = array("Q", data)
     if sys.byteorder == "big":
         words.byteswap()

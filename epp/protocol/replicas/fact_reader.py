@@ -23,7 +23,7 @@ from epp.model.request_events import (
     Served,
     Unobserved,
 )
-from epp.protocol.replicas.chains import KnownChains, UnknownChain, read_hashes, read_prompt
+from epp.protocol.replicas.chains import KnownChains, UnknownChain, read_prompt, read_words
 from epp.protocol.replicas.fact_writer import FactWriter
 from epp.protocol.replicas.facts import (
     AbortedFact,
@@ -174,16 +174,16 @@ class FactReader:
 
     # Requests.
 
-    def _admitted(self, peer: Peer, fact: AdmittedFact) -> Iterator[Event]:
+    def _admitted(self, peer: Peer, fact: AdmittedFact) -> Sequence[Event]:
         if not self._is_current(fact.endpoint, fact.epoch):
-            return
+            return ()
         prefill = None if fact.prefill is None else EndpointId(fact.prefill)
         try:
             prompts = [read_prompt(each, self._known) for each in fact.prompts]
         except UnknownChain as unknown:
             if not peer.requests.is_over(fact.number) and peer.wait(unknown.tip, fact, self._now):
                 self._answers.append(ChainQuery(unknown.tip, unknown.blocks))
-            return
+            return ()
         request = InferenceRequest(
             id=RequestId(fact.id),
             target_model=fact.model,
@@ -193,14 +193,14 @@ class FactReader:
         )
         if not peer.requests.admit(fact.number, request.id):
             self.dropped[Dropped.REPEATED] += 1
-            return
+            return ()
         peer.sent(self._now)
         quote = Quote(
             request, [each[0] for each in prompts], [each[1] for each in prompts], fact.kind
         )
-        yield Admitted(quote, EndpointId(fact.endpoint), prefill)
-        for request_id, early in peer.requests.early(fact.number):
-            yield _EVENTS[type(early)](request_id, early)
+        admitted = Admitted(quote, EndpointId(fact.endpoint), prefill)
+        early = peer.requests.early(fact.number)
+        return admitted, *[_EVENTS[type(each)](request.id, each) for each in early]
 
     def _is_current(self, name: str, epoch: int) -> bool:
         endpoint_id = EndpointId(name)
@@ -230,7 +230,7 @@ class FactReader:
         return (Returned(EndpointId(fact.endpoint)),)
 
     def _repeated(self, _peer: Peer, fact: RepeatedFact) -> Sequence[Event]:
-        hashes = read_hashes(fact.hashes)
+        hashes = read_words(fact.hashes)
         if not hashes or len(hashes) != len(fact.sizes):
             raise ValueError("as many sizes as blocks")
         named = [BlockHash(each) for each in hashes]

@@ -22,7 +22,7 @@ from epp.model.request_events import (
     Served,
     Unobserved,
 )
-from epp.protocol.replicas.chains import KnownChains, write_prompt, written_hashes
+from epp.protocol.replicas.chains import KnownChains, write_prompt, written_words
 from epp.protocol.replicas.facts import (
     LARGEST,
     AbortedFact,
@@ -276,7 +276,7 @@ class FactWriter:
         return ReturnedFact(event.endpoint_id)
 
     def _repeated(self, event: ResponseRepeated) -> AnyFact:
-        hashes = written_hashes(event.hashes)
+        hashes = written_words(event.hashes)
         return RepeatedFact(event.request_id, event.anchor, hashes, list(event.sizes))
 
 

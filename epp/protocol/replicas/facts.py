@@ -17,7 +17,7 @@ from epp.model.prompts.text_lengths import Kind
 from epp.model.request import Api
 from epp.model.request_events import Failure
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of messages as a whole: those of another one are not read."""
 LARGEST: Final = 1 << 40
 """What is counted is at most so much."""
@@ -57,8 +57,10 @@ class PromptFact(msgspec.Struct, frozen=True, array_like=True):
 
     hashes: bytes
     """The blocks after the known prefix, 8 bytes each, little-endian."""
-    sizes: list[Number] | Number
-    """Tokens of each of these; of token ids the size of all blocks of the prompt."""
+    ends: bytes
+    """The tokens up to the end of each of these, written like them; of token ids nothing."""
+    block: Number
+    """The size of all blocks of token ids; 0 of a text."""
     size: Number
     """The length of the prompt, in bytes of text or in tokens."""
     total: Number

@@ -4,7 +4,7 @@ A request's facts have stages. What comes before the request itself is kept unti
 comes after a later stage is late, and changes nothing. Facts that come twice are such, too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Final
 
 from epp.model.learning.bounded import make_room
@@ -59,12 +59,12 @@ class RequestsOfPeer:
         self._stages[number] = 0
         return True
 
-    def early(self, number: int) -> Iterator[tuple[RequestId, RequestFact]]:
-        """Yield what was told of a request before it was, in the order of its stages."""
-        for fact in sorted(self._early.pop(number, ()), key=_stage):
-            request = self.take(fact)
-            if request is not None:
-                yield request, fact
+    def early(self, number: int) -> Sequence[RequestFact]:
+        """Return what was told of a request before it was, in the order of its stages."""
+        facts = self._early.pop(number, None)
+        if facts is None:
+            return ()
+        return [each for each in sorted(facts, key=_stage) if self.take(each) is not None]
 
     def take(self, fact: RequestFact) -> RequestId | None:
         """Take in a fact; return the request that it is about, None if it changes nothing now."""

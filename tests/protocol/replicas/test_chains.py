@@ -1,5 +1,7 @@
 """Chains on the wire: whole, or as the tip and length of what is known, and what is no chain."""
 
+from array import array
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -134,7 +136,13 @@ def test_nonsense_is_refused_and_nothing_is_known_of_it(data):
     counts = st.integers(0, 300)
     fact = PromptFact(
         hashes=data.draw(st.binary(max_size=64)),
-        sizes=data.draw(st.one_of(counts, st.lists(counts, max_size=8))),
+        ends=data.draw(
+            st.one_of(
+                st.binary(max_size=64),
+                st.lists(counts, max_size=8).map(lambda each: array("Q", each).tobytes()),
+            )
+        ),
+        block=data.draw(counts),
         size=data.draw(counts),
         total=data.draw(counts),
         known=data.draw(counts),
