@@ -37,7 +37,7 @@ class EndpointsFile:
         path: Path,
         apply: Callable[[Event], None],
         *,
-        poll: float = 0.5,
+        poll: float = 1.0,
         names: "ClusterNames | None" = None,
     ) -> None:
         self._file = FollowedFile(path, MAX_BYTES)

@@ -16,7 +16,7 @@ from epp.adapters.telemetry import families
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import FamilyText, expose
 
-IDLE_SECONDS: Final = 0.15
+IDLE_SECONDS: Final = 0.5
 BUSY_SECONDS: Final = 0.025
 """Between samples. Of what held the loop, the part before the timer was due is not seen."""
 _BUSY_SHARE: Final = 0.03
