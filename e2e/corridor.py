@@ -217,6 +217,7 @@ class Corridor:
         """Put these endpoints in the file that the picker follows, in one step."""
         entries = [
             {"name": name, "address": "127.0.0.1", "port": int(self.targets[name][10:])}
+            | ({"appProtocol": "kubernetes.io/h2c"} if self.plan.h2c else {})
             for name in names
         ]
         draft = self.endpoints_path.with_suffix(".draft")
@@ -297,7 +298,8 @@ class Corridor:
 
     def log_lines(self) -> list[Any]:
         """Everything that the picker has logged, read."""
-        return [json.loads(line) for line in self.picker.log_path.read_text().splitlines()]
+        whole, _, _ = self.picker.log_path.read_text().rpartition("\n")  # one is being written
+        return [json.loads(line) for line in whole.splitlines()]
 
 
 C = TypeVar("C", bound=Corridor)

@@ -3,7 +3,7 @@
 import ipaddress
 import re
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -47,7 +47,8 @@ class EndpointEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
 
     With `dataParallelRank` the entry is the engine of that rank alone. With `dataParallelSize` it
     is as many endpoints, `<name>-rank-0` and on, one for each engine behind the port.
-    `metricsHost` is where its metrics page is, if not there.
+    `metricsHost` is where its metrics page is, if not there. `appProtocol` is what it speaks, as an
+    InferencePool says it: over h2c its metrics page is read so, too.
     """
 
     name: Name
@@ -58,6 +59,7 @@ class EndpointEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     data_parallel_rank: Rank | None = None
     data_parallel_size: Ranks | None = None
     metrics_host: HostPort | None = None
+    app_protocol: Literal["", "http", "kubernetes.io/h2c"] = ""
 
 
 class EndpointsDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -148,6 +150,7 @@ def _endpoint(  # noqa: PLR0913 (what an entry says, and what is made of it)
         rank=rank,
         metrics_host=entry.metrics_host
         or (_metrics_host(entry, port, f"{place}.labels") if clusters else ""),
+        app_protocol=entry.app_protocol,
     )
 
 

@@ -11,6 +11,7 @@ from epp.app import process
 from epp.app.process import (
     YOUNG_OBJECTS,
     collect_garbage,
+    freeze_long_lived_objects,
     give_back_freed_memory,
     interpreter_shared,
 )
@@ -30,9 +31,13 @@ async def collector():
     thresholds = gc.get_threshold()
     task = asyncio.create_task(collect_garbage())
     await asyncio.sleep(0)
+    assert not gc.isenabled()
+    freeze_long_lived_objects()
     yield task
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+    gc.unfreeze()
+    assert gc.isenabled()
     assert gc.get_threshold() == thresholds
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.errors import ConfigError
-from epp.model.endpoint import Endpoint
+from epp.model.endpoint import H2C, Endpoint
 from epp.protocol.endpoints import parse_endpoints
 
 FULL = b"""
@@ -107,6 +107,14 @@ def test_one_entry_stands_for_all_ranks_of_a_server():
 def test_a_metrics_page_may_be_elsewhere():
     text = b"endpoints: [{name: a, address: 10.0.0.1, port: 1, metricsHost: 'localhost:9400'}]"
     assert [each.metrics_host for each in parse_endpoints(text)] == ["localhost:9400"]
+
+
+def test_an_entry_says_what_it_speaks():
+    text = b"""endpoints:
+- {name: a, address: 10.0.0.1, port: 1, appProtocol: kubernetes.io/h2c}
+- {name: b, address: 10.0.0.2, port: 1}
+"""
+    assert [each.app_protocol for each in parse_endpoints(text)] == [H2C, ""]
 
 
 @pytest.mark.parametrize(
@@ -229,6 +237,7 @@ TWO = "dataParallelSize: 2"
         ([f"{Z}, dataParallelSize: 0"], "[0].dataParallelSize", "Expected `int` >= 1"),
         ([f"{Z}, metricsHost: 'http://a:1'"], "[0].metricsHost", "matching regex"),
         ([f"{Z}, metricsHost: a"], "[0].metricsHost", "matching regex"),
+        ([f"{Z}, appProtocol: grpc"], "[0].appProtocol", "'grpc'"),
         ([f"{Z}, dataParallelRank: -1"], "[0].dataParallelRank", "Expected `int` >= 0"),
         (
             [f"{Z}, {LABELS.format('data-parallel-rank', 'one')}"],
