@@ -41,25 +41,27 @@ Resolve = Callable[[str, int], str]
 
 
 class EndpointEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """One model server. `address` is an IP address, as Envoy resolves no names of destinations.
-
-    llm-d-router writes ports as text.
-
-    With `dataParallelRank` the entry is the engine of that rank alone. With `dataParallelSize` it
-    is as many endpoints, `<name>-rank-0` and on, one for each engine behind the port.
-    `metricsHost` is where its metrics page is, if not there. `appProtocol` is what it speaks, as an
-    InferencePool says it: over h2c its metrics page is read so, too.
-    """
+    """One model server."""
 
     name: Name
+    """With the namespace its identity."""
     address: Address
+    """Its IP address: Envoy resolves no names of destinations."""
     port: Port | str
+    """Its port; llm-d-router writes it as text."""
     namespace: Name = "default"
+    """Its namespace."""
     labels: dict[str, str] = {}
+    """Its labels, as those of a pod."""
     data_parallel_rank: Rank | None = None
+    """The entry is the engine of this rank alone; None: it is not one of several."""
     data_parallel_size: Ranks | None = None
+    """The entry is as many endpoints, `<name>-rank-0` and on, one for each engine behind the port.
+    """
     metrics_host: HostPort | None = None
+    """Where its metrics page is; None: at its address and port."""
     app_protocol: Literal["", "http", "kubernetes.io/h2c"] = ""
+    """What it speaks, as an InferencePool says it: over h2c its metrics page is read so, too."""
 
 
 class EndpointsDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,8 +17,10 @@ OVERDUE_SECONDS: Final = 60.0
 
 _BUSY_SECONDS: Final = 10.0
 """The time constant over which the busy share is averaged."""
-_SPAN_SECONDS: Final = 1.0
-"""Expected seconds of prefills after which what they took is a measurement."""
+_SPAN_SECONDS: Final = 0.25
+"""Seconds of prefills, expected or taken, after which what they took is a measurement."""
+_STEP_SECONDS: Final = 0.005
+"""Seconds between two steps, at least: first tokens of one step come within less."""
 _LEAST_SECONDS: Final = 1e-9
 """Seconds of prefill that are queued, at least, while any prefill is not over."""
 
@@ -195,20 +197,27 @@ class Ledger:
     def record_first_token(self, request: RequestId, now: float) -> PrefillSpan | None:
         """End a request's prefill; a request without one changes nothing.
 
-        Returns a span of prefills that ends with it, if one does: when the queue is empty, or
-        after a second. Prompts of one step end together, so that single ones say nothing. Nor does
-        a span that took less than the decodes beside it were to: that is about those.
+        Returns a span of prefills, if one is over: all up to this one, once the queue is empty, or
+        those before it, after a quarter of a second. Prompts of one step end together, so that a
+        span ends with a step. One that took less than the decodes beside it were to says nothing of
+        prefill: that is about those.
         """
         self._advance(now)
-        entry = self._prefills.get(request)
+        entry, span = self._prefills.get(request), None
+        if len(self._prefills) > 1 and now - self._head_since > _STEP_SECONDS:
+            span = self._end_span(_SPAN_SECONDS)
         if entry is not None and self._span_measured:
             self._span_expected += entry.expected
             self._span_beside += entry.beside
             if entry is self._head:
                 self._span_seconds += now - self._head_since
         self._drop(request, now)
+        return span if self._prefills else self._end_span(0.0)
+
+    def _end_span(self, least: float) -> PrefillSpan | None:
+        """Return what was measured, if it has so many seconds; begin anew."""
         expected, seconds, beside = self._span_expected, self._span_seconds, self._span_beside
-        if not expected or (self._prefills and expected < _SPAN_SECONDS):
+        if not expected or max(expected, seconds) < least:
             return None
         self._span_expected = self._span_seconds = self._span_beside = 0.0
         return PrefillSpan(expected, seconds) if seconds > beside else None

@@ -206,3 +206,29 @@ def test_a_span_below_the_decodes_beside_it_says_nothing_of_prefill(took, teache
     ledger = Ledger()
     ledger.admit(A, 1.0, 0.0, observed=True, beside=0.4)
     assert (ledger.record_first_token(A, took) is not None) == teaches
+
+
+def spans_of(took, *, at_once=1, expected=0.1, count=40):
+    """What is measured of prompts in a queue that is not empty before the last has its token."""
+    ledger = Ledger()
+    for each in range(count):
+        ledger.admit(str(each), expected, 0.0, observed=True)
+    found = []
+    for each in range(count):
+        now = took * (each // at_once + 1) + 0.001 * (each % at_once)
+        span = ledger.record_first_token(str(each), now)
+        if span is not None:
+            found.append((round(span.expected, 3), round(span.seconds, 2)))
+    return found
+
+
+def test_a_queue_that_never_empties_is_measured_each_quarter_of_a_second():
+    assert spans_of(0.1) == [(0.3, 0.3)] * 12 + [(0.4, 0.4)]
+
+
+def test_so_is_one_that_takes_much_longer_than_expected():
+    assert spans_of(0.3, expected=0.014, count=4) == [(0.014, 0.3)] * 2 + [(0.028, 0.6)]
+
+
+def test_a_span_ends_with_a_step():
+    assert spans_of(0.4, at_once=4) == [(0.4, 0.4)] * 10
