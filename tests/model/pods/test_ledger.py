@@ -210,13 +210,13 @@ def test_a_span_below_the_decodes_beside_it_says_nothing_of_prefill(took, teache
 
 def spans_of(took, *, at_once=1, expected=0.1, count=40):
     """What is measured of prompts in a queue that is not empty before the last has its token."""
-    ledger = Ledger()
-    for each in range(count):
-        ledger.admit(str(each), expected, 0.0, observed=True)
+    ledger, requests = Ledger(), [RequestId(str(number)) for number in range(count)]
+    for request in requests:
+        ledger.admit(request, expected, 0.0, observed=True)
     found = []
-    for each in range(count):
-        now = took * (each // at_once + 1) + 0.001 * (each % at_once)
-        span = ledger.record_first_token(str(each), now)
+    for number, request in enumerate(requests):
+        now = took * (number // at_once + 1) + 0.001 * (number % at_once)
+        span = ledger.record_first_token(request, now)
         if span is not None:
             found.append((round(span.expected, 3), round(span.seconds, 2)))
     return found
