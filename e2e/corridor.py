@@ -24,6 +24,7 @@ from bench.envoy import EnvoySettings, Routing, start_envoy
 from epp.adapters.extproc.transports import Transport
 from epp.gateway.envoy import BodyMode, envoy_binary
 from epp.gateway.processes import Process, spawn
+from epp.model.endpoint import H2C
 from tests.native.built import FAULTS
 
 START_SECONDS = 30
@@ -217,7 +218,7 @@ class Corridor:
         """Put these endpoints in the file that the picker follows, in one step."""
         entries = [
             {"name": name, "address": "127.0.0.1", "port": int(self.targets[name][10:])}
-            | ({"appProtocol": "kubernetes.io/h2c"} if self.plan.h2c else {})
+            | ({"appProtocol": H2C} if self.plan.h2c else {})
             for name in names
         ]
         draft = self.endpoints_path.with_suffix(".draft")

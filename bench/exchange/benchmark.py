@@ -22,7 +22,7 @@ NOTES = (
     "Instructions by callgrind, of one thread, the same in each run. No system calls are in them.",
     "Bytes that Envoy sends go into the transport and replies come out; nine requests in flight.",
     "Ten endpoints, `epp serve` with its defaults. A stream has 24 chunks, each read alone.",
-    "Polls of metrics pages are in the idle seconds alone.",
+    "Polls of metrics pages and rounds of garbage collection are in the idle seconds alone.",
     "Allocations are calls of malloc, Python's and C's; objects are those that are collected.",
 )
 SHAPES = tuple(f"{kind}_{size}" for kind in CHUNKS for size in reversed(SIZES))

@@ -7,7 +7,7 @@ from epp.model.events import EndpointUpserted, LoadReported
 from epp.model.fleet import Fleet
 from epp.model.pods.outlier_settings import OUTLIERS
 from epp.model.prompts.block_hasher import BlockHasher
-from epp.model.prompts.hashing import BLOCK_ENDS
+from epp.model.prompts.hashing import block_ends
 from epp.model.request import RequestId
 from epp.model.request_events import Admitted, Finished
 from tests.strategies import SECRET, endpoint, request, text
@@ -17,7 +17,7 @@ LONG = text(1000)
 
 def predicted(tokens, block=16):
     """Say how much of a repeated prompt hits: whole blocks, ours and the engine's, not all."""
-    ends = [end for end in BLOCK_ENDS if end <= tokens * 4]
+    ends = list(block_ends(tokens * 4, ()))
     return min(ends[-1] // 4, tokens - 1) // block * block if ends else 0
 
 

@@ -10,7 +10,7 @@ from xxhash import xxh3_64_intdigest
 from tests.native.built import loaded
 
 HASHINGS = loaded("epp.model.prompts.hashing")
-BLOCK_ENDS = HASHINGS[-1].BLOCK_ENDS
+BLOCK_ENDS = HASHINGS[-1].block_ends(1 << 40, ())
 HIGHEST = (1 << 64) - 1
 parents = st.integers(0, HIGHEST)
 

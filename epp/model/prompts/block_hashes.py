@@ -55,7 +55,3 @@ class BlockHashes:
             if hashes[blocks - 1] in self._counts:
                 return blocks
         return 0
-
-    def has_any(self, hashes: Sequence[BlockHash]) -> bool:
-        """Return whether any block of a prompt is there."""
-        return any(each in self._counts for each in hashes)

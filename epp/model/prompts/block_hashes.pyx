@@ -10,7 +10,7 @@ from cpython.long cimport PyLong_AsUnsignedLongLong
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from libc.stdint cimport uint64_t
 
-from epp.model.prompts.uint64_view cimport UInt64View, acquire_view, release_view
+from epp.model.prompts.uint64_view cimport UInt64View, acquire_view, release_view, words_of
 
 cdef Py_ssize_t _LEAST = 64
 cdef array _UINT64 = array("Q")
@@ -79,7 +79,7 @@ cdef class BlockHashes:
             for position in range(words.size):
                 place = self._place_of(words.at[position])
                 if place.count == 1:
-                    _words_of(gone)[found] = place.key
+                    words_of(gone)[found] = place.key
                     found += 1
                     self._free(place - self._at)
                 elif place.count:
@@ -100,7 +100,7 @@ cdef class BlockHashes:
             absent = clone(_UINT64, words.size, False)
             for position in range(words.size):
                 if self._place_of(words.at[position]).count == 0:
-                    _words_of(absent)[found] = words.at[position]
+                    words_of(absent)[found] = words.at[position]
                     found += 1
         finally:
             release_view(&words)
@@ -116,19 +116,6 @@ cdef class BlockHashes:
             blocks -= 1
         release_view(&words)
         return blocks
-
-    def has_any(self, hashes):
-        """Return whether any block of a prompt is there."""
-        cdef UInt64View words
-        cdef Py_ssize_t position
-        cdef bint found = False
-        acquire_view(&words, hashes)
-        for position in range(words.size):
-            if self._place_of(words.at[position]).count:
-                found = True
-                break
-        release_view(&words)
-        return found
 
     cdef inline Place* _place_of(self, uint64_t key) noexcept:
         """Return where a key stands, or is to stand."""
@@ -162,10 +149,6 @@ cdef class BlockHashes:
                 self._place_of(before[at].key)[0] = before[at]
         PyMem_Free(before)
         return 0
-
-
-cdef inline uint64_t* _words_of(array words) noexcept:
-    return <uint64_t*>words.data.as_voidptr
 
 
 cdef array _cut(array words, Py_ssize_t size):

@@ -142,7 +142,7 @@ class GeneratedIndex:
 
     def may_repeat(self, chain: Chain) -> bool:
         """Return whether a prompt starts with one that a response is remembered for."""
-        return self._anchors.has_any(chain.hashes)
+        return self._anchors.last(chain.hashes) > 0
 
     def repeated_in(
         self, chain: Chain, prompt: Prompt, rate: float

@@ -29,7 +29,7 @@ def _grid() -> tuple[int, ...]:
     return tuple(ends)
 
 
-BLOCK_ENDS = _grid()
+_BLOCK_ENDS = _grid()
 """Where blocks of text end, in bytes from the start of the prompt, messages aside."""
 
 
@@ -47,7 +47,7 @@ def text_chain(
 
 def block_ends(size: int, marks: Sequence[int]) -> Sequence[int]:
     """Return where the blocks of a text of `size` bytes end: on the grid, and at its marks."""
-    grid = BLOCK_ENDS[: bisect_right(BLOCK_ENDS, size)]
+    grid = _BLOCK_ENDS[: bisect_right(_BLOCK_ENDS, size)]
     return sorted({*grid, *(mark for mark in marks if 0 < mark <= size)}) if marks else grid
 
 

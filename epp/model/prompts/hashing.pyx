@@ -11,7 +11,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsUnsignedLongLong
 from libc.stdint cimport uint64_t
 
-from epp.model.prompts.uint64_view cimport UInt64View, acquire_view, release_view
+from epp.model.prompts.uint64_view cimport UInt64View, acquire_view, release_view, words_of
 
 cdef extern from * nogil:
     """
@@ -51,14 +51,13 @@ cdef int _draw_grid() except -1:
 
 
 _draw_grid()
-BLOCK_ENDS = tuple([_grid[_cut] for _cut in range(_grid_size)])
 
 
 def text_chain(parent, bytes text not None, marks):
     """Cut a text on the grid and at `marks`, and hash its blocks: return hashes, and ends."""
     cdef uint64_t seed = PyLong_AsUnsignedLongLong(parent)
     cdef array ends = block_ends(PyBytes_GET_SIZE(text), marks)
-    return _chained(seed, text, _words_of(ends), len(ends), 1), ends
+    return _chained(seed, text, words_of(ends), len(ends), 1), ends
 
 
 cpdef array block_ends(uint64_t size, marks):
@@ -66,7 +65,7 @@ cpdef array block_ends(uint64_t size, marks):
     cdef tuple given = tuple(marks)
     cdef Py_ssize_t count = 0, cut = 0, cuts = _grid_up_to(size)
     cdef array ends = clone(_UINT64, cuts + len(given), False)
-    cdef uint64_t* at = _words_of(ends)
+    cdef uint64_t* at = words_of(ends)
     cdef uint64_t mark, before = 0
     for each in given:
         mark = _within(each, size)
@@ -88,10 +87,6 @@ cpdef array block_ends(uint64_t size, marks):
     if count < len(ends):
         resize(ends, count)
     return ends
-
-
-cdef inline uint64_t* _words_of(array words) noexcept:
-    return <uint64_t*>words.data.as_voidptr
 
 
 cdef Py_ssize_t _grid_up_to(uint64_t size) noexcept:
@@ -140,7 +135,7 @@ cdef array _spread(ends, Py_ssize_t size):
     first, step, count = ends.start, ends.step, len(ends)
     cdef array written = clone(_UINT64, count, False)
     for i in range(count):
-        _words_of(written)[i] = first + i * step
+        words_of(written)[i] = first + i * step
     return written
 
 
@@ -160,7 +155,7 @@ cdef array _chained(
     """Hash blocks whose ends have been checked."""
     cdef array hashes = clone(_UINT64, count, False)
     cdef const char* at = PyBytes_AS_STRING(data)
-    cdef uint64_t* named = _words_of(hashes)
+    cdef uint64_t* named = words_of(hashes)
     cdef uint64_t start = 0
     cdef Py_ssize_t i
     for i in range(count):

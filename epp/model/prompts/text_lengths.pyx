@@ -8,7 +8,7 @@ from cpython.array cimport array, clone
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport uint64_t
 
-from epp.model.prompts.uint64_view cimport UInt64View, acquire_view, release_view
+from epp.model.prompts.uint64_view cimport UInt64View, acquire_view, release_view, words_of
 
 Kind = Literal["prose", "code", "script"]
 DEFAULT_RATES: Mapping[Kind, float] = {"prose": 4.0, "code": 3.2, "script": 2.4}
@@ -81,7 +81,7 @@ def spread(ends, list pins, double rate):
     acquire_view(&words, ends)
     try:
         tokens = clone(_UINT64, words.size, False)
-        out = <uint64_t*> tokens.data.as_voidptr
+        out = words_of(tokens)
         for each in pins:
             position, pin = each
             if not at <= position < words.size or pin < known or words.at[position] <= before:
@@ -111,7 +111,7 @@ def sizes_between(ends):
     acquire_view(&words, ends)
     try:
         sizes = clone(_UINT64, words.size, False)
-        out = <uint64_t*> sizes.data.as_voidptr
+        out = words_of(sizes)
         for at in range(words.size):
             if words.at[at] < before:
                 raise ValueError("ends of blocks must rise")
@@ -133,7 +133,7 @@ def scaled(ends, uint64_t total, uint64_t estimated):
     acquire_view(&words, ends)
     try:
         out = clone(_UINT64, words.size, False)
-        at = <uint64_t*> out.data.as_voidptr
+        at = words_of(out)
         for position in range(words.size):
             at[position] = in_proportion(words.at[position], total, estimated)
         return out

@@ -1,5 +1,6 @@
 """Sequences of unsigned 64-bit integers, such as hashes of blocks, as C reads them."""
 
+from cpython.array cimport array
 from cpython.buffer cimport (
     PyBUF_FORMAT, PyBUF_STRIDES, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
 )
@@ -65,6 +66,11 @@ cdef inline int _copy(UInt64View* view, object items) except -1:
     view.at = view.copy
     view.size = size
     return 0
+
+
+cdef inline uint64_t* words_of(array words) noexcept:
+    """Return where an array of such integers has them."""
+    return <uint64_t*>words.data.as_voidptr
 
 
 cdef inline void release_view(UInt64View* view) noexcept:

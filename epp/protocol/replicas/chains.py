@@ -36,7 +36,7 @@ class UnknownChain(Exception):
 
 
 class _Generation:
-    """Chains by the hashes at which they are found."""
+    """Chains by the hashes at which they are found; `hashes` has the same, searched in one call."""
 
     def __init__(self, room: int) -> None:
         self.left = room
@@ -76,14 +76,10 @@ class KnownChains:
         self._young.left -= len(hashes) - first
         if self._young.left < 0:
             self._old, self._young = self._young, _Generation(self._room)
-        named = [
-            hashes[last - 1]
-            for last in range(first - first % _STRIDE + _STRIDE, len(hashes), _STRIDE)
-        ]
-        named.append(hashes[-1])
+        eighths = range(first - first % _STRIDE + _STRIDE, len(hashes), _STRIDE)
+        named = [hashes[last - 1] for last in (*eighths, len(hashes))]
         self._young.hashes.add(named)
-        for each in named:
-            self._young.chains[each] = entry
+        self._young.chains.update(dict.fromkeys(named, entry))
 
 
 def write_prompt(chain: Chain, offsets: TokenOffsets, known: KnownChains) -> PromptFact:

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.prompts.block_hasher import BlockHasher
-from epp.model.prompts.hashing import BLOCK_ENDS, FIRST_BLOCK_BYTES
+from epp.model.prompts.hashing import FIRST_BLOCK_BYTES, block_ends
 from epp.model.request import Prompt
 from tests.strategies import SECRET
 
 HASHER = BlockHasher(SECRET)
+BLOCK_ENDS = block_ends(1 << 40, ())
 
 
 def chain(data, model="m", salt="", *, exact=False, hasher=HASHER):
