@@ -41,7 +41,11 @@ MOST_HELD = "1.0" if FAULTS else "0.1"
 """Seconds, of what is compiled; the sources of that take longer."""
 WATCHED = ("--observe-responses=all",)
 """Flags of a picker that leaves no response, however it is shown."""
-QUIET_PORTS = range(20_000, 32_000)
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) + 1
+"""Processes that run tests beside each other, and one that stands for one of them that died."""
+QUIET_PORTS = range(20_000 + _WORKER % _WORKERS, 32_000, _WORKERS)
+"""Of this process alone: another may have been given a port that nothing has bound yet."""
 _untried_ports = iter(secrets.SystemRandom().sample(QUIET_PORTS, len(QUIET_PORTS)))
 
 
