@@ -7,7 +7,7 @@ WORKERS ?= 2
 PYTEST := $(BIN)/pytest -q --numprocesses=$(WORKERS) --dist=loadfile --max-worker-restart=1
 UNCOMPILED := $(addprefix tests/,model/test_fleet.py model/test_fleet_requests.py model/test_fleet_learning.py policy \
   protocol/extproc/test_exchange.py protocol/extproc/test_exchange_ends.py protocol/extproc/test_exchange_headers.py \
-  app/test_director.py app/test_cache_sources.py adapters/test_extproc.py adapters/test_health.py)
+  app/test_director.py app/test_cache_sources.py adapters/test_extproc.py adapters/test_health.py adapters/test_scrape.py)
 
 .PHONY: help setup native vllm check static lint types contracts proto-check docs unit uncompiled test test-native test-cluster wheel counts adversary demo bench study study-policies peers proto format clean
 

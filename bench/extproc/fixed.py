@@ -7,6 +7,7 @@ import msgspec
 from epp.errors import RequestError
 from epp.model.decision import Decision
 from epp.model.request import RequestId
+from epp.protocol.bodies.body_reader import BodyData
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.messages import (
     Chunk,
@@ -41,7 +42,7 @@ class FixedExchange:
         self._mutation = Mutation(
             set_headers=((DESTINATION, target),), clear_route_cache=True, destination=target
         )
-        self._pieces: list[bytes] = []
+        self._pieces: list[BodyData] = []
 
     def receive(self, message: Message, now: float) -> Step:
         """The replies to one message, in order."""

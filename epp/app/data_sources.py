@@ -12,7 +12,8 @@ from epp.adapters.scrape.page_readers import (
     NumbersReader,
     SeveralReaders,
 )
-from epp.adapters.scrape.scraper import JSON, TEXT, PageSource, Scraper, ScrapeSettings
+from epp.adapters.scrape.page_source import JSON, TEXT, PageSource, ScrapeSettings
+from epp.adapters.scrape.scraper import Scraper
 from epp.config.data_layer import DataLayerSettings, PolledPages
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event

@@ -6,7 +6,8 @@ import time
 
 from aiohttp import web
 
-from epp.adapters.scrape.scraper import PageSource, Scraper, ScrapeSettings
+from epp.adapters.scrape.page_source import PageSource, ScrapeSettings
+from epp.adapters.scrape.scraper import Scraper
 from epp.model.endpoint import Endpoint
 from epp.model.events import LoadReported, ScrapeFailed
 from tests.adapters.vllm_page import vllm_page

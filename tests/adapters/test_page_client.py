@@ -144,6 +144,30 @@ async def test_a_cancelled_get_aborts_its_connection():
     assert server.connections == 2
 
 
+@pytest.mark.parametrize(
+    ("scheme", "waits"), [("http", "_connection"), ("https", "_connecting")], ids=["page", "tls"]
+)
+async def test_a_get_that_is_given_up_is_late(scheme, waits):
+    async def silent(reader, writer):
+        await reader.read()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics"
+    async with server, asyncio.timeout(DEADLINE):
+        client = PageClient(url, {}, MAX_BYTES)
+        client.give_up()
+        getting = asyncio.create_task(client.get())
+        while getattr(client, waits) is None:
+            await asyncio.sleep(0)
+        client.give_up()
+        with pytest.raises(TimeoutError):
+            await getting
+        assert client._connecting is None
+        client.close()
+
+
 async def test_a_host_that_takes_no_connection_is_not_waited_for():
     with socket.socket() as full, socket.socket() as queued, socket.socket() as dropped:
         full.bind(("127.0.0.1", 0))

@@ -49,6 +49,19 @@ async def test_windows_are_given_back():
     assert len(pod.connections) == 1
 
 
+async def test_a_page_comes_in_parts_of_any_size():
+    parts = [b"a" * 2000, b"b" * 10, b"c" * 10, b"d" * 3000, b"e"]
+
+    async def answer(stream):
+        stream.head()
+        for part in parts:
+            await stream.body(part, end=False)
+        await stream.body(b"")
+
+    async with client_of(H2cPod(answer)) as client:
+        assert await client.get() == b"".join(parts)
+
+
 async def test_padding_counts_for_windows_and_not_as_page():
     async def padded(stream):
         stream.head()

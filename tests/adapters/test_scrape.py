@@ -7,7 +7,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from epp.adapters.scrape.failures import EVENTS
-from epp.adapters.scrape.scraper import ScrapeSettings, next_due
+from epp.adapters.scrape.page_source import ScrapeSettings
+from epp.adapters.scrape.scraper import next_due
 from epp.model.endpoint import Endpoint
 from epp.model.events import LoadReported, ScrapeFailed, ScrapeFailure
 from tests.adapters.scraped_pods import DEADLINE, HASTY, SLOW, pods, scraping
@@ -278,7 +279,9 @@ async def test_poll_now_polls_at_once_but_not_at_every_call():
         await told.loads("a", 2)
         for _ in range(50):
             scraper.poll_now(pod.endpoint("a").id)
-        assert not scraper._by_endpoint[pod.endpoint("a").id].due.is_set()
+        due = scraper._by_endpoint[pod.endpoint("a").id].due
+        assert due is not None
+        assert not due.done()
         assert pod.requests == 2
 
 

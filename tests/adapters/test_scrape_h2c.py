@@ -6,7 +6,7 @@ import contextlib
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.scrape.scraper import ScrapeSettings
+from epp.adapters.scrape.page_source import ScrapeSettings
 from epp.model.endpoint import H2C, Endpoint
 from epp.model.events import LoadReported, ScrapeFailed, ScrapeFailure
 from tests.adapters.h2c_pods import H2cPod

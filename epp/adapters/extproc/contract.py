@@ -10,6 +10,7 @@ import msgspec
 from epp.adapters.extproc.limits import PeerLimits
 from epp.errors import RequestError
 from epp.model.decision import Decision
+from epp.protocol.bodies.body_reader import BodyData
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.messages import Message
 from epp.protocol.extproc.record import RequestRecord
@@ -30,7 +31,7 @@ class GrpcStatus(IntEnum):
 class Outlet(Protocol):
     """A transport's side of one stream."""
 
-    def send(self, messages: Sequence[bytes | tuple[bytes, bytes]]) -> None:
+    def send(self, messages: Sequence[bytes | tuple[bytes, BodyData]]) -> None:
         """Queue messages for the peer, each whole or in two parts.
 
         Never blocks; what is sent to a closed stream is lost.

@@ -21,6 +21,7 @@ from epp.adapters.extproc.driver import ExchangeDriver
 from epp.adapters.extproc.grpcio_health import Context, attach
 from epp.adapters.extproc.grpcio_options import bounds, require_free, require_version
 from epp.adapters.extproc.streams import OpenStreams
+from epp.protocol.bodies.body_reader import BodyData
 from epp.protocol.extproc.names import METHOD, SERVICE
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -158,7 +159,7 @@ class _CallOutlet:
         self.changed = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None  # while it waits for the peer
 
-    def send(self, messages: Sequence[bytes | tuple[bytes, bytes]]) -> None:
+    def send(self, messages: Sequence[bytes | tuple[bytes, BodyData]]) -> None:
         self.queue += (each if isinstance(each, bytes) else b"".join(each) for each in messages)
 
     def hold(self) -> None:

@@ -21,6 +21,7 @@ from epp.adapters.extproc.grpc_listener import GrpcListener, server_context
 from epp.adapters.extproc.http2.session import Stream
 from epp.adapters.extproc.native_health import health_methods
 from epp.adapters.extproc.streams import OpenStreams
+from epp.protocol.bodies.body_reader import BodyData
 from epp.protocol.extproc.names import METHOD, SERVICE
 
 _PATH: Final = f"/{SERVICE}/{METHOD}".encode()
@@ -114,7 +115,7 @@ class _StreamOutlet:
         self._stream = stream
         self._connection = connection
 
-    def send(self, messages: Sequence[bytes | tuple[bytes, bytes]]) -> None:
+    def send(self, messages: Sequence[bytes | tuple[bytes, BodyData]]) -> None:
         stream = self._stream
         for message in messages:
             if isinstance(message, bytes):

@@ -15,8 +15,8 @@ _MAX_FRAMING = 2
 class Http1Connection(PageConnection):
     """Gets a page over HTTP/1.1, with or without TLS; `request` is what is written for it."""
 
-    received_bytes = 32 << 10
-    """Read at once: in chunks of one byte each, these take a millisecond."""
+    buffer = bytearray(32 << 10)
+    """Bytes that are parsed at once: in chunks of one byte each, these take a millisecond."""
 
     def __init__(self, request: bytes, max_bytes: int) -> None:
         super().__init__(max_bytes)
@@ -25,7 +25,6 @@ class Http1Connection(PageConnection):
         self._begin()
 
     def _begin(self) -> None:
-        self._page = bytearray()
         self._received = 0
         self._head = 0
         self._in_body = False
@@ -43,7 +42,6 @@ class Http1Connection(PageConnection):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Parse a part of the response."""
-        data, self._buffer = memoryview(self._buffer)[:nbytes], bytearray()
         if self._response is None or self._response.done():
             self.abort()  # data without a request
             return
@@ -51,7 +49,7 @@ class Http1Connection(PageConnection):
         if not self._in_body:
             self._head += nbytes
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(memoryview(self.buffer)[:nbytes])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(PageRefused(f"not an HTTP response: {error}"))
         if self._head > _MAX_HEAD_BYTES and not self._in_body:

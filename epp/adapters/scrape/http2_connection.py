@@ -62,8 +62,8 @@ class _H2(H2Connection):
 class Http2Connection(PageConnection):
     """Gets a page over HTTP/2 with prior knowledge (RFC 9113 §3.3); `fields` are the request."""
 
-    received_bytes = 8 << 10
-    """Read at once: in small frames, these take a few milliseconds."""
+    buffer = bytearray(8 << 10)
+    """Bytes that are read at once: in small frames, these take a few milliseconds."""
 
     def __init__(self, fields: Fields, max_bytes: int) -> None:
         super().__init__(max_bytes)
@@ -109,8 +109,7 @@ class Http2Connection(PageConnection):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Read the frames that are complete."""
-        self._received += memoryview(self._buffer)[:nbytes]
-        self._buffer = bytearray()
+        self._received += memoryview(self.buffer)[:nbytes]
         try:
             while not self._transport.is_closing() and (frame := self._next_frame()):
                 self._read(frame)
@@ -148,7 +147,7 @@ class Http2Connection(PageConnection):
     def _read(self, frame: bytes) -> None:
         kind = frame[_TYPE_AT]
         self._overhead += _FRAME_COST + (0 if kind == _DATA else len(frame))
-        if self._overhead > _MAX_OVERHEAD + len(self._page) // 2:
+        if self._overhead > _MAX_OVERHEAD + self._page_bytes // 2:
             raise PageRefused("the server sends too many frames beside the page")
         if kind == _SETTINGS and len(frame) > _HEADER_BYTES + _SETTING_BYTES * _MAX_SETTINGS:
             raise _too_many_settings()

@@ -40,11 +40,13 @@ class PageClient:
         self._made = _made(parts.scheme, request, max_bytes)
         self._connect_seconds = None if self._tls else connect_seconds
         self._connection: PageConnection | None = None
+        self._connecting: asyncio.Timeout | None = None  # while that is under way
+        self._given_up = False
 
     async def get(self) -> bytes:
         """Return the page. Raises `PageRefused`, or `OSError` if it cannot connect.
 
-        Raises `TimeoutError` if a proxy says that the server is late.
+        Raises `TimeoutError` if it is given up, or a proxy says that the server is late.
         A cancelled call aborts the connection, as a response may be in flight on it.
         """
         kept = self._connection
@@ -57,6 +59,14 @@ class PageClient:
                 pass
         return await self._get_on(await self._connect())
 
+    def give_up(self) -> None:
+        """Have a `get` that is under way raise `TimeoutError`."""
+        if self._connecting is not None:
+            self._given_up = True
+            self._connecting.reschedule(asyncio.get_running_loop().time())
+        elif self._connection is not None:
+            self._connection.give_up()
+
     def close(self) -> None:
         """Abort the connection, if there is one; the next `get` opens another."""
         if self._connection is not None:
@@ -65,8 +75,9 @@ class PageClient:
 
     async def _connect(self) -> PageConnection:
         self.close()
+        self._given_up = False
         try:
-            async with asyncio.timeout(self._connect_seconds):
+            async with asyncio.timeout(self._connect_seconds) as self._connecting:
                 _, connection = await asyncio.get_running_loop().create_connection(
                     self._made,
                     self._host,
@@ -76,7 +87,11 @@ class PageClient:
         except UnicodeError as error:
             raise NoAnswer(f"not a host name: {error}") from None
         except TimeoutError:
+            if self._given_up:
+                raise
             raise NoAnswer("no connection in time") from None
+        finally:
+            self._connecting = None
         self._connection = connection
         connection.bound_silence()
         return connection

@@ -13,6 +13,9 @@ from epp.errors import WarmpickError
 _UNACKNOWLEDGED_MS = 3000
 """How long a host may leave what is sent to it unacknowledged; a busy server's does at once."""
 
+_SMALL_BYTES = 1 << 10
+"""Parts of a page that are shorter are joined as they come; longer ones are not copied."""
+
 
 class PageRefused(WarmpickError):
     """The server's response is not the page."""
@@ -56,32 +59,35 @@ class PageConnection(asyncio.BufferedProtocol):
     `open`: another `get` may follow.
     """
 
-    received_bytes: ClassVar[int]
-    """Bytes that are parsed at once."""
+    buffer: ClassVar[bytearray]
+    """Where all connections receive: what one has received is parsed before the next one does."""
 
     def __init__(self, max_bytes: int) -> None:
         self.open = True
         self._max_bytes = max_bytes
-        self._page = bytearray()
+        self._page: list[bytes | bytearray] = []
+        self._page_bytes = 0
         self._transport: asyncio.Transport
         self._response: asyncio.Future[bytes] | None = None
         self._used = False
-        self._buffer = bytearray()
 
-    async def get(self) -> bytes:
-        """Send the request; return the body of its response."""
+    def get(self) -> asyncio.Future[bytes]:
+        """Send the request; return what will be the body of its response."""
         response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._response = response
         try:
             self._send()
-            return await response
-        finally:
-            self._response = None
-            self._used = True
+        except PageRefused as error:
+            self._fail(error)
+        return response
 
     def _send(self) -> None:
         """Write the request."""
         raise NotImplementedError
+
+    def give_up(self) -> None:
+        """Have a response that is awaited raise `TimeoutError`."""
+        self._fail(TimeoutError())
 
     def bound_silence(self) -> None:
         """Break when a request is not acknowledged, as by a host that is gone (tcp(7), Linux)."""
@@ -103,27 +109,39 @@ class PageConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, _sizehint: int) -> bytearray:
         """Return where the next bytes go."""
-        self._buffer = bytearray(self.received_bytes)
-        return self._buffer
+        return self.buffer
 
     # For the readers of each version of HTTP.
 
     def on_body(self, data: bytes) -> None:
         """Store a part of the page."""
-        if len(self._page) + len(data) > self._max_bytes:
+        self._page_bytes += len(data)
+        if self._page_bytes > self._max_bytes:
             self._fail(PageRefused(f"the page is larger than {self._max_bytes} bytes"))
+        elif len(data) >= _SMALL_BYTES or not self._page:
+            self._page.append(data)
+        elif isinstance(self._page[-1], bytearray):
+            self._page[-1] += data
         else:
-            self._page += data
+            self._page.append(bytearray(data))
 
     def _finish(self) -> None:
-        if self._response is not None and not self._response.done():
-            self._response.set_result(bytes(self._page))
-        self._page = bytearray()
+        if (response := self._taken()) is not None:
+            response.set_result(b"".join(self._page))
+        self._page, self._page_bytes = [], 0
 
     def _fail(self, error: Exception) -> None:
-        if self._response is not None and not self._response.done():
-            self._response.set_exception(error)
+        if (response := self._taken()) is not None:
+            response.set_exception(error)
             self.abort()
+
+    def _taken(self) -> asyncio.Future[bytes] | None:
+        """Take out the response that is awaited; None if none is."""
+        response, self._response = self._response, None
+        if response is None or response.done():
+            return None
+        self._used = True
+        return response
 
     def _lost(self, error: Exception | None, *, began: bool) -> None:
         """Fail at the connection's end; `began`: a part of the response was received."""

@@ -16,18 +16,18 @@ class PollTurns:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._counting = False
 
-    async def take(self) -> None:
-        """Wait for one's turn; at once if few have asked in this one."""
+    def take(self) -> asyncio.Future[None] | None:
+        """Return what to wait for before a poll; None if few have asked in this turn."""
         loop = asyncio.get_running_loop()
         if not self._counting:
             self._counting = True
             loop.call_soon(self._next)
         if self._begun < self._at_once:
             self._begun += 1
-            return
+            return None
         place = loop.create_future()
         self._waiting.append(place)
-        await place
+        return place
 
     def _next(self) -> None:
         self._begun = 0

@@ -6,24 +6,21 @@ goes on, as a server that is busy is not helped by being asked again.
 
 import asyncio
 import itertools
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from math import inf
 from typing import NoReturn
 
-import msgspec
 import structlog
 
 from epp.adapters.scrape.failures import BROKEN, EVENTS, failure_of
-from epp.adapters.scrape.page_client import H2C as H2C_SCHEME
-from epp.adapters.scrape.page_client import PageClient, unverified
+from epp.adapters.scrape.page_client import PageClient
 from epp.adapters.scrape.page_connection import PageRefused
-from epp.adapters.scrape.page_readers import LoadReader, MakeReader, PageReader
+from epp.adapters.scrape.page_readers import PageReader
+from epp.adapters.scrape.page_source import PageSource
 from epp.adapters.scrape.poll_turns import PollTurns
-from epp.model.endpoint import H2C, Endpoint, EndpointId, target_of
+from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event, ScrapeFailed, ScrapeFailure
-from epp.protocol.metrics.metric_names import BUILT_IN_ENGINES, EngineCatalog
 from epp.protocol.metrics.page import Page, PageBefore
 
 _log = structlog.get_logger(__name__)
@@ -44,61 +41,6 @@ _PAUSES_PER_TURN = 3
 """How many times as long a page that takes more turns leaves the loop to others between them."""
 _RETRY_BROKEN_SECONDS = 0.02
 """Seconds after a broken connection until another poll: a server that exits refuses it by then."""
-TEXT = "text/plain;version=0.0.4"
-"""Prometheus text format 0.0.4, "Content-Type": `text/plain; version=0.0.4`."""
-JSON = "application/json"
-
-
-class ScrapeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in seconds, and limits, of polling; where the page of an endpoint is.
-
-    At its target the page is read over what the endpoint's `app_protocol` says.
-    """
-
-    interval: float = 1.0
-    """How often a server is polled."""
-    retry: float = 2.0
-    """How often one that fails is polled, if that is longer."""
-    late: float = 1.0
-    """After how long a page is late; also limits connecting without TLS."""
-    timeout: float = 10.0
-    """After how long a poll is given up."""
-    max_bytes: int = 4 * 2**20
-    """The longest page; a longer one is a failure."""
-    scheme: str = "http"
-    """"http" or "https"."""
-    path: str = "/metrics"
-    """The page's path."""
-    port: int | None = None
-    """The port at the endpoint's address; None: the page is at `metrics_host`, or the target."""
-    use_node_address: bool = False
-    """With a port: the page is at the address of the endpoint's node, if that is known."""
-
-    def url(self, endpoint: Endpoint) -> str:
-        """Return where an endpoint's page is."""
-        host = endpoint.metrics_host or endpoint.target
-        if self.port is not None:
-            node = endpoint.node_address if self.use_node_address else ""
-            host = target_of(node or endpoint.address, self.port)
-        h2c = endpoint.app_protocol == H2C and (self.scheme, host) == ("http", endpoint.target)
-        return f"{H2C_SCHEME if h2c else self.scheme}://{host}{self.path}"
-
-
-class PageSource(msgspec.Struct, frozen=True, kw_only=True):
-    """What is polled of every endpoint, and who reads it.
-
-    `name` is in the logs, `accept` is the type of the page. `engines` are those whose pages are
-    known. `tls` returns what a connection of `https` is made with. `vital`: an endpoint whose
-    page fails counts as failed itself.
-    """
-
-    name: str = "metrics-data-source"
-    settings: ScrapeSettings = ScrapeSettings()
-    read: MakeReader = LoadReader
-    engines: EngineCatalog = BUILT_IN_ENGINES
-    tls: Callable[[], ssl.SSLContext] = unverified
-    accept: str = TEXT
-    vital: bool = True
 
 
 class _Server:
@@ -123,8 +65,8 @@ class _Server:
         """It says that the poll under way takes long."""
         self.polled = asyncio.Event()
         """It was polled at least once."""
-        self.due = asyncio.Event()
-        """The next poll may begin."""
+        self.due: asyncio.Future[None] | None = None
+        """It is done once the next poll may begin; None while one is under way."""
         self.polled_now_at = -inf
         """When it was last polled before its time, as somebody asked for it."""
         self.retry_at = inf
@@ -199,7 +141,8 @@ class Scraper:
         server, now = self._by_endpoint.get(endpoint_id), self._clock()
         if server is not None and now - server.polled_now_at >= _MIN_POLL_NOW_SECONDS:
             server.polled_now_at = now
-            server.due.set()
+            if server.due is not None:
+                _begin(server.due)
 
     async def run(self) -> None:
         """Poll until cancelled; never returns."""
@@ -240,12 +183,13 @@ class Scraper:
             await self._scrape(server)
             server.polled.set()
             while True:
-                server.due.clear()
-                timer = loop.call_at(min(due, server.retry_at), server.due.set)
+                server.due = loop.create_future()
+                timer = loop.call_at(min(due, server.retry_at), _begin, server.due)
                 try:
-                    await server.due.wait()
+                    await server.due
                 finally:
                     timer.cancel()
+                    server.due = None
                 await self._scrape(server)
                 if loop.time() >= due:  # else it was polled out of turn
                     dead = server.failures >= _DEAD_AFTER
@@ -255,10 +199,13 @@ class Scraper:
             server.client.close()
 
     async def _scrape(self, server: _Server) -> None:
-        await self._turns.take()
+        place = self._turns.take()
+        if place is not None:
+            await place
         try:
-            text = await self._get(server)
-            await self._in_turns(self._read(server, text))
+            steps = self._read(server, await self._get(server))
+            if not _one_turn(steps):
+                await self._read_on(steps)
         except (OSError, PageRefused) as error:  # TimeoutError is one
             self._on_failure(server, error)
         except Exception as error:  # noqa: BLE001 (what one server sends must not end other polls)
@@ -270,29 +217,26 @@ class Scraper:
         """Return a page; raises `TimeoutError` for one that is given up."""
         settings, loop = self._settings, asyncio.get_running_loop()
         end = loop.time() + settings.timeout
-        async with asyncio.timeout(None) as limit:
-            first = min(settings.late, settings.timeout)
-            server.late = loop.call_later(first, self._on_late, server, limit, end)
-            try:
-                return await server.client.get()
-            finally:
-                server.late.cancel()
+        first = min(settings.late, settings.timeout)
+        server.late = loop.call_later(first, self._on_late, server, end)
+        try:
+            return await server.client.get()
+        finally:
+            server.late.cancel()
 
-    def _on_late(self, server: _Server, limit: asyncio.Timeout, end: float) -> None:
+    def _on_late(self, server: _Server, end: float) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
         if now >= end:
-            limit.reschedule(now)
+            server.client.give_up()
             return
         again = min(end, now + max(self._settings.late, self._settings.interval))
-        server.late = loop.call_at(again, self._on_late, server, limit, end)
+        server.late = loop.call_at(again, self._on_late, server, end)
         for endpoint_id in tuple(server.readers) if self.source.vital else ():
             self._apply(ScrapeFailed(endpoint_id, ScrapeFailure.LATE))
 
-    async def _in_turns(self, steps: Iterator[None]) -> None:
-        """Take the steps, in turns of a millisecond; of all that need several, one at a time."""
-        if _one_turn(steps):
-            return
+    async def _read_on(self, steps: Iterator[None]) -> None:
+        """Take further steps in turns of a millisecond, of one long page at a time."""
         async with self._long_page:
             ended = False
             while not ended:
@@ -356,3 +300,8 @@ def _one_turn(steps: Iterator[None]) -> bool:
     """Take steps for `_TURN_SECONDS`; return whether they have ended."""
     end = time.perf_counter() + _TURN_SECONDS
     return all(time.perf_counter() < end for _ in steps)
+
+
+def _begin(due: asyncio.Future[None]) -> None:
+    if not due.done():
+        due.set_result(None)

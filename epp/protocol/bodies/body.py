@@ -14,7 +14,7 @@ import msgspec
 from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
 from epp.protocol.bodies.apis import FRAMED, NAMELESS
-from epp.protocol.bodies.body_reader import BodyReader, Found
+from epp.protocol.bodies.body_reader import BodyData, BodyReader, Found
 from epp.protocol.bodies.coercion import flag_of, limit_of, model_of, n_of, salt_of, text_of
 from epp.protocol.bodies.json_tokens import Path, Span, members
 from epp.protocol.bodies.parsed import Parsed
@@ -46,12 +46,12 @@ class Body:
         self._message = b""  # of a frame, with the body
         self._inner: Body | None = None  # ... that it holds
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: BodyData) -> None:
         """Take the next bytes."""
         self._reader.feed(data)
 
     @property
-    def pieces(self) -> list[bytes]:
+    def pieces(self) -> list[BodyData]:
         """The body as it came."""
         return self._reader.pieces
 
@@ -109,7 +109,7 @@ class Body:
         self._inner.feed(grpc_body.json_of(message))
         return self._inner.parse()
 
-    def rewritten(self, name: str, priority: int | None = None) -> list[bytes]:
+    def rewritten(self, name: str, priority: int | None = None) -> list[BodyData]:
         """Return the body, once all of it was parsed, with another model's name and priority.
 
         An empty `name` leaves the model, None the priority; nothing else changes. Of a key that
@@ -158,7 +158,7 @@ class Body:
         at, end = sum(map(len, self.pieces)), -1
         for piece in reversed(self.pieces):
             at -= len(piece)
-            kept = piece.rstrip()
+            kept = bytes(piece).rstrip()
             if kept and end < 0:
                 end = at + len(kept) - 1
                 kept = kept[:-1].rstrip()
@@ -166,7 +166,7 @@ class Body:
                 return end, not kept.endswith(b"{")
         return 0, False
 
-    def _rewritten_frame(self, name: str, priority: int | None) -> list[bytes]:
+    def _rewritten_frame(self, name: str, priority: int | None) -> list[BodyData]:
         from epp.protocol.bodies import grpc_body  # noqa: PLC0415 (as above)
 
         if self._inner is None:
@@ -175,8 +175,8 @@ class Body:
         return [grpc_body.framed(grpc_body.with_json(self._message, data))]
 
 
-def _edited(pieces: Sequence[bytes], edits: Sequence[tuple[Span, bytes]]) -> list[bytes]:
-    done: list[bytes] = []
+def _edited(pieces: Sequence[BodyData], edits: Sequence[tuple[Span, bytes]]) -> list[BodyData]:
+    done: list[BodyData] = []
     at = 0
     for (start, end), text in edits:
         before, rest = _split(pieces, start - at)
@@ -231,7 +231,7 @@ def _parsed(api: Api, found: Found, *, multimodal: bool = False) -> Parsed:
     )
 
 
-def _split(pieces: Sequence[bytes], at: int) -> tuple[list[bytes], list[bytes]]:
+def _split(pieces: Sequence[BodyData], at: int) -> tuple[list[BodyData], list[BodyData]]:
     """Cut pieces in two behind their first `at` bytes."""
     for number, piece in enumerate(pieces):
         if at < len(piece):

@@ -15,12 +15,15 @@ Found = tuple[*_Values, bytes, bytes, bytes, bytes, bytes, Prompts]
 lacks it or its API has none; and the prompts. Of a value that is longer than is read, it is as much
 as is read and a byte."""
 
+BodyData = bytes | memoryview
+"""Bytes of a body; of a long message a view, so that they are not copied out of it."""
+
 _SMALL_PIECE = 1 << 10
 _JOINED_PIECES = 64
 _JOINED_BYTES = 1 << 16
 
 
-def add_piece(pieces: list[bytes], piece: bytes) -> None:
+def add_piece(pieces: list[BodyData], piece: BodyData) -> None:
     """Add a piece to a body; many small ones are joined, as each takes 40 bytes besides its own."""
     pieces.append(piece)
     if len(piece) < _SMALL_PIECE and not len(pieces) % _JOINED_PIECES:
@@ -43,7 +46,7 @@ class BodyReader:
     """
 
     def __init__(self, api: str, longest: int, nameless: bool = False) -> None:  # noqa: FBT001, FBT002 (as compiled)
-        self.pieces: list[bytes] = []
+        self.pieces: list[BodyData] = []
         self.model: tuple[int, int] | None = None
         self.priority: tuple[int, int] | None = None
         self.unread = 0
@@ -51,7 +54,7 @@ class BodyReader:
         self.broken_at = -1
         self.enough = False
 
-    def feed(self, piece: bytes) -> None:
+    def feed(self, piece: BodyData) -> None:
         """Take the next bytes, and read them; `read_on` reads what is long."""
         add_piece(self.pieces, piece)
 

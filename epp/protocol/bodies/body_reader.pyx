@@ -6,11 +6,13 @@ that is wrong is declined, and so is what is rare: a key that comes twice, a rol
 written with escapes, token ids among texts.
 """
 
+BodyData = bytes | memoryview
 Prompts = list[tuple[bytes, bool, list[int]]]
 Found = tuple[
     bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, Prompts
 ]
 
+from epp.protocol.bodies.body_data cimport is_body_data
 from epp.protocol.bodies.coercion import LONGEST_VALUE
 from epp.protocol.bodies.content_blocks import BILLING_BYTES, billing_span
 from epp.protocol.bodies.token_prompts import LONGEST_FEATURE
@@ -72,9 +74,12 @@ cdef class BodyReader(PromptReader):
         """Whether a message that was read has an image, a video or a sound."""
         return self._writer.multimodal
 
-    def feed(self, bytes piece not None):
+    def feed(self, piece):
         """Take the next bytes; long ones are left for `read_on`."""
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(piece)
+        cdef Py_ssize_t size
+        if not is_body_data(piece):
+            raise TypeError("neither bytes nor a view of bytes")
+        size = size_of(piece)
         if self.unread or size > _TURN_BYTES:
             if not self.unread:
                 self._next, self._offset = len(self._pieces.pieces), 0
@@ -84,20 +89,19 @@ cdef class BodyReader(PromptReader):
         elif size:
             add_piece(self._pieces.pieces, piece)
             if self.state != _BROKEN:
-                self.read(<const uint8_t*>PyBytes_AS_STRING(piece), size)
+                self.read(start_of(piece), size)
 
     def read_on(self):
         """Read about a megabyte of what is `unread`."""
         cdef Py_ssize_t left = _TURN_BYTES, part
-        cdef bytes piece
         while left and self.unread and self.state != _BROKEN:
-            piece = <bytes>self._pieces.pieces[self._next]
-            part = min(PyBytes_GET_SIZE(piece) - self._offset, left)
-            self.read(<const uint8_t*>PyBytes_AS_STRING(piece) + self._offset, part)
+            piece = self._pieces.pieces[self._next]
+            part = min(size_of(piece) - self._offset, left)
+            self.read(start_of(piece) + self._offset, part)
             self._offset += part
             left -= part
             self.unread -= part
-            if self._offset == PyBytes_GET_SIZE(piece):
+            if self._offset == size_of(piece):
                 self._next, self._offset = self._next + 1, 0
         if self.state == _BROKEN:
             self.unread = 0

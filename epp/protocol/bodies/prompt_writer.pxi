@@ -4,6 +4,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, strlen
 
+from epp.protocol.bodies.body_data cimport size_of, start_of
+
 from xxhash import xxh3_128
 
 cdef struct Span:
@@ -99,12 +101,12 @@ cdef class PromptWriter:
         return 0
 
 
-cpdef int add_piece(list pieces, bytes piece) except -1:
+cpdef int add_piece(list pieces, piece) except -1:
     """Add a piece to a body; many small ones are joined, as each takes 40 bytes besides its own."""
     cdef Py_ssize_t count
     pieces.append(piece)
     count = len(pieces)
-    if PyBytes_GET_SIZE(piece) < _SMALL_PIECE and count % _JOINED_PIECES == 0:
+    if len(piece) < _SMALL_PIECE and count % _JOINED_PIECES == 0:
         last = pieces[count - _JOINED_PIECES :]
         if sum(map(len, last)) <= _JOINED_BYTES:
             pieces[count - _JOINED_PIECES :] = [b"".join(last)]
@@ -122,26 +124,25 @@ cdef class Pieces:
     def __cinit__(self):
         self.pieces = []
 
-    cdef bytes _seek(self, Py_ssize_t at):
+    cdef object _seek(self, Py_ssize_t at):
         """Go to the piece that holds an offset."""
-        cdef bytes piece = <bytes>self.pieces[self._piece]
+        piece = self.pieces[self._piece]
         while at < self._start:
             self._piece -= 1
-            piece = <bytes>self.pieces[self._piece]
-            self._start -= PyBytes_GET_SIZE(piece)
-        while at >= self._start + PyBytes_GET_SIZE(piece):
-            self._start += PyBytes_GET_SIZE(piece)
+            piece = self.pieces[self._piece]
+            self._start -= size_of(piece)
+        while at >= self._start + size_of(piece):
+            self._start += size_of(piece)
             self._piece += 1
-            piece = <bytes>self.pieces[self._piece]
+            piece = self.pieces[self._piece]
         return piece
 
     cdef int copy(self, Span span, char* into) except -1:
-        cdef bytes piece
         cdef Py_ssize_t part, at = span.start
         while at < span.end:
             piece = self._seek(at)
-            part = min(span.end, self._start + PyBytes_GET_SIZE(piece)) - at
-            memcpy(into, PyBytes_AS_STRING(piece) + (at - self._start), part)
+            part = min(span.end, self._start + size_of(piece)) - at
+            memcpy(into, start_of(piece) + (at - self._start), part)
             into += part
             at += part
         return 0
@@ -157,12 +158,11 @@ cdef class Pieces:
         return made
 
     cdef bytes digest(self, Span span):
-        cdef bytes piece
         cdef Py_ssize_t part, at = span.start
         hasher = xxh3_128()
         while at < span.end:
             piece = self._seek(at)
-            part = min(span.end, self._start + PyBytes_GET_SIZE(piece)) - at
+            part = min(span.end, self._start + size_of(piece)) - at
             hasher.update(memoryview(piece)[at - self._start : at - self._start + part])
             at += part
         return hasher.digest()

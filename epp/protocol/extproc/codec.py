@@ -4,6 +4,7 @@ This source goes by protobuf's generated code; its extension, `codec.pyx`, reads
 bytes itself and calls generated code for what is rare or malformed.
 """
 
+from epp.protocol.bodies.body_reader import BodyData
 from epp.protocol.extproc import protobuf
 from epp.protocol.extproc.messages import Message, Reply
 
@@ -18,7 +19,7 @@ def encode(reply: Reply) -> bytes:
     return protobuf.encode(reply)
 
 
-def encode_in_parts(reply: Reply) -> bytes | tuple[bytes, bytes]:
+def encode_in_parts(reply: Reply) -> bytes | tuple[bytes, BodyData]:
     """Return the bytes of one `ProcessingResponse`; of a long chunk its head and the body itself.
 
     The body is the last of the message then, and need not be copied.

@@ -13,6 +13,7 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+from epp.protocol.bodies.body_data cimport size_of, start_of
 from epp.protocol.extproc.errors import unknown_mode
 from epp.protocol.extproc.messages import (
     BodyMode, BodyReply, Chunk, HeadersReply, ImmediateReply, Modes, Reporting, TrailersReply,
@@ -32,6 +33,7 @@ cdef enum:
 
 cdef enum:
     _LONG = 1024  # bytes of a body, which cost more to copy than to keep apart
+    _VIEWED = 1 << 14  # ... and those of a request, which cost more to copy than a view of them
 
 cdef enum:
     _KEPT_NAMES = 256
@@ -151,7 +153,7 @@ def encode(reply):
 
 def encode_in_parts(reply):
     """Return the bytes of one `ProcessingResponse`; of a long chunk its head and the body itself."""
-    if type(reply) is Chunk and PyBytes_GET_SIZE(reply.body) >= _LONG:
+    if type(reply) is Chunk and size_of(reply.body) >= _LONG:
         return _written(reply, True), reply.body
     return _ENCODERS[type(reply)](reply)
 
@@ -200,7 +202,7 @@ cdef object _read(bytes data):
     if kind < _FIRST_BODY:
         content = _headers(part, &ends)
     elif kind < _FIRST_TRAILERS:
-        content = _body(part, &ends)
+        content = _body(part, &ends, data if kind == _FIRST_BODY else None)
     elif not _read_head({}, part, &ends):  # nobody asks what trailers say, but it has to be read
         return None
     if content is None and kind < _FIRST_TRAILERS:
@@ -213,7 +215,8 @@ cdef object _read(bytes data):
     return message_of(kind & 1 != 0, content, ends, modes, subset, served)
 
 
-cdef object _body(Span span, bint* end):
+cdef object _body(Span span, bint* end, bytes message):
+    """Read `HttpBody`; of a long body give a view of the message, if there is one to view."""
     cdef Field field
     cdef Span body
     cdef bint ends = False, ends_without = False
@@ -232,6 +235,9 @@ cdef object _body(Span span, bint* end):
         else:
             ends_without = field.value != 0
     end[0] = ends or ends_without
+    if message is not None and body.end - body.at >= _VIEWED:
+        start = body.at - <const uint8_t*>PyBytes_AS_STRING(message)
+        return memoryview(message)[start : start + (body.end - body.at)]
     return PyBytes_FromStringAndSize(<const char*>body.at, body.end - body.at)
 
 

@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Final
 
 from epp.model.endpoint import Target
+from epp.protocol.bodies.body_reader import BodyData
 from epp.values import Value
 
 
@@ -81,8 +82,45 @@ class Head(Message):
         self.end_of_stream: Final = end_of_stream
 
 
-class Piece(Message):
-    """A piece of a body, or all of it (`WHOLE_BODIES`)."""
+class RequestHeaders(Head):
+    """The head of a request."""
+
+    __slots__ = ()
+
+
+class RequestBody(Message):
+    """A piece of the request's body, or all of it (`WHOLE_BODIES`)."""
+
+    __slots__ = ("body", "end_of_stream")
+
+    def __init__(
+        self,
+        *,
+        body: BodyData,
+        end_of_stream: bool = False,
+        modes: Modes | None = None,
+        subset: tuple[str, ...] | None = None,
+        served: Target | None = None,
+    ) -> None:
+        super().__init__(modes=modes, subset=subset, served=served)
+        self.body: Final = body
+        self.end_of_stream: Final = end_of_stream
+
+
+class RequestTrailers(Message):
+    """The request ended with trailers."""
+
+    __slots__ = ()
+
+
+class ResponseHeaders(Head):
+    """The head of a response."""
+
+    __slots__ = ()
+
+
+class ResponseBody(Message):
+    """A piece of the response's body, or all of it (`WHOLE_BODIES`)."""
 
     __slots__ = ("body", "end_of_stream")
 
@@ -98,36 +136,6 @@ class Piece(Message):
         super().__init__(modes=modes, subset=subset, served=served)
         self.body: Final = body
         self.end_of_stream: Final = end_of_stream
-
-
-class RequestHeaders(Head):
-    """The head of a request."""
-
-    __slots__ = ()
-
-
-class RequestBody(Piece):
-    """A piece of the request's body."""
-
-    __slots__ = ()
-
-
-class RequestTrailers(Message):
-    """The request ended with trailers."""
-
-    __slots__ = ()
-
-
-class ResponseHeaders(Head):
-    """The head of a response."""
-
-    __slots__ = ()
-
-
-class ResponseBody(Piece):
-    """A piece of the response's body."""
-
-    __slots__ = ()
 
 
 class ResponseTrailers(Message):
@@ -201,7 +209,7 @@ class Chunk(Value):
 
     __slots__ = ("body", "end_of_stream", "response")
 
-    def __init__(self, response: bool, body: bytes, end_of_stream: bool) -> None:  # noqa: FBT001
+    def __init__(self, response: bool, body: BodyData, end_of_stream: bool) -> None:  # noqa: FBT001
         self.response: Final = response
         self.body: Final = body
         self.end_of_stream: Final = end_of_stream
@@ -267,52 +275,57 @@ STEP_BYTES: Final = 1 << 19
 
 def message_of(  # noqa: PLR0913, PLR0917 (what a message has)
     response: bool,  # noqa: FBT001 (the codec names nothing, which costs less)
-    content: dict[str, str] | bytes | None,
+    content: dict[str, str] | BodyData | None,
     end_of_stream: bool,  # noqa: FBT001
     modes: Modes | None,
     subset: tuple[str, ...] | None,
     served: Target | None,
 ) -> Message:
     """Return the message of a request or a response; trailers have no content."""
-    if isinstance(content, bytes):
+    if content is None:
         if response:
-            return ResponseBody(
-                body=content,
+            return ResponseTrailers(modes=modes, subset=subset, served=served)
+        return RequestTrailers(modes=modes, subset=subset, served=served)
+    if isinstance(content, dict):
+        if response:
+            return ResponseHeaders(
+                headers=content,
                 end_of_stream=end_of_stream,
                 modes=modes,
                 subset=subset,
                 served=served,
             )
-        return RequestBody(
+        return RequestHeaders(
+            headers=content,
+            end_of_stream=end_of_stream,
+            modes=modes,
+            subset=subset,
+            served=served,
+        )
+    if response and isinstance(content, bytes):
+        return ResponseBody(
             body=content, end_of_stream=end_of_stream, modes=modes, subset=subset, served=served
         )
-    if content is None:
-        if response:
-            return ResponseTrailers(modes=modes, subset=subset, served=served)
-        return RequestTrailers(modes=modes, subset=subset, served=served)
-    if response:
-        return ResponseHeaders(
-            headers=content, end_of_stream=end_of_stream, modes=modes, subset=subset, served=served
-        )
-    return RequestHeaders(
-        headers=content, end_of_stream=end_of_stream, modes=modes, subset=subset, served=served
+    return RequestBody(
+        body=content, end_of_stream=end_of_stream, modes=modes, subset=subset, served=served
     )
 
 
-def chunks(body: bytes, *, response: bool, last: bool) -> list[Reply]:
+def chunks(body: BodyData, *, response: bool, last: bool) -> list[Reply]:
     """Cut a body into chunks, the last of which ends it if `last` says so.
 
     An empty body is a chunk too, for it may carry the end.
     """
     if len(body) <= CHUNK_BYTES:
         return [Chunk(response, body, last)]
+    view = memoryview(body)
     return [
-        Chunk(response, body[at : at + CHUNK_BYTES], last and at + CHUNK_BYTES >= len(body))
-        for at in range(0, len(body), CHUNK_BYTES)
+        Chunk(response, view[at : at + CHUNK_BYTES], last and at + CHUNK_BYTES >= len(view))
+        for at in range(0, len(view), CHUNK_BYTES)
     ]
 
 
-def next_chunks(pieces: list[bytes], *, last: bool) -> tuple[list[Reply], list[bytes]]:
+def next_chunks(pieces: list[BodyData], *, last: bool) -> tuple[list[Reply], list[BodyData]]:
     """Return chunks of about `STEP_BYTES` of a request's body, and the pieces that follow them.
 
     Pieces are joined and cut no more than chunks demand. With `last` the body ends with them.
@@ -321,22 +334,26 @@ def next_chunks(pieces: list[bytes], *, last: bool) -> tuple[list[Reply], list[b
         return chunks(pieces[0], response=False, last=last), []
     pieces = [part for piece in pieces for part in _cut(piece)]
     replies: list[Reply] = []
-    joined: list[bytes] = []
+    joined: list[BodyData] = []
     size = total = 0
     for taken, piece in enumerate(pieces):
         if size + len(piece) > CHUNK_BYTES and joined:
-            replies += chunks(b"".join(joined), response=False, last=False)
+            replies += chunks(_joined(joined), response=False, last=False)
             joined, size = [], 0
             if total >= STEP_BYTES:
                 return replies, pieces[taken:]
         joined.append(piece)
         size += len(piece)
         total += len(piece)
-    replies += chunks(b"".join(joined), response=False, last=last)
+    replies += chunks(_joined(joined), response=False, last=last)
     return replies, []
 
 
-def _cut(piece: bytes) -> list[bytes]:
+def _joined(pieces: list[BodyData]) -> BodyData:
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _cut(piece: BodyData) -> list[BodyData]:
     if len(piece) <= STEP_BYTES:
         return [piece]
     return [piece[at : at + STEP_BYTES] for at in range(0, len(piece), STEP_BYTES)]

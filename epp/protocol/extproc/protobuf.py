@@ -121,7 +121,7 @@ def _chunk(reply: Chunk) -> bytes:
     message = pb.ProcessingResponse()
     part = message.response_body if reply.response else message.request_body
     streamed = part.response.body_mutation.streamed_response
-    streamed.body = reply.body
+    streamed.body = bytes(reply.body)
     streamed.end_of_stream = reply.end_of_stream
     return message.SerializeToString()
 

@@ -43,10 +43,10 @@ def _chunk(reply):
 
 cdef bytes _written(reply, bint apart):
     """Write a `Chunk`, or all of it before the body, which comes last if it is `apart`."""
-    cdef bytes body = reply.body
+    body = reply.body
     cdef bint ends = reply.end_of_stream
     cdef uint8_t outermost = 0x22 if reply.response else 0x1a
-    cdef uint64_t size = PyBytes_GET_SIZE(body)
+    cdef uint64_t size = size_of(body)
     cdef uint64_t streamed = (1 + _length(size) + size if size else 0) + (2 if ends else 0)
     cdef uint64_t mutation = 1 + _length(streamed) + streamed
     cdef uint64_t common = 1 + _length(mutation) + mutation
@@ -62,7 +62,7 @@ cdef bytes _written(reply, bint apart):
     if size:
         at = _head(at, 0x0a, size)
     if not apart:
-        memcpy(at, PyBytes_AS_STRING(body), size)
+        memcpy(at, start_of(body), size)
         if ends:
             _end_of_stream(at + size)
     return made

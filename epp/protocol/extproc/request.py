@@ -13,7 +13,7 @@ from epp.errors import BodyTooLarge, MalformedRequest, UnsupportedCoding
 from epp.model.decision import Decision
 from epp.model.request import Api, InferenceRequest
 from epp.protocol.bodies.body import Body
-from epp.protocol.bodies.body_reader import add_piece
+from epp.protocol.bodies.body_reader import BodyData, add_piece
 from epp.protocol.bodies.parsed import Parsed
 from epp.protocol.bodies.request_json import LONGEST_PROMPT
 from epp.protocol.extproc.headers import (
@@ -77,7 +77,7 @@ class Request:
         self.modes = Modes()
         self.ended = False
         self.complete = False
-        self.unsent: list[bytes] = []
+        self.unsent: list[BodyData] = []
         self._record = record
         self._settings = settings
         self._facts: RequestFacts = BEFORE_HEADERS

@@ -2,8 +2,8 @@
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from itertools import islice
+from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from epp.model.endpoint import OFFLOAD_LABEL, UNREPORTED, Endpoint, Load
@@ -20,6 +20,7 @@ from epp.protocol.metrics.metric_names import (
 from epp.protocol.metrics.page import Labels, Page
 from epp.protocol.metrics.page_text import number
 from epp.protocol.metrics.values import MetricValues
+from epp.values import Value
 
 _MAX_ADAPTERS = 1e6
 """A larger `max_lora` counts as none."""
@@ -27,11 +28,14 @@ _MAX_NAMED, _MAX_NAME = 4096, 256
 """Names of adapters that are read, and the characters of one."""
 
 
-class Reading(msgspec.Struct, frozen=True):
+class Reading(Value):
     """The load that a page reports; `warnings` are messages to log, each returned once."""
 
-    load: Load
-    warnings: tuple[str, ...] = ()
+    __slots__ = ("load", "warnings")
+
+    def __init__(self, load: Load, warnings: tuple[str, ...] = ()) -> None:
+        self.load: Final = load
+        self.warnings: Final = warnings
 
 
 class MetricsReader:

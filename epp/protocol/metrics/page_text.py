@@ -66,6 +66,7 @@ class PageText:
         self._text = text
         self._places, self._groups = known.places, known.groups
         self._compared: dict[bytes, bool] = {}
+        self._moved = 0  # by how many bytes, since the page before, the lines that were found last
         self.long_lines = False
 
     def unchanged(self, family: bytes) -> bool:
@@ -83,11 +84,15 @@ class PageText:
         if before is None:
             return False
         head, group = before
-        first = max(0, self._places[family] - head - _MAX_SHIFT)
-        found = self._text.find(group, first, first + 2 * _MAX_SHIFT + len(group))
+        place = self._places[family] - head
+        found = max(0, place + self._moved)
+        if not self._text.startswith(group, found):
+            first = max(0, place - _MAX_SHIFT)
+            found = self._text.find(group, first, first + 2 * _MAX_SHIFT + len(group))
         if found < 0 or self._starts(family, found + len(group)):
             del self._groups[family]
             return False
+        self._moved = found - place
         self._places[family] = found + head
         return True
 

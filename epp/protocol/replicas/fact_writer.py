@@ -42,6 +42,7 @@ from epp.protocol.replicas.facts import (
     epoch_of,
 )
 from epp.protocol.replicas.messages import write_message
+from epp.protocol.replicas.requests_of_peer import digest_of
 
 TOLD: Final[tuple[type[Event], ...]] = (
     Admitted,
@@ -60,7 +61,6 @@ _ENDS: Final = frozenset((Finished, Aborted, Unobserved))
 _MOST_FACTS: Final = 64
 _MOST_BYTES: Final = 256 << 10
 """What a message has at most, one fact aside: facts, which take a millisecond, and hashes."""
-_MASK: Final = (1 << 40) - 1
 
 
 class FactWriter:
@@ -161,7 +161,7 @@ class FactWriter:
     def heartbeat(self, now: float) -> HeartbeatFact:
         """Return a sign of life, with what tells whether others know all requests in flight."""
         numbers = self._numbers.values()
-        return HeartbeatFact(now, len(numbers), sum(numbers) & _MASK, self.settled)
+        return HeartbeatFact(now, len(numbers), digest_of(numbers), self.settled)
 
     def in_flight(self) -> list[int]:
         """Return the numbers of all requests in flight that are observed."""

@@ -194,11 +194,11 @@ class ChainReply(Fact, frozen=True, array_like=True, tag=21):
 
 
 class HeartbeatFact(Fact, frozen=True, array_like=True, tag=22):
-    """The writer lives, and has this many requests in flight, whose numbers add up to `total`."""
+    """The writer lives, and has this many requests in flight, whose numbers have this digest."""
 
     at: float
     in_flight: Number
-    total: Number
+    digest: Number
     settled: bool = False
     """Whether it knows of caches what the others know: it may own endpoints, and warm others."""
 

@@ -8,13 +8,12 @@ from epp.model.events import Event
 from epp.model.request_events import Unobserved
 from epp.protocol.replicas.facts import AdmittedFact, HeartbeatFact
 from epp.protocol.replicas.messages import ReplicaMessage
-from epp.protocol.replicas.requests_of_peer import RequestsOfPeer
+from epp.protocol.replicas.requests_of_peer import RequestsOfPeer, digest_of
 
 _WINDOW: Final = 4096
 """How far back a message may be overtaken by others and still be taken in."""
 _MOST_WAITING: Final = 4096
 """Requests that wait for chains, at most."""
-_MASK: Final = (1 << 40) - 1
 _RATE_SECONDS: Final = 0.25
 """Over how long the rate of requests is averaged: it fades by e in this time."""
 _LAG_WEIGHT: Final = 0.1
@@ -111,7 +110,7 @@ class Peer:
     def agrees(self, heartbeat: HeartbeatFact) -> bool:
         """Return whether it has the requests in flight that are believed."""
         believed = self.believed()
-        return len(believed) == heartbeat.in_flight and sum(believed) & _MASK == heartbeat.total
+        return len(believed) == heartbeat.in_flight and digest_of(believed) == heartbeat.digest
 
     def believed(self) -> set[int]:
         """Return the numbers of the requests that it is believed to have in flight."""

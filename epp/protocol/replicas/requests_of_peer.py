@@ -4,7 +4,7 @@ A request's facts have stages. What comes before the request itself is kept unti
 comes after a later stage is late, and changes nothing. Facts that come twice are such, too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from epp.model.learning.bounded import make_room
@@ -24,7 +24,10 @@ _MOST_EARLY: Final = 4096
 _MOST_PER_REQUEST: Final = 64
 _MOST_OVER: Final = 1 << 14
 """Requests that are over and remembered, at most."""
-_MASK: Final = (1 << 40) - 1
+_DIGEST: Final = (1 << 40) - 1
+"""The bits of a digest: products of them and of a factor are integers that take no memory."""
+_FIRST, _SECOND = 0x19_B4A5, 0x1C_35B7
+"""Odd factors of 21 bits; with the shifts, numbers that follow each other get unlike hashes."""
 
 _STAGES: Final[dict[type[RequestFact], int]] = {
     ServedFact: 1,
@@ -89,11 +92,6 @@ class RequestsOfPeer:
         """Return whether the end of a request was told before itself."""
         return any(_stage(each) == _OVER for each in self._early.get(number, ()))
 
-    @property
-    def total(self) -> int:
-        """The sum of the numbers of all in flight."""
-        return sum(self.in_flight) & _MASK
-
     def end(self, number: int) -> RequestId | None:
         """Take in that a request is not in flight any more; return it, None if it was not."""
         request = self.in_flight.get(number)
@@ -127,6 +125,16 @@ class RequestsOfPeer:
             kept = self._early[fact.number] = []
         if len(kept) < _MOST_PER_REQUEST:
             kept.append(fact)
+
+
+def digest_of(numbers: Iterable[int]) -> int:
+    """Return what tells sets of requests' numbers apart, in any order: a sum of hashes."""
+    digest = 0
+    for number in numbers:
+        mixed = number * _FIRST & _DIGEST
+        mixed = (mixed ^ mixed >> 19) * _SECOND & _DIGEST
+        digest += mixed ^ mixed >> 21
+    return digest & _DIGEST
 
 
 def _stage(fact: RequestFact) -> int:

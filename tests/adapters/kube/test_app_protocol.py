@@ -4,7 +4,8 @@ import time
 
 from structlog.testing import capture_logs
 
-from epp.adapters.scrape.scraper import PageSource, Scraper
+from epp.adapters.scrape.page_source import PageSource
+from epp.adapters.scrape.scraper import Scraper
 from epp.model.endpoint import H2C
 from epp.model.events import LoadReported, ScrapeFailed
 from tests.adapters.h2c_pods import H2cPod

@@ -23,7 +23,7 @@ from tests.protocol.bodies.odd_bodies import (
     requests,
     restored,
 )
-from tests.protocol.bodies.test_body import cut
+from tests.protocol.bodies.test_body import arriving, cut
 
 _NAME = "epp.protocol.bodies.body_reader"
 KINDS = [each.BodyReader for each in loaded(_NAME)]
@@ -46,7 +46,7 @@ def written(api, reader, pieces, change):
 @READERS
 @given(requests(), PLACES, CHANGES)
 def test_what_is_written_is_read(reader, data, places, change):
-    got = written(Api.COMPLETIONS, reader, cut(data, places), change)
+    got = written(Api.COMPLETIONS, reader, arriving(data, places), change)
     assert json.loads(got) == json.loads(data) | change
     assert got == edited(data, change)
 
@@ -62,7 +62,7 @@ def test_a_body_that_needs_nothing_may_have_no_member(reader, data, change):
 @given(requests(), PLACES, CHANGES)
 def test_in_a_frame_too(data, places, change):
     message = pb.Predict(http_body=pb.HttpBody(data=data)).SerializeToString()
-    got = written(Api.VERTEX_RAW, KINDS[0], cut(framed(message), places), change)
+    got = written(Api.VERTEX_RAW, KINDS[0], arriving(framed(message), places), change)
     assert pb.Predict.FromString(got[5:]).http_body.data == edited(data, change)
 
 
@@ -79,7 +79,7 @@ LONG = [
 def test_what_is_not_found_in_a_long_body_is_put_behind_it(reader, data):
     change = {"model": NAME, "priority": PRIORITY}
     api = Api.COMPLETIONS_RENDER
-    got = written(api, reader, cut(data, range(0, len(data), 1 << 16)), change)
+    got = written(api, reader, arriving(data, range(0, len(data), 1 << 16)), change)
     assert json.loads(got) == json.loads(data) | change
     end = len(data.rstrip()) - 1
     added = f',"model":{json.dumps(NAME)},"priority":{PRIORITY}'.encode()
@@ -90,7 +90,7 @@ def test_what_is_not_found_in_a_long_body_is_put_behind_it(reader, data):
 @pytest.mark.parametrize("data", LONG[:3], ids=range(3))
 def test_the_compiled_reader_finds_it_in_any(data):
     change = {"model": NAME, "priority": PRIORITY}
-    got = written(Api.COMPLETIONS, BodyReader, cut(data, range(0, len(data), 1 << 16)), change)
+    got = written(Api.COMPLETIONS, BodyReader, arriving(data, range(0, len(data), 1 << 16)), change)
     assert got == edited(data, change)
 
 

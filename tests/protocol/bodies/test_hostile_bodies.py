@@ -17,7 +17,7 @@ from epp._pb import engine_api_pb2 as pb
 from epp.errors import MalformedRequest
 from epp.model.request import Api
 from epp.protocol.bodies.body import Body
-from epp.protocol.bodies.body_reader import BodyReader, add_piece
+from epp.protocol.bodies.body_reader import BodyData, BodyReader, add_piece
 from epp.protocol.bodies.coercion import LONGEST_VALUE
 from epp.protocol.bodies.grpc_body import framed
 from epp.protocol.bodies.request_json import LONGEST_PROMPT
@@ -244,7 +244,7 @@ def test_tiny_pieces_are_joined(reader):
 
 @given(st.lists(st.integers(0, 3000), max_size=300))
 def test_joined_pieces_are_what_came(sizes):
-    pieces: list[bytes] = []
+    pieces: list[BodyData] = []
     came = b""
     for number, size in enumerate(sizes):
         piece = bytes([number % 256]) * size

@@ -143,6 +143,21 @@ def test_values_are_no_views_of_the_input():
         CODECS["compiled"].decode(data)
 
 
+@pytest.mark.parametrize("size", [16_383, 16_384, LIMIT])
+@pytest.mark.parametrize("way", ["request_body", "response_body"])
+def test_both_read_long_bodies(way, size):
+    body = {"body": bytes(range(256)) * (size // 256) + b"x" * (size % 256), "end_of_stream": True}
+    data = upstream.ProcessingRequest(**{way: body}).SerializeToString()
+    assert agreed(data).body == body["body"]
+
+
+def test_a_long_body_of_a_request_is_not_copied():
+    data = upstream.ProcessingRequest(request_body={"body": b"x" * LIMIT}).SerializeToString()
+    found = CODECS["compiled"].decode(data).body
+    assert isinstance(found, memoryview)
+    assert found.obj is data
+
+
 TOLD = st.lists(st.tuples(TEXTS, TEXTS), max_size=4).map(tuple)
 MUTATIONS = st.builds(
     Mutation,
@@ -155,6 +170,7 @@ MUTATIONS = st.builds(
 )
 REPLIES = st.one_of(
     st.builds(Chunk, ENDS, st.binary(max_size=300), ENDS),
+    st.builds(Chunk, ENDS, st.binary(max_size=3000).map(memoryview), ENDS),
     st.builds(HeadersReply, ENDS, MUTATIONS),
     st.builds(BodyReply, ENDS, MUTATIONS),
     st.builds(TrailersReply, ENDS),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.model.decision import Decision
+from epp.protocol.bodies.body_reader import BodyData
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.messages import (
     CHUNK_BYTES,
@@ -163,10 +164,15 @@ def chunks_of(replies):
     return made
 
 
-@given(st.lists(st.integers(0, 3 * CHUNK_BYTES), min_size=1, max_size=20), st.booleans())
+@given(
+    st.lists(st.tuples(st.integers(0, 3 * CHUNK_BYTES), st.booleans()), min_size=1, max_size=20),
+    st.booleans(),
+)
 def test_chunks_of_any_pieces(sizes, last):
     numbers = b"".join(map(b"%07d ".__mod__, range(3 * CHUNK_BYTES // 8 + 1)))
-    pieces = [numbers[:size] for size in sizes]
+    pieces: list[BodyData] = [
+        memoryview(numbers)[:size] if view else numbers[:size] for size, view in sizes
+    ]
     said, left = [], pieces
     while left:
         replies, left = next_chunks(left, last=last)
@@ -177,7 +183,7 @@ def test_chunks_of_any_pieces(sizes, last):
 
 
 def test_pieces_that_fit_are_not_copied():
-    pieces = [bytes([number]) * (CHUNK_BYTES - 9) for number in range(3)]
+    pieces: list[BodyData] = [bytes([number]) * (CHUNK_BYTES - 9) for number in range(3)]
     said = chunks_of(next_chunks(pieces, last=True)[0])
     assert [each.body is piece for each, piece in zip(said, pieces, strict=True)] == [True] * 3
 

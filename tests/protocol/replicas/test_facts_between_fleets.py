@@ -18,6 +18,7 @@ from epp.model.request_events import (
 )
 from epp.protocol.replicas.fact_reader import LEASE_SECONDS
 from epp.protocol.replicas.facts import InFlightReply, LeavingFact
+from epp.protocol.replicas.requests_of_peer import digest_of
 from epp.values import replaced
 from tests.protocol.replicas.pair import POD, Replica, exchange, held, in_flight, settle
 from tests.strategies import text
@@ -113,6 +114,31 @@ def test_what_was_lost_is_found_with_the_next_beat(data, script):
     assert in_flight(other) == in_flight(one)
     exchange(one, other, one.heartbeat())
     other.fleet.check_invariants()
+
+
+def test_lost_requests_whose_numbers_add_up_to_the_same_are_found():
+    one, other = Replica(1), Replica(2)
+    for number in range(6):
+        one.admit(f"r{number}", PROMPTS[0])
+        lost = number in {2, 4}
+        for message in one.tell():
+            if not lost:
+                exchange(one, other, message)
+    for name in ("r1", "r5"):
+        one.apply(Finished(RequestId(name), Usage(650, 40, 320)))
+    one.tell()
+    exchange(one, other, one.heartbeat())
+    assert in_flight(other) == in_flight(one)
+
+
+@given(st.sets(st.integers(0, (1 << 40) - 1), max_size=6), st.data())
+def test_sets_of_numbers_are_told_apart(numbers, data):
+    few = st.sets(st.integers(0, 30), max_size=6)
+    first, second = data.draw(few), data.draw(few)
+    told = [(len(each), digest_of(each)) for each in (first, second)]
+    assert (told[0] == told[1]) == (first == second)
+    assert digest_of(sorted(numbers)) == digest_of(sorted(numbers, reverse=True))
+    assert 0 <= digest_of(numbers) < 1 << 40
 
 
 def test_both_tell_and_nothing_comes_back():

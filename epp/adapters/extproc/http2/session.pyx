@@ -19,6 +19,7 @@ from libc.string cimport memcmp, memcpy
 
 from epp.adapters.extproc.http2.framing cimport Deframer
 from epp.adapters.extproc.http2.nghttp2 cimport *
+from epp.protocol.bodies.body_data cimport is_body_data, size_of, start_of
 
 cdef extern from "Python.h":
     PyObject* _new_bytes "PyBytes_FromStringAndSize"(const char*, Py_ssize_t) except NULL

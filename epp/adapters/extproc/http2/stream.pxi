@@ -43,9 +43,11 @@ cdef class Stream:
     def __init__(self):
         raise TypeError("streams are opened by the peer")
 
-    def send(self, bytes message not None, bytes rest not None=b""):
-        """Queue a message for the peer; `rest` of it is not copied."""
-        cdef size_t size = PyBytes_GET_SIZE(message) + PyBytes_GET_SIZE(rest)
+    def send(self, bytes message not None, rest=b""):
+        """Queue a message for the peer; `rest` of it, bytes or a view of some, is not copied."""
+        if not is_body_data(rest):
+            raise TypeError("the rest of a message is neither bytes nor a view of bytes")
+        cdef size_t size = PyBytes_GET_SIZE(message) + size_of(rest)
         cdef size_t beside = PyBytes_GET_SIZE(message)  # what goes into one piece with the head
         cdef bytes piece
         cdef uint8_t* head
@@ -64,7 +66,7 @@ cdef class Stream:
         self._pieces.append(piece)
         if PyBytes_GET_SIZE(message) > <Py_ssize_t>beside:
             self._pieces.append(message)
-        if PyBytes_GET_SIZE(rest):
+        if size_of(rest):
             self._pieces.append(rest)
         self.queued += size + 5
         self.session.queued += size + 5
@@ -151,18 +153,17 @@ cdef class Stream:
 
     cdef int _pop(self, uint8_t* into, size_t size) except -1:
         """Move the next `size` queued bytes."""
-        cdef bytes piece
         cdef size_t part
         self.queued -= size
         self.session.queued -= size
         while size:
-            piece = <bytes>self._pieces[self._first]
-            part = min(<size_t>PyBytes_GET_SIZE(piece) - self._offset, size)
-            memcpy(into, PyBytes_AS_STRING(piece) + self._offset, part)
+            piece = self._pieces[self._first]
+            part = min(<size_t>size_of(piece) - self._offset, size)
+            memcpy(into, start_of(piece) + self._offset, part)
             into += part
             size -= part
             self._offset += part
-            if self._offset == <size_t>PyBytes_GET_SIZE(piece):
+            if self._offset == <size_t>size_of(piece):
                 self._pieces[self._first] = None
                 self._first += 1
                 self._offset = 0

@@ -1,0 +1,68 @@
+"""What is polled of every endpoint: where its page is, how often it is asked for, who reads it."""
+
+import ssl
+from collections.abc import Callable
+
+import msgspec
+
+from epp.adapters.scrape.page_client import H2C as H2C_SCHEME
+from epp.adapters.scrape.page_client import unverified
+from epp.adapters.scrape.page_readers import LoadReader, MakeReader
+from epp.model.endpoint import H2C, Endpoint, target_of
+from epp.protocol.metrics.metric_names import BUILT_IN_ENGINES, EngineCatalog
+
+TEXT = "text/plain;version=0.0.4"
+"""Prometheus text format 0.0.4, "Content-Type": `text/plain; version=0.0.4`."""
+JSON = "application/json"
+
+
+class ScrapeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Times in seconds, and limits, of polling; where the page of an endpoint is.
+
+    At its target the page is read over what the endpoint's `app_protocol` says.
+    """
+
+    interval: float = 1.0
+    """How often a server is polled."""
+    retry: float = 2.0
+    """How often one that fails is polled, if that is longer."""
+    late: float = 1.0
+    """After how long a page is late; also limits connecting without TLS."""
+    timeout: float = 10.0
+    """After how long a poll is given up."""
+    max_bytes: int = 4 * 2**20
+    """The longest page; a longer one is a failure."""
+    scheme: str = "http"
+    """"http" or "https"."""
+    path: str = "/metrics"
+    """The page's path."""
+    port: int | None = None
+    """The port at the endpoint's address; None: the page is at `metrics_host`, or the target."""
+    use_node_address: bool = False
+    """With a port: the page is at the address of the endpoint's node, if that is known."""
+
+    def url(self, endpoint: Endpoint) -> str:
+        """Return where an endpoint's page is."""
+        host = endpoint.metrics_host or endpoint.target
+        if self.port is not None:
+            node = endpoint.node_address if self.use_node_address else ""
+            host = target_of(node or endpoint.address, self.port)
+        h2c = endpoint.app_protocol == H2C and (self.scheme, host) == ("http", endpoint.target)
+        return f"{H2C_SCHEME if h2c else self.scheme}://{host}{self.path}"
+
+
+class PageSource(msgspec.Struct, frozen=True, kw_only=True):
+    """What is polled of every endpoint, and who reads it.
+
+    `name` is in the logs, `accept` is the type of the page. `engines` are those whose pages are
+    known. `tls` returns what a connection of `https` is made with. `vital`: an endpoint whose
+    page fails counts as failed itself.
+    """
+
+    name: str = "metrics-data-source"
+    settings: ScrapeSettings = ScrapeSettings()
+    read: MakeReader = LoadReader
+    engines: EngineCatalog = BUILT_IN_ENGINES
+    tls: Callable[[], ssl.SSLContext] = unverified
+    accept: str = TEXT
+    vital: bool = True
