@@ -22,6 +22,8 @@ _KEPT: Final = 0.5
 """What measurements weigh that were made before all was multiplied."""
 _FAR: Final = 2.0
 """How many times its prediction, or which part of it, is far off."""
+_MOST_UNSURE: Final = 0.5
+"""The share of the last measurements that may be unsure and say nothing."""
 
 Amounts = tuple[float, float, float]
 """One of each term of a sum of three."""
@@ -39,7 +41,16 @@ class Fit:
     measured, and less with every measurement.
     """
 
-    __slots__ = ("_count", "_defaults", "_moments", "_shares", "_sizes", "_totals", "factors")
+    __slots__ = (
+        "_count",
+        "_defaults",
+        "_moments",
+        "_shares",
+        "_sizes",
+        "_totals",
+        "_unsure",
+        "factors",
+    )
 
     def __init__(self, *defaults: float) -> None:
         terms = len(defaults)
@@ -50,6 +61,7 @@ class Fit:
         self._totals = [0.0] * terms
         self._sizes = [0.0] * terms
         self._count = 0
+        self._unsure = 0.0  # the share of the last measurements
 
     @property
     def settled(self) -> bool:
@@ -79,7 +91,8 @@ class Fit:
     def learn(self, amounts: Sequence[float], seconds: float, *, sure: bool = True) -> None:
         """Learn that what has these amounts, not all of them 0, took `seconds`.
 
-        What is not `sure` counts while there are few.
+        What is not `sure` counts while there are few, and if most of the last ones were not: the
+        fit is what is wrong then.
 
         One that took many times what was predicted was not alone, or something broke, and one
         that took no time was not computed: of the first few each counts within bounds, later ones
@@ -91,8 +104,12 @@ class Fit:
             return
         if not self.settled:
             seconds = max(predicted / _FAR, min(seconds, _MOST_SURPRISE * predicted))
-        elif not (sure and predicted / _FAR <= seconds <= predicted * _FAR):
-            return
+        else:
+            self._unsure += (1.0 - _MEMORY) * ((not sure) - self._unsure)
+            if not sure and self._unsure < _MOST_UNSURE:
+                return
+            if not predicted / _FAR <= seconds <= predicted * _FAR:
+                return
         self._count += 1
         for row, (moments, term) in enumerate(zip(self._moments, terms, strict=True)):
             weighted = term / predicted

@@ -5,7 +5,7 @@ from math import exp
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from epp.model.learning import decode, prefill
@@ -231,6 +231,8 @@ SHAPES = st.tuples(*[st.sampled_from((0.3, 1.0, 3.0))] * 3)
 @pytest.mark.parametrize("learner", LEARNERS)
 @settings(max_examples=30)
 @given(history=EPISODES, weight=st.sampled_from((1.0, 8.0)), known=st.booleans(), shape=SHAPES)
+@example(history=[(0.03, 51, 1.0)], weight=1.0, known=False, shape=(3.0, 0.3, 0.3))
+@example(history=[(0.03, 60, 1.0)], weight=1.0, known=False, shape=(3.0, 0.3, 0.3))
 def test_what_was_measured_wrong_for_minutes_is_right_minutes_later(
     learner, history, weight, known, shape
 ):
