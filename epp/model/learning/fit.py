@@ -22,8 +22,8 @@ _KEPT: Final = 0.5
 """What measurements weigh that were made before all was multiplied."""
 _FAR: Final = 2.0
 """How many times its prediction, or which part of it, is far off."""
-_MOST_UNSURE: Final = 0.5
-"""The share of the last measurements that may be unsure and say nothing."""
+_MOST_UNSURE: Final = 0.9
+"""The share of the last measurements up to which those that are not sure are left out."""
 
 Amounts = tuple[float, float, float]
 """One of each term of a sum of three."""
@@ -91,8 +91,8 @@ class Fit:
     def learn(self, amounts: Sequence[float], seconds: float, *, sure: bool = True) -> None:
         """Learn that what has these amounts, not all of them 0, took `seconds`.
 
-        What is not `sure` counts while there are few, and if most of the last ones were not: the
-        fit is what is wrong then.
+        What is not `sure` counts while there are few, and if nearly all of the last ones were not:
+        then it is the fit that is wrong.
 
         One that took many times what was predicted was not alone, or something broke, and one
         that took no time was not computed: of the first few each counts within bounds, later ones
@@ -102,14 +102,12 @@ class Fit:
         predicted = self._predict(terms)
         if seconds <= 0:
             return
+        self._unsure += (1.0 - _MEMORY) * ((not sure) - self._unsure)
+        sure = sure or self._unsure > _MOST_UNSURE
         if not self.settled:
             seconds = max(predicted / _FAR, min(seconds, _MOST_SURPRISE * predicted))
-        else:
-            self._unsure += (1.0 - _MEMORY) * ((not sure) - self._unsure)
-            if not sure and self._unsure < _MOST_UNSURE:
-                return
-            if not predicted / _FAR <= seconds <= predicted * _FAR:
-                return
+        elif not (sure and predicted / _FAR <= seconds <= predicted * _FAR):
+            return
         self._count += 1
         for row, (moments, term) in enumerate(zip(self._moments, terms, strict=True)):
             weighted = term / predicted
