@@ -82,14 +82,8 @@ class Head(Message):
         self.end_of_stream: Final = end_of_stream
 
 
-class RequestHeaders(Head):
-    """The head of a request."""
-
-    __slots__ = ()
-
-
-class RequestBody(Message):
-    """A piece of the request's body, or all of it (`WHOLE_BODIES`)."""
+class Piece(Message):
+    """A piece of a body, or all of it (`WHOLE_BODIES`)."""
 
     __slots__ = ("body", "end_of_stream")
 
@@ -107,6 +101,18 @@ class RequestBody(Message):
         self.end_of_stream: Final = end_of_stream
 
 
+class RequestHeaders(Head):
+    """The head of a request."""
+
+    __slots__ = ()
+
+
+class RequestBody(Piece):
+    """A piece of the request's body."""
+
+    __slots__ = ()
+
+
 class RequestTrailers(Message):
     """The request ended with trailers."""
 
@@ -119,23 +125,10 @@ class ResponseHeaders(Head):
     __slots__ = ()
 
 
-class ResponseBody(Message):
-    """A piece of the response's body, or all of it (`WHOLE_BODIES`)."""
+class ResponseBody(Piece):
+    """A piece of the response's body."""
 
-    __slots__ = ("body", "end_of_stream")
-
-    def __init__(
-        self,
-        *,
-        body: bytes,
-        end_of_stream: bool = False,
-        modes: Modes | None = None,
-        subset: tuple[str, ...] | None = None,
-        served: Target | None = None,
-    ) -> None:
-        super().__init__(modes=modes, subset=subset, served=served)
-        self.body: Final = body
-        self.end_of_stream: Final = end_of_stream
+    __slots__ = ()
 
 
 class ResponseTrailers(Message):
@@ -302,7 +295,7 @@ def message_of(  # noqa: PLR0913, PLR0917 (what a message has)
             subset=subset,
             served=served,
         )
-    if response and isinstance(content, bytes):
+    if response:
         return ResponseBody(
             body=content, end_of_stream=end_of_stream, modes=modes, subset=subset, served=served
         )

@@ -180,7 +180,8 @@ class Response:
 
     def body(self, message: ResponseBody, mode: BodyMode, now: float) -> list[Reply]:
         """Handle a piece of the body; return what goes back to the proxy for it."""
-        data, record = message.body, self._record
+        body, record = message.body, self._record
+        data = body if isinstance(body, bytes) else bytes(body)
         if data:
             record.response_bytes += len(data)
             count = record.response_chunks = record.response_chunks + 1
