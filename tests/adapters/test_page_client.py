@@ -183,6 +183,28 @@ async def test_a_host_that_takes_no_connection_is_not_waited_for():
             await client.get()
 
 
+async def test_a_get_may_be_given_up_in_the_turn_in_which_connecting_takes_too_long():
+    async def silent(reader, writer):
+        await reader.read()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    loop = asyncio.get_running_loop()
+    faults: list[object] = []
+    loop.set_exception_handler(lambda _, context: faults.append(context))
+    async with server, asyncio.timeout(DEADLINE):
+        client = PageClient(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/", {}, 9)
+        client._connect_seconds = 0.02
+        getting = asyncio.create_task(client.get())
+        while (limit := client._connecting) is None:
+            await asyncio.sleep(0)
+        loop.call_at(limit.when() or 0.0, client.give_up)
+        with pytest.raises(NoAnswer, match="no connection in time"):
+            await getting
+    assert faults == []
+
+
 async def test_what_is_not_acknowledged_ends_a_connection_that_is_kept():
     async with serving(Server(LENGTH, LENGTH)) as client:
         assert await client.get() == b"page"

@@ -62,8 +62,9 @@ class PageClient:
     def give_up(self) -> None:
         """Have a `get` that is under way raise `TimeoutError`."""
         if self._connecting is not None:
-            self._given_up = True
-            self._connecting.reschedule(asyncio.get_running_loop().time())
+            if not self._connecting.expired():  # else it fails in this turn, and cannot be changed
+                self._given_up = True
+                self._connecting.reschedule(asyncio.get_running_loop().time())
         elif self._connection is not None:
             self._connection.give_up()
 
