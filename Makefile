@@ -2,14 +2,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := epp tests e2e bench model-server docs/site
-WORKERS ?= 2
-# A module's tests stay on one worker, with what its fixtures start.
-PYTEST := $(BIN)/pytest -q --numprocesses=$(WORKERS) --dist=loadfile --max-worker-restart=1
+# A module's tests stay on one worker, with what its fixtures start. A worker takes up to 1.2 GB.
+PYTEST := $(BIN)/pytest -q --dist=loadfile --max-worker-restart=1
+WORKERS ?= logical
+UNIT := $(PYTEST) --numprocesses=$(WORKERS) --maxprocesses=8
 UNCOMPILED := $(addprefix tests/,model/test_fleet.py model/test_fleet_requests.py model/test_fleet_learning.py policy \
   protocol/extproc/test_exchange.py protocol/extproc/test_exchange_ends.py protocol/extproc/test_exchange_headers.py \
   app/test_director.py app/test_cache_sources.py adapters/test_extproc.py adapters/test_health.py adapters/test_scrape.py)
 
-.PHONY: help setup native vllm check static lint types contracts proto-check docs unit uncompiled test test-native test-cluster wheel counts adversary demo bench study study-policies peers proto format clean
+.PHONY: help setup native profiled vllm check static lint types contracts proto-check docs unit uncompiled test test-native test-cluster wheel counts adversary demo bench study study-policies peers proto format clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -22,10 +23,16 @@ setup: .venv/.ready ## create .venv with everything but vLLM
 native: setup ## compile again what has changed of what epp/compiled.py lists (WARMPICK_ONLY=PATTERN)
 	@WARMPICK_NATIVE=require $(BIN)/python setup.py -q build_ext --inplace
 
+profiled: setup ## compile as wheels and images are: by what a first build did while requests were played to it; ten minutes
+	@rm -rf build/profile
+	@WARMPICK_PROFILE=record WARMPICK_NATIVE=require $(BIN)/python setup.py -q build_ext --inplace --force
+	@$(BIN)/python -m bench.exchange.record
+	@WARMPICK_PROFILE=use WARMPICK_NATIVE=require $(BIN)/python setup.py -q build_ext --inplace --force
+
 vllm: setup ## add the CPU build of vLLM to .venv (exit 3: it cannot be had here)
 	@.ci/install-vllm .venv
 
-check: setup ## lint, types, contracts, documentation, unit tests: ten minutes on two cores
+check: setup ## lint, types, contracts, documentation, unit tests: nine minutes on two cores, fewer on more (WORKERS=N)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target static unit
 	@$(MAKE) --no-print-directory uncompiled
 
@@ -47,17 +54,17 @@ docs: setup ## build the documentation into build/site; a link that leads nowher
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict --config-file docs/site/mkdocs.yml
 
 unit: setup
-	@$(PYTEST) tests
+	@$(UNIT) tests
 
 # What goes through compiled modules, once more on their sources; WARMPICK_NATIVE=off suits any test.
 uncompiled: setup
-	@WARMPICK_NATIVE=off WARMPICK_REQUIRE_NATIVE= $(PYTEST) $(UNCOMPILED)
+	@WARMPICK_NATIVE=off WARMPICK_REQUIRE_NATIVE= $(UNIT) $(UNCOMPILED)
 
 test: setup ## everything that a machine without a GPU can run (what .ci/run calls)
 	@.ci/install-vllm .venv || [ $$? -eq 3 ]
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory counts
-	@$(PYTEST) -m "not vllm" model-server/tests e2e
+	@$(PYTEST) --numprocesses=2 -m "not vllm" model-server/tests e2e
 	@$(BIN)/pytest -q -m vllm model-server/tests e2e
 
 test-native: setup ## what Cython compiles, built with sanitizers, under its tests
@@ -67,7 +74,7 @@ test-cluster: setup ## what the tests' Kubernetes API claims, asked of a cluster
 	@test -n "$$KUBECONFIG" || { echo "say which cluster: KUBECONFIG=... make test-cluster" >&2; exit 1; }
 	@WARMPICK_TEST_CLUSTER=1 $(BIN)/pytest -q tests/kubeapi/tests
 
-wheel: ## a wheel in dist/ that brings its libraries along, and that shows it
+wheel: ## a wheel in dist/ that brings its libraries along, and that shows it: fifteen minutes
 	@.ci/wheel
 
 images-check: ## run the container files' steps in a clean Debian root (needs root and debootstrap)

@@ -5,7 +5,9 @@ WARMPICK_NATIVE=require in the environment that is an error. WARMPICK_ONLY is a 
 modules whose names match it are built, what mypyc compiles all or none (`*.prefix_index.*`).
 WARMPICK_SANITIZE=address builds what Cython compiles with the address and undefined-behaviour
 sanitizers, WARMPICK_SANITIZE=fuzzer (with clang) with what atheris needs beside the first
-(`make test-native`, `tests/native/fuzz.py`).
+(`make test-native`, `tests/native/fuzz.py`). WARMPICK_PROFILE=record builds with gcc what writes a
+profile into build/profile as it ends, WARMPICK_PROFILE=use lays the code out by that one
+(`.ci/profiled`).
 """
 
 import os
@@ -19,11 +21,20 @@ from Cython.Build.Dependencies import create_dependency_tree
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+LOCAL_CALLS = ["-fvisibility=hidden", "-fno-semantic-interposition", "-fno-plt"]
+"""What an extension calls of its own is called directly, and of others without a detour."""
 SANITIZE = {
     "": ["-O2"],
     "address": ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-O1", "-g"],
     "fuzzer": ["-fsanitize=address,fuzzer-no-link", "-fno-omit-frame-pointer", "-O1", "-g"],
 }
+_PROFILES = Path("build/profile").resolve()
+PROFILE = {
+    "": [],
+    "record": ["-fprofile-generate", f"-fprofile-dir={_PROFILES}", "-fprofile-update=atomic"],
+    # What was not played is compiled as without a profile, not for size.
+    "use": [f"-fprofile-use={_PROFILES}", "-fprofile-partial-training", "-Wno-missing-profile"],
+}[os.environ.get("WARMPICK_PROFILE", "")]
 SANITIZER = os.environ.get("WARMPICK_SANITIZE", "")
 REQUIRED = os.environ.get("WARMPICK_NATIVE") == "require"
 COMPILED = runpy.run_path("epp/compiled.py")
@@ -50,7 +61,7 @@ def sources(module: str) -> list[str]:
 
 def by_cython() -> list[Extension]:
     """Describe what Cython compiles, each from its `.pyx`."""
-    flags = SANITIZE[SANITIZER]
+    flags = [*SANITIZE[SANITIZER], *LOCAL_CALLS, *PROFILE]
     extensions = [
         Extension(
             module,
@@ -58,7 +69,7 @@ def by_cython() -> list[Extension]:
             libraries=list(COMPILED["LIBRARIES"].get(module, ())),
             include_dirs=[str(Path(COMPILED["path_of"](module)).parent)],
             extra_compile_args=flags,
-            extra_link_args=flags[:1] if flags[0].startswith("-fsanitize") else [],
+            extra_link_args=flags[:1] if SANITIZER else PROFILE[:1],
         )
         for module in wanted("cython")
     ]
@@ -73,7 +84,7 @@ def by_mypyc() -> list[Extension]:
     try:
         from mypyc.build import mypycify  # noqa: PLC0415 (what needs no extension needs no mypyc)
 
-        return mypycify(
+        extensions = mypycify(
             [
                 "--config-file=",
                 "--ignore-missing-imports",
@@ -90,6 +101,10 @@ def by_mypyc() -> list[Extension]:
             raise
         print(f"mypyc compiles nothing: {error}", file=sys.stderr)  # noqa: T201
         return []
+    for extension in extensions:  # which share one list of flags
+        extension.extra_compile_args = [*extension.extra_compile_args, *LOCAL_CALLS, *PROFILE]
+        extension.extra_link_args = [*extension.extra_link_args, *PROFILE[:1]]
+    return extensions
 
 
 class Build(build_ext):

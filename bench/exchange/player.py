@@ -115,7 +115,7 @@ def mark() -> None:
 
 
 def main() -> None:
-    """Play, print what was seen, and leave without further ado."""
+    """Play, and write down what was seen."""
     _, played, took = sys.argv
     play = msgspec.msgpack.decode(Path(played).read_bytes(), type=Play)
     clock = make_certain()
@@ -129,7 +129,6 @@ def main() -> None:
     with suppress(SystemExit):
         runpy.run_module("epp", run_name="__main__")
     Path(took).write_bytes(msgspec.json.encode(player.took))
-    os._exit(0)
 
 
 if __name__ == "__main__":
