@@ -25,9 +25,9 @@ native: setup ## compile again what has changed of what epp/compiled.py lists (W
 
 profiled: setup ## compile as wheels and images are: by what a first build did while requests were played to it; ten minutes
 	@rm -rf build/profile
-	@WARMPICK_PROFILE=record WARMPICK_NATIVE=require $(BIN)/python setup.py -q build_ext --inplace --force
+	@WARMPICK_PROFILE=record WARMPICK_NATIVE=require $(BIN)/python setup.py -q build_ext --inplace
 	@$(BIN)/python -m bench.exchange.record
-	@WARMPICK_PROFILE=use WARMPICK_NATIVE=require $(BIN)/python setup.py -q build_ext --inplace --force
+	@WARMPICK_PROFILE=use WARMPICK_NATIVE=require $(BIN)/python setup.py -q build_ext --inplace
 
 vllm: setup ## add the CPU build of vLLM to .venv (exit 3: it cannot be had here)
 	@.ci/install-vllm .venv

@@ -7,7 +7,7 @@ WARMPICK_SANITIZE=address builds what Cython compiles with the address and undef
 sanitizers, WARMPICK_SANITIZE=fuzzer (with clang) with what atheris needs beside the first
 (`make test-native`, `tests/native/fuzz.py`). WARMPICK_PROFILE=record builds with gcc what writes a
 profile into build/profile as it ends, WARMPICK_PROFILE=use lays the code out by that one
-(`.ci/profiled`).
+(`.ci/profiled-wheel`); either builds all again.
 """
 
 import os
@@ -119,6 +119,7 @@ class Build(build_ext):
             extension.optional = not REQUIRED
         super().finalize_options()
         self.parallel = self.parallel or min(2, os.cpu_count() or 1)
+        self.force = self.force or bool(PROFILE)  # setuptools looks at times, not at flags
 
     def build_extension(self, extension: Extension) -> None:
         """Build one; nothing is left of what cannot be built."""
