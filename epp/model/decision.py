@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, Target
 from epp.values import Value
@@ -35,6 +37,7 @@ class Score(Value):
         self.out_of_range: Final = out_of_range
 
 
+@mypyc_attr(free_list_len=1)
 class Decision(Value):
     """The endpoints that a request goes to, and what they were chosen by."""
 

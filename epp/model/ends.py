@@ -7,6 +7,8 @@ What stays in the books even so is found by what engines report (`IdleReports`).
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from epp.model.caches.lease import Lease
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.trust import Verdict
@@ -126,6 +128,7 @@ class RequestEnds:
             )
 
 
+@mypyc_attr(free_list_len=1)
 class _OutputAtPod:
     """The output that a lease has, as long as its pod and its cache are there (`CachedOutput`)."""
 

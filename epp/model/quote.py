@@ -8,6 +8,8 @@ It has no text.
 from collections.abc import Sequence
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from epp.model.learning.output_lengths import ResponseKind
 from epp.model.learning.prefill import Speed
 from epp.model.prefix_index.index import PrefixIndex, Slot
@@ -22,6 +24,7 @@ _MOST_SHARE: Final = 0.9
 _EMBEDDING: Final = (Api.EMBEDDINGS, Api.GRPC_EMBED)
 
 
+@mypyc_attr(free_list_len=1)
 class Estimate:
     """What one cache is predicted to save of a request's prompts.
 
@@ -42,6 +45,7 @@ _NO_ESTIMATES: Final[dict[Speed, dict[object, Estimate]]] = {}
 """The estimates of a quote that was not looked up; nothing is added to them."""
 
 
+@mypyc_attr(free_list_len=1)
 class Quote:
     """One request, to be estimated and admitted; holds no text and no reference to the request.
 

@@ -5,6 +5,8 @@ from enum import StrEnum
 from math import inf
 from typing import Final, NewType
 
+from mypy_extensions import mypyc_attr
+
 from epp.model.endpoint import Endpoint
 from epp.values import Value
 
@@ -42,6 +44,7 @@ TOKEN_BYTES = 4
 """Bytes of a token id in an exact prompt, little-endian."""
 
 
+@mypyc_attr(free_list_len=1)
 class Prompt(Value):
     """One prompt as bytes whose common prefixes are common prefixes of the engine's tokens.
 
@@ -71,6 +74,7 @@ class Prompt(Value):
         self.multimodal: Final = multimodal
 
 
+@mypyc_attr(free_list_len=1)
 class InferenceRequest(Value):
     """A request as the policy sees it."""
 
@@ -189,6 +193,7 @@ class InferenceRequest(Value):
         )
 
 
+@mypyc_attr(free_list_len=1)
 class Usage(Value):
     """The tokens that the model server reported; `cached_tokens` is None if it did not say.
 

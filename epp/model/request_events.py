@@ -6,12 +6,15 @@ Plain classes, which compiled code reads without a look-up; the others are in `e
 from enum import Enum
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from epp.model.endpoint import EndpointId, Target
 from epp.model.quote import Quote
 from epp.model.request import RequestId, Usage
 from epp.values import Value
 
 
+@mypyc_attr(free_list_len=1)
 class Admitted(Value):
     """A request was sent to an endpoint. Its quote may come from another fleet.
 
@@ -42,6 +45,7 @@ class Served(Value):
         self.target: Final = target
 
 
+@mypyc_attr(free_list_len=1)
 class FirstToken(Value):
     """The first byte of a streamed body was seen: the prefill is over."""
 
@@ -61,6 +65,7 @@ class Generated(Value):
         self.tokens: Final = tokens
 
 
+@mypyc_attr(free_list_len=1)
 class Finished(Value):
     """The response ended; `generated` tokens were streamed, if `usage` is None."""
 

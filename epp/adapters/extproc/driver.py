@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final, cast
 
 import structlog
+from mypy_extensions import mypyc_attr
 
 from epp.adapters.extproc.contract import DrivenExchange, GrpcStatus, Outlet
 from epp.adapters.extproc.streams import OpenStreams
@@ -41,6 +42,7 @@ _END: Final = Wants.END
 _OK: Final = GrpcStatus.OK
 
 
+@mypyc_attr(free_list_len=1)
 class ExchangeDriver:
     """Drives one exchange, from the stream's first message to its end.
 

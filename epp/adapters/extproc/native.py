@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
 import msgspec
+from mypy_extensions import mypyc_attr
 
 from epp.adapters.extproc.contract import (
     DrivenExchange,
@@ -106,6 +107,7 @@ class NativeServer:
         return ExchangeDriver(exchange, outlet, self._clock, self._streams)
 
 
+@mypyc_attr(free_list_len=1)
 class _StreamOutlet:
     """A stream of a connection as an `Outlet`."""
 

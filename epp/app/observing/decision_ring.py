@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from mypy_extensions import mypyc_attr
+
 from epp.app.observers import Observer
 from epp.errors import RequestError
 from epp.model.decision import Decision
@@ -67,6 +69,7 @@ class Outline(NamedTuple):
     """The predicted time to the first token, in seconds."""
 
 
+@mypyc_attr(free_list_len=1)
 class KeptDecision:
     """One request that was decided on, as long as it is kept.
 

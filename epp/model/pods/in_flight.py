@@ -3,6 +3,8 @@
 from math import inf
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.prefill import steps
 from epp.model.pods.pace import PaceMark
@@ -15,6 +17,7 @@ _MIN_LEARNED_TOKENS: Final = 64
 """Tokens of a prefill below which its duration is mostly the step's, and is not learned from."""
 
 
+@mypyc_attr(free_list_len=1)
 class InFlightRequest:
     """A request that was sent to a pod and has not ended. Times are of the picker's clock."""
 

@@ -8,9 +8,12 @@ seconds as were predicted.
 
 from collections import OrderedDict
 from math import exp
-from typing import Final, NamedTuple
+from typing import Final
+
+from mypy_extensions import mypyc_attr
 
 from epp.model.request import RequestId
+from epp.values import Value
 
 OVERDUE_SECONDS: Final = 60.0
 """Seconds past its prediction after which a prefill whose first token is missing is over."""
@@ -25,6 +28,7 @@ _LEAST_SECONDS: Final = 1e-9
 """Seconds of prefill that are queued, at least, while any prefill is not over."""
 
 
+@mypyc_attr(free_list_len=1)
 class _Prefill:
     """A predicted prefill of a request; `deadline_only` if no first token will be seen.
 
@@ -51,11 +55,15 @@ class _Prefill:
         self.deadline_only = deadline_only
 
 
-class PrefillSpan(NamedTuple):
+@mypyc_attr(free_list_len=1)
+class PrefillSpan(Value):
     """Prefills one after the other: what their class at first predicted, and what they took."""
 
-    expected: float
-    seconds: float
+    __slots__ = ("expected", "seconds")
+
+    def __init__(self, expected: float, seconds: float) -> None:
+        self.expected: Final = expected
+        self.seconds: Final = seconds
 
 
 class Ledger:

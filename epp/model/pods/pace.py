@@ -6,13 +6,16 @@ would have made in the time without prefills, with as many sequences and as much
 """
 
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
+
+from mypy_extensions import mypyc_attr
 
 from epp.model.events import ClassState
 from epp.model.learning.decode import DecodeModel
 from epp.model.learning.mean import MeanState
 from epp.model.learning.prefill import PrefillModel
 from epp.model.learning.slowness import Slowness
+from epp.values import Value
 
 _LEAST_TOKENS: Final = 32
 """Tokens whose duration is a measurement, at least."""
@@ -51,18 +54,24 @@ class PaceClass:
         self.decode.slowness.restore(decode_slowness)
 
 
-class PaceMark(NamedTuple):
+@mypyc_attr(free_list_len=1)
+class PaceMark(Value):
     """What an endpoint had done at one moment.
 
     Without any prefill it had decoded for `seconds`, in which its class would at first have made
     `steps`; `sequences` and `held` are sums over these steps. It made `prefill_steps` of others.
     """
 
-    seconds: float
-    steps: float
-    sequences: float
-    held: float
-    prefill_steps: int
+    __slots__ = ("held", "prefill_steps", "seconds", "sequences", "steps")
+
+    def __init__(
+        self, seconds: float, steps: float, sequences: float, held: float, prefill_steps: int
+    ) -> None:
+        self.seconds: Final = seconds
+        self.steps: Final = steps
+        self.sequences: Final = sequences
+        self.held: Final = held
+        self.prefill_steps: Final = prefill_steps
 
 
 class Pace:

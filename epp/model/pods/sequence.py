@@ -4,6 +4,8 @@ from itertools import takewhile
 from operator import eq
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from epp.model.caches.contract import CacheModel
 from epp.model.caches.lease import Lease
 from epp.model.prompts.chain import Chain
@@ -11,6 +13,7 @@ from epp.model.prompts.token_offsets import TokenOffsets
 from epp.model.request import RequestId
 
 
+@mypyc_attr(free_list_len=1)
 class SequenceState:
     """A prompt's blocks (`chain`), their lengths (`offsets`) and what `cache` holds for it.
 
@@ -73,6 +76,7 @@ class SequenceState:
             self.cache.release(self.lease)
 
 
+@mypyc_attr(free_list_len=1)
 class Admission:
     """What a request holds at an endpoint: its `sequences`, one for each prompt, and its books.
 

@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from epp.model.prompts.hashing import BlockHash
 
 
+@mypyc_attr(free_list_len=1)
 class Chain:
     """The full blocks of one prompt, in its own unit: bytes of text, or tokens if `exact`.
 

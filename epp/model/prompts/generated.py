@@ -10,6 +10,8 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
+from mypy_extensions import mypyc_attr
+
 from epp.model.prompts.block_hasher import digest
 from epp.model.prompts.block_hashes import BlockHashes
 from epp.model.prompts.chain import Chain
@@ -48,6 +50,7 @@ class CachedOutput(Protocol):
         """Give hashes to the blocks, of `sizes` tokens, from the first one on."""
 
 
+@mypyc_attr(free_list_len=1)
 class GeneratedBlocks:
     """What one response left at one endpoint: blocks without hashes."""
 

@@ -4,9 +4,12 @@ from array import array
 from collections.abc import Sequence
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from epp.model.prompts.text_lengths import sizes_between
 
 
+@mypyc_attr(free_list_len=1)
 class TokenOffsets:
     """A prompt of `total` tokens, whose block i ends after `ends[i]` tokens.
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+from mypy_extensions import mypyc_attr
 
 from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
@@ -30,6 +31,7 @@ _LONG_BYTES = 1 << 20
 """A body over this is never read in one piece while the event loop waits."""
 
 
+@mypyc_attr(free_list_len=1)
 class Body:
     """One body of an API; `feed` takes its bytes. That of no known API is only kept.
 

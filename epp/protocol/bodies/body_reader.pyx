@@ -12,6 +12,8 @@ Found = tuple[
     bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, Prompts
 ]
 
+cimport cython
+
 from epp.protocol.bodies.body_data cimport is_body_data
 from epp.protocol.bodies.coercion import LONGEST_VALUE
 from epp.protocol.bodies.content_blocks import BILLING_BYTES, billing_span

@@ -1,6 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Finds the objects of one key in bytes that pass by; the contract is `object_scanner.py`."""
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memcmp
 
@@ -20,6 +21,7 @@ cdef enum:
     _KEPT = 16
 
 
+@cython.freelist(16)
 cdef class ObjectScanner:
     """As in `object_scanner.py`."""
 

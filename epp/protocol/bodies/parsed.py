@@ -2,10 +2,13 @@
 
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from epp.model.request import Prompt
 from epp.values import Value
 
 
+@mypyc_attr(free_list_len=1)
 class Parsed(Value):
     """The fields of a body that routing reads; `multimodal` as of `InferenceRequest`."""
 

@@ -35,6 +35,7 @@ cdef enum:
     _JOINED_BYTES = 1 << 16
 
 
+@cython.freelist(16)
 cdef class PromptWriter:
     """Steps that write prompts, and the token ids that some of them write.
 
@@ -113,6 +114,7 @@ cpdef int add_piece(list pieces, piece) except -1:
     return 0
 
 
+@cython.freelist(16)
 cdef class Pieces:
     """A body as it came, addressed by offsets from its start."""
 

@@ -29,6 +29,8 @@ ends in body, pending or answered (`proceed`), pending in answered (`resume`), a
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from mypy_extensions import mypyc_attr
+
 from epp.errors import RequestError
 from epp.model.decision import Decision
 from epp.model.request import RequestId
@@ -78,6 +80,7 @@ class Stage:
         self.accepts = accepts
 
 
+@mypyc_attr(free_list_len=1)
 class Exchange:
     """The picker's side of one stream. `record` is what is known of it so far.
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from math import inf
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from epp.model.decision import Decision
 from epp.model.endpoint import VLLM, Endpoint
 from epp.model.request import DEFAULT_FAIRNESS_ID, Api, InferenceRequest, RequestId
@@ -36,6 +38,7 @@ _UNREAD: Final = Parsed(model="", prompts=(), stream=False, max_tokens=None, cac
 _OTHER: Final = Api.OTHER
 
 
+@mypyc_attr(free_list_len=1)
 class RequestFacts:
     """The facts in a request's headers; `method` is empty before they came.
 

@@ -7,6 +7,8 @@ only `epp.protocol.extproc.codec` knows their encoding.
 from enum import IntEnum
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from epp.model.endpoint import Target
 from epp.protocol.bodies.body_reader import BodyData
 from epp.values import Value
@@ -23,6 +25,7 @@ class BodyMode(IntEnum):
     GRPC = 5
 
 
+@mypyc_attr(free_list_len=1)
 class Modes(Value):
     """The body modes in force: those of the first message (`protocol_config`) if it has them.
 
@@ -101,12 +104,14 @@ class Piece(Message):
         self.end_of_stream: Final = end_of_stream
 
 
+@mypyc_attr(free_list_len=1)
 class RequestHeaders(Head):
     """The head of a request."""
 
     __slots__ = ()
 
 
+@mypyc_attr(free_list_len=1)
 class RequestBody(Piece):
     """A piece of the request's body."""
 
@@ -119,12 +124,14 @@ class RequestTrailers(Message):
     __slots__ = ()
 
 
+@mypyc_attr(free_list_len=1)
 class ResponseHeaders(Head):
     """The head of a response."""
 
     __slots__ = ()
 
 
+@mypyc_attr(free_list_len=1)
 class ResponseBody(Piece):
     """A piece of the response's body."""
 
@@ -137,6 +144,7 @@ class ResponseTrailers(Message):
     __slots__ = ()
 
 
+@mypyc_attr(free_list_len=1)
 class Mutation(Value):
     """Changes to headers, the route, the body and metadata.
 
@@ -177,6 +185,7 @@ UNCHANGED: Final = Mutation()
 """Changes nothing."""
 
 
+@mypyc_attr(free_list_len=1)
 class HeadersReply(Value):
     """Passes headers on, changed. `response`: those of the response."""
 
@@ -197,6 +206,7 @@ class BodyReply(Value):
         self.mutation: Final = mutation
 
 
+@mypyc_attr(free_list_len=1)
 class Chunk(Value):
     """Sends a piece of the body on in full duplex (`StreamedBodyResponse`)."""
 

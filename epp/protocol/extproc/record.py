@@ -3,6 +3,8 @@
 from enum import Enum, StrEnum
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from epp.errors import RequestError
 from epp.model.decision import Decision
 from epp.model.endpoint import Target
@@ -31,6 +33,7 @@ class MustStayReason(Enum):
     UNANNOUNCED = "the proxy does not announce its modes (protocol_config)"
 
 
+@mypyc_attr(free_list_len=1)
 class RequestRecord:
     """One exchange from its first message to its end.
 

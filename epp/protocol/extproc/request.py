@@ -9,6 +9,8 @@ duplex the picker sends it on itself, no faster than the proxy reads.
 from math import inf
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from epp.errors import BodyTooLarge, MalformedRequest, UnsupportedCoding
 from epp.model.decision import Decision
 from epp.model.request import Api, InferenceRequest
@@ -49,6 +51,7 @@ _PARTIAL: Final = BodyMode.BUFFERED_PARTIAL
 _OTHER: Final = Api.OTHER
 
 
+@mypyc_attr(free_list_len=1)
 class Request:
     """One request as it passes. Facts go into `record`.
 

@@ -7,6 +7,8 @@ generated token crosses it as a chunk.
 from collections.abc import Callable
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from epp.model.events import Event
 from epp.model.request import Api, Usage
 from epp.model.request_events import Failure, FirstToken, Generated
@@ -72,6 +74,7 @@ _STREAMED: Final = BodyMode.STREAMED
 _OTHER: Final = Api.OTHER
 
 
+@mypyc_attr(free_list_len=1)
 class Response:
     """One response as it passes. Facts go into `record`, events for the fleet to `observe`.
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from epp.protocol.extproc.messages import Reply
 from epp.values import Value
 
@@ -19,6 +21,7 @@ class Wants(Enum):
     END = "nothing: the exchange is over and the stream is to be closed"
 
 
+@mypyc_attr(free_list_len=1)
 class Step(Value):
     """The next work of a driver: send `replies` in order, then wait for `wants`."""
 

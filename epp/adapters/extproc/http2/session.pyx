@@ -9,6 +9,7 @@ a stream's own window is given back as its bytes arrive, unless it is on hold: t
 send one window more and has to wait. Either side's windows bound what is in memory.
 """
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Size
 from cpython.list cimport PyList_GET_SIZE

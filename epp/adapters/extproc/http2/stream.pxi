@@ -9,6 +9,7 @@ one of them resets it (`Session._close`); the user gets CLOSED only if it had no
 """
 
 
+@cython.freelist(16)
 cdef class Stream:
     """One request of the peer's and the response to it. What is sent to a closed one is lost.
 
