@@ -9,9 +9,10 @@ import pytest_asyncio
 
 from e2e.corridor import Corridor, Plan, corridor
 from e2e.echo import Echo, echoing
+from tests.kept_grpc import kept_grpc
 from tests.needs_vllm import pytest_runtest_setup
 
-__all__ = ["pytest_runtest_setup"]  # what tests marked `vllm` need
+__all__ = ["kept_grpc", "pytest_runtest_setup"]  # the second is what tests marked `vllm` need
 
 Open = Callable[..., AbstractAsyncContextManager[Corridor]]
 

@@ -6,7 +6,10 @@ import uvloop
 from hypothesis import settings
 
 from epp import compiled
+from tests.kept_grpc import kept_grpc
 from tests.native.built import FAULTS
+
+__all__ = ["kept_grpc"]  # what every test has
 
 # Speed is measured in bench/, never in a test.
 settings.register_profile("warmpick", deadline=None)

@@ -6,6 +6,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import get_args
 
+import grpc.aio
 import msgspec
 
 from bench.adversary import (
@@ -47,6 +48,7 @@ async def measure(progress: Progress, options: Options) -> Report:
     if not chosen:
         raise MeasurementFailed(f"no attack has the row or the name {', '.join(options.only)}")
     found: list[Finding] = []
+    grpc.aio.init_grpc_aio()  # its thread lives on: a forked child may collect its last object
     for transport in options.transports or get_args(Transport)[:1]:
         with tempfile.TemporaryDirectory(prefix="warmpick-adversary-") as logs:
             found += await campaign.run(chosen, transport, Path(logs), progress)
