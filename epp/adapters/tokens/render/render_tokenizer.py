@@ -57,6 +57,9 @@ _TEMPLATE_BYTES, _BYTES_PER_BYTE = 256 << 10, 8
 """
 _CONNECTIONS = 64
 _CONNECT_SECONDS = 1.0
+_IDLE_SECONDS = 4.0
+"""How long a connection is kept: vLLM closes one that is idle for 5 s (envs.py
+`VLLM_HTTP_TIMEOUT_KEEP_ALIVE`), and a request that meets that fails."""
 _TOLERATED_FAILURES = 2
 """Failures in a row after which requests pause."""
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 30.0
@@ -266,7 +269,7 @@ class RenderTokenizer:
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=_CONNECTIONS),
+                connector=aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=_IDLE_SECONDS),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 headers=_HEADERS,
