@@ -1,6 +1,5 @@
-"""A sum of terms fitted to recent measurements: each term's share is learned, none is negative."""
+"""A sum of three terms, fitted to recent measurements: the share of each, never negative."""
 
-from collections.abc import Sequence
 from typing import Final
 
 _MEMORY: Final = 0.98
@@ -26,13 +25,64 @@ _MOST_UNSURE: Final = 0.9
 """The share of the last measurements up to which those that are not sure are left out."""
 
 Amounts = tuple[float, float, float]
-"""One of each term of a sum of three."""
+"""One of each term."""
 FitState = tuple[Amounts, tuple[Amounts, Amounts, Amounts], Amounts, Amounts, int]
-"""What a `Fit` of three terms has learned: shares, moments, totals, sizes, and a count."""
+"""What a `Fit` has learned: shares, moments, totals, sizes, and a count."""
+
+
+class _Term:
+    """One term of the sum, and what measurements say of it: sums that fade, in seconds.
+
+    `first`, `second` and `third` are its moments with each term. Numbers of an object's own are
+    fields of C where this is compiled; those of lists would be objects (docs/adr/0013-compiled.md).
+    """
+
+    __slots__ = ("default", "first", "second", "share", "size", "third", "total")
+
+    def __init__(self, default: float) -> None:
+        self.default: Final = default
+        self.share = 1.0
+        self.first = self.second = self.third = 0.0
+        self.total = 0.0
+        self.size = 0.0
+
+    @property
+    def moments(self) -> Amounts:
+        """The moments with each term."""
+        return self.first, self.second, self.third
+
+    def restore(self, share: float, moments: Amounts, total: float, size: float) -> None:
+        """Go on from what was learned elsewhere."""
+        self.share, self.total, self.size = share, total, size
+        self.first, self.second, self.third = moments
+
+    def add(self, seconds: float, weight: float, terms: Amounts, total: float) -> None:
+        """Add a measurement of `total` seconds, of which this term has `seconds` by its default."""
+        first, second, third = terms
+        self.first = self.first * _MEMORY + weight * first
+        self.second = self.second * _MEMORY + weight * second
+        self.third = self.third * _MEMORY + weight * third
+        self.size = self.size * _MEMORY + seconds
+        self.total = self.total * _MEMORY + weight * total
+
+    def weigh(self, times: float, kept: float) -> None:
+        """Have what was measured weigh `kept` of what it did, as all takes `times` as long."""
+        moments = kept / times
+        self.first, self.second, self.third = (
+            moments * self.first,
+            moments * self.second,
+            moments * self.third,
+        )
+        self.total = kept * self.total
+        self.size = kept * self.size
+
+    def set_share(self, share: float) -> None:
+        """Set the share, within its bounds."""
+        self.share = min(_MOST, max(_LEAST, share))
 
 
 class Fit:
-    """seconds = sum of factor * amount. The factors begin as `defaults`, in seconds for one.
+    """seconds = sum of factor * amount. The `factors` begin as defaults, in seconds for one.
 
     Each factor is its default times a share, and the shares are learned: by weighted least squares
     over recent measurements, each with a variance in proportion to its prediction, solved by a few
@@ -41,25 +91,13 @@ class Fit:
     measured, and less with every measurement.
     """
 
-    __slots__ = (
-        "_count",
-        "_defaults",
-        "_moments",
-        "_shares",
-        "_sizes",
-        "_totals",
-        "_unsure",
-        "factors",
-    )
+    __slots__ = ("_count", "_first", "_second", "_third", "_unsure", "factors")
 
-    def __init__(self, *defaults: float) -> None:
-        terms = len(defaults)
-        self.factors = list(defaults)
-        self._defaults = defaults
-        self._shares = [1.0] * terms
-        self._moments = [[0.0] * terms for _ in range(terms)]
-        self._totals = [0.0] * terms
-        self._sizes = [0.0] * terms
+    def __init__(self, first: float, second: float, third: float) -> None:
+        self.factors: Amounts = (first, second, third)
+        self._first: Final = _Term(first)
+        self._second: Final = _Term(second)
+        self._third: Final = _Term(third)
         self._count = 0
         self._unsure = 0.0  # the share of the last measurements
 
@@ -70,25 +108,25 @@ class Fit:
 
     @property
     def state(self) -> FitState:
-        """What was learned, of three terms."""
-        one, two, three = [(row[0], row[1], row[2]) for row in self._moments]
-        shares, totals, sizes = self._shares, self._totals, self._sizes
+        """What was learned."""
+        first, second, third = self._first, self._second, self._third
         return (
-            (shares[0], shares[1], shares[2]),
-            (one, two, three),
-            (totals[0], totals[1], totals[2]),
-            (sizes[0], sizes[1], sizes[2]),
+            (first.share, second.share, third.share),
+            (first.moments, second.moments, third.moments),
+            (first.total, second.total, third.total),
+            (first.size, second.size, third.size),
             self._count,
         )
 
     def restore(self, state: FitState) -> None:
         """Go on from what was learned elsewhere, with the same defaults."""
         shares, moments, totals, sizes, self._count = state
-        self._shares, self._totals, self._sizes = list(shares), list(totals), list(sizes)
-        self._moments = [list(row) for row in moments]
+        self._first.restore(shares[0], moments[0], totals[0], sizes[0])
+        self._second.restore(shares[1], moments[1], totals[1], sizes[1])
+        self._third.restore(shares[2], moments[2], totals[2], sizes[2])
         self._publish()
 
-    def learn(self, amounts: Sequence[float], seconds: float, *, sure: bool = True) -> None:
+    def learn(self, amounts: Amounts, seconds: float, *, sure: bool = True) -> None:
         """Learn that what has these amounts, not all of them 0, took `seconds`.
 
         What is not `sure` counts while there are few, and if nearly all of the last ones were not:
@@ -98,8 +136,10 @@ class Fit:
         that took no time was not computed: of the first few each counts within bounds, later ones
         that are far off are left out.
         """
-        terms = [each * amount for each, amount in zip(self._defaults, amounts, strict=True)]
-        predicted = self._predict(terms)
+        first, second, third = self._first, self._second, self._third
+        one, two, three = amounts
+        one, two, three = first.default * one, second.default * two, third.default * three
+        predicted = self._predict(one, two, three)
         if seconds <= 0:
             return
         self._unsure += (1.0 - _MEMORY) * ((not sure) - self._unsure)
@@ -109,12 +149,10 @@ class Fit:
         elif not (sure and predicted / _FAR <= seconds <= predicted * _FAR):
             return
         self._count += 1
-        for row, (moments, term) in enumerate(zip(self._moments, terms, strict=True)):
-            weighted = term / predicted
-            for column, other in enumerate(terms):
-                moments[column] = moments[column] * _MEMORY + weighted * other
-            self._sizes[row] = self._sizes[row] * _MEMORY + term
-            self._totals[row] = self._totals[row] * _MEMORY + weighted * seconds
+        terms = one, two, three
+        first.add(one, one / predicted, terms, seconds)
+        second.add(two, two / predicted, terms, seconds)
+        third.add(three, three / predicted, terms, seconds)
         for _ in range(_SWEEPS):
             self._sweep()
         self._publish()
@@ -124,37 +162,50 @@ class Fit:
 
         What was measured before counts for less: it was wrong, or is no longer so.
         """
-        before = self._predict(self._sizes) if times != 1.0 else 0.0
+        before = self._predict_sizes() if times != 1.0 else 0.0
         if before <= 0:
             return 1.0
-        self._shares = [min(_MOST, max(_LEAST, share * times)) for share in self._shares]
-        times = self._predict(self._sizes) / before
+        first, second, third = self._first, self._second, self._third
+        first.set_share(first.share * times)
+        second.set_share(second.share * times)
+        third.set_share(third.share * times)
+        times = self._predict_sizes() / before
         if times == 1.0:
             return times
-        kept = _KEPT / times
-        self._moments = [[kept * moment for moment in row] for row in self._moments]
-        self._totals = [_KEPT * total for total in self._totals]
-        self._sizes = [_KEPT * size for size in self._sizes]
+        first.weigh(times, _KEPT)
+        second.weigh(times, _KEPT)
+        third.weigh(times, _KEPT)
         self._publish()
         return times
 
-    def _predict(self, terms: Sequence[float]) -> float:
-        return sum([share * term for share, term in zip(self._shares, terms, strict=True)])
+    def _predict(self, first: float, second: float, third: float) -> float:
+        """Return the seconds of terms that take so many by their defaults."""
+        return self._first.share * first + self._second.share * second + self._third.share * third
+
+    def _predict_sizes(self) -> float:
+        return self._predict(self._first.size, self._second.size, self._third.size)
 
     def _publish(self) -> None:
-        self.factors = [
-            each * share for each, share in zip(self._defaults, self._shares, strict=True)
-        ]
+        first, second, third = self._first, self._second, self._third
+        self.factors = (
+            first.default * first.share,
+            second.default * second.share,
+            third.default * third.share,
+        )
 
     def _sweep(self) -> None:
-        shares, sizes = self._shares, self._sizes
         prior = max(_LEAST_PRIOR, min(_MOST_PRIOR, _PRIOR / self._count))
-        for row, moments in enumerate(self._moments):
-            own = moments[row]
-            if own <= 0:
-                continue
-            common = self._predict(sizes) / sum(sizes)
-            others = sum([moment * share for moment, share in zip(moments, shares, strict=True)])
-            rest = self._totals[row] - (others - own * shares[row])
-            share = (rest / own + prior * common) / (1 + prior)
-            shares[row] = min(_MOST, max(_LEAST, share))
+        first, second, third = self._first, self._second, self._third
+        self._solve(first, first.first, prior)
+        self._solve(second, second.second, prior)
+        self._solve(third, third.third, prior)
+
+    def _solve(self, term: _Term, own: float, prior: float) -> None:
+        """Set a term's share to what measurements say if the other shares are right."""
+        if own <= 0:
+            return
+        first, second, third = self._first, self._second, self._third
+        common = self._predict_sizes() / (first.size + second.size + third.size)
+        others = self._predict(term.first, term.second, term.third)
+        rest = term.total - (others - own * term.share)
+        term.set_share((rest / own + prior * common) / (1 + prior))

@@ -61,7 +61,7 @@ class PrefillModel:
 
         What is not `sure` counts while there is little.
         """
-        amounts = (steps(uncached), uncached, uncached * (cached + uncached / 2))
+        amounts = float(steps(uncached)), float(uncached), uncached * (cached + uncached / 2)
         self.fit.learn(amounts, seconds, sure=sure)
         self._take()
 
