@@ -65,16 +65,14 @@ class _Term:
         self.size = self.size * _MEMORY + seconds
         self.total = self.total * _MEMORY + weight * total
 
-    def weigh(self, times: float, kept: float) -> None:
-        """Have what was measured weigh `kept` of what it did, as all takes `times` as long."""
-        moments = kept / times
-        self.first, self.second, self.third = (
-            moments * self.first,
-            moments * self.second,
-            moments * self.third,
-        )
-        self.total = kept * self.total
-        self.size = kept * self.size
+    def scale(self, times: float) -> None:
+        """Have what was measured weigh less, for all takes `times` as long from now on."""
+        moments = _KEPT / times
+        self.first *= moments
+        self.second *= moments
+        self.third *= moments
+        self.total *= _KEPT
+        self.size *= _KEPT
 
     def set_share(self, share: float) -> None:
         """Set the share, within its bounds."""
@@ -172,9 +170,9 @@ class Fit:
         times = self._predict_sizes() / before
         if times == 1.0:
             return times
-        first.weigh(times, _KEPT)
-        second.weigh(times, _KEPT)
-        third.weigh(times, _KEPT)
+        first.scale(times)
+        second.scale(times)
+        third.scale(times)
         self._publish()
         return times
 

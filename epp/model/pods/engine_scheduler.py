@@ -245,7 +245,7 @@ class EngineScheduler:
         """Schedule a prompt if one step can reach it and it fits."""
         # vLLM `schedule`: a step computes at most `max_num_batched_tokens`, and the prompts before
         # this one come first.
-        if self._ledger.queued_seconds_before(sequence.request_id, now) >= step:
+        if not self._ledger.reaches(sequence.request_id, step, now):
             return False
         # vLLM `scheduler_reserve_full_isl`: admitted only if the whole prompt fits.
         if not sequence.allocate(self.spec.block):

@@ -6,7 +6,6 @@ ends by a virtual clock: the first of the queue runs from the moment it got ther
 seconds as were predicted.
 """
 
-from collections import OrderedDict
 from math import exp
 from typing import Final
 
@@ -97,7 +96,7 @@ class Ledger:
         self.running = 0.0
         self.queued_tokens = 0
         self.sent = 0
-        self._prefills: OrderedDict[RequestId, _Prefill] = OrderedDict()
+        self._prefills: dict[RequestId, _Prefill] = {}  # in the order of the queue
         self._queued_seconds = 0.0
         self._head: _Prefill | None = None  # the first of them
         self._head_since = 0.0
@@ -132,17 +131,21 @@ class Ledger:
         # The head may take longer than predicted, and sums of floats may fall short.
         return max(_LEAST_SECONDS, self._queued_seconds - done)
 
-    def queued_seconds_before(self, request: RequestId, now: float) -> float:
-        """Return the seconds of prefill that stand before a request; 0 once its own is over."""
+    def reaches(self, request: RequestId, seconds: float, now: float) -> bool:
+        """Return whether less than `seconds` of prefill stand before a request.
+
+        None do once its own is over.
+        """
         self._advance(now)
-        if request not in self._prefills:
-            return 0.0
-        before = 0.0
-        for other, entry in self._prefills.items():
-            if other == request:
+        entry = self._prefills.get(request)
+        if entry is None:
+            return seconds > 0
+        before, done = 0.0, max(0.0, now - self._head_since)
+        for other in self._prefills.values():
+            if other is entry or before - done >= seconds:
                 break
-            before += entry.seconds
-        return max(0.0, before - max(0.0, now - self._head_since))
+            before += other.seconds
+        return max(0.0, before - done) < seconds
 
     def overdue(self, now: float) -> tuple[float, float] | None:
         """Return when the first prefill of the queue was to end, and the seconds it was to take.

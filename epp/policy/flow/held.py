@@ -1,6 +1,7 @@
 """Requests that wait: in this picker, and as its other replicas tell of theirs."""
 
 from collections.abc import Sequence
+from heapq import heappop
 from math import inf
 from typing import Final
 
@@ -112,6 +113,32 @@ class LineEntry:
     def waits(self) -> bool:
         """Whether it is the one that counts for its request."""
         return self.held.ticket == self.ticket
+
+
+class FlowQueue:
+    """The requests of one flow that wait at one endpoint: less is the one whose flow starts sooner.
+
+    Its `start` is the flow's, or one that has passed.
+    """
+
+    __slots__ = ("entries", "flow", "start")
+
+    def __init__(self, flow: str, start: float) -> None:
+        self.flow: Final = flow
+        self.start = start
+        self.entries: Final[list[LineEntry]] = []  # a heap
+
+    def __lt__(self, other: "FlowQueue") -> bool:
+        if self.start != other.start:
+            return self.start < other.start
+        return self.flow < other.flow
+
+    def waits(self) -> bool:
+        """Return whether any request waits; the first entry is that of one that does."""
+        entries = self.entries
+        while entries and not entries[0].waits:
+            heappop(entries)
+        return bool(entries)
 
 
 class WaitingElsewhere:

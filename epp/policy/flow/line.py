@@ -20,7 +20,7 @@ from typing import Final
 
 from epp.model.endpoint import EndpointId
 from epp.policy.flow.fairness import FairnessPolicy, ScoringFairnessPolicy
-from epp.policy.flow.held import Held, LineEntry, OtherLines, Rank, WaitingElsewhere
+from epp.policy.flow.held import FlowQueue, Held, LineEntry, OtherLines, Rank, WaitingElsewhere
 from epp.policy.flow.orders import LeastPrefillOrder, OrderingPolicy
 from epp.policy.flow.settings import BandLimits
 
@@ -49,70 +49,67 @@ class _Flow:
 
 
 class _Queue:
-    """The requests of one band that wait at one endpoint.
+    """The requests of one band that wait at one endpoint, by flow.
 
     Flows are compared by where they start, unless they are compared from outside: `scored`.
     """
 
-    __slots__ = ("_entries", "_flows", "_order", "_scored")
+    __slots__ = ("_by_start", "_flows", "_queues", "_scored")
 
     def __init__(self, flows: dict[str, _Flow], *, scored: bool) -> None:
         self._flows: Final = flows
         self._scored: Final = scored
-        self._entries: dict[str, list[LineEntry]] = {}
-        self._order: list[tuple[float, str]] = []  # flows by a start that may have passed
+        self._queues: dict[str, FlowQueue] = {}
+        self._by_start: Final[list[FlowQueue]] = []  # a heap
 
     def __bool__(self) -> bool:
-        return bool(self._entries)
+        return bool(self._queues)
 
     def __iter__(self) -> Iterator[Held]:
-        for entries in self._entries.values():
-            for entry in entries:
+        for queue in self._queues.values():
+            for entry in queue.entries:
                 if entry.waits:
                     yield entry.held
 
     def add(self, held: Held) -> None:
-        name = held.flow
-        entries = self._entries.get(name)
-        if entries is None:
-            entries = self._entries[name] = []
+        flow = held.flow
+        queue = self._queues.get(flow)
+        if queue is None:
+            queue = self._queues[flow] = FlowQueue(flow, self._flows[flow].start)
             if not self._scored:
-                heappush(self._order, (self._flows[name].start, name))
-        heappush(entries, LineEntry(held))
+                heappush(self._by_start, queue)
+        heappush(queue.entries, LineEntry(held))
 
     def head(self) -> _Head | None:
         """Return the next request, with its flow's start."""
-        order, flows = self._order, self._flows
-        while order:
-            start, name = order[0]
-            if not (entries := self._waiting(name)):
-                heappop(order)
-            elif flows[name].start > start:
-                heapreplace(order, (flows[name].start, name))
+        by_start, flows = self._by_start, self._flows
+        while by_start:
+            queue = by_start[0]
+            if not queue.waits():
+                heappop(by_start)
+                del self._queues[queue.flow]
+            elif flows[queue.flow].start > queue.start:
+                queue.start = flows[queue.flow].start
+                heapreplace(by_start, queue)
             else:
-                return start, entries[0].held
+                return queue.start, queue.entries[0].held
         return None
 
     def heads(self) -> list[Held]:
         """Return the next request of each flow."""
-        return [entries[0].held for name in list(self._entries) if (entries := self._waiting(name))]
+        for queue in list(self._queues.values()):
+            if not queue.waits():
+                del self._queues[queue.flow]
+        return [queue.entries[0].held for queue in self._queues.values()]
 
-    def last_of(self, name: str) -> Held | None:
+    def last_of(self, flow: str) -> Held | None:
         """Return a request of a flow that goes late: one of those that none is known to follow."""
+        queue = self._queues.get(flow)
         # heapq: an entry of the second half of the list has none below it.
-        for entry in reversed(self._entries.get(name, ())):
+        for entry in reversed([] if queue is None else queue.entries):
             if entry.waits:
                 return entry.held
         return None
-
-    def _waiting(self, name: str) -> list[LineEntry]:
-        """Return the entries of a flow, whose first one waits; the flow is dropped without any."""
-        entries = self._entries[name]
-        while entries and not entries[0].waits:
-            heappop(entries)
-        if not entries:
-            del self._entries[name]
-        return entries
 
 
 class _Band:
@@ -325,7 +322,7 @@ class Line:
             queues = [queue for name in endpoints if (queue := band.queues.get(name))]
             heads = band.heads(queues, now)
             if heads:
-                return min(heads, key=_order)[1]
+                return heads[0][1] if len(heads) == 1 else min(heads, key=_order)[1]
         return None
 
     def heads(self, now: float, least: float = -inf, below: float = inf) -> list[Held]:
