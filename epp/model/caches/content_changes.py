@@ -17,6 +17,9 @@ class ContentChanges:
         self._stored: list[BlockHash] = []
         self._evicted: list[BlockHash] = []
 
+    def __bool__(self) -> bool:
+        return bool(self._stored or self._evicted)
+
     def record_stored(self, hashes: Iterable[BlockHash]) -> None:
         """Record that blocks can be found."""
         self._stored += hashes

@@ -162,6 +162,10 @@ class CacheModel(Protocol):
         requests hold stays; so does the capacity.
         """
 
+    @property
+    def changed(self) -> bool:
+        """Whether any of these three may return anything."""
+
     def take_stored(self) -> Sequence[BlockHash]:
         """Return the blocks that can be found and could not at the last call."""
 

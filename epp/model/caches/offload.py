@@ -261,6 +261,11 @@ class OffloadedCache:
             self.resize(min(capacity, kept * self.block))
             self.resize(capacity)
 
+    @property
+    def changed(self) -> bool:
+        """Whether any block came to a tier or went."""
+        return self._first.changed or bool(self._changes)
+
     def take_stored(self) -> Sequence[BlockHash]:
         """Return the blocks that neither tier held at the last call and one does."""
         self._changes.record_stored(self._first.take_stored())

@@ -43,6 +43,11 @@ class SingleTierCache:
     def restore(self, hashes: Sequence[BlockHash], sizes: Sequence[int], *, closed: bool) -> None:
         """Hold nothing: no model of this kind gives anything (`contents`)."""
 
+    @property
+    def changed(self) -> bool:
+        """Whether any block came or went."""
+        return bool(self._changes)
+
     def take_stored(self) -> Sequence[BlockHash]:
         """Return the blocks that can be found and could not at the last call."""
         return self._changes.take_stored()

@@ -291,9 +291,12 @@ class EngineScheduler:
         cache, index, slot = self.cache, self._index, self.slot
         self.capacity = float(cache.capacity)
         self.held = self.capacity - cache.free
-        stored, evicted = cache.take_stored(), cache.take_evicted()
         reported = self.reported
-        if reported is not None and reported.changing:
+        changing = reported is not None and reported.changing
+        if not (changing or cache.changed):
+            return
+        stored, evicted = cache.take_stored(), cache.take_evicted()
+        if reported is not None and changing:
             stored, evicted = reported.amend(stored, evicted)
         if not self._present:
             return

@@ -359,11 +359,15 @@ class Laws(RuleBasedStateMachine):
 
     @invariant()
     def changes_add_up(self):
-        evicted = set(self.cache.take_evicted())
+        changed = self.cache.changed
+        evicted, stored = set(self.cache.take_evicted()), set(self.cache.take_stored())
+        merged = dict(self.cache.take_merged())
+        assert changed or not (evicted or stored or merged)
+        assert not self.cache.changed
         self.found -= evicted
-        self.found |= set(self.cache.take_stored())
+        self.found |= stored
         self.spans = {each: span for each, span in self.spans.items() if each not in evicted}
-        self.spans |= dict(self.cache.take_merged())
+        self.spans |= merged
         hashes = self.cache.hashes()
         assert list(self.cache) == list(hashes)
         assert self.found == set(hashes)

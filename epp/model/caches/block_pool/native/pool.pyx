@@ -323,6 +323,13 @@ cdef class BlockPool:
 
     # Changes.
 
+    @property
+    def changed(self):
+        cdef Store* store = &self.state.store
+        return bool(
+            store.stored.length or store.evicted.length or store.merged.length or store.log_failed
+        )
+
     def take_stored(self):
         return take_log(&self.state.store, &self.state.store.stored, True)
 
