@@ -8,6 +8,7 @@ Before each phase that counts, and after it, `getpriority` is called, where call
 write down what it counted.
 """
 
+import _thread
 import asyncio
 import os
 import random
@@ -15,7 +16,7 @@ import runpy
 import sys
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
@@ -50,7 +51,14 @@ def make_certain() -> Clock:
         setattr(time, name, now)
     random.Random = _Seeded  # type: ignore[assignment, misc]  # as it says
     threading.Thread.start = threading.Thread.run  # type: ignore[method-assign]  # here and now
+    _thread.start_new_thread = _run  # type: ignore[assignment]
     return clock
+
+
+def _run(function: Callable[..., object], arguments: tuple[object, ...]) -> int:
+    """Call what a thread was to run."""
+    function(*arguments)
+    return 0
 
 
 class Player:
