@@ -57,7 +57,7 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
     priority."""
     batch_memory_share: float = 0.25
     """The share of the memory for others that it may be using then."""
-    ageing: float = 0.05
+    ageing: float = 0.03
     """How many seconds of prefill a second of waiting is worth, in the order of release."""
     most_seconds: float = 240.0
     """How long a request waits for room before it is sent all the same.
