@@ -99,14 +99,15 @@ async def test_a_step_of_a_shutdown_that_fails_is_said_and_passed_over():
 
 
 PICKER = """
-import asyncio, sys, threading
+import asyncio, sys
 from pathlib import Path
 import epp.app.process
+import epp.system.daemon_thread
 from structlog.testing import capture_logs
 from epp.app.picker import EndpointPicker, ServeOptions
 from epp.config.file import POLICIES, load
 
-def no_thread(_):
+def no_thread(*_):
     raise RuntimeError("can't start new thread")
 
 async def until(condition):
@@ -122,7 +123,7 @@ async def main(path):
         serving = asyncio.create_task(picker.run(stop))
         await until(lambda: picker.ready)
         # No thread can be had from here on, and the endpoints file is read in one.
-        threading.Thread.start = no_thread
+        epp.system.daemon_thread.start_new_thread = no_thread
         await until(lambda: sum(line["event"] == "job.failed" for line in logs) == 2)
         print(picker.ready, serving.done())
         stop.set()
