@@ -164,7 +164,7 @@ class CacheModel(Protocol):
 
     @property
     def changed(self) -> bool:
-        """Whether any of these three may return anything."""
+        """Whether `take_stored`, `take_evicted` or `take_merged` may return anything."""
 
     def take_stored(self) -> Sequence[BlockHash]:
         """Return the blocks that can be found and could not at the last call."""

@@ -292,12 +292,12 @@ class EngineScheduler:
         self.capacity = float(cache.capacity)
         self.held = self.capacity - cache.free
         reported = self.reported
-        changing = reported is not None and reported.changing
-        if not (changing or cache.changed):
+        changing = reported if reported is not None and reported.changing else None
+        if changing is None and not cache.changed:
             return
         stored, evicted = cache.take_stored(), cache.take_evicted()
-        if reported is not None and changing:
-            stored, evicted = reported.amend(stored, evicted)
+        if changing is not None:
+            stored, evicted = changing.amend(stored, evicted)
         if not self._present:
             return
         if evicted:

@@ -53,6 +53,11 @@ class _Prefill:
         self.tokens = tokens
         self.deadline_only = deadline_only
 
+    @property
+    def grace(self) -> float:
+        """Seconds past its prediction after which it is over."""
+        return 0.0 if self.deadline_only else OVERDUE_SECONDS
+
 
 @mypyc_attr(free_list_len=1)
 class PrefillSpan(Value):
@@ -252,21 +257,34 @@ class Ledger:
         self._requests.discard(request)
 
     def _end_prefill(self, request: RequestId, since: float) -> None:
-        entry = self._prefills.pop(request)
-        self._queued_seconds = max(0.0, self._queued_seconds - entry.seconds)
-        self.queued_tokens -= entry.tokens
+        entry = self._prefills[request]
+        self._remove(entry)
         if entry is self._head:
             self._head = next(iter(self._prefills.values()), None)
             self._head_since = since
 
+    def _remove(self, entry: _Prefill) -> None:
+        del self._prefills[entry.request]
+        self._queued_seconds = max(0.0, self._queued_seconds - entry.seconds)
+        self.queued_tokens -= entry.tokens
+
     def _advance(self, now: float) -> None:
-        while (head := self._head) is not None:
-            grace = 0.0 if head.deadline_only else OVERDUE_SECONDS
-            over = self._head_since + head.seconds + grace
+        head = self._head
+        if head is None or now < self._head_since + head.seconds + head.grace:
+            return
+        ended, since = [], self._head_since
+        for entry in self._prefills.values():
+            over = since + entry.seconds + entry.grace
             if now < over:
-                return
-            self._end_prefill(head.request, over)
-            self._span_measured = False  # when it ended is not known, nor when the next began
+                break
+            ended.append(entry)
+            since = over
+        for entry in ended:
+            self._remove(entry)
+        # A dict finds its first past all that were removed: once for all of them.
+        self._head = next(iter(self._prefills.values()), None)
+        self._head_since = since
+        self._span_measured = False  # when they ended is not known, nor when the next began
 
 
 class BusyShare:
