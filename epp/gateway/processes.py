@@ -7,6 +7,7 @@ and asks the kernel to be killed when its parent dies.
 import asyncio
 import contextlib
 import errno
+import itertools
 import json
 import os
 import random
@@ -47,6 +48,7 @@ except OSError as error:
 _NOT_EPHEMERAL = range(10_000, 20_000)
 """Ports below those of outgoing connections (Linux, `net.ipv4.ip_local_port_range`)."""
 _TRIES = 64
+_next_ports = itertools.cycle(random.SystemRandom().sample(_NOT_EPHEMERAL, len(_NOT_EPHEMERAL)))
 
 
 class ProcessDied(WarmpickError):
@@ -59,11 +61,12 @@ class ProcessDied(WarmpickError):
 def free_port(ip: str = "127.0.0.1") -> int:
     """Return a TCP port of `ip` that was free a moment ago.
 
-    It is not one of those that outgoing connections take, which would take it before its user does.
-    Raises `OSError` if the machine has no such address.
+    It is not one of those that outgoing connections take, which would take it before its user does,
+    nor one that was returned lately, whose user may not listen yet. Raises `OSError` if the machine
+    has no such address.
     """
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
-    for port in (*random.sample(_NOT_EPHEMERAL, _TRIES), 0):
+    for port in itertools.chain(itertools.islice(_next_ports, _TRIES), (0,)):
         with socket.socket(family) as listener:
             try:
                 listener.bind((ip, port))

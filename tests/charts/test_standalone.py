@@ -1,6 +1,5 @@
 """The proxy that the chart puts beside the picker, run as rendered but for addresses and ports."""
 
-import asyncio
 import contextlib
 import json
 import sys
@@ -91,16 +90,6 @@ async def client():
         yield session
 
 
-async def becomes(client, url, wanted):
-    """Wait until a page answers with a status."""
-    status = None
-    async with asyncio.timeout(SECONDS):
-        while status != wanted:
-            async with client.get(url) as response:
-                status = response.status
-            await asyncio.sleep(0.05)
-
-
 CLOSED = r.router(proxy={"failOpen": False})
 
 
@@ -122,10 +111,10 @@ async def test_requests_go_where_the_picker_says_and_nowhere_while_it_is_gone(
     async with running(server) as engine, running(pod.envoy()) as envoy:
         line = await engine.wait_ready_line(SECONDS)
         await envoy.wait_http(pod.url(19000, "/ready"), SECONDS)
-        await becomes(client, pod.url(19001, "/ready"), without)
-        async with running(pod.picker(f"{HERE}:{line['port']}")):
-            await becomes(client, pod.url(19001, "/ready"), 200)
-            await becomes(client, pod.url(8081, "/v1/models"), 200)
+        await envoy.wait_http(pod.url(19001, "/ready"), SECONDS, without)
+        async with running(pod.picker(f"{HERE}:{line['port']}")) as picker:
+            await picker.wait_http(pod.url(19001, "/ready"), SECONDS)
+            await picker.wait_http(pod.url(8081, "/v1/models"), SECONDS)
             url = pod.url(8081, "/v1/chat/completions")
             elsewhere = {TARGET: f"{HERE}:{pod.ports[19000]}"}
             async with client.post(url, json=CHAT, headers=elsewhere) as response:
@@ -135,4 +124,4 @@ async def test_requests_go_where_the_picker_says_and_nowhere_while_it_is_gone(
                 assert response.status == 200
         async with client.get(pod.url(8081, "/v1/models"), headers=elsewhere) as response:
             assert response.status in {500, 503}
-        await becomes(client, pod.url(19001, "/ready"), without)
+        await envoy.wait_http(pod.url(19001, "/ready"), SECONDS, without)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from epp.gateway.processes import ProcessDied, spawn
+from epp.gateway.processes import ProcessDied, free_port, spawn
 
 FAMILY = """
 import json, subprocess, sys, time
@@ -115,3 +115,8 @@ async def test_children_die_with_a_parent_that_is_killed(tmp_path):
     os.kill(parent.pid, signal.SIGKILL)
     assert await gone(line["child"])
     await parent.stop()
+
+
+def test_free_ports_differ_before_anybody_listens():
+    ports = [free_port() for _ in range(1000)]
+    assert len(set(ports)) == len(ports)
