@@ -101,8 +101,9 @@ def by_mypyc() -> list[Extension]:
             raise
         print(f"mypyc compiles nothing: {error}", file=sys.stderr)  # noqa: T201
         return []
+    flags = [*LOCAL_CALLS, *PROFILE, "-include", "epp/acyclic.h"]
     for extension in extensions:  # which share one list of flags
-        extension.extra_compile_args = [*extension.extra_compile_args, *LOCAL_CALLS, *PROFILE]
+        extension.extra_compile_args = [*extension.extra_compile_args, *flags]
         extension.extra_link_args = [*extension.extra_link_args, *PROFILE[:1]]
     return extensions
 

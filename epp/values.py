@@ -6,9 +6,12 @@ As a `msgspec.Struct`, but mypyc finds the fields of its own classes without a l
 
 from typing import TypeVar
 
+from mypy_extensions import mypyc_attr
+
 V = TypeVar("V", bound="Value")
 
 
+@mypyc_attr(acyclic=True)
 class Value:
     """Equal to another of its class with the same fields. It does not change."""
 

@@ -11,7 +11,10 @@ def reachable(start):
         holder = left.pop()
         # CPython does not visit the keys of a dictionary whose keys are all text.
         keys = holder if isinstance(holder, dict) else ()
-        for each in (*get_referents(holder), *keys):
+        # Nor what is acyclic, which the collector does not look at.
+        names = getattr(type(holder), "__mypyc_attrs__", ())
+        fields = [getattr(holder, name, None) for name in names]
+        for each in (*get_referents(holder), *keys, *fields):
             if id(each) not in seen and not isinstance(each, type | FunctionType | ModuleType):
                 seen[id(each)] = each
                 left.append(each)

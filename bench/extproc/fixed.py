@@ -50,23 +50,23 @@ class FixedExchange:
 
     def resume(self, outcome: Decision | RequestError, now: float) -> Step:
         """Nothing is ever pending."""
-        return Step((), Wants.NEXT)
+        return Step([], Wants.NEXT)
 
     def proceed(self, now: float) -> Step:
         """Everything was said."""
-        return Step((), Wants.NEXT)
+        return Step([], Wants.NEXT)
 
     def fail(self, error: RequestError, now: float) -> Step:
         """A floor that fails measures nothing: the proxy sees the stream end."""
-        return Step((), Wants.END)
+        return Step([], Wants.END)
 
     def half_closed(self, now: float) -> Step:
         """Nothing is owed."""
-        return Step((), Wants.END)
+        return Step([], Wants.END)
 
     def cancelled(self, now: float) -> Step:
         """Nothing is kept."""
-        return Step((), Wants.END)
+        return Step([], Wants.END)
 
     def request_headers(self, message: RequestHeaders) -> list[Reply]:
         """Withheld until the body is whole."""

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from mypy_extensions import mypyc_attr
+
 from epp.model.endpoint import CurrentLoad, Endpoint, Load
 from epp.model.learning.ttft_share import DEFAULT_TTFT_SHARE
 from epp.model.prompts.chain import Chain
@@ -16,6 +18,7 @@ class LoadSource(Protocol):
         """Return the load."""
 
 
+@mypyc_attr(acyclic=True)
 class Candidate(Value):
     """An endpoint's predicted state and costs for one request at one moment.
 

@@ -10,6 +10,7 @@ from epp.model.endpoint import Endpoint, Target
 from epp.values import Value
 
 
+@mypyc_attr(acyclic=True)
 class Score(Value):
     """The values of one scorer, aligned with the decision's candidates.
 
@@ -37,7 +38,7 @@ class Score(Value):
         self.out_of_range: Final = out_of_range
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class Decision(Value):
     """The endpoints that a request goes to, and what they were chosen by."""
 

@@ -208,7 +208,8 @@ class Fleet:
             self._on_fault(f"fleet/{kind.__name__}", error)
         self._version += 1
         self._listeners.notify(event, now, guessed=guessed)
-        self._learn_found(found, now)
+        if found:
+            self._learn_found(found, now)
         if self._outliers.due < inf and kind is not Returned:
             self._learn_found(self._outliers.returns(now), now)
 

@@ -5,7 +5,6 @@ request that is held keeps it for minutes; a replica that shares the hasher's se
 It has no text.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 from mypy_extensions import mypyc_attr
@@ -24,7 +23,7 @@ _MOST_SHARE: Final = 0.9
 _EMBEDDING: Final = (Api.EMBEDDINGS, Api.GRPC_EMBED)
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class Estimate:
     """What one cache is predicted to save of a request's prompts.
 
@@ -45,7 +44,7 @@ _NO_ESTIMATES: Final[dict[Speed, dict[object, Estimate]]] = {}
 """The estimates of a quote that was not looked up; nothing is added to them."""
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class Quote:
     """One request, to be estimated and admitted; holds no text and no reference to the request.
 
@@ -75,8 +74,8 @@ class Quote:
     def __init__(
         self,
         request: InferenceRequest,
-        chains: Sequence[Chain],
-        token_offsets: Sequence[TokenOffsets],
+        chains: tuple[Chain, ...],
+        token_offsets: tuple[TokenOffsets, ...],
         kind: Kind = "prose",
     ) -> None:
         self.request_id: Final = request.id
@@ -149,7 +148,7 @@ class Quote:
         """Predict what the cache of a slot saves; `look_up` comes first."""
         return self.estimates([(slot, speed)])[0]
 
-    def estimates(self, places: Sequence[tuple[Slot, Speed]]) -> list[Estimate]:
+    def estimates(self, places: list[tuple[Slot, Speed]]) -> list[Estimate]:
         """Predict what each of several caches saves; `look_up` comes first.
 
         Endpoints of one speed that hold as many blocks share one estimate.
@@ -192,7 +191,7 @@ class Quote:
         seconds = speed.prefill.seconds(self.tokens - cached, cached)
         return Estimate(cached, estimate.matched, seconds)
 
-    def _predict(self, depths: Sequence[int], speed: Speed) -> Estimate:
+    def _predict(self, depths: list[int], speed: Speed) -> Estimate:
         if not self.tokens:
             return Estimate(0, 0, 0.0)
         unit, cached, matched = speed.unit, 0, 0

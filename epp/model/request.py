@@ -44,7 +44,7 @@ TOKEN_BYTES = 4
 """Bytes of a token id in an exact prompt, little-endian."""
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class Prompt(Value):
     """One prompt as bytes whose common prefixes are common prefixes of the engine's tokens.
 
@@ -74,7 +74,7 @@ class Prompt(Value):
         self.multimodal: Final = multimodal
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class InferenceRequest(Value):
     """A request as the policy sees it."""
 
@@ -193,7 +193,7 @@ class InferenceRequest(Value):
         )
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class Usage(Value):
     """The tokens that the model server reported; `cached_tokens` is None if it did not say.
 

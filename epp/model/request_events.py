@@ -14,7 +14,7 @@ from epp.model.request import RequestId, Usage
 from epp.values import Value
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class Admitted(Value):
     """A request was sent to an endpoint. Its quote may come from another fleet.
 
@@ -45,7 +45,7 @@ class Served(Value):
         self.target: Final = target
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class FirstToken(Value):
     """The first byte of a streamed body was seen: the prefill is over."""
 
@@ -65,7 +65,7 @@ class Generated(Value):
         self.tokens: Final = tokens
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class Finished(Value):
     """The response ended; `generated` tokens were streamed, if `usage` is None."""
 

@@ -96,7 +96,7 @@ def test_estimates_that_held_are_surer():
     error=st.floats(0, 1),
 )
 def test_the_least_context_is_no_more_than_the_estimated_one(lengths, most, error):
-    offsets = [TokenOffsets(known + guessed, (), known) for known, guessed in lengths]
+    offsets = tuple([TokenOffsets(known + guessed, (), known) for known, guessed in lengths])
     quote = Quote(request(max_tokens=most), (), offsets)
     sure = max([known for known, _ in lengths], default=0) + (most or 0)
     assert sure <= quote.least_context(error) <= quote.tokens + (most or 0)

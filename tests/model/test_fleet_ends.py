@@ -132,7 +132,7 @@ def test_by_default_what_raises_is_raised_once_the_request_is_released():
 @pytest.mark.parametrize("prefill", [None, "pod-1"])
 def test_what_was_booked_is_taken_back_where_the_rest_cannot_be(prefill):
     rig = Contained()
-    without_lengths = Quote(request("r", LONG), rig.quote("r", LONG).chains, [])
+    without_lengths = Quote(request("r", LONG), rig.quote("r", LONG).chains, ())
     rig.admit(without_lengths, "pod-0", prefill)
     assert_empty(rig)
     assert [source for source, _ in rig.faults] == ["fleet/Admitted"]

@@ -1,7 +1,7 @@
 """The interfaces of a transport of the ext_proc service, and gRPC's statuses."""
 
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import IntEnum
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -31,7 +31,7 @@ class GrpcStatus(IntEnum):
 class Outlet(Protocol):
     """A transport's side of one stream."""
 
-    def send(self, messages: Sequence[bytes | tuple[bytes, BodyData]]) -> None:
+    def send(self, messages: list[bytes | tuple[bytes, BodyData]]) -> None:
         """Queue messages for the peer, each whole or in two parts.
 
         Never blocks; what is sent to a closed stream is lost.

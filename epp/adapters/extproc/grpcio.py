@@ -5,7 +5,7 @@ which stops reading while a decision is pending.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar
 
 import grpc
@@ -159,7 +159,7 @@ class _CallOutlet:
         self.changed = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None  # while it waits for the peer
 
-    def send(self, messages: Sequence[bytes | tuple[bytes, BodyData]]) -> None:
+    def send(self, messages: list[bytes | tuple[bytes, BodyData]]) -> None:
         self.queue += (each if isinstance(each, bytes) else b"".join(each) for each in messages)
 
     def hold(self) -> None:

@@ -4,7 +4,7 @@ It moves bytes; every decision is the exchange's. An exchange is driven by the r
 message, without a task of its own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar, Final
 
 import msgspec
@@ -117,7 +117,7 @@ class _StreamOutlet:
         self._stream = stream
         self._connection = connection
 
-    def send(self, messages: Sequence[bytes | tuple[bytes, BodyData]]) -> None:
+    def send(self, messages: list[bytes | tuple[bytes, BodyData]]) -> None:
         stream = self._stream
         for message in messages:
             if isinstance(message, bytes):

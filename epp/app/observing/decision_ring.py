@@ -69,7 +69,7 @@ class Outline(NamedTuple):
     """The predicted time to the first token, in seconds."""
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class KeptDecision:
     """One request that was decided on, as long as it is kept.
 
@@ -180,7 +180,11 @@ class DecisionRing:
         self._fleet = fleet
         self.measures = measures
         self._most = most
-        self._kept: dict[RequestId, KeptDecision] = {}
+        self._ring: list[KeptDecision | None] = [None] * most
+        """The decision of number n is at n modulo its length."""
+        self._first = 1
+        """The number of the oldest."""
+        self._by_id: dict[RequestId, KeptDecision] = {}
         self._weight = 0
         self.number = 0
         self._unsettled = False
@@ -197,17 +201,28 @@ class DecisionRing:
         self, request: InferenceRequest, quote: Quote, decision: Decision, now: float
     ) -> None:
         """Keep a decision; the oldest make room."""
-        kept = self._kept
-        self.number += 1
         weight = 8 + len(decision.candidates) + (quote.blocks >> 2)
+        if self.number - self._first >= self._most - 1:
+            self._forget_first()
+        self.number += 1
         self._weight += weight
-        kept[request.id] = KeptDecision(self.number, request, decision, now, weight)
-        while len(kept) > self._most or self._weight > _MOST_WEIGHT:
-            self._weight -= kept.pop(next(iter(kept))).weight
+        kept = KeptDecision(self.number, request, decision, now, weight)
+        self._ring[self.number % self._most] = self._by_id[request.id] = kept
+        while self._weight > _MOST_WEIGHT:
+            self._forget_first()
+
+    def _forget_first(self) -> None:
+        place = self._first % self._most
+        self._first += 1
+        oldest, self._ring[place] = self._ring[place], None
+        if oldest is not None:
+            self._weight -= oldest.weight
+            if self._by_id.get(oldest.request_id) is oldest:
+                del self._by_id[oldest.request_id]
 
     def ended(self, record: RequestRecord) -> None:
         """Keep how a request ended, and add up what its response said."""
-        kept = self._kept.get(record.id)
+        kept = self._by_id.get(record.id)
         if kept is not None:
             kept.ended = (  # an `Ending` would cost three times as much
                 record.outcome,
@@ -244,22 +259,20 @@ class DecisionRing:
 
     def find(self, request: str) -> list[KeptDecision]:
         """Return the decisions on a request, by the picker's id of it or the client's."""
-        return [
-            each for each in self._kept.values() if request in {each.request_id, each.client_id}
-        ]
+        return [each for each in self._since(0) if request in {each.request_id, each.client_id}]
 
     def since(self, number: int, most: int) -> list[KeptDecision]:
         """Return the decisions after a number, the first `most` of them, in their order."""
-        # They lie in the order of their numbers: the last ones are looked at alone.
-        wanted = self.number - number
-        if wanted <= 0:
-            return []
-        kept = list(self._kept.values())[-wanted:]
-        return kept[:most]
+        return self._since(number)[:most]
 
     def last(self, most: int) -> list[KeptDecision]:
         """Return the last decisions, in their order."""
-        return list(self._kept.values())[-most:] if most else []
+        return self._since(self.number - most)
+
+    def _since(self, number: int) -> list[KeptDecision]:
+        places = range(max(self._first, number + 1), self.number + 1)
+        kept = [self._ring[each % self._most] for each in places]
+        return [each for each in kept if each is not None]
 
     def _removed(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         """Forget an endpoint; decisions that it was a candidate of are to let go of it."""
@@ -275,6 +288,6 @@ class DecisionRing:
             await asyncio.sleep(_SETTLE_SECONDS)
             if self._unsettled:
                 self._unsettled = False
-                for each in list(self._kept.values()):
+                for each in self._since(0):
                     each.settle(self.measures)
                     await asyncio.sleep(0)

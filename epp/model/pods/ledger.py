@@ -27,7 +27,7 @@ _LEAST_SECONDS: Final = 1e-9
 """Seconds of prefill that are queued, at least, while any prefill is not over."""
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class _Prefill:
     """A predicted prefill of a request; `deadline_only` if no first token will be seen.
 
@@ -59,7 +59,7 @@ class _Prefill:
         return 0.0 if self.deadline_only else OVERDUE_SECONDS
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class PrefillSpan(Value):
     """Prefills one after the other: what their class at first predicted, and what they took."""
 

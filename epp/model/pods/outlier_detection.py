@@ -81,9 +81,10 @@ class OutlierDetection:
         request = in_flight.get(event.request_id)
         if request is None:
             return ()
+        parts = request.parts
         match event:
             case FirstToken() | Finished() | Unobserved(begun=True):
-                for part in request.parts:
+                for part in parts:
                     part.pod.outlier.record_success(request.sent_at, now)
             case Generated():
                 request.pod.outlier.alive_at = now
@@ -92,7 +93,7 @@ class OutlierDetection:
                     return list(self._failed(request.pod))
             case _:
                 pass
-        return _revived([part.pod for part in request.parts])
+        return _revived([part.pod for part in parts])
 
     def _counts(
         self,
@@ -236,7 +237,7 @@ def _times_longer(peers: Sequence[Pod], pod: Pod) -> float:
     return log(_USUAL_SHARE) / log(min(_MOST_SHARE, max(_USUAL_SHARE, share)))
 
 
-def _revived(pods: Sequence[Pod]) -> list[Ejected | Returned]:
+def _revived(pods: list[Pod]) -> list[Ejected | Returned]:
     """Return those of some endpoints that stalled and have shown a sign of life since."""
     return [
         Returned(pod.endpoint.id)

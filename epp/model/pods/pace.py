@@ -54,7 +54,7 @@ class PaceClass:
         self.decode.slowness.restore(decode_slowness)
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class PaceMark(Value):
     """What an endpoint had done at one moment.
 

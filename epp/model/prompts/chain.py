@@ -8,7 +8,7 @@ from mypy_extensions import mypyc_attr
 from epp.model.prompts.hashing import BlockHash
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class Chain:
     """The full blocks of one prompt, in its own unit: bytes of text, or tokens if `exact`.
 

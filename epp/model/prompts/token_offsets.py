@@ -9,7 +9,7 @@ from mypy_extensions import mypyc_attr
 from epp.model.prompts.text_lengths import sizes_between
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class TokenOffsets:
     """A prompt of `total` tokens, whose block i ends after `ends[i]` tokens.
 

@@ -8,7 +8,7 @@ from epp.model.request import Prompt
 from epp.values import Value
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class Parsed(Value):
     """The fields of a body that routing reads; `multimodal` as of `InferenceRequest`."""
 

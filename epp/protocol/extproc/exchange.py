@@ -26,7 +26,7 @@ or if the proxy passes its rest on alone. Reading takes a turn for each part of 
 ends in body, pending or answered (`proceed`), pending in answered (`resume`), all in closed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from mypy_extensions import mypyc_attr
@@ -76,7 +76,7 @@ class Stage:
     def __init__(self, name: str, wants: Wants, accepts: Mapping[type[Message], "Handler"]) -> None:
         self.name = name
         self.wants = wants
-        self.idle = Step((), wants)
+        self.idle = Step([], wants)
         self.accepts = accepts
 
 
@@ -196,13 +196,13 @@ class Exchange:
 
     # The parts of it.
 
-    def _step(self, replies: Sequence[Reply]) -> Step:
+    def _step(self, replies: list[Reply]) -> Step:
         stage = self._stage
         if stage is ANSWERED and self._request.unsent:
             return Step(replies, _ROOM)
         return Step(replies, stage.wants) if replies else stage.idle
 
-    def _resumed(self, replies: Sequence[Reply], now: float) -> Step:
+    def _resumed(self, replies: list[Reply], now: float) -> Step:
         """End an exchange that was half-closed while it waited, unless a reset may follow."""
         if self._half_closed and not self._announced and not self._request.unsent:
             self._end_half_closed(now)

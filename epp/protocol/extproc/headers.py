@@ -38,7 +38,7 @@ _UNREAD: Final = Parsed(model="", prompts=(), stream=False, max_tokens=None, cac
 _OTHER: Final = Api.OTHER
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class RequestFacts:
     """The facts in a request's headers; `method` is empty before they came.
 

@@ -25,7 +25,7 @@ class BodyMode(IntEnum):
     GRPC = 5
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class Modes(Value):
     """The body modes in force: those of the first message (`protocol_config`) if it has them.
 
@@ -43,6 +43,7 @@ class Modes(Value):
         self.response: Final = response
 
 
+@mypyc_attr(acyclic=True)
 class Message(Value):
     """The fields that any message may carry: modes, the subset hint, the target that served.
 
@@ -63,6 +64,7 @@ class Message(Value):
         self.served: Final = served
 
 
+@mypyc_attr(acyclic=True)
 class Head(Message):
     """The head of a request or a response: header names in lower case (RFC 9113 §8.2).
 
@@ -85,6 +87,7 @@ class Head(Message):
         self.end_of_stream: Final = end_of_stream
 
 
+@mypyc_attr(acyclic=True)
 class Piece(Message):
     """A piece of a body, or all of it (`WHOLE_BODIES`)."""
 
@@ -104,14 +107,14 @@ class Piece(Message):
         self.end_of_stream: Final = end_of_stream
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class RequestHeaders(Head):
     """The head of a request."""
 
     __slots__ = ()
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class RequestBody(Piece):
     """A piece of the request's body."""
 
@@ -124,14 +127,14 @@ class RequestTrailers(Message):
     __slots__ = ()
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class ResponseHeaders(Head):
     """The head of a response."""
 
     __slots__ = ()
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class ResponseBody(Piece):
     """A piece of the response's body."""
 
@@ -144,7 +147,7 @@ class ResponseTrailers(Message):
     __slots__ = ()
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class Mutation(Value):
     """Changes to headers, the route, the body and metadata.
 
@@ -185,7 +188,7 @@ UNCHANGED: Final = Mutation()
 """Changes nothing."""
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class HeadersReply(Value):
     """Passes headers on, changed. `response`: those of the response."""
 
@@ -196,6 +199,7 @@ class HeadersReply(Value):
         self.mutation: Final = mutation
 
 
+@mypyc_attr(acyclic=True)
 class BodyReply(Value):
     """Passes a body message on, changed; in every mode but full duplex."""
 
@@ -206,7 +210,7 @@ class BodyReply(Value):
         self.mutation: Final = mutation
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class Chunk(Value):
     """Sends a piece of the body on in full duplex (`StreamedBodyResponse`)."""
 

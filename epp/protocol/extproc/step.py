@@ -1,6 +1,5 @@
 """The result of each call of an exchange: the replies that are due, and what it waits for."""
 
-from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
@@ -21,12 +20,12 @@ class Wants(Enum):
     END = "nothing: the exchange is over and the stream is to be closed"
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class Step(Value):
     """The next work of a driver: send `replies` in order, then wait for `wants`."""
 
     __slots__ = ("replies", "wants")
 
-    def __init__(self, replies: Sequence[Reply], wants: Wants) -> None:
+    def __init__(self, replies: list[Reply], wants: Wants) -> None:
         self.replies: Final = replies
         self.wants: Final = wants

@@ -195,9 +195,8 @@ class FactReader:
             self.dropped[Dropped.REPEATED] += 1
             return ()
         peer.sent(self._now)
-        quote = Quote(
-            request, [each[0] for each in prompts], [each[1] for each in prompts], fact.kind
-        )
+        chains, offsets = [each[0] for each in prompts], [each[1] for each in prompts]
+        quote = Quote(request, tuple(chains), tuple(offsets), fact.kind)
         admitted = Admitted(quote, EndpointId(fact.endpoint), prefill)
         early = peer.requests.early(fact.number)
         return admitted, *[_EVENTS[type(each)](request.id, each) for each in early]

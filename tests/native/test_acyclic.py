@@ -1,0 +1,30 @@
+"""Objects that the collector does not see are freed as others are, however deep they lie."""
+
+import os
+import subprocess
+import sys
+
+NESTED = """
+from epp.model.decision import Score
+
+for depth in range(40, 60):  # CPython puts off what lies deeper than fifty
+    for _ in range(50):
+        value = Score("queue-scorer", 1.0, [0.5])
+        for _ in range(depth):
+            value = (value,)
+        beside = [Score("queue-scorer", float(each), ()) for each in range(10)]
+        del value
+print(len(beside))
+"""
+
+
+def test_what_is_freed_deep_inside_others_leaves_the_memory_beside_it():
+    # CPython's checks of its memory: a byte that is written before an object ends the process.
+    ended = subprocess.run(
+        [sys.executable, "-c", NESTED],
+        env=os.environ | {"PYTHONMALLOC": "debug"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "10\n"), ended.stderr
