@@ -164,7 +164,7 @@ def _exact(
 def _text(
     fact: PromptFact, hashes: "array[int]", base: tuple[Chain, TokenOffsets] | None
 ) -> tuple[Chain, TokenOffsets]:
-    before, start = fact.before, 0
+    before, size, start = fact.before, fact.size, 0
     tokens = read_words(fact.ends)
     if base is not None:
         start = base[0].ends[before - 1]
@@ -173,7 +173,7 @@ def _text(
             known = scaled(known, fact.tokens_before, max(1, known[-1]))
         tokens = _words(known) + tokens
     marks = _marks(fact, base, start)
-    ends = block_ends(fact.size, marks)
+    ends = block_ends(size, marks)
     if not len(ends) == len(tokens) == len(hashes):
         raise ValueError("a text has as many blocks as it is cut into")
     sizes_between(tokens)  # raises `ValueError` if they do not rise
@@ -182,7 +182,7 @@ def _text(
     chain = Chain(
         cast("Sequence[BlockHash]", hashes),
         ends,
-        fact.size,
+        size,
         len(hashes),
         marks=marks,
         rest_digest=fact.rest_digest,

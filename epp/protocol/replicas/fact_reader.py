@@ -175,13 +175,14 @@ class FactReader:
     # Requests.
 
     def _admitted(self, peer: Peer, fact: AdmittedFact) -> Sequence[Event]:
-        if not self._is_current(fact.endpoint, fact.epoch):
+        endpoint_id, number = EndpointId(fact.endpoint), fact.number
+        if not self._is_current(endpoint_id, fact.epoch):
             return ()
         prefill = None if fact.prefill is None else EndpointId(fact.prefill)
         try:
             prompts = [read_prompt(each, self._known) for each in fact.prompts]
         except UnknownChain as unknown:
-            if not peer.requests.is_over(fact.number) and peer.wait(unknown.tip, fact, self._now):
+            if not peer.requests.is_over(number) and peer.wait(unknown.tip, fact, self._now):
                 self._answers.append(ChainQuery(unknown.tip, unknown.blocks))
             return ()
         request = InferenceRequest(
@@ -191,18 +192,19 @@ class FactReader:
             stream=fact.stream,
             max_tokens=fact.max_tokens,
         )
-        if not peer.requests.admit(fact.number, request.id):
+        if not peer.requests.admit(number, request.id):
             self.dropped[Dropped.REPEATED] += 1
             return ()
         peer.sent(self._now)
         chains, offsets = [each[0] for each in prompts], [each[1] for each in prompts]
         quote = Quote(request, tuple(chains), tuple(offsets), fact.kind)
-        admitted = Admitted(quote, EndpointId(fact.endpoint), prefill)
-        early = peer.requests.early(fact.number)
+        admitted = Admitted(quote, endpoint_id, prefill)
+        early = peer.requests.early(number)
+        if not early:
+            return (admitted,)
         return admitted, *[_EVENTS[type(each)](request.id, each) for each in early]
 
-    def _is_current(self, name: str, epoch: int) -> bool:
-        endpoint_id = EndpointId(name)
+    def _is_current(self, endpoint_id: EndpointId, epoch: int) -> bool:
         endpoint = self._endpoint_of(endpoint_id)
         if endpoint is None:
             self._epochs.pop(endpoint_id, None)

@@ -7,6 +7,8 @@ comes after a later stage is late, and changes nothing. Facts that come twice ar
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from epp.model.learning.bounded import make_room
 from epp.model.request import RequestId
 from epp.protocol.replicas.facts import (
@@ -22,8 +24,8 @@ from epp.protocol.replicas.facts import (
 _MOST_EARLY: Final = 4096
 """Requests of which facts are kept that came before them, at most."""
 _MOST_PER_REQUEST: Final = 64
-_MOST_OVER: Final = 1 << 14
-"""Requests that are over and remembered, at most."""
+_LEAST_OVER: Final = 1 << 13
+"""Requests that are over and remembered, at least; twice as many at most."""
 _DIGEST: Final = (1 << 40) - 1
 """The bits of a digest: products of them and of a factor are integers that take no memory."""
 _FIRST, _SECOND = 0x19_B4A5, 0x1C_35B7
@@ -40,26 +42,38 @@ _STAGES: Final[dict[type[RequestFact], int]] = {
 _OVER: Final = 4
 
 
+@mypyc_attr(acyclic=True)
+class Told:
+    """A request, and the last stage that was told of it."""
+
+    __slots__ = ("request", "stage")
+
+    def __init__(self, request: RequestId) -> None:
+        self.request: Final = request
+        self.stage = 0
+
+
 class RequestsOfPeer:
     """What one peer has in flight, by the numbers that it gave its requests."""
 
     def __init__(self) -> None:
-        self.in_flight: Final[dict[int, RequestId]] = {}
-        self._stages: Final[dict[int, int]] = {}
+        self.in_flight: Final[dict[int, Told]] = {}
         self._by_id: Final[dict[RequestId, int]] = {}
         self._early: Final[dict[int, list[RequestFact]]] = {}
-        self._over: Final[dict[int, None]] = {}
+        # In two generations: to find the first of many in a dictionary, which is dropped, takes
+        # longer than all the rest, as it passes those that were dropped before.
+        self._over: set[int] = set()
+        self._over_before: set[int] = set()
 
     def admit(self, number: int, request: RequestId) -> bool:
         """Take in that a request was sent; return whether that is news."""
-        if number in self.in_flight or number in self._over:
+        if number in self.in_flight or self.is_over(number):
             return False
         before = self._by_id.get(request)
         if before is not None:  # sent again, under another number
             self._forget(before)
-        self.in_flight[number] = request
+        self.in_flight[number] = Told(request)
         self._by_id[request] = number
-        self._stages[number] = 0
         return True
 
     def early(self, number: int) -> Sequence[RequestFact]:
@@ -72,21 +86,21 @@ class RequestsOfPeer:
     def take(self, fact: RequestFact) -> RequestId | None:
         """Take in a fact; return the request that it is about, None if it changes nothing now."""
         number, stage = fact.number, _STAGES[type(fact)]
-        request = self.in_flight.get(number)
-        if request is None:
+        told = self.in_flight.get(number)
+        if told is None:
             self._keep(fact)
             return None
-        if stage < self._stages[number]:
+        if stage < told.stage:
             return None
         if stage == _OVER:
             self._forget(number)
         else:
-            self._stages[number] = stage
-        return request
+            told.stage = stage
+        return told.request
 
     def is_over(self, number: int) -> bool:
         """Return whether a request is known to have ended."""
-        return number in self._over
+        return number in self._over or number in self._over_before
 
     def ends_early(self, number: int) -> bool:
         """Return whether the end of a request was told before itself."""
@@ -94,30 +108,30 @@ class RequestsOfPeer:
 
     def end(self, number: int) -> RequestId | None:
         """Take in that a request is not in flight any more; return it, None if it was not."""
-        request = self.in_flight.get(number)
-        if request is not None:
-            self._forget(number)
-        return request
+        told = self.in_flight.get(number)
+        if told is None:
+            return None
+        self._forget(number)
+        return told.request
 
     def end_all(self) -> list[RequestId]:
         """Take in that nothing more will be told; return what was in flight."""
-        requests = list(self.in_flight.values())
+        requests = [told.request for told in self.in_flight.values()]
         self.in_flight.clear()
-        self._stages.clear()
         self._by_id.clear()
         self._early.clear()
         return requests
 
     def _forget(self, number: int) -> None:
-        request = self.in_flight.pop(number)
-        del self._stages[number]
+        request = self.in_flight.pop(number).request
         if self._by_id.get(request) == number:
             del self._by_id[request]
-        make_room(self._over, _MOST_OVER)
-        self._over[number] = None
+        if len(self._over) >= _LEAST_OVER:
+            self._over_before, self._over = self._over, set()
+        self._over.add(number)
 
     def _keep(self, fact: RequestFact) -> None:
-        if fact.number in self._over:
+        if self.is_over(fact.number):
             return
         kept = self._early.get(fact.number)
         if kept is None:

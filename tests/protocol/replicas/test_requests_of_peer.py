@@ -1,0 +1,27 @@
+from epp.model.request import RequestId
+from epp.protocol.replicas.facts import FinishedFact, FirstTokenFact
+from epp.protocol.replicas.requests_of_peer import RequestsOfPeer
+
+REMEMBERED = 8192
+
+
+def test_the_last_thousands_that_are_over_are_remembered_and_no_more():
+    requests = RequestsOfPeer()
+    numbers = range(3 * REMEMBERED)
+    for number in numbers:
+        name = RequestId(f"request {number}")
+        assert requests.admit(number, name)
+        assert requests.take(FinishedFact(number)) == name
+        assert not requests.admit(number, name)
+    late = [number for number in numbers if requests.is_over(number)]
+    assert late[-REMEMBERED:] == list(numbers[-REMEMBERED:])
+    assert len(late) <= 2 * REMEMBERED
+    assert requests.take(FirstTokenFact(late[0])) is None
+
+
+def test_a_stage_that_comes_after_a_later_one_changes_nothing():
+    requests = RequestsOfPeer()
+    assert requests.admit(7, RequestId("request"))
+    assert requests.take(FinishedFact(7)) == "request"
+    assert requests.take(FirstTokenFact(7)) is None
+    assert requests.early(7) == ()
