@@ -4,18 +4,26 @@ from gc import get_referents
 from types import FunctionType, ModuleType
 
 
+def referents(holder):
+    """Return the values that a value refers to."""
+    # CPython does not visit the keys of a dictionary whose keys are all text.
+    keys = holder if isinstance(holder, dict) else ()
+    # Nor what is acyclic, which the collector does not look at.
+    names = getattr(type(holder), "__mypyc_attrs__", ())
+    fields = [getattr(holder, name, None) for name in names]
+    return [
+        each
+        for each in (*get_referents(holder), *keys, *fields)
+        if not isinstance(each, type | FunctionType | ModuleType)
+    ]
+
+
 def reachable(start):
     """Go through all values that a value keeps alive, but for code."""
     seen, left = {id(start): start}, [start]
     while left:
-        holder = left.pop()
-        # CPython does not visit the keys of a dictionary whose keys are all text.
-        keys = holder if isinstance(holder, dict) else ()
-        # Nor what is acyclic, which the collector does not look at.
-        names = getattr(type(holder), "__mypyc_attrs__", ())
-        fields = [getattr(holder, name, None) for name in names]
-        for each in (*get_referents(holder), *keys, *fields):
-            if id(each) not in seen and not isinstance(each, type | FunctionType | ModuleType):
+        for each in referents(left.pop()):
+            if id(each) not in seen:
                 seen[id(each)] = each
                 left.append(each)
                 yield each

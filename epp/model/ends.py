@@ -128,7 +128,7 @@ class RequestEnds:
             )
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class _OutputAtPod:
     """The output that a lease has, as long as its pod and its cache are there (`CachedOutput`)."""
 

@@ -39,7 +39,7 @@ class Plan:
     It knows plug-ins and no endpoint: candidates are those of each call.
     """
 
-    __slots__ = ("_filters", "_name", "_pick", "_picker", "_scorers")
+    __slots__ = ("_equal", "_filters", "_name", "_pick", "_picker", "_scorers")
 
     def __init__(self, profile: Profile) -> None:
         self._name: Final = profile.name
@@ -47,6 +47,7 @@ class Plan:
         self._scorers: Final = [
             (each.name, each.weight, each.scorer, each.scorer.score) for each in profile.scorers
         ]
+        self._equal: tuple[float, ...] = ()
         self._picker: Final = profile.picker
         self._pick: Final = profile.picker.pick
 
@@ -92,20 +93,7 @@ class Plan:
             if not candidates:
                 name = type(each).__name__
                 raise NoEndpoints(f"filter {name} left no endpoint", reason="filtered-out")
-        totals = [0.0] * len(candidates)
-        scores: list[Score] = []
-        for name, weight, scorer, score in self._scorers:
-            if timer is None:
-                values = score(request, candidates)
-            else:
-                values = timer("Scorer", scorer, score, request, candidates)
-            if len(values) != len(totals):
-                raise PickerFault(
-                    f"scorer {name} returned {len(values)} scores for {len(totals)} endpoints",
-                    reason="plugin-fault",
-                )
-            clamped = _add_weighted(totals, weight, values)
-            scores.append(Score(name, weight, values, clamped))
+        totals, scores = self._score(request, candidates, timer)
         positions: Sequence[SupportsIndex]
         if timer is None:
             positions = self._pick(candidates, totals, context)
@@ -125,6 +113,33 @@ class Plan:
             scores=scores,
             totals=totals,
         )
+
+    def _score(
+        self,
+        request: InferenceRequest,
+        candidates: Sequence[Candidate],
+        timer: PluginTimer | None,
+    ) -> tuple[Sequence[float], Sequence[Score]]:
+        """Return the weighted sums, which are equal without scorers, and each one's values."""
+        if not self._scorers:
+            if len(self._equal) != len(candidates):
+                self._equal = (0.0,) * len(candidates)
+            return self._equal, ()
+        totals = [0.0] * len(candidates)
+        scores: list[Score] = []
+        for name, weight, scorer, score in self._scorers:
+            if timer is None:
+                values = score(request, candidates)
+            else:
+                values = timer("Scorer", scorer, score, request, candidates)
+            if len(values) != len(totals):
+                raise PickerFault(
+                    f"scorer {name} returned {len(values)} scores for {len(totals)} endpoints",
+                    reason="plugin-fault",
+                )
+            clamped = _add_weighted(totals, weight, values)
+            scores.append(Score(name, weight, values, clamped))
+        return totals, scores
 
 
 def _fitting(candidates: Sequence[Candidate]) -> Sequence[Candidate]:

@@ -3,6 +3,11 @@
 import os
 import subprocess
 import sys
+from gc import is_tracked
+
+from epp.model.candidate import Candidate
+from tests.app.test_decision_ring import Kept
+from tests.reachable import reachable, referents
 
 NESTED = """
 from epp.model.decision import Score
@@ -28,3 +33,20 @@ def test_what_is_freed_deep_inside_others_leaves_the_memory_beside_it():
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (0, "10\n"), ended.stderr
+
+
+def test_what_is_acyclic_does_not_lead_to_itself():
+    kept = Kept()
+    kept.serve("hello")
+    kept.serve("hello, and what came of it")
+    kept.ask("one in flight")
+    compiled = hasattr(Candidate, "__mypyc_attrs__")
+    found = [
+        each
+        for each in reachable([kept.ring, kept.fleet])
+        if hasattr(type(each), "__mypyc_attrs__") and not is_tracked(each)
+    ]
+    assert any(isinstance(each, Candidate) for each in found) is compiled
+    for each in found:
+        led = [each, *reachable(each)]
+        assert not any(each is other for holder in led for other in referents(holder))

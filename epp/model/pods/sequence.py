@@ -13,7 +13,7 @@ from epp.model.prompts.token_offsets import TokenOffsets
 from epp.model.request import RequestId
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class SequenceState:
     """A prompt's blocks (`chain`), their lengths (`offsets`) and what `cache` holds for it.
 
@@ -76,7 +76,7 @@ class SequenceState:
             self.cache.release(self.lease)
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class Admission:
     """What a request holds at an endpoint: its `sequences`, one for each prompt, and its books.
 

@@ -50,7 +50,7 @@ class CachedOutput(Protocol):
         """Give hashes to the blocks, of `sizes` tokens, from the first one on."""
 
 
-@mypyc_attr(free_list_len=1)
+@mypyc_attr(free_list_len=1, acyclic=True)
 class GeneratedBlocks:
     """What one response left at one endpoint: blocks without hashes."""
 
