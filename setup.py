@@ -23,6 +23,8 @@ from setuptools.command.build_ext import build_ext
 
 LOCAL_CALLS = ["-fvisibility=hidden", "-fno-semantic-interposition", "-fno-plt"]
 """What an extension calls of its own is called directly, and of others without a detour."""
+FIRST = "epp/acyclic.h"
+"""What mypyc compiles includes this first."""
 SANITIZE = {
     "": ["-O2"],
     "address": ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-O1", "-g"],
@@ -101,10 +103,11 @@ def by_mypyc() -> list[Extension]:
             raise
         print(f"mypyc compiles nothing: {error}", file=sys.stderr)  # noqa: T201
         return []
-    flags = [*LOCAL_CALLS, *PROFILE, "-include", "epp/acyclic.h"]
+    flags = [*LOCAL_CALLS, *PROFILE, "-include", FIRST]
     for extension in extensions:  # which share one list of flags
         extension.extra_compile_args = [*extension.extra_compile_args, *flags]
         extension.extra_link_args = [*extension.extra_link_args, *PROFILE[:1]]
+        extension.depends = [*extension.depends, FIRST]
     return extensions
 
 

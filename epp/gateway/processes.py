@@ -48,7 +48,7 @@ except OSError as error:
 _NOT_EPHEMERAL = range(10_000, 20_000)
 """Ports below those of outgoing connections (Linux, `net.ipv4.ip_local_port_range`)."""
 _TRIES = 64
-_next_ports = itertools.cycle(random.SystemRandom().sample(_NOT_EPHEMERAL, len(_NOT_EPHEMERAL)))
+_next_ports = itertools.cycle(random.sample(_NOT_EPHEMERAL, len(_NOT_EPHEMERAL)))
 
 
 class ProcessDied(WarmpickError):

@@ -5,6 +5,7 @@ somebody asks.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -180,10 +181,7 @@ class DecisionRing:
         self._fleet = fleet
         self.measures = measures
         self._most = most
-        self._ring: list[KeptDecision | None] = [None] * most
-        """The decision of number n is at n modulo its length."""
-        self._first = 1
-        """The number of the oldest."""
+        self._kept: deque[KeptDecision] = deque()
         self._by_id: dict[RequestId, KeptDecision] = {}
         self._weight = 0
         self.number = 0
@@ -202,20 +200,13 @@ class DecisionRing:
     ) -> None:
         """Keep a decision; the oldest make room."""
         weight = 8 + len(decision.candidates) + (quote.blocks >> 2)
-        if self.number - self._first >= self._most - 1:
-            self._forget_first()
         self.number += 1
         self._weight += weight
         kept = KeptDecision(self.number, request, decision, now, weight)
-        self._ring[self.number % self._most] = self._by_id[request.id] = kept
-        while self._weight > _MOST_WEIGHT:
-            self._forget_first()
-
-    def _forget_first(self) -> None:
-        place = self._first % self._most
-        self._first += 1
-        oldest, self._ring[place] = self._ring[place], None
-        if oldest is not None:
+        self._kept.append(kept)
+        self._by_id[request.id] = kept
+        while len(self._kept) > self._most or self._weight > _MOST_WEIGHT:
+            oldest = self._kept.popleft()
             self._weight -= oldest.weight
             if self._by_id.get(oldest.request_id) is oldest:
                 del self._by_id[oldest.request_id]
@@ -259,20 +250,17 @@ class DecisionRing:
 
     def find(self, request: str) -> list[KeptDecision]:
         """Return the decisions on a request, by the picker's id of it or the client's."""
-        return [each for each in self._since(0) if request in {each.request_id, each.client_id}]
+        return [each for each in self._kept if request in {each.request_id, each.client_id}]
 
     def since(self, number: int, most: int) -> list[KeptDecision]:
         """Return the decisions after a number, the first `most` of them, in their order."""
-        return self._since(number)[:most]
+        # They lie in the order of their numbers: the last ones are looked at alone.
+        wanted = self.number - number
+        return list(self._kept)[-wanted:][:most] if wanted > 0 else []
 
     def last(self, most: int) -> list[KeptDecision]:
         """Return the last decisions, in their order."""
-        return self._since(self.number - most)
-
-    def _since(self, number: int) -> list[KeptDecision]:
-        places = range(max(self._first, number + 1), self.number + 1)
-        kept = [self._ring[each % self._most] for each in places]
-        return [each for each in kept if each is not None]
+        return list(self._kept)[-most:] if most else []
 
     def _removed(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         """Forget an endpoint; decisions that it was a candidate of are to let go of it."""
@@ -288,6 +276,6 @@ class DecisionRing:
             await asyncio.sleep(_SETTLE_SECONDS)
             if self._unsettled:
                 self._unsettled = False
-                for each in self._since(0):
+                for each in list(self._kept):
                     each.settle(self.measures)
                     await asyncio.sleep(0)

@@ -10,6 +10,10 @@ LONGEST_NAME: Final = 1024
 
 
 def make_room(table: dict[Key, Value], most: int) -> None:
-    """Drop the entry that was made first, if there are `most` entries already."""
+    """Drop the entry that was made first, if there are `most` entries already.
+
+    One that is always full had better be an `OrderedDict`: others look for their first past all
+    that were dropped.
+    """
     if len(table) >= most:
         del table[next(iter(table))]

@@ -200,8 +200,6 @@ class FactReader:
         quote = Quote(request, tuple(chains), tuple(offsets), fact.kind)
         admitted = Admitted(quote, endpoint_id, prefill)
         early = peer.requests.early(number)
-        if not early:
-            return (admitted,)
         return admitted, *[_EVENTS[type(each)](request.id, each) for each in early]
 
     def _is_current(self, endpoint_id: EndpointId, epoch: int) -> bool:

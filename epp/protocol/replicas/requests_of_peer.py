@@ -4,6 +4,7 @@ A request's facts have stages. What comes before the request itself is kept unti
 comes after a later stage is late, and changes nothing. Facts that come twice are such, too.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -24,8 +25,8 @@ from epp.protocol.replicas.facts import (
 _MOST_EARLY: Final = 4096
 """Requests of which facts are kept that came before them, at most."""
 _MOST_PER_REQUEST: Final = 64
-_LEAST_OVER: Final = 1 << 13
-"""Requests that are over and remembered, at least; twice as many at most."""
+_MOST_OVER: Final = 1 << 14
+"""Requests that are over and remembered, at most."""
 _DIGEST: Final = (1 << 40) - 1
 """The bits of a digest: products of them and of a factor are integers that take no memory."""
 _FIRST, _SECOND = 0x19_B4A5, 0x1C_35B7
@@ -60,14 +61,11 @@ class RequestsOfPeer:
         self.in_flight: Final[dict[int, Told]] = {}
         self._by_id: Final[dict[RequestId, int]] = {}
         self._early: Final[dict[int, list[RequestFact]]] = {}
-        # In two generations: to find the first of many in a dictionary, which is dropped, takes
-        # longer than all the rest, as it passes those that were dropped before.
-        self._over: set[int] = set()
-        self._over_before: set[int] = set()
+        self._over: Final[OrderedDict[int, None]] = OrderedDict()
 
     def admit(self, number: int, request: RequestId) -> bool:
         """Take in that a request was sent; return whether that is news."""
-        if number in self.in_flight or self.is_over(number):
+        if number in self.in_flight or number in self._over:
             return False
         before = self._by_id.get(request)
         if before is not None:  # sent again, under another number
@@ -100,7 +98,7 @@ class RequestsOfPeer:
 
     def is_over(self, number: int) -> bool:
         """Return whether a request is known to have ended."""
-        return number in self._over or number in self._over_before
+        return number in self._over
 
     def ends_early(self, number: int) -> bool:
         """Return whether the end of a request was told before itself."""
@@ -126,12 +124,11 @@ class RequestsOfPeer:
         request = self.in_flight.pop(number).request
         if self._by_id.get(request) == number:
             del self._by_id[request]
-        if len(self._over) >= _LEAST_OVER:
-            self._over_before, self._over = self._over, set()
-        self._over.add(number)
+        make_room(self._over, _MOST_OVER)
+        self._over[number] = None
 
     def _keep(self, fact: RequestFact) -> None:
-        if self.is_over(fact.number):
+        if fact.number in self._over:
             return
         kept = self._early.get(fact.number)
         if kept is None:
