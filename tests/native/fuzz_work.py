@@ -90,8 +90,7 @@ def _cost(read, data):
 
 
 def _memory(read, data):
-    gc.collect()
-    tracemalloc.start()
+    tracemalloc.start()  # what was there before is not counted
     try:
         read(data)
         return tracemalloc.get_traced_memory()[1]

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from itertools import groupby
 
 import pytest
 from structlog.testing import capture_logs
@@ -179,7 +180,10 @@ async def test_a_leader_goes_on_while_the_api_server_is_away(fault, api, connect
         assert lease(api)["renewTime"] > held
         assert lease(api)["leaseTransitions"] == 0
     assert a.turns == [True]
-    assert [each["leading"] for each in logs if each["event"].startswith("lease.")] == [True]
+    said = [(each["event"], each["leading"]) for each in logs if each["event"].startswith("lease.")]
+    # A problem is said once, until there is another: an answer may also come too late.
+    assert said == [each for each, _ in groupby(said)]
+    assert {leading for _, leading in said} == {True}
 
 
 async def test_a_leader_without_rights_goes_on(api, tmp_path):
