@@ -9,7 +9,19 @@
 
 #if PY_VERSION_HEX < 0x030E0000
 #undef Py_TRASHCAN_BEGIN
+#define EPP_PUT_OFF(op, dealloc) \
+    (PyObject_IS_GC((PyObject *)(op)) && Py_TYPE(op)->tp_dealloc == (destructor)(dealloc))
+#if PY_VERSION_HEX < 0x030D0000
 #define Py_TRASHCAN_BEGIN(op, dealloc) \
-    Py_TRASHCAN_BEGIN_CONDITION( \
-        (op), PyObject_IS_GC((PyObject *)(op)) && Py_TYPE(op)->tp_dealloc == (destructor)(dealloc))
+    Py_TRASHCAN_BEGIN_CONDITION((op), EPP_PUT_OFF(op, dealloc))
+#else /* Include/cpython/object.h of 3.13 has no macro with a condition */
+#define Py_TRASHCAN_BEGIN(op, dealloc) \
+    do { \
+        PyThreadState *tstate = PyThreadState_Get(); \
+        if (tstate->c_recursion_remaining <= Py_TRASHCAN_HEADROOM && EPP_PUT_OFF(op, dealloc)) { \
+            _PyTrash_thread_deposit_object(tstate, (PyObject *)(op)); \
+            break; \
+        } \
+        tstate->c_recursion_remaining--;
+#endif
 #endif
