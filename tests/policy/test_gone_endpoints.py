@@ -28,7 +28,7 @@ from tests.reachable import reachable
 from tests.strategies import SECRET, request
 
 COUNT = 12
-MARK = "gone"
+MARK = "departed"
 """Part of all that only endpoints have which will be gone."""
 ROLES = ("prefill", "decode", "both", "encode", "")
 

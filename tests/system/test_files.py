@@ -62,7 +62,7 @@ def test_what_is_no_file_is_given_up_with_a_word(make, problem, tmp_path):
 
 
 def test_a_path_that_no_system_has_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be read: .*embedded null"):
+    with pytest.raises(ConfigError, match=r"cannot be read: .*embedded null"):
         read_regular(tmp_path / "a\0b", MOST)
 
 
