@@ -29,7 +29,7 @@ from epp.model.request_events import Aborted, Admitted, Finished, FirstToken, Un
 from epp.policy.explanations.explanation import Explanation, explain
 from epp.policy.explanations.ranking import measures
 from epp.policy.scheduler import Scheduler
-from epp.protocol.extproc.record import Outcome
+from epp.protocol.extproc.record import REDIRECTION, Outcome
 from epp.protocol.recording import RecordedEndpoint, RecordedPool, RecordedRequest
 from epp.replay.traffic.calls import Call, packed
 from epp.replay.traffic.recorded.parts import Recording
@@ -37,7 +37,6 @@ from epp.values import replaced
 
 _SECRET: Final = b"explain"
 _SCRAPE_SECONDS: Final = 1.0
-_CLIENT_ERROR: Final = 400
 _MILLI: Final = 1e3
 _APIS: Final = frozenset(Api)
 
@@ -235,7 +234,7 @@ def _request(asked: _Asked) -> InferenceRequest:
 
 def _ended(request: RequestId, line: RecordedRequest) -> Event:
     """Return what the picker saw at a request's end (`RequestRecord.end`)."""
-    if line.status is not None and line.status >= _CLIENT_ERROR:
+    if line.status is not None and line.status >= REDIRECTION:
         return Aborted(request, refused=True)
     generated = line.chunks if line.stream else 0
     if line.outcome == Outcome.COMPLETED:

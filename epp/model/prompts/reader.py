@@ -60,7 +60,7 @@ class Prompts:
             if self.generated.may_repeat(chain):
                 self._find_repeated(chain, prompt, model, now, learn)
             if not prompt.exact:
-                kind = kind_of(prompt.data)
+                kind = _kind_of(prompt)
             chains.append(chain)
             token_offsets.append(self._estimator.offsets(chain, model, prompt.data, kind))
         return tuple(chains), tuple(token_offsets), kind
@@ -75,7 +75,7 @@ class Prompts:
                 continue
             if not chain.exact and not blocks.broken:
                 self._estimator.record(chain.hashes[last - 1], blocks.computed)
-            offsets = self._estimator.offsets(chain, model, prompt.data, kind_of(prompt.data))
+            offsets = self._estimator.offsets(chain, model, prompt.data, _kind_of(prompt))
             hashes, sizes = chain.hashes[first:last], offsets.sizes()[first:last]
             learn(ResponseRepeated(blocks.request_id, blocks.anchor, hashes, sizes), now)
 
@@ -126,6 +126,10 @@ class Prompts:
         near = abs(tokens - estimated) <= estimated * _NEAR + block
         if chain.ends[blocks - 1] in chain.marks[:-1] and near:
             self._estimator.record_at_most(chain.hashes[blocks - 1], tokens + block // 2)
+
+
+def _kind_of(prompt: Prompt) -> Kind:
+    return "media" if prompt.multimodal else kind_of(prompt.data)
 
 
 def _within(blocks: GeneratedBlocks, sizes: Sequence[int], block: int) -> list[int]:

@@ -12,11 +12,12 @@ _SAMPLE = 1024
 _WORDS = bytes(range(ord("a"), ord("z") + 1)) + bytes(range(ord("A"), ord("Z") + 1)) + b" "
 _ASCII = bytes(range(128))
 
-Kind = Literal["prose", "code", "script"]
-"""What a text is made of, as far as it matters to tokens: words and spaces; much else in ASCII
-(code, tables, JSON); much beyond ASCII, as it is or escaped."""
+Kind = Literal["prose", "code", "script", "media"]
+"""What a prompt is made of, as far as it matters to tokens: words and spaces; much else in ASCII
+(code, tables, JSON); much beyond ASCII, as it is or escaped; text beside images, videos or sounds,
+whose tokens no text is to be measured by."""
 
-DEFAULT_RATES: Mapping[Kind, float] = {"prose": 4.0, "code": 3.2, "script": 2.4}
+DEFAULT_RATES: Mapping[Kind, float] = {"prose": 4.0, "code": 3.2, "script": 2.4, "media": 4.0}
 """Bytes a token if none were reported: about those of common tokenizers."""
 
 

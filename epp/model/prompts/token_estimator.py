@@ -50,8 +50,10 @@ class TokenEstimator:
             return DEFAULT_RATES[kind]
         if kind in rates:
             return rates[kind]
-        known, rate = next(iter(rates.items()))
-        return rate * DEFAULT_RATES[kind] / DEFAULT_RATES[known]
+        for known, rate in rates.items():
+            if known != "media":
+                return rate * DEFAULT_RATES[kind] / DEFAULT_RATES[known]
+        return DEFAULT_RATES[kind]
 
     def offsets(self, chain: Chain, model: str, text: bytes, kind: Kind) -> TokenOffsets:
         """Estimate a prompt in tokens, whose bytes are `text`, of a `kind` as a whole.

@@ -6,10 +6,11 @@ ABSENT = msgspec.Raw(b"")
 
 
 class ChatMessage(msgspec.Struct):
-    """A message of a chat; `reasoning_content` is vLLM's."""
+    """A message of a chat; `reasoning` is vLLM's, `reasoning_content` its older name."""
 
     role: str = ""
     content: msgspec.Raw = ABSENT
+    reasoning: msgspec.Raw = ABSENT
     reasoning_content: msgspec.Raw = ABSENT
     tool_calls: msgspec.Raw = ABSENT
     tool_call_id: msgspec.Raw = ABSENT

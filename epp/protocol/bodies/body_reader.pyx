@@ -333,6 +333,8 @@ cdef class BodyReader(PromptReader):
         for field in range(_CONTENT, _MESSAGE_FIELDS):
             if field == _CONTENT and self._content_is_list:
                 self._writer.extend(self._parts)
+            elif field == _REASONING_CONTENT and self._message[_REASONING].start >= 0:
+                continue
             elif self._message[field].start >= 0:
                 self._writer.add(_COPY, self._message[field].start, self._message[field].end)
         self._writer.add(_MESSAGE_END)

@@ -24,6 +24,7 @@ cdef enum:  # the fields of a body, a message, a part; of `sampling_params` and 
     _ROLE = 0
     _CONTENT
     _REASONING
+    _REASONING_CONTENT
     _CALLS
     _CALL_ID
     _MESSAGE_FIELDS
@@ -65,7 +66,9 @@ _OTHER_NAMES = {
 }
 _SAMPLING_KEYS = (b"max_tokens", b"max_new_tokens", b"n")
 _FEATURE_KEYS = (b"mm_hashes", b"mm_placeholders")
-_MESSAGE_KEYS = (b"role", b"content", b"reasoning_content", b"tool_calls", b"tool_call_id")
+_MESSAGE_KEYS = (
+    b"role", b"content", b"reasoning", b"reasoning_content", b"tool_calls", b"tool_call_id",
+)
 _PART_KEYS = (b"type", b"text")
 _TEXT_PARTS = (b"text", b"input_text", b"output_text")
 _BLOCK_KEYS = (

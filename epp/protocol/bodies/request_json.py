@@ -209,7 +209,7 @@ def _parts(message: ChatMessage, part_bytes: _PartBytes) -> tuple[_Piece, ...]:
     return (
         f"\n<{message.role}>".encode(),
         *(parts if is_list else (content,)),
-        message.reasoning_content,
+        message.reasoning or message.reasoning_content,
         message.tool_calls,
         message.tool_call_id,
     )

@@ -13,8 +13,8 @@ from epp.model.request import InferenceRequest, RequestId, Usage
 from epp.model.request_events import Aborted, Failure, Finished, Unobserved
 from epp.protocol.trace_context import BegunSpan
 
-_CLIENT_ERROR: Final = 400
-"""The first HTTP status of an error (RFC 9110 §15.5): nothing was computed."""
+REDIRECTION: Final = 300
+"""The first HTTP status of a redirect or an error (RFC 9110 §15.4, §15.5): nothing was computed."""
 
 
 class Outcome(StrEnum):
@@ -44,6 +44,7 @@ class RequestRecord:
     __slots__ = (
         "decided_at",
         "decision",
+        "denied",
         "error",
         "failure",
         "finished_at",
@@ -86,6 +87,7 @@ class RequestRecord:
         usage: Usage | None = None,
         must_stay: MustStayReason | None = None,
         failure: Failure | None = None,
+        denied: bool = False,
         span: BegunSpan | None = None,
     ) -> None:
         self.id = id
@@ -104,7 +106,7 @@ class RequestRecord:
         self.decided_at = decided_at
         """When it was decided on."""
         self.first_byte_at = first_byte_at
-        """When the first byte of the response's body came."""
+        """When the first byte of the response's body came: of a stream, of what was generated."""
         self.finished_at = finished_at
         """When it ended."""
         self.status = status
@@ -125,13 +127,15 @@ class RequestRecord:
         """Why the stream stayed open to the response's end although it was to be closed early."""
         self.failure = failure
         """How the endpoint failed the request."""
+        self.denied = denied
+        """Whether a response over gRPC is an error, which its HTTP status does not say."""
         self.span = span
         """The span that stands for it; None if its trace is not sampled."""
 
     @property
     def refused(self) -> bool:
-        """Whether the model server, or a proxy in its place, answered with an error."""
-        return self.status is not None and self.status >= _CLIENT_ERROR
+        """Whether the answer is an error or a redirect: nothing was computed."""
+        return self.denied or (self.status is not None and self.status >= REDIRECTION)
 
     def end(self, outcome: Outcome, now: float, *, begun: bool) -> Event | None:
         """Complete the record; return the event that ends a routed request, None for any other.

@@ -4,6 +4,7 @@ It changes nothing but a model's name under a rewrite, and decodes nothing but u
 generated token crosses it as a chunk.
 """
 
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -50,6 +51,12 @@ _USAGE_AT_TOP: Final = (Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS)
 """APIs whose answers and events have `usage` at their top level."""
 _DONE: Final = b"data: [DONE]\n\n"
 """The last event of a stream (OpenAI API, `stream`)."""
+_OUTPUT: Final = re.compile(
+    rb"[\r\n]event:(?! ?response\.(?:created|in_progress|queued)[\r\n])[^\r\n]+[\r\n]"
+)
+"""The name of an event (WHATWG HTML §9.2.6) that is none of those with which a stream of the
+Responses API opens before anything is computed (vLLM responses/serving.py)."""
+_LONGEST_NAME: Final = 64
 _GOOD: Final = 200
 _SERVER_ERROR: Final = 500
 """The first HTTP status of a server's error (RFC 9110 §15.6)."""
@@ -72,6 +79,7 @@ _DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 _NONE: Final = BodyMode.NONE
 _STREAMED: Final = BodyMode.STREAMED
 _OTHER: Final = Api.OTHER
+_RESPONSES: Final = Api.RESPONSES
 
 
 @mypyc_attr(free_list_len=1)
@@ -85,6 +93,7 @@ class Response:
     __slots__ = (
         "_header_sources",
         "_observe",
+        "_opening",
         "_record",
         "_reporters",
         "_restorer",
@@ -101,6 +110,7 @@ class Response:
         self._usage_reader: UsageReader | None = None
         self._usage: Usage | None = None
         self._restorer: Restorer | None = None
+        self._opening = b""
         self.done = False
 
     def show_wait(self) -> None:
@@ -119,6 +129,7 @@ class Response:
         record.streaming = _EVENTS in content_type
         if request is not None and content_type.startswith(_GRPC):
             record.streaming = request.stream
+            record.denied = headers.get("grpc-status", "0") != "0"
         if "content-encoding" not in headers:
             at_top = api in _USAGE_AT_TOP
             if at_top and record.streaming:
@@ -128,6 +139,7 @@ class Response:
             else:
                 self._usage_reader = usage_reader(api, content_type, streaming=record.streaming)
             self._restorer = None if message.end_of_stream else self._restoration()
+            self._opening = b"\n" if record.streaming and api is _RESPONSES else b""
         self._report_load(headers, now)
         if message.end_of_stream:
             self._check_empty()
@@ -188,9 +200,9 @@ class Response:
         if data:
             record.response_bytes += len(data)
             count = record.response_chunks = record.response_chunks + 1
-            if not count % _PROGRESS_CHUNKS and record.streaming:
+            if not count % _PROGRESS_CHUNKS and record.first_byte_at is not None:
                 self._report_progress(now)
-            if record.first_byte_at is None:
+            if record.first_byte_at is None and (not self._opening or self._has_output(data)):
                 self._first_byte(now)
                 self.done = data.endswith(_DONE)
             if self._usage_reader is not None and (reports := self._usage_reader.feed(data)):
@@ -227,8 +239,15 @@ class Response:
 
     def _report_progress(self, now: float) -> None:
         """Report how many tokens have come: about one a chunk."""
-        if self._record.decision is not None:
+        if self._record.streaming and self._record.decision is not None:
             self._observe(Generated(self._record.id, self._record.response_chunks), now)
+
+    def _has_output(self, data: bytes) -> bool:
+        """Whether more has come than what a stream of the Responses API opens with."""
+        seen = self._opening + data
+        unnamed = self._opening == b"\n" and data[:6] != b"event:"[: len(data)]
+        self._opening = seen[-_LONGEST_NAME:]
+        return unnamed or _OUTPUT.search(seen) is not None
 
     def _first_byte(self, now: float) -> None:
         self._record.first_byte_at = now
@@ -240,6 +259,9 @@ class Response:
         replies: list[Reply] = []
         if mode is not _NONE and not self._record.response_bytes:
             self._check_empty()
+            request = self._record.request
+            # Trailers are not shown; a good answer has a message before them.
+            self._record.denied = request is not None and request.api in FRAMED
         if self._restorer is not None and mode is _DUPLEX:
             held = self._restorer.feed(b"", last=True)
             replies += chunks(held, response=True, last=False) if held else []

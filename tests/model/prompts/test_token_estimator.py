@@ -57,6 +57,16 @@ def test_known_lengths_hold_and_the_rest_follows_from_them(data):
     assert offsets.total == pytest.approx(max(1, last / rate + (prompt.size - last) / rate), abs=1)
 
 
+def test_texts_are_not_measured_by_prompts_with_media():
+    estimator = TokenEstimator()
+    estimator.learn("m", "media", 4000, 4000)
+    assert estimator.rate("m", "media") == 1.0
+    assert estimator.rate("m", PROSE) == DEFAULT_RATES[PROSE]
+    estimator.learn("m", PROSE, 2000, 1000)
+    assert (estimator.rate("m", "media"), estimator.rate("m", PROSE)) == (1.0, 2.0)
+    assert estimator.rate("m", "code") == 2.0 * DEFAULT_RATES["code"] / DEFAULT_RATES[PROSE]
+
+
 def test_what_is_of_another_kind_than_a_prefix_is_not_measured_by_it():
     code = b"for (i = 0; i < n; ++i) { s += a[i] * b[i]; }\n" * 30
     whole = text(1200) + code

@@ -72,6 +72,7 @@ MESSAGES = st.fixed_dictionaries(
         "content": mostly(TEXTS | st.lists(PARTS | BLOCKS | mostly(TEXTS), max_size=3)),
     },
     optional={
+        "reasoning": mostly(TEXTS),
         "reasoning_content": mostly(TEXTS),
         "tool_calls": mostly(CALLS),
         "tool_call_id": mostly(TEXTS),

@@ -39,6 +39,7 @@ def test_order_of_keys_and_white_space_do_not_matter():
         {"messages": [TEXT], "tools": [{"type": "function"}]},
         {"messages": [TEXT | {"tool_calls": [{"id": "x"}]}]},
         {"messages": [TEXT | {"reasoning_content": "hm"}]},
+        {"messages": [TEXT | {"reasoning": "hm"}]},
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
     ],
 )

@@ -32,6 +32,7 @@ GRPC = {":status": "200", "content-type": "application/grpc"}
 GENERATE = "/vllm.grpc.engine.VllmEngine/Generate"
 PROMPT = engine_api_pb2.GenerateRequest(request_id="1", text="hello").SerializeToString()
 FRAME = b"\0" + len(PROMPT).to_bytes(4, "big") + PROMPT
+FRAMED = ResponseBody(body=b"\0\0\0\0\0")
 
 
 def ended(*response, path=CHAT[":path"], data=None, mode=BodyMode.STREAMED):
@@ -122,11 +123,12 @@ def test_an_empty_answer_is_a_failure(response):
         ([head(OK, end=False)], {"mode": BodyMode.NONE}),
         ([head(OK, end=False), ResponseTrailers()], {"mode": BodyMode.NONE}),
         ([head(GRPC)], {"path": GENERATE, "data": FRAME}),
-        ([head(GRPC, **{"grpc-status": "3"})], {"path": GENERATE, "data": FRAME}),
+        ([head(GRPC, **{"grpc-status": "0"})], {"path": GENERATE, "data": FRAME}),
+        ([head(GRPC, end=False), FRAMED, ResponseTrailers()], {"path": GENERATE, "data": FRAME}),
     ],
     ids=[
         *("stream", "204", "other path", "embeddings", "no request body", "not shown"),
-        *("not shown, trailers", "gRPC", "gRPC INVALID_ARGUMENT"),
+        *("not shown, trailers", "gRPC", "gRPC OK", "gRPC, a message"),
     ],
 )
 def test_other_good_answers_are_none(response, more):
@@ -138,6 +140,22 @@ def test_grpc_says_it_in_its_own_status(code, failure):
     event = ended(head(GRPC, **{"grpc-status": code}), path=GENERATE, data=FRAME)
     assert isinstance(event, Aborted)
     assert (event.refused, event.failure) == (True, failure)
+
+
+@pytest.mark.parametrize(
+    ("response", "more"),
+    [
+        ([status(307, location="/v1/completions")], {}),
+        ([head(GRPC, **{"grpc-status": "3"})], {"path": GENERATE, "data": FRAME}),
+        ([head(GRPC, **{"grpc-status": "8"})], {"path": GENERATE, "data": FRAME}),
+        ([head(GRPC, end=False), ResponseTrailers()], {"path": GENERATE, "data": FRAME}),
+    ],
+    ids=["redirect", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED", "no message"],
+)
+def test_what_computed_nothing_leaves_nothing_in_the_cache(response, more):
+    event = ended(*response, **more)
+    assert isinstance(event, Aborted)
+    assert (event.refused, event.failure) == (True, None)
 
 
 @pytest.mark.parametrize(

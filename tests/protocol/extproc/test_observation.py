@@ -273,3 +273,38 @@ def test_sampled_responses_are_observed():
 def test_a_copy_is_equal(form):
     observation = Observation.parse(form)
     assert copy.deepcopy(observation) == observation
+
+
+CREATED = (
+    b'event: response.created\ndata: {"response":{"tools":[{"type":"function"}]}}\n\n'
+    b'event: response.in_progress\ndata: {"response":{"status":"in_progress"}}\n\n'
+)
+ADDED = b'event: response.output_item.added\ndata: {"item":{}}\n\n'
+
+
+@pytest.mark.parametrize("size", [1, 7, 60, 1000])
+@pytest.mark.parametrize("answer", [ADDED, b"event: error\r\ndata: {}\r\n\r\n"])
+def test_what_a_stream_of_responses_opens_with_is_no_token(answer, size):
+    # vLLM says so much before it computes anything.
+    stub = Stub()
+    machine = exchange(stub, end_early=True)
+    head = RequestHeaders(headers=CHAT | {":path": "/v1/responses"}, modes=LEAVABLE)
+    asked = b'{"model":"m","input":"hi","stream":true}'
+    play(machine, [head, RequestBody(body=asked, end_of_stream=True), ResponseHeaders(headers=OK)])
+    for at in range(0, len(CREATED), size):
+        machine.receive(ResponseBody(body=CREATED[at : at + size]), 10)
+    assert (stub.events, machine.wants()) == ([], Wants.NEXT)
+    for at in range(0, len(answer), size):
+        machine.receive(ResponseBody(body=answer[at : at + size]), 20)
+    assert stub.events[0] == FirstToken(machine.record.id)
+    assert (machine.record.first_byte_at, machine.wants()) == (20, Wants.END)
+
+
+def test_responses_without_names_of_events_begin_with_their_first_byte():
+    stub = Stub()
+    machine = exchange(stub)
+    head = RequestHeaders(headers=CHAT | {":path": "/v1/responses"}, modes=LEAVABLE)
+    asked = b'{"model":"m","input":"hi","stream":true}'
+    play(machine, [head, RequestBody(body=asked, end_of_stream=True), ResponseHeaders(headers=OK)])
+    machine.receive(ResponseBody(body=b'data: {"type":"response.output_text.delta"}\n\n'), 10)
+    assert stub.events == [FirstToken(machine.record.id)]
