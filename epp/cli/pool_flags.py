@@ -17,6 +17,8 @@ _MAX_PORTS = 8
 """As many targetPorts as an InferencePool may have."""
 _GENERATED_PARTS = 2
 """A Deployment's pod is named DEPLOYMENT-REPLICASET-POD, with two generated parts."""
+_GENERATED_LENGTH = 5
+"""Of the last of them, which may be digits alone."""
 
 
 class PoolOptions(msgspec.Struct, frozen=True):
@@ -188,5 +190,11 @@ def _access(arguments: argparse.Namespace, environ: Mapping[str, str]) -> KubeAc
 
 
 def _deployment(pod: str) -> str:
-    """Return the name of a pod's Deployment, after which a pool without an object is named."""
+    """Return the name of a pod's Deployment or StatefulSet.
+
+    A pool without an object, and its Lease, are named after it.
+    """
+    owner, _, last = pod.rpartition("-")
+    if owner and last.isdecimal() and len(last) < _GENERATED_LENGTH:
+        return owner  # the pod's ordinal in a StatefulSet
     return pod.rsplit("-", _GENERATED_PARTS)[0] if pod.count("-") >= _GENERATED_PARTS else pod

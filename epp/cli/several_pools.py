@@ -15,6 +15,7 @@ from epp.errors import ConfigError
 _SEPARATOR = "and"
 _NOT_INHERITED = ("endpoints_file", "pool_name", "endpoint_selector", "endpoint_target_ports")
 _POLICY_FLAGS = ("config_file", "config_text", "policy")
+_LIST_FLAGS = ("feature_gates", "replicas", "tls_cipher_suites")
 _PORT_FLAGS = ("grpc_port", "grpc_health_port", "metrics_port")
 
 
@@ -34,8 +35,12 @@ def _parse_further_pool(first: argparse.Namespace, part: Sequence[str]) -> argpa
     add_serve(parser)
     part = parser.plain(part)
     given = vars(first) | dict.fromkeys(_NOT_INHERITED)
-    if any(word.startswith(_flag(name)) for word in part for name in _POLICY_FLAGS):
+    repeated = {word.partition("=")[0] for word in part}
+    if any(_flag(name) in repeated for name in _POLICY_FLAGS):
         given |= dict.fromkeys(_POLICY_FLAGS)
+    for name in _LIST_FLAGS:  # argparse adds to what is there
+        if _flag(name) in repeated:
+            given[name] = []
     return parser.parse_args(part, argparse.Namespace(**given))
 
 

@@ -116,6 +116,11 @@ METRICS = [{"name": "http-metrics", "port": 9090}]
         (r.PRIORITY, scaling(), "router.proxy.priorityRouting makes a StatefulSet"),
         (r.PREFERRED, scaling(), "provider.gke.preferredBackends makes a StatefulSet"),
         (
+            r.PRIORITY,
+            r.epp(flags={"ha-enable-leader-election": True}),
+            "router.proxy.priorityRouting makes a StatefulSet, whose roll-out waits",
+        ),
+        (
             r.STANDALONE,
             r.epp(flags={"health-checking": False}),
             "router.epp.flags.health-checking is false",

@@ -143,7 +143,14 @@ def test_workers_that_cannot_be_are_refused(more, reason):
 
 @pytest.mark.parametrize(
     ("more", "reason"),
-    [(v.epp(leaderElection=True), "leave leaderElection out"), ({"router": {}}, "")],
+    [
+        (v.epp(leaderElection=True), "set inferenceExtension.leaderElection=false"),
+        (
+            v.epp(flags={"ha-enable-leader-election": True}),
+            "leave out inferenceExtension.flags.ha-enable-leader-election",
+        ),
+        ({"router": {}}, ""),
+    ],
 )
 def test_what_does_not_go_together_is_refused(more, reason):
     things, said = refused_or_rendered(CHART, v.merged(v.POOL, v.EXCHANGE, more))

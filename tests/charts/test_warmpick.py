@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.charts import values as v
 from tests.charts.helm import lint, notes, objects, only, refused_or_rendered
+from tests.charts.picker import arguments
 from tests.charts.schemas import complaints
 
 CHART = "warmpick"
@@ -181,6 +182,21 @@ def test_the_picker_may_do_this_and_no_more(name, rules):
     assert sorted(found) == sorted(rules)
 
 
+@pytest.mark.parametrize(
+    ("given", "replicas", "elects"),
+    [(True, 1, True), ("T", 1, True), ("yes", 1, True), ("false", 2, False), (False, 2, False)],
+)
+def test_the_flag_of_leader_election_goes_before_the_values(given, replicas, elects):
+    flag = {"ha-enable-leader-election": given}
+    values = v.epp(replicas=replicas, leaderElection=not elects, flags=flag)
+    things = objects(CHART, v.merged(v.POOL, values))
+    roles = {each["metadata"]["name"] for each in things if each["kind"] == "Role"}
+    strategy = only(things, "Deployment")["spec"]["strategy"]["rollingUpdate"]
+    assert arguments(things).ha_enable_leader_election == elects
+    assert ("rel-epp-leader-election" in roles) == elects
+    assert strategy["maxUnavailable"] == ("100%" if elects else 0)
+
+
 BESIDES = {
     "envoy-gateway": {
         *("Backend", "EnvoyExtensionPolicy", "BackendTrafficPolicy", "EnvoyPatchPolicy"),
@@ -208,6 +224,38 @@ def test_istio_is_told_how_the_picker_serves():
     assert secure["trafficPolicy"]["tls"] == {"mode": "SIMPLE", "insecureSkipVerify": True}
     open_rule = only(objects(CHART, plain), "DestinationRule")["spec"]
     assert open_rule["trafficPolicy"]["tls"] == {"mode": "DISABLE"}
+
+
+def test_the_cluster_s_domain_is_in_every_name_of_the_picker():
+    domain = v.epp(clusterDomain="corp.internal")
+    rule = only(objects(CHART, v.merged(v.CASES["on-istio"], domain)), "DestinationRule")
+    made = only(objects(CHART, v.merged(v.CASES["certificate"], domain)), "Certificate")
+    assert rule["spec"]["host"] == "rel-epp.inf.svc.corp.internal"
+    names = ["rel-epp", "rel-epp.inf.svc", "rel-epp.inf.svc.corp.internal"]
+    assert made["spec"]["dnsNames"] == names
+
+
+def test_ports_that_flags_move_are_open_and_asked_for_health():
+    moved = v.epp(flags={"metrics-port": 9191, "grpc-health-port": 9303})
+    things = objects(CHART, v.merged(v.POOL, v.FENCED, v.provider("gke"), moved))
+    ports = {each["name"]: each["containerPort"] for each in containers(things)["epp"]["ports"]}
+    assert (ports["metrics"], ports["grpc-health"]) == (9191, 9303)
+    rules = only(things, "NetworkPolicy")["spec"]["ingress"]
+    opened = [each["port"] for rule in rules for each in rule["ports"]]
+    assert sorted(opened) == sorted(ports.values())
+    check = only(things, "HealthCheckPolicy", "rel-epp")["spec"]["default"]["config"]
+    assert check["grpcHealthCheck"]["port"] == 9303
+
+
+def test_a_proxy_of_its_own_may_ask_for_picks_beside_the_gateways():
+    gateway = {"podSelector": {"matchLabels": {"app": "gateway"}}}
+    fenced = v.epp(networkPolicy={"gateways": [gateway]}, sidecar={"mode": "service"})
+    things = objects(CHART, v.merged(v.CASES["standalone"], fenced))
+    picks = only(things, "NetworkPolicy")["spec"]["ingress"][0]
+    first, proxy = picks["from"]
+    labels = only(things, "Deployment", "rel-proxy")["spec"]["template"]["metadata"]["labels"]
+    assert (first, picks["ports"][0]["port"]) == (gateway, 9002)
+    assert within(proxy["podSelector"]["matchLabels"], labels)
 
 
 def test_the_route_leads_to_the_pool():

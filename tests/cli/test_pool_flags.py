@@ -74,9 +74,16 @@ def test_the_api_is_asked_about_readers_of_metrics_where_there_is_one(flags, ask
 
 @pytest.mark.parametrize(
     ("pod", "name"),
-    [("epp-7d9f8b6c5-x2x4z", "epp"), ("my-epp-7d9f8b6c5-x2x4z", "my-epp"), ("epp-0", "epp-0")],
+    [
+        ("epp-7d9f8b6c5-x2x4z", "epp"),
+        ("my-epp-7d9f8b6c5-x2x4z", "my-epp"),
+        ("my-epp-7d9f8b6c5-24567", "my-epp"),
+        ("epp-0", "epp"),
+        ("my-epp-12", "my-epp"),
+        ("epp", "epp"),
+    ],
 )
-def test_a_selector_is_called_by_the_deployment_that_picks(pod, name):
+def test_a_selector_is_called_by_the_deployment_or_stateful_set_that_picks(pod, name):
     flags = ("--endpoint-selector=app=vllm, role=decode", "--endpoint-target-ports=8000, 8001")
     found = pool(*flags, POD_NAME=pod)
     assert (found.source.selector, found.source.ports) == (VLLM, (8000, 8001))

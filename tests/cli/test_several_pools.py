@@ -1,5 +1,6 @@
 """Several pools in one process."""
 
+import argparse
 import asyncio
 import json
 import os
@@ -10,7 +11,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from epp.cli.main import main
+from epp.cli.main import _parser, main
+from epp.cli.serve_flags import add_serve
+from epp.cli.several_pools import _LIST_FLAGS, parse
 from tests.processes import HERE, SECONDS
 
 FILE = "endpoints: [{{name: pod-{name}, address: 127.0.0.1, port: {port}}}]\n"
@@ -65,6 +68,31 @@ async def test_each_pool_has_its_endpoints_its_ports_and_its_policy(folder):
         if process.returncode is None:
             process.kill()
             await process.communicate()  # until the pipe is closed, too
+
+
+@pytest.mark.parametrize(
+    ("flags", "replicas", "gates"),
+    [
+        ([], ["a"], ["x"]),
+        (["--replicas=b", "--replicas=c"], ["b", "c"], ["x"]),
+        (["-replicas", "b"], ["b"], ["x"]),
+        (["--replicas-port=1"], ["a"], ["x"]),
+        (["--feature-gates=y"], ["a"], ["y"]),
+    ],
+)
+def test_a_list_that_a_further_pool_repeats_replaces_the_first_pools(flags, replicas, gates):
+    words = ["serve", "--pool-name=a", "--replicas=a", "--feature-gates=x"]
+    first = parse(_parser(), [*words, "and", "--pool-name=b", *flags])
+    (further,) = first.others
+    assert (first.replicas, first.feature_gates) == (["a"], ["x"])
+    assert (further.replicas, further.feature_gates) == (replicas, gates)
+
+
+def test_every_flag_that_adds_to_a_list_is_known():
+    parser = argparse.ArgumentParser()
+    add_serve(parser)
+    lists = {each.dest for each in parser._actions if isinstance(each, argparse._AppendAction)}
+    assert lists == {*_LIST_FLAGS, "endpoint_target_ports"}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,10 @@
 {{- $proxy := ternary "router.proxy" "inferenceExtension.sidecar" (not (not $router)) -}}
 {{- $renderer := ternary "router.tokenizer" "inferenceExtension.renderer" (not (not $router)) -}}
 {{- $picker := ternary "router.epp" "inferenceExtension" (not (not $router)) -}}
+{{- $noLeader := "set inferenceExtension.leaderElection=false" -}}
+{{- if hasKey $epp.flags "ha-enable-leader-election" -}}
+{{- $noLeader = printf "leave out %s.flags.ha-enable-leader-election" $picker -}}
+{{- end -}}
 
 {{- if and $isPool (or $pool.create $epp.networkPolicy.enabled) (not (dig "matchLabels" dict $pool.modelServers)) -}}
 {{- $where := ternary "router.modelServers" "inferencePool.modelServers" (not (not $router)) -}}
@@ -43,17 +47,16 @@
 {{- end -}}
 
 {{- if and $epp.autoscaling.enabled $leader -}}
-{{- $remedy := ternary "leave out router.epp.flags.ha-enable-leader-election" "set inferenceExtension.leaderElection=false with it, or leave it off" (not (not $router)) -}}
-{{- fail (printf "%s.autoscaling is for replicas that all serve: %s" $picker $remedy) -}}
+{{- fail (printf "%s.autoscaling is for replicas that all serve: leave it off, or %s" $picker $noLeader) -}}
 {{- end -}}
 {{- if and $epp.autoscaling.enabled (gt (int $epp.autoscaling.minReplicas) (int $epp.autoscaling.maxReplicas)) -}}
 {{- fail (printf "%s.autoscaling.minReplicas is more than maxReplicas" $picker) -}}
 {{- end -}}
 {{- if and $epp.podDisruptionBudget.enabled $leader -}}
-{{- fail "inferenceExtension.podDisruptionBudget would keep nodes from draining: only the leader is ever ready. Leave it off, or set inferenceExtension.leaderElection=false" -}}
+{{- fail (printf "inferenceExtension.podDisruptionBudget would keep nodes from draining: only the leader is ever ready. Leave it off, or %s" $noLeader) -}}
 {{- end -}}
 {{- if and $epp.exchange.enabled $leader -}}
-{{- fail "inferenceExtension.exchange is for replicas that all serve: leave leaderElection out, or set it to false" -}}
+{{- fail (printf "inferenceExtension.exchange is for replicas that all serve: %s" $noLeader) -}}
 {{- end -}}
 {{- if and $epp.exchange.enabled $router -}}
 {{- fail "inferenceExtension.exchange sets flags that llm-d-router does not have: use inferenceExtension.* in place of router.*" -}}
@@ -128,6 +131,9 @@
 {{- $why := ternary "provider.gke.preferredBackends" (printf "%s.priorityRouting" $proxy) (eq (include "warmpick.preferred" .) "true") -}}
 {{- if $epp.autoscaling.enabled -}}
 {{- fail (printf "%s.autoscaling is for a Deployment, and %s makes a StatefulSet: keep one" $picker $why) -}}
+{{- end -}}
+{{- if and $leader (gt (include "warmpick.ordered" . | int) 1) -}}
+{{- fail (printf "%s makes a StatefulSet, whose roll-out waits for each pod to be ready, and only the leader is ever ready: %s" $why $noLeader) -}}
 {{- end -}}
 {{- end -}}
 {{- $own := dig "configMap" "data" "envoy.yaml" "" $epp.sidecar -}}

@@ -101,9 +101,6 @@ inferenceExtension:
   resources: {{ toJson . }}
   {{- end }}
   autoscaling: {{ toJson .epp.autoscaling }}
-  {{- if hasKey $flags "ha-enable-leader-election" }}
-  leaderElection: {{ regexMatch "^(1|t|T|true|TRUE|True)$" (index $flags "ha-enable-leader-election" | toString) }}
-  {{- end }}
   endpointsServer:
     createInferencePool: {{ .inferencePool.create }}
     {{- $terms := list }}

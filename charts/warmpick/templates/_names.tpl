@@ -43,9 +43,13 @@ labels:
 
 {{- /* The providers below say "true" or nothing, so that `if include` reads well. */ -}}
 
+{{- /* The flag goes before the values: it is what the picker heeds. */ -}}
 {{- define "warmpick.leaderElection" -}}
 {{- $epp := .Values.inferenceExtension -}}
-{{- if kindIs "bool" $epp.leaderElection -}}
+{{- $flag := get $epp.flags "ha-enable-leader-election" -}}
+{{- if not (has (toString $flag) (list "" "<nil>")) -}}
+{{- if regexMatch "^(?i:1|t|true|yes)$" (toString $flag) }}true{{ end -}}
+{{- else if kindIs "bool" $epp.leaderElection -}}
 {{- if $epp.leaderElection }}true{{ end -}}
 {{- else if and (gt (int $epp.replicas) 1) (not $epp.autoscaling.enabled) (not (include "warmpick.ordered" .)) (not $epp.exchange.enabled) -}}
 true
