@@ -57,7 +57,8 @@ class _Source:
     def __init__(self, worker: WorkerProcess) -> None:
         self.worker: Final = worker
         self._asker: Final = Asker(worker.pages)
-        self._metrics: dict[bool, tuple[int, Page]] = {}
+        self._metrics: dict[bool, tuple[int, Page]] = {}  # the last pages, and of which start
+        self._kept = {False: -1, True: -1}  # up to which start `ended` has what was counted
         self._start = 0
         self._decisions = self._decisions_before = 0
         self.close = self._asker.close
@@ -72,15 +73,20 @@ class _Source:
         accept = _OPENMETRICS if openmetrics else "text/plain"
         answer = await self.ask(_METRICS, accept=accept) if worker.running else None
         last = self._metrics.get(openmetrics)
-        if last is not None and (last[0] != worker.starts or not worker.running):
+        page = None
+        # What another start answered is not known, nor, of one that is in `ended`, what is new.
+        if answer is not None and start == worker.starts and start > self._kept[openmetrics]:
+            page = read_page(answer[1].decode()) if answer[0] is HTTPStatus.OK else None
+        replaced = page is not None and last is not None and last[0] == start
+        if last is not None and not replaced and (last[0] != worker.starts or not worker.running):
             keep_counts(ended, last[1])
+            self._kept[openmetrics] = last[0]
             last = None
             del self._metrics[openmetrics]
-        if answer is None or answer[0] is not HTTPStatus.OK or start != worker.starts:
+        if page is None:
             return None if last is None else counts_of(last[1])
-        page = read_page(answer[1].decode())
         self._metrics[openmetrics] = start, page
-        return page
+        return page if worker.running else counts_of(page)
 
     async def read(self, path: bytes, kind: type[T], **query: str | int) -> T | None:
         """Return a page, read; None if the worker does not answer."""

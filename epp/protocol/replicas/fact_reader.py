@@ -58,18 +58,19 @@ from epp.protocol.replicas.messages import (
     read_facts,
     read_message,
 )
-from epp.protocol.replicas.peers import Peer
+from epp.protocol.replicas.peers import CHAIN_SECONDS, Peer
 
 LEASE_SECONDS: Final = 10.0
 """How long a peer may say nothing before its requests are no longer expected to be told of."""
-_CHAIN_SECONDS: Final = 1.0
-"""How long a request waits for the chain that it starts with."""
 _FORGOTTEN_SECONDS: Final = 600.0
 """How long a peer that is gone is remembered."""
 _MOST_PEERS: Final = 1024
 _MOST_ASKED: Final = 4096
 """Requests that are asked for at once, at most."""
-
+_MOST_ANSWERS: Final = 4096
+"""Answers to one message, at most."""
+_ONCE: Final = frozenset((HeartbeatFact, InFlightQuery, RequestsQuery))
+"""What a message has one of: of more the first is read."""
 
 _NOTHING: Final = Received(0, (), (), None)
 _OWN: Final = Received(0, (), (), None, own=True)
@@ -97,6 +98,7 @@ class FactReader:
         self._epochs: Final[dict[EndpointId, tuple[Endpoint, int]]] = {}
         self._now = 0.0
         self._answers: list[AnyFact] = []
+        self._questions: set[AnyFact | type[AnyFact]] = set()
         self._copies: list[CopyFact] = []
         self._waiting: list[WaitingFact] = []
 
@@ -113,8 +115,11 @@ class FactReader:
             self.dropped[Dropped.UNKNOWN_KIND] += unknown
         lag = peer.heard(message, now)
         self._now, self._answers, self._copies, self._waiting = now, [], [], []
+        self._questions = set()
         events: list[Event] = []
         for fact in facts:
+            if self._asks_again(fact):
+                continue
             try:
                 events += _READERS[type(fact)](self, peer, fact)
             except ValueError:
@@ -123,6 +128,22 @@ class FactReader:
         return Received(
             peer.number, events, self._answers, lag, copies=self._copies, waiting=self._waiting
         )
+
+    def _asks_again(self, fact: AnyFact) -> bool:
+        """Return whether a fact asks what another one of the same message does."""
+        kind = type(fact)
+        if kind is not ChainQuery and kind not in _ONCE:
+            return False
+        question = fact if kind is ChainQuery else kind
+        if question in self._questions:
+            return True
+        self._questions.add(question)
+        return False
+
+    def _answer(self, fact: AnyFact) -> None:
+        """Answer with a fact, unless the message has as many answers as any has."""
+        if len(self._answers) < _MOST_ANSWERS:
+            self._answers.append(fact)
 
     def _peer_of(self, message: ReplicaMessage) -> Peer:
         if message.pool != self._pool:
@@ -144,11 +165,11 @@ class FactReader:
         The fleet then guesses how they end, by its clock and by what the engines count.
         """
         for number, peer in list(self.peers.items()):
-            waited = peer.overdue_chains(now - _CHAIN_SECONDS)
+            waited = peer.overdue_chains(now - CHAIN_SECONDS)
             if waited:
                 self.dropped[Dropped.NO_CHAIN] += waited
             silent = now - peer.heard_at
-            if silent > LEASE_SECONDS and peer.present:
+            if silent > LEASE_SECONDS and (peer.present or peer.requests.in_flight):
                 yield from peer.leave()
             if silent > _FORGOTTEN_SECONDS:
                 del self.peers[number]
@@ -183,7 +204,7 @@ class FactReader:
             prompts = [read_prompt(each, self._known) for each in fact.prompts]
         except UnknownChain as unknown:
             if not peer.requests.is_over(number) and peer.wait(unknown.tip, fact, self._now):
-                self._answers.append(ChainQuery(unknown.tip, unknown.blocks))
+                self._answer(ChainQuery(unknown.tip, unknown.blocks))
             return ()
         request = InferenceRequest(
             id=RequestId(fact.id),
@@ -238,7 +259,8 @@ class FactReader:
     # Chains.
 
     def _chain_query(self, _peer: Peer, fact: ChainQuery) -> Sequence[Event]:
-        self._answers.append(self._writer.chain(fact))
+        if len(self._answers) < _MOST_ANSWERS:
+            self._answer(self._writer.chain(fact))
         return ()
 
     def _chain_reply(self, peer: Peer, fact: ChainReply) -> Iterator[Event]:
@@ -256,10 +278,10 @@ class FactReader:
     # Signs of life.
 
     def _heartbeat(self, peer: Peer, fact: HeartbeatFact) -> Sequence[Event]:
-        self._answers.append(HeartbeatSeen(fact.at, self._now))
+        self._answer(HeartbeatSeen(fact.at, self._now))
         peer.settled = fact.settled
         if not peer.agrees(fact):
-            self._answers.append(InFlightQuery())
+            self._answer(InFlightQuery())
         return ()
 
     def _heartbeat_seen(self, peer: Peer, fact: HeartbeatSeen) -> Sequence[Event]:
@@ -267,24 +289,29 @@ class FactReader:
         return ()
 
     def _in_flight_query(self, _peer: Peer, _fact: InFlightQuery) -> Sequence[Event]:
-        self._answers.append(InFlightReply(self._writer.in_flight()))
+        self._answer(self._writer.in_flight())
         return ()
 
     def _in_flight_reply(self, peer: Peer, fact: InFlightReply) -> Iterator[Event]:
         told = set(fact.numbers)
         for number in peer.requests.in_flight.keys() - told:
+            if number > fact.newest:  # told later than the list, and came sooner
+                continue
             request = peer.requests.end(number)
             if request is not None:
                 yield Aborted(request)
-        missing = [each for each in fact.numbers if each not in peer.believed()]
+        believed = peer.believed()
+        missing = [each for each in fact.numbers if each not in believed]
         if missing:
-            self._answers.append(RequestsQuery(missing[:_MOST_ASKED]))
+            self._answer(RequestsQuery(missing[:_MOST_ASKED]))
 
     def _requests_query(self, _peer: Peer, fact: RequestsQuery) -> Sequence[Event]:
-        self._answers += self._writer.again(fact.numbers)
+        for each in self._writer.again(fact.numbers[:_MOST_ASKED]):
+            self._answer(each)
         return ()
 
     def _leaving(self, peer: Peer, _fact: LeavingFact) -> Iterator[Event]:
+        peer.left = True
         return peer.leave()
 
     def _waits(self, _peer: Peer, fact: WaitingFact) -> Sequence[Event]:

@@ -35,6 +35,7 @@ from epp.protocol.replicas.facts import (
     FirstTokenFact,
     GeneratedFact,
     HeartbeatFact,
+    InFlightReply,
     RepeatedFact,
     ReturnedFact,
     ServedFact,
@@ -163,9 +164,9 @@ class FactWriter:
         numbers = self._numbers.values()
         return HeartbeatFact(now, len(numbers), digest_of(numbers), self.settled)
 
-    def in_flight(self) -> list[int]:
-        """Return the numbers of all requests in flight that are observed."""
-        return list(self._numbers.values())
+    def in_flight(self) -> InFlightReply:
+        """Tell the numbers of all requests in flight that are observed."""
+        return InFlightReply(list(self._numbers.values()), self._next)
 
     def again(self, numbers: Sequence[int]) -> list[AdmittedFact]:
         """Tell requests once more, those that are still in flight."""

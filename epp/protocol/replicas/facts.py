@@ -161,7 +161,7 @@ class EjectedFact(Fact, frozen=True, array_like=True, tag=8):
 
     endpoint: str
     reason: EjectionReason
-    seconds: float
+    seconds: Amount
 
 
 class ReturnedFact(Fact, frozen=True, array_like=True, tag=9):
@@ -218,6 +218,8 @@ class InFlightReply(Fact, frozen=True, array_like=True, tag=25):
     """The numbers of all requests in flight."""
 
     numbers: list[Number]
+    newest: Number = LARGEST
+    """The writer's newest request, of those that the list is about; any, if it does not say."""
 
 
 class RequestsQuery(Fact, frozen=True, array_like=True, tag=26):

@@ -1,19 +1,23 @@
 """One peer, as it is heard: its messages, its requests, and how its clock differs."""
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from math import exp
 from typing import Final
 
 from epp.model.events import Event
+from epp.model.learning.bounded import make_room
 from epp.model.request_events import Unobserved
 from epp.protocol.replicas.facts import AdmittedFact, HeartbeatFact
 from epp.protocol.replicas.messages import ReplicaMessage
 from epp.protocol.replicas.requests_of_peer import RequestsOfPeer, digest_of
 
+CHAIN_SECONDS: Final = 1.0
+"""How long a request waits for the chain that it starts with, and a chain for being told."""
 _WINDOW: Final = 4096
 """How far back a message may be overtaken by others and still be taken in."""
 _MOST_WAITING: Final = 4096
-"""Requests that wait for chains, at most."""
+"""Requests that wait for chains, and chains that are asked for, at most."""
 _RATE_SECONDS: Final = 0.25
 """Over how long the rate of requests is averaged: it fades by e in this time."""
 _LAG_WEIGHT: Final = 0.1
@@ -27,17 +31,17 @@ _LONGEST_LAG: Final = 0.1
 class Peer:
     """A replica that was heard, which drew `number` when it started.
 
-    It was last heard at `heard_at`, and is `present` unless it has left or was silent for long.
-    `missing` counts its messages that were not received, `losses` how often some were. `settled`
-    says whether it knows of caches what others do, None while it has not said. `lag` is that of its
-    last message in seconds, None while its clock is unknown.
+    It was last heard at `heard_at`, and is `present` unless it has `left`, which is for good, or
+    was silent for long. `missing` counts its messages that were not received, `losses` how often
+    some were. `settled` says whether it knows of caches what others do, None while it has not said.
+    `lag` is that of its last message in seconds, None while its clock is unknown.
     """
 
     def __init__(self, number: int) -> None:
         self.number: Final = number
         self.requests: Final = RequestsOfPeer()
         self.heard_at = 0.0
-        self.present = False
+        self.present = self.left = False
         self.missing = self.losses = 0
         self.settled: bool | None = None
         self.lag: float | None = None
@@ -46,6 +50,8 @@ class Peer:
         self._first = self._highest = 0
         self._seen: set[int] = set()
         self._waiting: dict[int, list[tuple[float, AdmittedFact]]] = {}
+        self._waiting_count = 0
+        self._asked = OrderedDict[int, float]()  # when each chain was asked for, the oldest first
 
     @property
     def owns(self) -> bool:
@@ -81,7 +87,7 @@ class Peer:
 
     def heard(self, message: ReplicaMessage, now: float) -> float | None:
         """Take in that it lives; return the lag of a message to all."""
-        self.heard_at, self.present = now, True
+        self.heard_at, self.present = now, not self.left
         if self._ahead is None or not message.sequence:
             return None
         self.lag = lag = max(0.0, now + self._ahead - message.noted)
@@ -123,24 +129,43 @@ class Peer:
         self.present = False
         self.losses += 1
         self._waiting.clear()
+        self._waiting_count = 0
+        self._asked.clear()
         for request in self.requests.end_all():
             yield Unobserved(request)
 
     # Chains.
 
     def wait(self, tip: int, fact: AdmittedFact, now: float) -> bool:
-        """Keep a request until a chain is told; return whether that is to be asked for."""
-        waiting = self._waiting.setdefault(tip, [])
-        if sum(map(len, self._waiting.values())) < _MOST_WAITING:
-            waiting.append((now, fact))
-        return len(waiting) == 1
+        """Keep a request, if there is room, until a chain is told.
+
+        Return whether that is to be asked for: it was not in `CHAIN_SECONDS`.
+        """
+        if self._waiting_count < _MOST_WAITING:
+            self._waiting.setdefault(tip, []).append((now, fact))
+            self._waiting_count += 1
+        asked = self._asked.get(tip)
+        if asked is not None and now - asked < CHAIN_SECONDS:
+            return False
+        self._asked.pop(tip, None)
+        make_room(self._asked, _MOST_WAITING)
+        self._asked[tip] = now
+        return True
 
     def waiting_for(self, tip: int) -> list[AdmittedFact]:
         """Return the requests that waited for a chain."""
-        return [fact for _, fact in self._waiting.pop(tip, ())]
+        self._asked.pop(tip, None)
+        waiting = self._waiting.pop(tip, ())
+        self._waiting_count -= len(waiting)
+        return [fact for _, fact in waiting]
 
     def overdue_chains(self, before: float) -> int:
-        """Drop requests that have waited since `before`; return how many."""
+        """Drop requests that have waited since `before`; return how many.
+
+        A chain that was asked for then, and was not told, is asked for when it is next needed.
+        """
+        while self._asked and next(iter(self._asked.values())) <= before:
+            self._asked.popitem(last=False)
         overdue = 0
         for tip, waiting in list(self._waiting.items()):
             left = [(since, fact) for since, fact in waiting if since > before]
@@ -149,4 +174,5 @@ class Peer:
                 self._waiting[tip] = left
             else:
                 del self._waiting[tip]
+        self._waiting_count -= overdue
         return overdue

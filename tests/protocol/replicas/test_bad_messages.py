@@ -1,5 +1,7 @@
 """What others may send a replica: of it nothing is learned, and it is counted."""
 
+import math
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -8,7 +10,18 @@ from hypothesis import strategies as st
 from epp.model.endpoint import Target
 from epp.model.request import RequestId
 from epp.model.request_events import Served
-from epp.protocol.replicas.facts import VERSION, AbortedFact, AdmittedFact, FirstTokenFact
+from epp.protocol.replicas.facts import (
+    VERSION,
+    AbortedFact,
+    AdmittedFact,
+    ChainQuery,
+    FirstTokenFact,
+    HeartbeatFact,
+    HeartbeatSeen,
+    InFlightQuery,
+    InFlightReply,
+    RequestsQuery,
+)
 from epp.protocol.replicas.messages import LONGEST
 from tests.protocol.replicas.pair import POOL, Replica, held, in_flight
 from tests.strategies import text
@@ -50,6 +63,8 @@ NOTHING = learned(Replica(9))
         (raw(1, 1, [[99, 1, 2]]), "UNKNOWN_KIND"),
         (raw(1, 1, [[1, -1, "a"]]), "UNKNOWN_KIND"),
         (raw(1, 1, [[2, 1 << 60]]), "UNKNOWN_KIND"),
+        (raw(1, 1, [[8, "default/pod-0", "consecutive_failures", math.inf]]), "UNKNOWN_KIND"),
+        (raw(1, 1, [[8, "default/pod-0", "consecutive_failures", math.nan]]), "UNKNOWN_KIND"),
         (raw(1, 1, [[10, "a", 5, b"1234567", [1]]]), "NONSENSE"),
         (raw(1, 1, [[10, "a", 5, b"", []]]), "NONSENSE"),
     ],
@@ -135,6 +150,19 @@ def test_requests_that_wait_for_chains_are_kept_within_bounds():
     (peer,) = replica.reader.peers.values()
     assert len(peer.believed()) == 4096
     assert learned(replica) == NOTHING
+
+
+def test_many_questions_in_one_message_get_few_answers():
+    replica = Replica(2)
+    replica.admit("a", PROMPT)
+    replica.tell()
+    facts = [*[HeartbeatFact(0.0, 0, 0)] * 3, *[InFlightQuery()] * 3, *[RequestsQuery([1])] * 3]
+    answers = replica.reader.read(raw(1, 1, facts), 0.0).answers
+    assert [type(each) for each in answers] == [HeartbeatSeen, InFlightReply, AdmittedFact]
+    same = replica.reader.read(raw(1, 2, [ChainQuery(1, 1)] * 3), 0.0).answers
+    assert [each.tip for each in same] == [1]
+    many = replica.reader.read(raw(1, 3, [ChainQuery(tip, 1) for tip in range(5000)]), 0.0).answers
+    assert [each.tip for each in many] == list(range(4096))
 
 
 def test_more_senders_than_any_pool_has_are_not_listened_to():

@@ -1,0 +1,116 @@
+"""What workers counted, whenever they end: asked over a socket as workers' pages are."""
+
+import asyncio
+import contextlib
+
+from aiohttp import web
+
+from epp.adapters.workers.link import WorkerStart
+from epp.app.workers.pages import MergedPages
+from epp.app.workers.supervisor import WorkerProcess
+
+
+class Worker:
+    """A worker's process as the one that asks for its page sees it; it has counted `count`."""
+
+    def __init__(self, folder):
+        self.process = WorkerProcess(
+            WorkerStart(number=0, count=1, folder=str(folder), secret=b""), [], lambda: None
+        )
+        self.pages = MergedPages([self.process])
+        self.count = 0
+        self.answers = True
+        self.ends_after_answer = False
+        self.ended, self.arrives = asyncio.Event(), asyncio.Event()
+        self.arrives.set()
+
+    def start(self):
+        self.process._process = object()
+        self.process.starts += 1
+        self.count = 0
+
+    def end(self):
+        self.process._process = None
+
+    async def answer(self, _request):
+        if self.ends_after_answer:
+            self.ends_after_answer = False
+            self.end()
+            self.ended.set()
+            await self.arrives.wait()
+        if not self.answers:
+            return web.Response(status=503)
+        return web.Response(
+            text=f"# HELP x_total x\n# TYPE x_total counter\nx_total {self.count}\n"
+        )
+
+    async def counted(self):
+        page = "".join([piece async for piece in self.pages.page()])
+        values = [line.split()[1] for line in page.splitlines() if line.startswith("x_total")]
+        return int(values[0]) if values else None
+
+
+@contextlib.asynccontextmanager
+async def serving(folder):
+    worker = Worker(folder)
+    app = web.Application()
+    app.router.add_get("/metrics", worker.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.UnixSite(runner, str(worker.process.pages)).start()
+    worker.start()
+    try:
+        yield worker
+    finally:
+        await worker.pages.close()
+        await runner.cleanup()
+
+
+async def test_a_worker_that_ends_after_it_answered_counts_once(tmp_path):
+    async with serving(tmp_path) as worker:
+        worker.count = 1000
+        assert await worker.counted() == 1000
+        worker.count, worker.ends_after_answer = 1010, True
+        assert await worker.counted() == 1010
+        assert await worker.counted() == 1010  # nobody runs
+        worker.start()
+        assert await worker.counted() == 1010
+        worker.count = 5
+        assert await worker.counted() == 1015
+
+
+async def test_a_worker_that_is_started_again_before_the_next_scrape_counts_once(tmp_path):
+    async with serving(tmp_path) as worker:
+        worker.count, worker.ends_after_answer = 1010, True
+        assert await worker.counted() == 1010
+        worker.start()
+        worker.count = 5
+        assert await worker.counted() == 1015
+
+
+async def test_a_worker_that_ends_without_an_answer_counts_as_it_last_did(tmp_path):
+    async with serving(tmp_path) as worker:
+        worker.count = 1000
+        assert await worker.counted() == 1000
+        worker.answers = False
+        assert await worker.counted() == 1000
+        worker.ends_after_answer = True
+        assert await worker.counted() == 1000
+        worker.start()
+        worker.answers, worker.count = True, 5
+        assert await worker.counted() == 1005
+
+
+async def test_an_answer_that_is_looked_at_after_its_worker_was_counted_is_left_out(tmp_path):
+    """Of two scrapes at once, the second finds that the worker has ended."""
+    async with serving(tmp_path) as worker:
+        worker.count = 1000
+        assert await worker.counted() == 1000
+        worker.count, worker.ends_after_answer = 1010, True
+        worker.arrives.clear()
+        first = asyncio.create_task(worker.counted())
+        await worker.ended.wait()
+        assert await worker.counted() == 1000
+        worker.arrives.set()
+        assert await first == 1000
+        assert await worker.counted() == 1000
