@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+from asyncio.subprocess import Process
+from typing import cast
 
 from aiohttp import web
 
@@ -25,7 +27,7 @@ class Worker:
         self.arrives.set()
 
     def start(self):
-        self.process._process = object()
+        self.process._process = cast("Process", object())
         self.process.starts += 1
         self.count = 0
 

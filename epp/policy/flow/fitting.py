@@ -18,6 +18,8 @@ from epp.policy.flow.settings import FlowSettings
 _ADAPTERS: Final = Axis.ADAPTERS
 ANYWHERE: Final = EndpointId("")
 """Where a request waits that no endpoint was found for."""
+_SLOT: Final = "adapter "
+"""What a place's name begins with at which requests wait for a slot; no endpoint has a space."""
 
 
 def _slot_of(adapter: str) -> EndpointId:
@@ -25,7 +27,12 @@ def _slot_of(adapter: str) -> EndpointId:
 
     It waits at no endpoint, so that those behind it pass, as they do in the engine.
     """
-    return EndpointId(f"adapter {adapter}")
+    return EndpointId(_SLOT + adapter)
+
+
+def is_slot(place: EndpointId) -> bool:
+    """Return whether those that wait at a place wait for a slot of an adapter."""
+    return place.startswith(_SLOT)
 
 
 class Fitting:
@@ -41,6 +48,7 @@ class Fitting:
         self._batch_memory_share: Final = settings.batch_memory_share
         self._fleet: Final = fleet
         self._holds: Final = settings.holds
+        self._roomy: Final[dict[bool, set[EndpointId]]] = {}  # which had room, also for batches
 
     def rooms_for(self, *, batch: bool) -> Rooms:
         """Return the room for requests of negative priority (`batch`), or for all others."""
@@ -96,11 +104,12 @@ class Fitting:
     ) -> tuple[EndpointId, float, float]:
         """Return where a request waits, and the seconds of its prefill and of all its work.
 
-        It waits where it would go, or for a slot of its adapter, if `axis` says that it lacks one.
+        It waits where it would go, or for a slot of its adapter, if `axis` says that it lacks one
+        and requests wait for room.
         """
         pod, candidate = self._fleet.pods.get(decision.endpoint.id), decision.predicted_for
         name = (decision.prefill or decision.endpoint).id
-        if axis is _ADAPTERS:
+        if axis is _ADAPTERS and self._holds:
             name = _slot_of(quote.target_model)
         if pod is None or candidate is None:
             return name, 0.0, 0.0
@@ -120,14 +129,22 @@ class Fitting:
             found.add(ANYWHERE)
         return found
 
+    def is_news(self, roomy: set[EndpointId], *, batch: bool) -> bool:
+        """Return whether any of the endpoints with room had none when this was last asked."""
+        news = not roomy <= self._roomy.get(batch, set())
+        self._roomy[batch] = roomy.copy()
+        return news
+
     def discard_full(
         self, roomy: set[EndpointId], decision: Decision, now: float, *, batch: bool
     ) -> None:
-        """Drop the endpoints that a decision has left without any room."""
+        """Drop the endpoints that a decision has left without any room, and all if none is left."""
         chosen: tuple[Endpoint | None, ...] = (decision.endpoint, decision.prefill)
         for endpoint in chosen if self._holds else ():
             pod = None if endpoint is None else self._fleet.pods.get(endpoint.id)
             if pod is not None and self.rooms_for(batch=batch).full(pod, 0.0, 0.0, now) is not None:
                 roomy.discard(pod.endpoint.id)
-        if len(roomy) == 1:  # none is left but that nowhere
-            roomy.discard(ANYWHERE)
+        for place in roomy:
+            if self._fleet.pods.get(place) is not None:
+                return
+        roomy.clear()

@@ -12,7 +12,6 @@ and at `due`.
 
 from collections import Counter
 from collections.abc import Callable
-from heapq import heappop, heappush
 from math import inf
 from typing import Final
 
@@ -28,15 +27,14 @@ from epp.model.events import (
     Returned,
 )
 from epp.model.fleet import Fleet
-from epp.model.learning.bounded import make_room
 from epp.model.listeners import Listener
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
 from epp.model.request_events import Aborted, Finished, FirstToken, Served
-from epp.policy.flow.fitting import ANYWHERE, Fitting
+from epp.policy.flow.fitting import ANYWHERE, Fitting, is_slot
 from epp.policy.flow.gate import SaturationGate
-from epp.policy.flow.held import Held
-from epp.policy.flow.line import MOST_FLOWS, Line
+from epp.policy.flow.held import Agenda, Held
+from epp.policy.flow.line import Line
 from epp.policy.flow.refusals import QueueOutcome, Refusals, gone, outcome_of, ttft_due
 from epp.policy.flow.rooms import Axis, Rooms
 from epp.policy.flow.settings import FlowSettings
@@ -48,6 +46,8 @@ _TICK_SECONDS: Final = 0.01
 _TICK_PER_ENDPOINT: Final = 20e-6
 _MOST_TRIES: Final = 32
 """Decisions that one release makes in vain, at most."""
+_MOST_TRIES_FOR_SLOTS: Final = 16
+"""After how many of them it looks for adapters' slots no more, for those that want none."""
 _SCARCE_SECONDS: Final = 10.0
 """For how long room is scarce after a request found none."""
 _RETRY_SECONDS: Final = 0.05
@@ -105,10 +105,8 @@ class FlowControl:
         self._scheduler: Final = scheduler
         self._fleet: Final = fleet
         self._waits: Final = settings.holds or gate is not None
-        self._agenda: list[Held] = []  # by when their time is up
-        self._fairness_ids: dict[str, str] = {}  # one string for all requests of a client
+        self._agenda: Final = Agenda()
         self._scarce_at = -inf  # when a request last found no room
-        self._roomy: dict[bool, set[EndpointId]] = {}  # endpoints that had room, also for batches
         self._empty = not fleet.endpoints
         self._changed_at = -inf  # when the pool got its first endpoint, or lost its last one
         fleet.subscribe(_LEARNED, self._learn, "flow-control")
@@ -174,11 +172,8 @@ class FlowControl:
 
     def _held(self, request: InferenceRequest, quote: Quote, now: float) -> Held:
         due = ttft_due(request)
-        known, fairness_id = self._fairness_ids, request.fairness_id
-        if fairness_id not in known:
-            make_room(known, MOST_FLOWS)
         return Held(
-            request.without_text(known.setdefault(fairness_id, fairness_id)),
+            request.without_text(self.line.shared_id(request.fairness_id)),
             quote,
             now,
             until=now + min(request.most_wait, self.settings.most_seconds),
@@ -195,13 +190,9 @@ class FlowControl:
         held.quote.drop_lookup()  # by the time that it goes, caches have changed
         self.line.add(held)
         self.refusals.wait.rate.begin(now)
-        self._look_at(held, self._bound(held))
+        self._agenda.add(held, self._bound(held))
         self._plan(now)
         return held
-
-    def _look_at(self, held: Held, at: float) -> None:
-        held.due_at = at
-        heappush(self._agenda, held)
 
     def _bound(self, held: Held) -> float:
         """Return when a request waits no longer, as things are now.
@@ -225,7 +216,9 @@ class FlowControl:
 
     def withdraw(self, held: Held) -> None:
         """Take a request out that waits: its client is gone."""
-        self.line.remove(held)
+        if not self.line.remove(held):
+            self.refusals.withdraw(held)
+        self._agenda.tidy(self.line.requests)
         if not self.line.requests:
             self._rest()
 
@@ -266,14 +259,14 @@ class FlowControl:
         self._plan(now)
 
     def _plan(self, now: float) -> None:
+        self._agenda.tidy(self.line.requests)
         if not self.line.requests:
             self._rest()
             return
         tick = max(_TICK_SECONDS, _TICK_PER_ENDPOINT * len(self._fleet.pods.values()))
-        self.due = min(now + tick, self._agenda[0].due_at)
+        self.due = min(now + tick, self._agenda.next_at())
 
     def _rest(self) -> None:
-        self._agenda.clear()
         self.refusals.wait.rate.rest()
         self.due = inf
 
@@ -283,12 +276,12 @@ class FlowControl:
         Those of negative priority may be dropped.
         """
         agenda = self._agenda
-        while agenda and agenda[0].due_at <= now:
-            held = heappop(agenda)
+        while agenda.next_at() <= now:
+            held = agenda.pop()
             if not held.waits:
                 continue
             if (bound := self._bound(held)) > now:  # the pool got an endpoint, or lost all
-                self._look_at(held, bound)
+                self._agenda.add(held, bound)
             elif self._fleet.endpoints and held.request.priority >= 0 and bound == held.until:
                 if (outcome := self._decide(held, now, anyway=True)) is not None:
                     released.append((held, outcome))
@@ -302,13 +295,13 @@ class FlowControl:
         """Send those that go next of the bands of negative priority (`batch`), or of all others."""
         fitting, line, tries = self.fitting, self.line, 0
         roomy = fitting.with_room(now, batch=batch)
-        fresh = not roomy <= self._roomy.get(batch, set())
-        self._roomy[batch] = roomy.copy()
+        fresh = fitting.is_news(roomy, batch=batch)
+        roomy |= line.slots() if roomy else set()
         while roomy and tries < _MOST_TRIES:
             held = line.next(roomy, now, *self._open_bands(now, batch=batch))
             if held is None:
                 break
-            if self._yields(held, held.endpoint_id, now):
+            if self._is_passed(held, tries, now, fresh=fresh):
                 roomy.discard(held.endpoint_id)
                 continue
             tries += self._try(held, released, roomy, now, batch=batch)
@@ -319,6 +312,13 @@ class FlowControl:
                 break
             if fresh or now - held.tried_at >= _RETRY_SECONDS:
                 tries += self._try(held, released, roomy, now, batch=batch)
+
+    def _is_passed(self, held: Held, tries: int, now: float, *, fresh: bool) -> bool:
+        """Return whether others go before a request that is next where it waits."""
+        again = fresh or now - held.tried_at >= _RETRY_SECONDS
+        if is_slot(held.endpoint_id) and not (again and tries < _MOST_TRIES_FOR_SLOTS):
+            return True
+        return self._yields(held, held.endpoint_id, now)
 
     def _open_bands(self, now: float, *, batch: bool) -> tuple[float, float]:
         """Return the lowest priority that may send, and one above all that are looked at."""
@@ -371,8 +371,10 @@ class FlowControl:
         return self._send(request, quote, decision, now, max(0.0, now - held.since))
 
     def _yields(self, held: Held, endpoint_id: EndpointId, now: float) -> bool:
-        """Return whether a request lets one of another replica go first at an endpoint."""
-        return self.settings.holds and self.line.yields(held, endpoint_id, now)
+        """Return whether a request lets one of higher priority, or another replica's, go first."""
+        return self.line.outranked(held, endpoint_id) or (
+            self.settings.holds and self.line.yields(held, endpoint_id, now)
+        )
 
     def _charge(self, held: Held, now: float) -> None:
         self.line.charge(held)

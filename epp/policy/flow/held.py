@@ -1,7 +1,7 @@
 """Requests that wait: in this picker, and as its other replicas tell of theirs."""
 
-from collections.abc import Sequence
-from heapq import heappop
+from collections.abc import Collection, Iterator, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 from typing import Final
 
@@ -118,14 +118,15 @@ class LineEntry:
 class FlowQueue:
     """The requests of one flow that wait at one endpoint: less is the one whose flow starts sooner.
 
-    Its `start` is the flow's, or one that has passed.
+    Its `start` is the flow's, or one that has passed. `waiting` is how many wait.
     """
 
-    __slots__ = ("entries", "flow", "start")
+    __slots__ = ("entries", "flow", "start", "waiting")
 
     def __init__(self, flow: str, start: float) -> None:
         self.flow: Final = flow
         self.start = start
+        self.waiting = 0
         self.entries: Final[list[LineEntry]] = []  # a heap
 
     def __lt__(self, other: "FlowQueue") -> bool:
@@ -133,12 +134,141 @@ class FlowQueue:
             return self.start < other.start
         return self.flow < other.flow
 
-    def waits(self) -> bool:
-        """Return whether any request waits; the first entry is that of one that does."""
+    def first(self) -> Held:
+        """Return the request that goes next, of those that wait."""
         entries = self.entries
-        while entries and not entries[0].waits:
+        while not entries[0].waits:
             heappop(entries)
-        return bool(entries)
+        return entries[0].held
+
+    def add(self, held: Held) -> None:
+        """Have a request wait."""
+        self.waiting += 1
+        heappush(self.entries, LineEntry(held))
+
+    def drop_one(self) -> None:
+        """Count one less, whose entry counts no longer."""
+        self.waiting -= 1
+        entries = self.entries
+        # Entries keep whole requests: those that count for none never are more than the others.
+        if len(entries) > 2 * self.waiting:
+            entries[:] = [entry for entry in entries if entry.waits]
+            heapify(entries)
+
+
+class Flow:
+    """One flow of a band: where it stands in virtual time, and how many of its requests wait."""
+
+    __slots__ = ("start", "waiting")
+
+    def __init__(self, start: float) -> None:
+        self.start = start
+        self.waiting = 0
+
+
+class PlaceQueue:
+    """The requests of one band that wait at one endpoint, by flow; false if none does.
+
+    Flows are compared by where they start, unless they are compared from outside: `scored`.
+    """
+
+    __slots__ = ("_by_start", "_flows", "_queues", "_scored")
+
+    def __init__(self, flows: dict[str, Flow], *, scored: bool) -> None:
+        self._flows: Final = flows
+        self._scored: Final = scored
+        self._queues: Final[dict[str, FlowQueue]] = {}  # of flows of which any waits
+        self._by_start: Final[list[FlowQueue]] = []  # a heap
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    def __iter__(self) -> Iterator[Held]:
+        for queue in self._queues.values():
+            for entry in queue.entries:
+                if entry.waits:
+                    yield entry.held
+
+    def add(self, held: Held) -> None:
+        """Have a request wait."""
+        flow = held.flow
+        queue = self._queues.get(flow)
+        if queue is None:
+            queue = self._queues[flow] = FlowQueue(flow, self._flows[flow].start)
+            if not self._scored:
+                heappush(self._by_start, queue)
+        queue.add(held)
+
+    def remove(self, held: Held) -> None:
+        """Take out a request that waited here, and whose ticket counts no longer."""
+        queue = self._queues[held.flow]
+        queue.drop_one()
+        if queue.waiting:
+            return
+        del self._queues[held.flow]
+        by_start = self._by_start
+        if len(by_start) > 2 * len(self._queues):
+            by_start[:] = self._queues.values()
+            heapify(by_start)
+
+    def head(self) -> tuple[float, Held] | None:
+        """Return the next request, with its flow's start."""
+        by_start, flows = self._by_start, self._flows
+        while by_start:
+            queue = by_start[0]
+            if not queue.waiting:
+                heappop(by_start)
+            elif flows[queue.flow].start > queue.start:
+                queue.start = flows[queue.flow].start
+                heapreplace(by_start, queue)
+            else:
+                return queue.start, queue.first()
+        return None
+
+    def heads(self) -> list[Held]:
+        """Return the next request of each flow."""
+        return [queue.first() for queue in self._queues.values()]
+
+    def last_of(self, flow: str, but: Collection[Held]) -> Held | None:
+        """Return one of a flow that goes late, none of `but`: no other is known to follow it."""
+        queue = self._queues.get(flow)
+        # heapq: an entry has those that it goes before behind it in the list.
+        for entry in reversed([] if queue is None else queue.entries):
+            if entry.waits and entry.held not in but:
+                return entry.held
+        return None
+
+
+class Agenda:
+    """Requests by when they are looked at next because their time is up."""
+
+    __slots__ = ("_heap",)
+
+    def __init__(self) -> None:
+        self._heap: Final[list[Held]] = []
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, held: Held, at: float) -> None:
+        """Look at a request at a time; it is not to be in here yet."""
+        held.due_at = at
+        heappush(self._heap, held)
+
+    def next_at(self) -> float:
+        """Return when one is looked at next; infinite if none is."""
+        return self._heap[0].due_at if self._heap else inf
+
+    def pop(self) -> Held:
+        """Take out the one that is looked at next."""
+        return heappop(self._heap)
+
+    def tidy(self, waiting: int) -> None:
+        """Drop those that wait no longer if they are more than those that do: so many."""
+        heap = self._heap
+        if len(heap) > 2 * waiting:
+            heap[:] = [held for held in heap if held.waits]
+            heapify(heap)
 
 
 class WaitingElsewhere:

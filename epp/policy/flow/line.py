@@ -13,14 +13,15 @@ all waited in one line: room that one waits for is not taken elsewhere.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from heapq import heappop, heappush, heapreplace
 from itertools import count
 from math import inf
 from typing import Final
 
 from epp.model.endpoint import EndpointId
+from epp.model.learning.bounded import make_room
 from epp.policy.flow.fairness import FairnessPolicy, ScoringFairnessPolicy
-from epp.policy.flow.held import FlowQueue, Held, LineEntry, OtherLines, Rank, WaitingElsewhere
+from epp.policy.flow.fitting import is_slot
+from epp.policy.flow.held import Flow, Held, OtherLines, PlaceQueue, Rank, WaitingElsewhere
 from epp.policy.flow.orders import LeastPrefillOrder, OrderingPolicy
 from epp.policy.flow.settings import BandLimits
 
@@ -38,84 +39,20 @@ _Head = tuple[float, Held]
 """Where a flow stands, less is sooner, and its next request."""
 
 
-class _Flow:
-    """One flow of a band: where it stands in virtual time, and how many of its requests wait."""
-
-    __slots__ = ("start", "waiting")
-
-    def __init__(self, start: float) -> None:
-        self.start = start
-        self.waiting = 0
-
-
-class _Queue:
-    """The requests of one band that wait at one endpoint, by flow.
-
-    Flows are compared by where they start, unless they are compared from outside: `scored`.
-    """
-
-    __slots__ = ("_by_start", "_flows", "_queues", "_scored")
-
-    def __init__(self, flows: dict[str, _Flow], *, scored: bool) -> None:
-        self._flows: Final = flows
-        self._scored: Final = scored
-        self._queues: dict[str, FlowQueue] = {}
-        self._by_start: Final[list[FlowQueue]] = []  # a heap
-
-    def __bool__(self) -> bool:
-        return bool(self._queues)
-
-    def __iter__(self) -> Iterator[Held]:
-        for queue in self._queues.values():
-            for entry in queue.entries:
-                if entry.waits:
-                    yield entry.held
-
-    def add(self, held: Held) -> None:
-        flow = held.flow
-        queue = self._queues.get(flow)
-        if queue is None:
-            queue = self._queues[flow] = FlowQueue(flow, self._flows[flow].start)
-            if not self._scored:
-                heappush(self._by_start, queue)
-        heappush(queue.entries, LineEntry(held))
-
-    def head(self) -> _Head | None:
-        """Return the next request, with its flow's start."""
-        by_start, flows = self._by_start, self._flows
-        while by_start:
-            queue = by_start[0]
-            if not queue.waits():
-                heappop(by_start)
-                del self._queues[queue.flow]
-            elif flows[queue.flow].start > queue.start:
-                queue.start = flows[queue.flow].start
-                heapreplace(by_start, queue)
-            else:
-                return queue.start, queue.entries[0].held
-        return None
-
-    def heads(self) -> list[Held]:
-        """Return the next request of each flow."""
-        for queue in list(self._queues.values()):
-            if not queue.waits():
-                del self._queues[queue.flow]
-        return [queue.entries[0].held for queue in self._queues.values()]
-
-    def last_of(self, flow: str) -> Held | None:
-        """Return a request of a flow that goes late: one of those that none is known to follow."""
-        queue = self._queues.get(flow)
-        # heapq: an entry of the second half of the list has none below it.
-        for entry in reversed([] if queue is None else queue.entries):
-            if entry.waits:
-                return entry.held
-        return None
-
-
 class _Band:
     """The requests of one priority. `passed` is the virtual time: the start of the last one."""
 
-    __slots__ = ("_scores", "bytes", "fairness", "flows", "order", "passed", "queues", "requests")
+    __slots__ = (
+        "_scores",
+        "bytes",
+        "fairness",
+        "flows",
+        "order",
+        "passed",
+        "queues",
+        "requests",
+        "slots",
+    )
 
     def __init__(self, fairness: FairnessPolicy, order: OrderingPolicy) -> None:
         self.fairness: Final = fairness
@@ -124,10 +61,11 @@ class _Band:
         self.requests = 0
         self.bytes = 0
         self.passed = 0.0
-        self.flows: dict[str, _Flow] = {}
-        self.queues: dict[EndpointId, _Queue] = {}
+        self.flows: dict[str, Flow] = {}
+        self.queues: Final[dict[EndpointId, PlaceQueue]] = {}  # where any waits
+        self.slots: Final[set[EndpointId]] = set()  # those of them that are adapters'
 
-    def flow(self, held: Held) -> _Flow:
+    def flow(self, held: Held) -> Flow:
         """Return the flow of a request, which is recorded in it."""
         name = held.flow or self.fairness.flow_of(held)
         flow = self.flows.get(name)
@@ -137,7 +75,7 @@ class _Band:
                 name = OTHER_FLOWS
                 flow = self.flows.get(name)
         if flow is None:
-            flow = self.flows[name] = _Flow(self.passed)
+            flow = self.flows[name] = Flow(self.passed)
         held.flow = name
         return flow
 
@@ -151,13 +89,25 @@ class _Band:
 
     def put(self, held: Held) -> None:
         """Have a request wait at its endpoint."""
-        queue = self.queues.get(held.endpoint_id)
+        place = held.endpoint_id
+        queue = self.queues.get(place)
         if queue is None:
-            queue = _Queue(self.flows, scored=self._scores is not None)
-            self.queues[held.endpoint_id] = queue
+            queue = self.queues[place] = PlaceQueue(self.flows, scored=self._scores is not None)
+            if is_slot(place):
+                self.slots.add(place)
         queue.add(held)
 
-    def heads(self, queues: Iterable[_Queue], now: float) -> list[_Head]:
+    def take(self, held: Held) -> None:
+        """Have a request wait no longer where it does."""
+        held.ticket = 0
+        place = held.endpoint_id
+        queue = self.queues[place]
+        queue.remove(held)
+        if not queue:
+            del self.queues[place]
+            self.slots.discard(place)
+
+    def heads(self, queues: Iterable[PlaceQueue], now: float) -> list[_Head]:
         """Return the requests that go next in some queues: one of each, or one of each flow."""
         if self._scores is None:
             return [head for queue in queues if (head := queue.head()) is not None]
@@ -165,28 +115,32 @@ class _Band:
         scores: Sequence[float] = self._scores(found, now) if found else ()
         return [(-score, held) for score, held in zip(scores, found, strict=True)]
 
-    def is_next(self, held: Held, queue: _Queue) -> bool:
+    def is_next(self, held: Held, queue: PlaceQueue) -> bool:
         """Return whether a request would go before those that wait in a queue."""
         if self._scores is not None:
-            return not queue.heads()
+            return not queue
         head = queue.head()
         start = max(self.flow(held).start, self.passed)
         return head is None or (start, self.order.rank(held)) <= _order(head)
 
-    def last_of_largest(self, than: _Flow) -> Held | None:
-        """Return a request that goes late of the flow of which most wait.
+    def late_of_largest(self, than: Flow) -> Iterator[Held]:
+        """Yield requests that go late of the flow of which most wait, as if those before were gone.
 
-        None if it has not two more than another flow, for which one of its own is to go.
+        Until it has not two more than another flow, for which one of its own is to go.
         """
-        name = max(self.flows, key=lambda each: self.flows[each].waiting)
-        if self.flows[name].waiting <= than.waiting + 1:
-            return None
-        found = [held for each in self.queues.values() if (held := each.last_of(name)) is not None]
-        return max(found, key=lambda held: held.rank, default=None)
-
-    def waits_at(self, queue: _Queue) -> bool:
-        """Return whether any request waits in a queue."""
-        return bool(queue.heads()) if self._scores is not None else queue.head() is not None
+        least = than.waiting + 1
+        waiting = {name: each.waiting for name, each in self.flows.items() if each.waiting > least}
+        taken: set[Held] = set()
+        while waiting:
+            name = max(waiting, key=waiting.__getitem__)
+            late = [queue.last_of(name, taken) for queue in self.queues.values()]
+            found = [held for held in late if held is not None]
+            if waiting[name] <= least or not found:
+                return
+            last = max(found, key=lambda held: held.rank)
+            waiting[name] -= 1
+            taken.add(last)
+            yield last
 
 
 class Line:
@@ -209,6 +163,7 @@ class Line:
         self.on_change: Callable[[], None] | None = None
         """Called when a request is added or taken out."""
         self._others: Final = OtherLines()
+        self._fairness_ids: Final[dict[str, str]] = {}
 
     def __len__(self) -> int:
         return self.requests
@@ -236,6 +191,13 @@ class Line:
             band = self._bands[priority] = _Band(limits.fairness, limits.order or self._order)
         return band
 
+    def shared_id(self, fairness_id: str) -> str:
+        """Return a fairness id as the one string that all requests of a client share."""
+        known = self._fairness_ids
+        if fairness_id not in known:
+            make_room(known, MOST_FLOWS)
+        return known.setdefault(fairness_id, fairness_id)
+
     def place(self, held: Held) -> None:
         """Record in a request where it would stand if it waited."""
         band = self._band(held.request.priority)
@@ -260,9 +222,11 @@ class Line:
 
     def move(self, held: Held, endpoint_id: EndpointId, seconds: float) -> None:
         """Have a request that waits do so at another endpoint, or with another cost."""
+        band = self._bands[held.request.priority]
+        band.take(held)
         self.seconds += seconds - held.seconds
         held.endpoint_id, held.seconds = endpoint_id, seconds
-        self._put(self._bands[held.request.priority], held)
+        self._put(band, held)
 
     def _put(self, band: _Band, held: Held) -> None:
         held.ticket = next(self._tickets)
@@ -273,8 +237,8 @@ class Line:
         """Take a request out; return whether it waited."""
         if not held.ticket:
             return False
-        held.ticket = 0
         band = self._bands[held.request.priority]
+        band.take(held)
         band.flows[held.flow].waiting -= 1
         band.requests -= 1
         band.bytes -= held.request.size
@@ -285,10 +249,10 @@ class Line:
             self.on_change()
         return True
 
-    def yields_to(self, held: Held) -> Held | None:
-        """Return which request of its band gives its place to one that comes; None if none does."""
+    def yield_to(self, held: Held) -> Iterator[Held]:
+        """Yield the requests of its band that would give their places to one that comes."""
         band = self._band(held.request.priority)
-        return band.last_of_largest(band.flow(held))
+        return band.late_of_largest(band.flow(held))
 
     def charge(self, held: Held) -> None:
         """Count a request that goes, waited or not, towards its flow's share."""
@@ -341,11 +305,26 @@ class Line:
             if priority < held.request.priority or not band.requests:
                 continue
             queue = band.queues.get(held.endpoint_id)
-            if queue is None or not band.waits_at(queue):
+            if queue is None:
                 continue
             if priority > held.request.priority or not band.is_next(held, queue):
                 return False
         return True
+
+    def outranked(self, held: Held, endpoint_id: EndpointId) -> bool:
+        """Return whether a request of higher priority waits at an endpoint."""
+        own = held.request.priority
+        for priority, band in self._bands.items():
+            if priority > own and endpoint_id in band.queues:
+                return True
+        return False
+
+    def slots(self) -> set[EndpointId]:
+        """Return the places at which requests wait for a slot of their adapter, at no endpoint."""
+        found: set[EndpointId] = set()
+        for band in self._bands.values():
+            found |= band.slots
+        return found
 
     # Other replicas.
 

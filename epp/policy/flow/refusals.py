@@ -58,18 +58,38 @@ class Refusals:
         """Raise `RequestError` if a request may not begin to wait.
 
         If no more may wait, others are refused in its place (`displaced`): those of the flow of
-        which most wait, so that a client that floods takes no place from others.
+        which most wait, so that a client that floods takes no place from others. None is for a
+        request that is refused itself.
         """
         self._line.place(held)
-        while not self._fits(held.request):
-            limits = self._settings.limits_of(held.request.priority)
-            other = self._line.yields_to(held) if held.request.size <= limits.max_bytes else None
-            if other is None:
-                raise _waited(self._full(held, now), 0.0)
-            self.displaced.append((other, self._full(other, now)))
-            self._line.remove(other)
         if held.latest < now or self._hopeless(held, now):
             raise self.unmet(held, now)
+        others = self._yielding(held)
+        if others is None:
+            raise _waited(self._full(held, now), 0.0)
+        for other in others:
+            self.displaced.append((other, self._full(other, now)))
+            self._line.remove(other)
+
+    def withdraw(self, held: Held) -> None:
+        """Forget that a request was displaced: its client is gone."""
+        self.displaced[:] = [each for each in self.displaced if each[0] is not held]
+
+    def _yielding(self, held: Held) -> list[Held] | None:
+        """Return those whose places a request takes; None if it does not fit all the same."""
+        request, size = held.request, 0
+        others: list[Held] = []
+        if self._fits(request, 0, 0):
+            return others
+        # If it would not even in the place of all of its priority, none is looked at.
+        if not self._fits(request, *self._line.waiting(request.priority)):
+            return None
+        for other in self._line.yield_to(held):
+            others.append(other)
+            size += other.request.size
+            if self._fits(request, len(others), size):
+                return others
+        return None
 
     def _full(self, held: Held, now: float) -> RequestError:
         """Return the refusal of a request for which the line has no place."""
@@ -80,15 +100,16 @@ class Refusals:
             return NoEndpoints(f"no endpoint is ready; {said}", retry_after=1)
         return Overloaded(said, reason="line-full", retry_after=self._retry_after(held, now))
 
-    def _fits(self, request: InferenceRequest) -> bool:
+    def _fits(self, request: InferenceRequest, less: int, less_size: int) -> bool:
+        """Return whether a request may wait in the place of so many, with so many bytes."""
         settings, line = self._settings, self._line
         limits = settings.limits_of(request.priority)
         requests, size = line.waiting(request.priority)
         return (
-            requests + 1 <= limits.max_requests
-            and size + request.size <= limits.max_bytes
-            and line.requests + 1 <= settings.max_requests
-            and line.bytes + request.size <= settings.max_bytes
+            requests - less + 1 <= limits.max_requests
+            and size - less_size + request.size <= limits.max_bytes
+            and line.requests - less + 1 <= settings.max_requests
+            and line.bytes - less_size + request.size <= settings.max_bytes
         )
 
     def _hopeless(self, held: Held, now: float) -> bool:

@@ -1,10 +1,13 @@
 """Requests wait while their best endpoint has no room, go in the right order, and none is lost."""
 
+import gc
+
 import pytest
 
 from epp.errors import NoEndpoints
 from epp.model.events import EndpointRemoved
 from epp.model.request import RequestId
+from epp.policy.flow.held import Held
 from epp.policy.flow.rooms import Axis
 from tests.policy.flow.flow_rig import FlowRig
 from tests.strategies import request
@@ -261,6 +264,24 @@ def test_priorities_go_before_and_fair_shares_within_them():
     assert went.index("polite") <= 2
 
 
+def test_one_that_waits_does_not_overtake_a_higher_priority_at_an_endpoint_it_changes_to():
+    rig = FlowRig(pods=2)
+    rig.say("pod-1", running=9.0, kv_usage=1.0)
+    assert rig.come("first", 40_000) == "pod-0"
+    rig.begin("first")
+    assert rig.come("high", 45_000, priority=1) is None
+    at = rig.held["high"].endpoint_id
+    rig.say("pod-1", running=9.0, kv_usage=1.0)
+    rig.come("low", 100)
+    waits = {held.endpoint_id for held in rig.held.values()}
+    assert waits == {at}
+    for _ in range(5):
+        rig.wait(0.1)
+        assert rig.release() == []  # though there is room for the low one
+    rig.end("first", 40_000, 10)
+    assert rig.release()[0] == "high"
+
+
 def test_one_that_comes_does_not_overtake_those_that_wait_at_its_endpoint():
     rig = FlowRig(pods=1)
     rig.come("first", LONG)
@@ -279,6 +300,24 @@ def test_a_client_that_is_gone_leaves_the_line(rig):
     rig.begin("first 0")
     assert rig.release() == ["stays"]
     assert rig.flow.line.requests == rig.flow.line.bytes == 0
+
+
+def held_in_memory():
+    """Return how many requests that wait or waited are kept by anything."""
+    return sum(isinstance(each, Held) for each in gc.get_objects())
+
+
+def test_nothing_is_left_of_many_clients_that_are_gone_while_others_wait():
+    rig = FlowRig(pods=1)
+    rig.say("pod-0", running=9.0, kv_usage=1.0)
+    rig.come("stays", 10)
+    before = held_in_memory()
+    for number in range(100):
+        name = f"gone {number}"
+        rig.come(name, 100, fairness_id=f"client {number % 3}")
+        rig.flow.withdraw(rig.held.pop(name))
+    assert rig.flow.line.requests == 1
+    assert held_in_memory() <= before + 3
 
 
 def test_those_that_wait_at_an_endpoint_that_is_gone_go_to_another():

@@ -117,6 +117,24 @@ def test_a_request_of_negative_priority_waits_and_is_not_shed():
     assert rig.come("batch", 10, priority=-1) is None
 
 
+@pytest.mark.parametrize("holds", [True, False])
+def test_one_that_waits_for_a_slot_of_its_adapter_goes_before_lower_priorities(holds):
+    rig = gated(holds=holds)
+    adapters = {"running_adapters": frozenset("a"), "waiting_adapters": frozenset("b")}
+    rig.say("pod-0", max_adapters=1, **adapters)
+    for number in range(2):
+        rig.come(str(number), 100, target_model="a")
+        rig.begin(str(number))
+    assert rig.come("high", 100, target_model="b", priority=1) is None
+    assert rig.come("low", 100, target_model="a") is None
+    rig.wait(0.1)
+    rig.say("pod-0", running=2.0, max_adapters=2, running_adapters=frozenset("a"))
+    assert rig.release() == []  # the pool is saturated
+    rig.end("0", 100)
+    rig.wait(0.1)
+    assert rig.release() == ["high"]
+
+
 def test_time_to_live_refuses_with_429_and_what_is_left_goes_on():
     rig = gated()
     for number in range(4):

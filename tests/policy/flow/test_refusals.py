@@ -197,3 +197,36 @@ def test_a_body_that_is_larger_than_all_that_may_wait_takes_no_place_from_others
     rig.release()
     assert len(rig.refused) == 3
     assert rig.flow.line.bytes == 90
+
+
+@pytest.mark.parametrize(
+    ("newcomer", "reason"),
+    [
+        ({"size": 10, "tokens": LONG, **due(1)}, "ttft-unmet"),
+        ({"size": 90, "tokens": 10}, "line-full"),
+    ],
+    ids=["its objective cannot be met", "too few have more than it"],
+)
+def test_one_that_is_refused_takes_no_place_from_others(newcomer, reason):
+    rig = FlowRig(pods=1, band=BandLimits(max_bytes=100))
+    rig.come("first", LONG)
+    for number in range(4):
+        rig.come(f"flood {number}", 10, size=15, fairness_id="flood")
+    rig.come("polite", 10, size=40, fairness_id="polite")
+    with pytest.raises(Overloaded) as raised:
+        rig.come("more", fairness_id="other", **newcomer)
+    assert raised.value.reason == reason
+    rig.release()
+    assert rig.refused == {}
+    assert (rig.flow.line.requests, rig.flow.line.bytes) == (5, 100)
+
+
+def test_one_that_gave_its_place_and_whose_client_goes_is_counted_once():
+    rig = FlowRig(pods=1, band=BandLimits(max_requests=2))
+    rig.come("first", LONG)
+    for number in range(2):
+        rig.come(f"flood {number}", 10 + number, fairness_id="flood")
+    rig.come("polite", 10, fairness_id="polite")
+    rig.flow.withdraw(rig.held.pop("flood 1"))
+    assert rig.release() == []
+    assert rig.outcomes == []  # it is for who withdraws it to tell

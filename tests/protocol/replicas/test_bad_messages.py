@@ -160,9 +160,9 @@ def test_many_questions_in_one_message_get_few_answers():
     answers = replica.reader.read(raw(1, 1, facts), 0.0).answers
     assert [type(each) for each in answers] == [HeartbeatSeen, InFlightReply, AdmittedFact]
     same = replica.reader.read(raw(1, 2, [ChainQuery(1, 1)] * 3), 0.0).answers
-    assert [each.tip for each in same] == [1]
+    assert [getattr(each, "tip", None) for each in same] == [1]
     many = replica.reader.read(raw(1, 3, [ChainQuery(tip, 1) for tip in range(5000)]), 0.0).answers
-    assert [each.tip for each in many] == list(range(4096))
+    assert [getattr(each, "tip", None) for each in many] == list(range(4096))
 
 
 def test_more_senders_than_any_pool_has_are_not_listened_to():

@@ -5,6 +5,7 @@ import pytest
 from epp.model.request import RequestId
 from epp.model.request_events import Finished
 from epp.protocol.replicas.facts import (
+    AdmittedFact,
     ChainQuery,
     HeartbeatSeen,
     InFlightReply,
@@ -54,7 +55,8 @@ def test_a_chain_is_asked_for_though_there_is_no_room_for_what_waits():
     exchange(other, one, other.heartbeat())
     other.hear(one.heartbeat())
     (peer,) = other.reader.peers.values()
-    fact = read_facts(read_message(waiting_for_a_chain(one, 0)))[0][0]
+    (fact,) = read_facts(read_message(waiting_for_a_chain(one, 0)))[0]
+    assert isinstance(fact, AdmittedFact)
     assert [peer.wait(1, fact, 0.0) for _ in range(5000)] == [True] + [False] * 4999
     assert [peer.wait(2, fact, each) for each in (0.0, 0.5, 1.0)] == [True, False, True]
     assert len(peer.waiting_for(1)) == 4096
