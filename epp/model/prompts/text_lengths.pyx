@@ -10,8 +10,8 @@ from libc.stdint cimport uint64_t
 
 from epp.model.prompts.uint64_view cimport UInt64View, acquire_view, release_view, words_of
 
-Kind = Literal["prose", "code", "script"]
-DEFAULT_RATES: Mapping[Kind, float] = {"prose": 4.0, "code": 3.2, "script": 2.4}
+Kind = Literal["prose", "code", "script", "media"]
+DEFAULT_RATES: Mapping[Kind, float] = {"prose": 4.0, "code": 3.2, "script": 2.4, "media": 4.0}
 
 cdef extern from *:
     """

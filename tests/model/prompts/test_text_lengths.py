@@ -1,9 +1,12 @@
 """Lengths of blocks: compiled, and not."""
 
+from typing import get_args
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epp.model.prompts.text_lengths import Kind
 from tests.native.built import loaded
 
 IMPLEMENTATIONS = loaded("epp.model.prompts.text_lengths")
@@ -25,6 +28,12 @@ either = pytest.mark.parametrize("lengths", IMPLEMENTATIONS, ids=lambda each: ea
 )
 def test_kinds_by_a_sample_of_the_middle(lengths, text, kind):
     assert lengths.kind_of(text) == kind
+
+
+@either
+def test_each_kind_has_a_rate(lengths):
+    assert lengths.DEFAULT_RATES.keys() == set(get_args(lengths.Kind)) == set(get_args(Kind))
+    assert source.DEFAULT_RATES == lengths.DEFAULT_RATES
 
 
 @either

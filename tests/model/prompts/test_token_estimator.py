@@ -59,6 +59,7 @@ def test_known_lengths_hold_and_the_rest_follows_from_them(data):
 
 def test_texts_are_not_measured_by_prompts_with_media():
     estimator = TokenEstimator()
+    assert estimator.rate("m", "media") == DEFAULT_RATES["media"]
     estimator.learn("m", "media", 4000, 4000)
     assert estimator.rate("m", "media") == 1.0
     assert estimator.rate("m", PROSE) == DEFAULT_RATES[PROSE]
