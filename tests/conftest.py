@@ -30,7 +30,7 @@ def pytest_asyncio_loop_factories():
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Leave what 17,000 tests are made of to itself: each full collection would walk through it."""
+    """Freeze what 17,000 tests are made of: each full collection would walk through it."""
     gc.disable()
     try:
         return (yield)

@@ -9,7 +9,7 @@
 {{- $renderer := ternary "router.tokenizer" "inferenceExtension.renderer" (not (not $router)) -}}
 {{- $picker := ternary "router.epp" "inferenceExtension" (not (not $router)) -}}
 {{- $noLeader := "set inferenceExtension.leaderElection=false" -}}
-{{- if hasKey $epp.flags "ha-enable-leader-election" -}}
+{{- if include "warmpick.leaderFlag" . -}}
 {{- $noLeader = printf "leave out %s.flags.ha-enable-leader-election" $picker -}}
 {{- end -}}
 

@@ -43,12 +43,17 @@ labels:
 
 {{- /* The providers below say "true" or nothing, so that `if include` reads well. */ -}}
 
+{{- /* What the flag of leader election says; nothing if it is not set. */ -}}
+{{- define "warmpick.leaderFlag" -}}
+{{- with get .Values.inferenceExtension.flags "ha-enable-leader-election" | toString }}{{ if ne . "<nil>" }}{{ . }}{{ end }}{{ end -}}
+{{- end }}
+
 {{- /* The flag goes before the values: it is what the picker heeds. */ -}}
 {{- define "warmpick.leaderElection" -}}
 {{- $epp := .Values.inferenceExtension -}}
-{{- $flag := get $epp.flags "ha-enable-leader-election" -}}
-{{- if not (has (toString $flag) (list "" "<nil>")) -}}
-{{- if regexMatch "^(?i:1|t|true|yes)$" (toString $flag) }}true{{ end -}}
+{{- $flag := include "warmpick.leaderFlag" . -}}
+{{- if $flag -}}
+{{- if regexMatch "^(?i:1|t|true|yes)$" $flag }}true{{ end -}}
 {{- else if kindIs "bool" $epp.leaderElection -}}
 {{- if $epp.leaderElection }}true{{ end -}}
 {{- else if and (gt (int $epp.replicas) 1) (not $epp.autoscaling.enabled) (not (include "warmpick.ordered" .)) (not $epp.exchange.enabled) -}}

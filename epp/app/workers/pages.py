@@ -58,7 +58,7 @@ class _Source:
         self.worker: Final = worker
         self._asker: Final = Asker(worker.pages)
         self._metrics: dict[bool, tuple[int, Page]] = {}  # the last pages, and of which start
-        self._kept = {False: -1, True: -1}  # up to which start `ended` has what was counted
+        self._kept = {False: -1, True: -1}  # the last start whose counts are in `ended`
         self._start = 0
         self._decisions = self._decisions_before = 0
         self.close = self._asker.close
@@ -74,7 +74,7 @@ class _Source:
         answer = await self.ask(_METRICS, accept=accept) if worker.running else None
         last = self._metrics.get(openmetrics)
         page = None
-        # What another start answered is not known, nor, of one that is in `ended`, what is new.
+        # It may have been started again since it was asked, or be in `ended` by now.
         if answer is not None and start == worker.starts and start > self._kept[openmetrics]:
             page = read_page(answer[1].decode()) if answer[0] is HTTPStatus.OK else None
         replaced = page is not None and last is not None and last[0] == start

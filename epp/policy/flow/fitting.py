@@ -19,7 +19,7 @@ _ADAPTERS: Final = Axis.ADAPTERS
 ANYWHERE: Final = EndpointId("")
 """Where a request waits that no endpoint was found for."""
 _SLOT: Final = "adapter "
-"""What a place's name begins with at which requests wait for a slot; no endpoint has a space."""
+"""Begins the name of a place at which requests wait for a slot; no endpoint's has a space."""
 
 
 def _slot_of(adapter: str) -> EndpointId:
@@ -138,7 +138,10 @@ class Fitting:
     def discard_full(
         self, roomy: set[EndpointId], decision: Decision, now: float, *, batch: bool
     ) -> None:
-        """Drop the endpoints that a decision has left without any room, and all if none is left."""
+        """Drop the endpoints that a decision has left without any room.
+
+        If no endpoint is left, other places are dropped, too.
+        """
         chosen: tuple[Endpoint | None, ...] = (decision.endpoint, decision.prefill)
         for endpoint in chosen if self._holds else ():
             pod = None if endpoint is None else self._fleet.pods.get(endpoint.id)

@@ -47,7 +47,7 @@ _TICK_PER_ENDPOINT: Final = 20e-6
 _MOST_TRIES: Final = 32
 """Decisions that one release makes in vain, at most."""
 _MOST_TRIES_FOR_SLOTS: Final = 16
-"""After how many of them it looks for adapters' slots no more, for those that want none."""
+"""How many of them may look for slots of adapters: the others are for requests without one."""
 _SCARCE_SECONDS: Final = 10.0
 """For how long room is scarce after a request found none."""
 _RETRY_SECONDS: Final = 0.05

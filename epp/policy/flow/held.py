@@ -1,6 +1,6 @@
 """Requests that wait: in this picker, and as its other replicas tell of theirs."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 from typing import Final
@@ -147,10 +147,10 @@ class FlowQueue:
         heappush(self.entries, LineEntry(held))
 
     def drop_one(self) -> None:
-        """Count one less, whose entry counts no longer."""
+        """Count one request less, whose entry is stale."""
         self.waiting -= 1
         entries = self.entries
-        # Entries keep whole requests: those that count for none never are more than the others.
+        # Entries keep whole requests alive: stale ones never outnumber the others.
         if len(entries) > 2 * self.waiting:
             entries[:] = [entry for entry in entries if entry.waits]
             heapify(entries)
@@ -200,7 +200,7 @@ class PlaceQueue:
         queue.add(held)
 
     def remove(self, held: Held) -> None:
-        """Take out a request that waited here, and whose ticket counts no longer."""
+        """Take out a request that waited here, whose ticket is void."""
         queue = self._queues[held.flow]
         queue.drop_one()
         if queue.waiting:
@@ -229,14 +229,13 @@ class PlaceQueue:
         """Return the next request of each flow."""
         return [queue.first() for queue in self._queues.values()]
 
-    def last_of(self, flow: str, but: Collection[Held]) -> Held | None:
-        """Return one of a flow that goes late, none of `but`: no other is known to follow it."""
+    def late_of(self, flow: str) -> Iterator[Held]:
+        """Yield the requests of a flow, none before one that it is known to go before."""
         queue = self._queues.get(flow)
         # heapq: an entry has those that it goes before behind it in the list.
         for entry in reversed([] if queue is None else queue.entries):
-            if entry.waits and entry.held not in but:
-                return entry.held
-        return None
+            if entry.waits:
+                yield entry.held
 
 
 class Agenda:
@@ -251,7 +250,7 @@ class Agenda:
         return len(self._heap)
 
     def add(self, held: Held, at: float) -> None:
-        """Look at a request at a time; it is not to be in here yet."""
+        """Have a request looked at, which is not in here yet."""
         held.due_at = at
         heappush(self._heap, held)
 
@@ -264,7 +263,7 @@ class Agenda:
         return heappop(self._heap)
 
     def tidy(self, waiting: int) -> None:
-        """Drop those that wait no longer if they are more than those that do: so many."""
+        """Drop the requests that no longer wait, if they outnumber the `waiting` ones that do."""
         heap = self._heap
         if len(heap) > 2 * waiting:
             heap[:] = [held for held in heap if held.waits]

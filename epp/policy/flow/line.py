@@ -13,8 +13,10 @@ all waited in one line: room that one waits for is not taken elsewhere.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from heapq import heapify, heapreplace, merge
 from itertools import count
 from math import inf
+from operator import attrgetter
 from typing import Final
 
 from epp.model.endpoint import EndpointId
@@ -124,23 +126,22 @@ class _Band:
         return head is None or (start, self.order.rank(held)) <= _order(head)
 
     def late_of_largest(self, than: Flow) -> Iterator[Held]:
-        """Yield requests that go late of the flow of which most wait, as if those before were gone.
+        """Yield requests that go late, each of the flow that most are left of, until few are left.
 
-        Until it has not two more than another flow, for which one of its own is to go.
+        A flow is left as many as `than` has, and one more, which that may have next.
         """
         least = than.waiting + 1
-        waiting = {name: each.waiting for name, each in self.flows.items() if each.waiting > least}
-        taken: set[Held] = set()
-        while waiting:
-            name = max(waiting, key=waiting.__getitem__)
-            late = [queue.last_of(name, taken) for queue in self.queues.values()]
-            found = [held for held in late if held is not None]
-            if waiting[name] <= least or not found:
-                return
-            last = max(found, key=lambda held: held.rank)
-            waiting[name] -= 1
-            taken.add(last)
-            yield last
+        # Heaps, as a long request may take the places of thousands of short ones.
+        most = [(-each.waiting, name) for name, each in self.flows.items() if each.waiting > least]
+        heapify(most)
+        late: dict[str, Iterator[Held]] = {}
+        while most and -most[0][0] > least:
+            left, name = most[0]
+            if name not in late:
+                queues = [queue.late_of(name) for queue in self.queues.values()]
+                late[name] = merge(*queues, key=attrgetter("rank"), reverse=True)
+            yield next(late[name])
+            heapreplace(most, (left + 1, name))
 
 
 class Line:

@@ -58,8 +58,8 @@ class Refusals:
         """Raise `RequestError` if a request may not begin to wait.
 
         If no more may wait, others are refused in its place (`displaced`): those of the flow of
-        which most wait, so that a client that floods takes no place from others. None is for a
-        request that is refused itself.
+        which most wait, so that a client that floods takes no place from others. A request that is
+        refused itself displaces nobody.
         """
         self._line.place(held)
         if held.latest < now or self._hopeless(held, now):
@@ -76,12 +76,12 @@ class Refusals:
         self.displaced[:] = [each for each in self.displaced if each[0] is not held]
 
     def _yielding(self, held: Held) -> list[Held] | None:
-        """Return those whose places a request takes; None if it does not fit all the same."""
+        """Return those whose places a request takes; None if there is no room for it anyway."""
         request, size = held.request, 0
         others: list[Held] = []
         if self._fits(request, 0, 0):
             return others
-        # If it would not even in the place of all of its priority, none is looked at.
+        # Nobody is looked at if the places of all of its priority would not do.
         if not self._fits(request, *self._line.waiting(request.priority)):
             return None
         for other in self._line.yield_to(held):
@@ -101,7 +101,10 @@ class Refusals:
         return Overloaded(said, reason="line-full", retry_after=self._retry_after(held, now))
 
     def _fits(self, request: InferenceRequest, less: int, less_size: int) -> bool:
-        """Return whether a request may wait in the place of so many, with so many bytes."""
+        """Return whether there is room for a request once `less` others have gone.
+
+        They are of its priority, and have `less_size` bytes in all.
+        """
         settings, line = self._settings, self._line
         limits = settings.limits_of(request.priority)
         requests, size = line.waiting(request.priority)

@@ -57,6 +57,7 @@ _OUTPUT: Final = re.compile(
 """The name of an event (WHATWG HTML §9.2.6) that is none of those with which a stream of the
 Responses API opens before anything is computed (vLLM responses/serving.py)."""
 _LONGEST_NAME: Final = 64
+"""Bytes that are kept of what came: the line that names an event may come in two pieces."""
 _GOOD: Final = 200
 _SERVER_ERROR: Final = 500
 """The first HTTP status of a server's error (RFC 9110 §15.6)."""

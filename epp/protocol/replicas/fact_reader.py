@@ -69,8 +69,8 @@ _MOST_ASKED: Final = 4096
 """Requests that are asked for at once, at most."""
 _MOST_ANSWERS: Final = 4096
 """Answers to one message, at most."""
-_ONCE: Final = frozenset((HeartbeatFact, InFlightQuery, RequestsQuery))
-"""What a message has one of: of more the first is read."""
+_QUESTIONS: Final = frozenset((ChainQuery, HeartbeatFact, InFlightQuery, RequestsQuery))
+"""Facts that are answered: one of each kind in a message, and one for each chain."""
 
 _NOTHING: Final = Received(0, (), (), None)
 _OWN: Final = Received(0, (), (), None, own=True)
@@ -118,7 +118,7 @@ class FactReader:
         self._questions = set()
         events: list[Event] = []
         for fact in facts:
-            if self._asks_again(fact):
+            if type(fact) in _QUESTIONS and self._is_asked(fact):
                 continue
             try:
                 events += _READERS[type(fact)](self, peer, fact)
@@ -129,16 +129,12 @@ class FactReader:
             peer.number, events, self._answers, lag, copies=self._copies, waiting=self._waiting
         )
 
-    def _asks_again(self, fact: AnyFact) -> bool:
-        """Return whether a fact asks what another one of the same message does."""
-        kind = type(fact)
-        if kind is not ChainQuery and kind not in _ONCE:
-            return False
-        question = fact if kind is ChainQuery else kind
-        if question in self._questions:
-            return True
+    def _is_asked(self, fact: AnyFact) -> bool:
+        """Return whether the message has asked before what a fact asks."""
+        question = fact if isinstance(fact, ChainQuery) else type(fact)
+        before = question in self._questions
         self._questions.add(question)
-        return False
+        return before
 
     def _answer(self, fact: AnyFact) -> None:
         """Answer with a fact, unless the message has as many answers as any has."""
@@ -260,7 +256,7 @@ class FactReader:
 
     def _chain_query(self, _peer: Peer, fact: ChainQuery) -> Sequence[Event]:
         if len(self._answers) < _MOST_ANSWERS:
-            self._answer(self._writer.chain(fact))
+            self._answers.append(self._writer.chain(fact))
         return ()
 
     def _chain_reply(self, peer: Peer, fact: ChainReply) -> Iterator[Event]:

@@ -8,6 +8,7 @@ from epp.errors import Overloaded
 from epp.policy.flow.expected_wait import ReleaseRate
 from epp.policy.flow.settings import BandLimits
 from tests.policy.flow.flow_rig import FlowRig
+from tests.protocol.growth import AGAIN, too_steep
 
 LONG = 20_000
 
@@ -230,3 +231,25 @@ def test_one_that_gave_its_place_and_whose_client_goes_is_counted_once():
     rig.flow.withdraw(rig.held.pop("flood 1"))
     assert rig.release() == []
     assert rig.outcomes == []  # it is for who withdraws it to tell
+
+
+def test_one_that_takes_the_places_of_many_does_so_in_proportion():
+    rigs: dict[bytes, list[FlowRig]] = {}
+
+    def full_lines(size):
+        rigs[line := bytes(size // 32)] = [full_line(size // 32) for _ in range(AGAIN + 1)]
+        return line
+
+    def full_line(count):
+        rig = FlowRig(pods=1, band=BandLimits(max_bytes=count))
+        rig.come("first", LONG)
+        for number in range(count):
+            rig.come(f"flood {number}", 10, size=1, fairness_id="flood")
+        return rig
+
+    def displace(line):
+        rig = rigs[line].pop()
+        rig.come("polite", 10, size=len(line) - 2, fairness_id="polite")
+        assert len(rig.flow.refusals.displaced) == len(line) - 2
+
+    assert too_steep(displace, full_lines) == ""

@@ -284,7 +284,7 @@ ADDED = b'event: response.output_item.added\ndata: {"item":{}}\n\n'
 
 @pytest.mark.parametrize("size", [1, 7, 60, 1000])
 @pytest.mark.parametrize("answer", [ADDED, b"event: error\r\ndata: {}\r\n\r\n"])
-def test_what_a_stream_of_responses_opens_with_is_no_token(answer, size):
+def test_what_a_stream_of_responses_opens_with_is_not_a_token(answer, size):
     # vLLM says so much before it computes anything.
     stub = Stub()
     machine = exchange(stub, end_early=True)
