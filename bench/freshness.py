@@ -33,22 +33,26 @@ NOTES = (
 )
 
 
-def _every(seconds: float, policy: str, *, as_reported: bool = False) -> Policy:
-    return replace(NAMED[policy], scrape_seconds=seconds, as_reported=as_reported)
+def _every(seconds: float, policy: Policy, *, as_reported: bool = False) -> Policy:
+    return replace(policy, scrape_seconds=seconds, as_reported=as_reported)
+
+
+_LINEAR = replace(NAMED["linear"], flow=None)
+"""With which each request is sent when it comes: by what is known then."""
 
 
 VARIANTS: Mapping[str, tuple[str, Policy]] = {
-    "linear_1s": ("linear, reports every 1 s", _every(1.0, "linear")),
-    "linear_50ms": ("linear, reports every 50 ms", _every(0.05, "linear")),
+    "linear_1s": ("linear, reports every 1 s", _every(1.0, _LINEAR)),
+    "linear_50ms": ("linear, reports every 50 ms", _every(0.05, _LINEAR)),
     "as_reported_1s": (
         "linear by reports only, every 1 s",
-        _every(1.0, "linear", as_reported=True),
+        _every(1.0, _LINEAR, as_reported=True),
     ),
     "as_reported_50ms": (
         "linear by reports only, every 50 ms",
-        _every(0.05, "linear", as_reported=True),
+        _every(0.05, _LINEAR, as_reported=True),
     ),
-    "least_ttft": ("least-ttft, reports every 1 s", _every(1.0, "least-ttft")),
+    "least_ttft": ("least-ttft, reports every 1 s", _every(1.0, NAMED["least-ttft"])),
 }
 _RATIOS = {
     "ttft_ratio_1s_to_50ms": ("linear_1s", "linear_50ms"),

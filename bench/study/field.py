@@ -38,6 +38,7 @@ simulated engines with vLLM's rules, in virtual time ([replay.md](replay.md) say
 
 Each figure is a ratio to llm-d-router's chart default (`llm-d-router`), paired by seed: below 1 is
 faster. Responses are observed as `epp serve` does by default (`--observe-responses=auto`).
+Requests wait in the picker with `least-ttft` alone: with the others each is sent when it comes.
 Workloads are those of the [routing study](routing-study.md) on 4 pods, at half of what the fleet
 could compute if one cache held everything (`conversation` also at 0.7), and inference-perf's
 shared prefixes on 8: A with answers of 100 tokens, B with answers of 500 and small caches. Cold is

@@ -13,7 +13,7 @@ from bench.accuracy import lmcache, mooncake
 from epp.config.file import POLICIES
 from epp.replay.engines.contract import Limits
 from epp.replay.engines.cost import StepCost
-from epp.replay.plan import DRAIN_SECONDS, PodPlan, RunPlan, Traffic
+from epp.replay.plan import DRAIN_SECONDS, PodPlan, Policy, RunPlan, Traffic
 from epp.replay.policies import NAMED
 from epp.replay.sweep import Task, read_traffic
 from epp.replay.traffic.calls import InfiniteCache, tokens_in
@@ -215,7 +215,7 @@ def tasks(subjects: Sequence[Subject], grid: Grid) -> Iterator[Task]:
             yield Task(
                 traffic=offered.traffic,
                 plan=RunPlan(
-                    policy=NAMED[name],
+                    policy=_policy(name),
                     pods=each,
                     seed=seed,
                     duration=offered.seconds,
@@ -226,6 +226,11 @@ def tasks(subjects: Sequence[Subject], grid: Grid) -> Iterator[Task]:
                 load=load,
                 warm_up=subject.warm_up,
             )
+
+
+def _policy(name: str) -> Policy:
+    """Return a policy as it is compared: with `least-ttft` alone do requests wait in the picker."""
+    return NAMED[name] if name == "least-ttft" else replace(NAMED[name], flow=None)
 
 
 def _pods(subject: Subject, count: int, speeds: Sequence[float]) -> tuple[PodPlan, ...]:

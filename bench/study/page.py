@@ -29,7 +29,8 @@ Each figure is a ratio to the default of llm-d-router's chart (`llm-d-router`); 
 ratio is the geometric mean over cases, paired by seed; brackets are 95 % intervals over seeds. A
 case is a workload, a number of pods, equal or not (every second one 2.5 times slower, and nobody is
 told), and a load: a share of what the fleet could compute if one cache held everything. Responses
-are observed as `epp serve` does by default (`--observe-responses=auto`). Where larger fleets were
+are observed as `epp serve` does by default (`--observe-responses=auto`). Requests wait in the
+picker with `least-ttft` alone: with the others each is sent when it comes. Where larger fleets were
 played at one load alone, the columns of a table are of unlike cases. The weights of `least-ttft`
 were chosen on the cases with four pods.
 """

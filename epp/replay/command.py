@@ -2,7 +2,10 @@
 
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from shutil import get_terminal_size
 
@@ -18,6 +21,7 @@ from epp.replay.results.digest import Slo
 from epp.replay.results.document import as_json
 from epp.replay.results.table import Screen, show
 from epp.replay.sweep import Task, on_cores, on_ray, read_traffic
+from epp.replay.traffic.reading import ALIASES, WORKLOADS
 
 _LONGEST_NAME = 80
 """Characters of what traffic is called."""
@@ -55,9 +59,15 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run(options: ReplayOptions) -> int:
-    """Play all runs and print what they have shown. Raises `ConfigError`."""
+    """Play all runs and print what they have shown.
+
+    Raises `ConfigError`, as far as it can before anything runs.
+    """
     check_traffic(options)
     tasks = list(tasks_of(options))
+    check_labels(tasks)
+    if options.html is not None:
+        check_report(options.html)
     found = {}
     ended = on_ray(tasks, options.ray) if options.ray else on_cores(tasks, options.jobs)
     with RunsBar(len(tasks)) as bar:
@@ -65,13 +75,13 @@ def run(options: ReplayOptions) -> int:
             found[number] = each
             bar.done(tasks[number].label)
     comparison = compare([found[number] for number in sorted(found)], options.baseline or None)
-    if options.html is not None:
-        write_report(comparison, options.html, options.command)
     if options.json:
         print(printable(as_json(comparison, options.command)))
     else:
         screen = Screen(width=get_terminal_size().columns, colour=sys.stdout.isatty())
         print(show(comparison, screen), end="")
+    if options.html is not None:
+        write_report(comparison, options.html, options.command)
     return 0
 
 
@@ -85,44 +95,81 @@ def check_traffic(options: ReplayOptions) -> None:
             print(said, file=sys.stderr)
 
 
+def check_labels(tasks: Sequence[Task]) -> None:
+    """Raise `ConfigError` if two runs would be called the same."""
+    label, times = Counter(task.label for task in tasks).most_common(1)[0]
+    if times > 1:
+        raise ConfigError(f"{label}: given twice")
+
+
+def check_report(path: Path) -> None:
+    """Raise `ConfigError` if no report can be made, or none written to a path."""
+    try:
+        import_module("epp.replay.results.report")  # matplotlib is an extra
+    except ImportError as error:
+        raise ConfigError(
+            f"the report needs {error.name}: pip install 'warmpick[replay]'", "--html"
+        ) from error
+    with _writing(path):
+        path.open("a").close()
+
+
 def tasks_of(options: ReplayOptions) -> Iterator[Task]:
     """Yield every run, those of one case one after another, so that its traffic is read once."""
+    names = _names([traffic.source for traffic in options.traffic])
     for traffic, copies, fleet in itertools.product(
         options.traffic, options.copies, options.fleets
     ):
+        name = names[traffic.source]
         for seed, policy in itertools.product(options.seeds, options.policies):
             yield Task(
                 traffic=replace(traffic, copies=copies, seed=seed),
                 plan=replace(fleet, policy=policy, seed=seed),
-                cell=_cell(options, traffic, copies, fleet),
-                workload=_workload(traffic),
+                cell=_cell(options, name, copies, fleet),
+                workload=name,
                 load=copies,
                 warm_up=options.warm_up,
                 slo=options.slo,
             )
 
 
-def _cell(options: ReplayOptions, traffic: Traffic, copies: float, fleet: RunPlan) -> str:
-    """Return the label of a case: the traffic, and what else differs between cases."""
-    parts = [_workload(traffic)]
+def _cell(options: ReplayOptions, name: str, copies: float, fleet: RunPlan) -> str:
+    """Return the label of a case: the traffic's, and what else differs between cases."""
+    parts = [name]
     parts += [f"{len(fleet.pods)} pods"] if len(options.fleets) > 1 else []
     parts += [f"{copies:g} x"] if len(options.copies) > 1 else []
     return ", ".join(parts)
 
 
-def _workload(traffic: Traffic) -> str:
-    return printable(Path(traffic.source).name.split(".")[0], _LONGEST_NAME)
+def _names(sources: Sequence[str]) -> Mapping[str, str]:
+    """Return what each traffic is called: all of a workload, a file's name if it is the only one.
+
+    Of what is too long the end is left.
+    """
+    names = {source: _name(source) for source in sources}
+    count = Counter(names.values())
+    return {
+        source: printable((name if count[name] == 1 else source)[-_LONGEST_NAME:])
+        for source, name in names.items()
+    }
+
+
+def _name(source: str) -> str:
+    is_workload = source.partition(":")[0] in {*WORKLOADS, *ALIASES}
+    return source if is_workload else Path(source).name.split(".")[0]
 
 
 def write_report(comparison: Comparison, path: Path, command: str) -> None:
     """Write the report as a page of HTML. Raises `ConfigError`."""
-    try:
-        from epp.replay.results.report import report  # noqa: PLC0415 (matplotlib is an extra)
-    except ImportError as error:
-        raise ConfigError(
-            f"the report needs {error.name}: pip install 'warmpick[replay]'", "--html"
-        ) from error
-    try:
+    from epp.replay.results.report import report  # noqa: PLC0415 (see `check_report`)
+
+    with _writing(path):
         path.write_text(report(comparison, command), encoding="utf-8")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}", "--html") from error

@@ -87,13 +87,14 @@ NAMED: Mapping[str, Policy] = {
         "llm-d-router", _LLM_D_ROUTER, LLM_D_ROUTER_SCRAPE_SECONDS, as_reported=True
     ),
     "llm-d-router-guide": Policy("llm-d-router-guide", _GUIDE, LLM_D_ROUTER_SCRAPE_SECONDS),
-    **{name: Policy(name, text) for name, text in {**POLICIES, **_PEERS}.items()},
-    "least-ttft": Policy("least-ttft", POLICIES["least-ttft"], flow=FlowSettings()),
+    **{name: Policy(name, text, flow=FlowSettings()) for name, text in POLICIES.items()},
+    **{name: Policy(name, text) for name, text in _PEERS.items()},
     "least-ttft-at-once": Policy("least-ttft-at-once", POLICIES["least-ttft"]),
     "oracle": OraclePolicy("oracle", POLICIES["least-ttft"]),
 }
 """Policies by name: llm-d-router as its chart configures it, and as its newest guide does, with
-plain LRU indexes; the product's own; other routers'; and `least-ttft` that knows the truth."""
+plain LRU indexes; the product's own, with which requests wait as in `epp serve`; other routers';
+`least-ttft` that sends each request when it comes; and one that knows the truth."""
 ALIASES: Mapping[str, str] = {
     "incumbent": "llm-d-router",
     "incumbent-guide": "llm-d-router-guide",

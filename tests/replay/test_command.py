@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -62,9 +63,47 @@ def test_it_writes_a_report_that_stands_alone(capsys, tmp_path):
     assert "least-ttft" in page
 
 
-def test_a_report_that_cannot_be_written_is_said(capsys, tmp_path):
-    assert main([*SMALL, "--policy", "random", "--html", str(tmp_path / "no" / "r.html")]) == 2
+NOWHERE = ("--ray", "127.0.0.1:1")
+"""Where no run can take place: what is said of anything else was said before."""
+
+
+def test_a_report_that_cannot_be_written_is_said_before_anything_runs(capsys, tmp_path):
+    page = str(tmp_path / "no" / "r.html")
+    assert main([*SMALL, "--policy", "random", "--html", page, *NOWHERE]) == 2
     assert "cannot write" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="wants a device that is full")
+def test_results_are_printed_also_if_the_report_cannot_be_written(capsys):
+    assert main([*SMALL, "--policy", "random", "--html", "/dev/full"]) == 2
+    said = capsys.readouterr()
+    assert "20 requests" in said.out
+    assert "cannot write /dev/full" in said.err
+
+
+def test_a_report_is_not_touched_before_there_is_another(tmp_path):
+    page = tmp_path / "r.html"
+    page.write_text("of yesterday")
+    assert main([*SMALL, "--policy", "random", "--html", str(page), *NOWHERE]) == 2
+    assert page.read_text() == "of yesterday"
+
+
+def test_each_traffic_has_a_name_of_its_own(capsys, tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    files = [lengths(tmp_path / name, 5) for name in ("a/t.csv", "b/t.csv", "u.csv")]
+    drawn = [f"chat:rate=1.{rate},sessions=2" for rate in (5, 7)]
+    argv = ["replay", *files, *drawn, "--jobs", "1", "--policy", "random", "--json"]
+    assert main(argv) == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    names = [*(each[-80:] for each in files[:2]), "u", *drawn]
+    assert [cell["name"] for cell in cells] == [cell["workload"] for cell in cells] == names
+
+
+@pytest.mark.parametrize("argv", [["chat:sessions=6,rate=4"], ["--pods", "2,2"]])
+def test_a_case_that_is_given_twice_is_refused_before_anything_runs(capsys, argv):
+    assert main([*SMALL, "--policy", "random", *argv, *NOWHERE]) == 2
+    assert "random, seed 0: given twice" in capsys.readouterr().err
 
 
 def test_skipped_lines_are_named(capsys, tmp_path):

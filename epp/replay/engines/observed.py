@@ -142,7 +142,7 @@ def _read_pages(paths: Sequence[Path]) -> Observed:
 
 
 def _counts(path: Path, page: Page) -> dict[str, float]:
-    """Return the counters of a page, added up over its engines, and the requests that run."""
+    """Return a page's counters, added up over its engines, and how many requests run at each."""
     names = [f"{each}_{part}" for each in _HISTOGRAMS for part in ("sum", "count")]
     found: dict[str, float] = {}
     for name in (*names, *_TOTALS, _RUNNING):
@@ -152,7 +152,7 @@ def _counts(path: Path, page: Page) -> dict[str, float]:
             if sample is not None
         ]
         if values:
-            found[name] = sum(values)
+            found[name] = sum(values) / (len(values) if name == _RUNNING else 1)
     needed = {
         "vllm:request_prefill_time_seconds or vllm:time_to_first_token_seconds": (
             f"{_PREFILL}_sum" in found or f"{_FIRST}_sum" in found

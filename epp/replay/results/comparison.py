@@ -35,8 +35,8 @@ class Paired(msgspec.Struct, frozen=True):
     """A figure's ratio to that of another policy with the same seeds.
 
     `ratio` is the geometric mean over `seeds`; `low` and `high` bound it with 95 % confidence
-    (Student's t of the ratios' logarithms), NaN with fewer than two seeds. In `less` seeds it is
-    under 1.
+    (Student's t of the ratios' logarithms), NaN with fewer than two seeds, or a ratio of 0 or
+    infinity. In `less` seeds it is under 1.
     """
 
     ratio: float
@@ -219,17 +219,35 @@ def _overall(by_cell: _Runs, policy: str, other: str, name: str) -> Paired:
     for by_policy in by_cell.values():
         mine, theirs = by_policy.get(policy, {}), by_policy.get(other, {})
         for seed in sorted(mine.keys() & theirs.keys()):
-            values = [_figure(by_seed[seed].figures, name) for by_seed in (mine, theirs)]
-            if all(0 < value < math.inf for value in values):
-                logs[seed].append(math.log(values[0]) - math.log(values[1]))
-    return paired([mean(each) for each in logs.values()])
+            one, two = (_figure(by_seed[seed].figures, name) for by_seed in (mine, theirs))
+            log = _log_ratio(one, two, BY_NAME[name].better)
+            if not math.isnan(log):
+                logs[seed].append(log)
+    return paired([_mean_log(each) for each in logs.values()])
+
+
+def _log_ratio(mine: float, theirs: float, better: Better) -> float:
+    """Return the logarithm of a ratio; NaN where there is none.
+
+    Who has none of what should be more has 0 times what others have.
+    """
+    if 0 < mine < math.inf and 0 < theirs < math.inf:
+        return math.log(mine) - math.log(theirs)
+    if better is Better.MORE and 0 in {mine, theirs} and 0 < mine + theirs < math.inf:
+        return math.inf if mine else -math.inf
+    return math.nan
+
+
+def _mean_log(logs: Sequence[float]) -> float:
+    """Return the mean; NaN of what is both 0 times and infinitely many times as much."""
+    return math.nan if {-math.inf, math.inf} <= {*logs} else mean(logs)
 
 
 def paired(logs: Sequence[float]) -> Paired:
     """Return the ratio whose logarithms, one of each seed, are `logs`."""
-    count, middle = len(logs), mean(logs)
+    count, middle = len(logs), _mean_log(logs)
     reach = math.nan
-    if count > 1:
+    if count > 1 and math.isfinite(middle):
         reach = _T95[min(count - 1, len(_T95)) - 1] * stdev(logs) / math.sqrt(count)
     low, ratio, high = (_exp(each) for each in (middle - reach, middle, middle + reach))
     return Paired(ratio, low, high, count, sum(each < 0 for each in logs))

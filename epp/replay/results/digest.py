@@ -104,16 +104,21 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
 class Curves(msgspec.Struct, frozen=True, kw_only=True):
     """What a run's plots need beside its figures.
 
-    `ttft` are quantiles at `RANKS`. The others have `BINS` parts of the run: the median TTFT of
-    the requests sent then, and for each pod the mean of its waiting and running requests,
-    rounded. `ttft_errors` counts log2(predicted / real TTFT) in `ERROR_BINS` bins; what is beyond
-    `ERROR_REACH` is in the outermost.
+    `ttft` are quantiles at `RANKS`. The others have `BINS` parts of the run, which took `seconds`:
+    the median TTFT of the requests sent then, and for each pod the mean of its waiting and running
+    requests, rounded. `ttft_errors` counts log2(predicted / real TTFT) in `ERROR_BINS` bins; what
+    is beyond `ERROR_REACH` is in the outermost.
     """
 
     ttft: tuple[float, ...]
     ttft_over_time: tuple[float, ...]
     load: tuple[tuple[int, ...], ...]
     ttft_errors: tuple[int, ...]
+    seconds: float = 0.0
+
+    def ttft_at(self, at: float) -> float:
+        """Return the median TTFT at a time after the warm-up; NaN if it is not known."""
+        return self.ttft_over_time[int(at / self.seconds * BINS)] if at < self.seconds else math.nan
 
 
 class Digest(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,7 +244,8 @@ def _imbalance(
     """Return the computed prompt tokens of each window's busiest pod over those of the mean pod."""
     windows = defaultdict[int, Counter[int]](Counter)
     for outcome in answered:
-        windows[window(outcome)][outcome.endpoint] += outcome.prompt - outcome.cached
+        pod = outcome.endpoint if outcome.prefill is None else outcome.prefill
+        windows[window(outcome)][pod] += outcome.prompt - outcome.cached
     most = sum(max(computed.values()) for computed in windows.values())
     return ratio(most * pods, sum(computed.total() for computed in windows.values()))
 
@@ -254,6 +260,7 @@ def _curves(outcomes: Sequence[CallOutcome], played: Played) -> Curves:
         ttft_over_time=tuple(percentile(each, 50) for each in bins),
         load=_load(played.samples, played),
         ttft_errors=_ttft_errors(_foreseen(answered)),
+        seconds=played.seconds,
     )
 
 

@@ -93,7 +93,11 @@ def cell_plots(seen: View) -> dict[str, str]:
         "time": (3.4, _over_time, has_ttft),
         "phases": (1.3 + ROW * count, _phases, has_phases),
         "cache": (1.2 + ROW * count, _cache, True),
-        "load": (0.8 + 0.9 * math.ceil(count / 2), _load, all(_loads(seen).values())),
+        "load": (
+            0.8 + 0.9 * math.ceil(count / 2),
+            _load,
+            all(rows for rows, _ in _loads(seen).values()),
+        ),
         "errors": (3.2, _errors, any(sum(run.ttft_errors) for run in runs)),
     }
     return {
@@ -196,19 +200,19 @@ def _distribution(seen: View, figure: Figure) -> None:
 
 def _over_time(seen: View, figure: Figure) -> None:
     axes = figure.add_subplot()
-    width = seen.cell.seconds / BINS
-    middles = [(number + 0.5) * width for number in range(BINS)]
     for policy, by_seed in seen.curves.items():
         colour = seen.colours[policy]
-        each_bin = zip(*(each.ttft_over_time for each in by_seed.values()), strict=True)
-        values = [[value for value in each if not math.isnan(value)] for each in each_bin]
+        width = max(run.seconds for run in by_seed.values()) / BINS
+        middles = [(number + 0.5) * width for number in range(BINS)]
+        found = [[run.ttft_at(at) for run in by_seed.values()] for at in middles]
+        values = [[value for value in each if not math.isnan(value)] for each in found]
         medians = [median(each) if each else math.nan for each in values]
         front = 3 if colour == ACCENT else 2
         axes.plot(middles, medians, color=colour, lw=1.8, label=policy, zorder=front)
     axes.set_yscale("log")
     in_seconds(axes.yaxis)
     axes.set(xlabel="seconds of the run", ylabel="time to first token, median")
-    axes.set_xlim(0, seen.cell.seconds or 1)
+    axes.set_xlim(0, _longest(seen))
     legend_above(axes, min(len(seen.policies), 5))
 
 
@@ -269,15 +273,16 @@ def _cache(seen: View, figure: Figure) -> None:
 
 def _load(seen: View, figure: Figure) -> None:
     drawn = _loads(seen)
-    values = sorted(value for rows in drawn.values() for row in rows for value in row)
+    values = sorted(value for rows, _ in drawn.values() for row in rows for value in row)
     most = max(1, values[int(0.99 * (len(values) - 1))])
     grid = figure.subplots(math.ceil(len(drawn) / 2), 2, sharex=True, sharey=True, squeeze=False)
     panels = list(grid.flat)
-    for axes, (policy, rows) in zip(panels, drawn.items(), strict=False):
-        extent = (0, seen.cell.seconds, len(rows) - 0.5, -0.5)
+    for axes, (policy, (rows, seconds)) in zip(panels, drawn.items(), strict=False):
+        extent = (0, seconds, len(rows) - 0.5, -0.5)
         axes.imshow(
             rows, aspect="auto", cmap=HEAT, vmin=0, vmax=most, extent=extent, interpolation="none"
         )
+        axes.set_xlim(0, _longest(seen))
         axes.set_title(policy, loc="left", color=seen.colours[policy], weight="bold")
         axes.grid(visible=False)
         axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
@@ -323,9 +328,15 @@ def _measured(seen: View, name: str) -> bool:
     return any(not math.isnan(each.figures[name].mean) for each in standings)
 
 
-def _loads(seen: View) -> dict[str, tuple[tuple[int, ...], ...]]:
-    """Return the load of each policy's pods, with the first seed."""
-    return {policy: runs[min(runs)].load for policy, runs in seen.curves.items()}
+def _loads(seen: View) -> dict[str, tuple[tuple[tuple[int, ...], ...], float]]:
+    """Return the load of each policy's pods, with the first seed, and how long that run took."""
+    first = {policy: runs[min(runs)] for policy, runs in seen.curves.items()}
+    return {policy: (run.load, run.seconds) for policy, run in first.items()}
+
+
+def _longest(seen: View) -> float:
+    """Return how long the longest run took, the end of all axes of time."""
+    return max(run.seconds for runs in seen.curves.values() for run in runs.values()) or 1.0
 
 
 def _known(value: float, otherwise: float) -> float:

@@ -51,6 +51,8 @@ class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What the decision said would be cached."""
     predicted_ttft: float
     """The time to the first token that the decision said; NaN if it said none."""
+    prefill: int | None = None
+    """The number of the endpoint that was to compute the prompt, if that was another one."""
     queued: float = nan
     """The part of `ttft` until each engine that it needs has first scheduled it."""
     preempted: int = 0

@@ -309,6 +309,7 @@ class Simulation:
         served = status is CallStatus.SERVED
         generated = job.generated if job else 0
         predicted = decision.predicted_ttft if decision else None
+        apart = decision.prefill if decision else None
         self.outcomes.append(
             CallOutcome(
                 call=visit.number,
@@ -326,6 +327,7 @@ class Simulation:
                 reusable=max(cached, visit.reusable),  # which is known to a block of its own
                 predicted_cached=decision.predicted_cached_tokens if decision else 0,
                 predicted_ttft=nan if predicted is None else visit.held + predicted,
+                prefill=self._places[apart.id] if apart else None,
                 queued=waited + job.scheduled_at - visit.came if job else nan,
                 preempted=job.preempted if job else 0,
                 reason=reason,

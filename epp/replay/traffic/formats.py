@@ -48,6 +48,7 @@ _SERVEGEN = frozenset({servegen.FILES})
 
 FORMATS = (
     _having("recordings of epp serve --record", parts.FIELDS, parts.read),
+    _having("Qwen-Bailian's traces", mooncake.BAILIAN_FIELDS, mooncake.read_bailian),
     _having("Mooncake's traces", mooncake.FIELDS, mooncake.read),
     _having("LMCache's agent traces", lmcache.FIELDS, lmcache.read),
     _having(

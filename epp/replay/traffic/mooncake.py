@@ -1,4 +1,4 @@
-"""Mooncake's traces (FAST'25): lengths, and hash ids of blocks of 512 tokens.
+"""Mooncake's traces (FAST'25), and Qwen-Bailian's: lengths, and hash ids of blocks of tokens.
 
 The tokens were never published: all of a block are equal. An answer is named by no id. If a
 later prompt goes on with an earlier one, its next blocks are made of the earlier one's answer, as
@@ -6,8 +6,9 @@ they must have been.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from typing import ClassVar
 
 import msgspec
 
@@ -16,9 +17,11 @@ from epp.replay.traffic.calls import Call, Run, Runs, TokenNames, Trace, cut, jo
 from epp.replay.traffic.files.source import Problems, Source, decoded, in_order
 
 BLOCK = 512
-BUCKET_MS = 3000.0
+"""Tokens of a block of Mooncake's."""
+BUCKET_SECONDS = 3.0
 """The longest time to which timestamps are rounded: that of the conversation trace."""
 FIELDS = frozenset({"timestamp", "input_length", "output_length", "hash_ids"})
+BAILIAN_FIELDS = FIELDS | {"chat_id", "parent_chat_id"}
 
 
 class MooncakeLine(msgspec.Struct, frozen=True):
@@ -32,46 +35,104 @@ class MooncakeLine(msgspec.Struct, frozen=True):
     output_length: int
     hash_ids: tuple[int, ...]
 
+    block: ClassVar[int] = BLOCK
+    ticks: ClassVar[int] = 1000
+    """Of `timestamp`, in a second."""
+
     def __post_init__(self) -> None:
         check_lengths(self.input_length, self.output_length)
-        blocks = -(-self.input_length // BLOCK)
-        if len(self.hash_ids) < blocks:
+        named, blocks = len(self.hash_ids), -(-self.input_length // self.block)
+        if named != blocks:
             raise ValueError(
-                f"{self.input_length} tokens are {blocks} blocks of {BLOCK}, but `hash_ids` names"
-                f" {len(self.hash_ids)}"
+                f"{self.input_length} tokens are {blocks} blocks of {self.block}, but `hash_ids`"
+                f" names {named}{_fitting(self.input_length, named)}"
             )
 
     @property
     def whole(self) -> tuple[int, ...]:
         """The ids of the blocks that are full."""
-        return self.hash_ids[: self.input_length // BLOCK]
+        return self.hash_ids[: self.input_length // self.block]
+
+    @property
+    def known_as(self) -> Sequence[int]:
+        """What a later line that goes on with this one names: its last full block.
+
+        A single one is the service's own preamble, which all requests share.
+        """
+        return self.whole[1:][-1:]
+
+    @property
+    def goes_on_with(self) -> Iterable[int]:
+        """What the earlier line may be known as, the longest first."""
+        return reversed(self.whole[1:])
+
+
+class BailianLine(MooncakeLine, frozen=True):
+    """One request of Qwen-Bailian's; `timestamp` is in seconds. A chat goes on with its parent."""
+
+    chat_id: int
+    parent_chat_id: int
+
+    block: ClassVar[int] = 16
+    ticks: ClassVar[int] = 1
+
+    @property
+    def known_as(self) -> Sequence[int]:
+        """Its chat."""
+        return (self.chat_id,)
+
+    @property
+    def goes_on_with(self) -> Iterable[int]:
+        """The chat before it; none is known as -1."""
+        return (self.parent_chat_id,)
+
+
+def _fitting(tokens: int, named: int) -> str:
+    """Return the end of a sentence: the block size that so many ids would fit, if one would."""
+    if not named:
+        return ""
+    least = -(-tokens // named)
+    sizes = (1 << (least - 1).bit_length(), least)
+    fits = (f", as blocks of {size} would have" for size in sizes if -(-tokens // size) == named)
+    return next(fits, "")
 
 
 def read(source: Source, problems: Problems, seed: int) -> Trace:
-    """Read a trace; if lines share a time, times are drawn between it and the next.
+    """Read Mooncake's; if lines share a time, times are drawn between it and the next.
 
     Time counts from the first line. Raises `ConfigError`.
     """
-    rows = decoded(source.lines(problems), msgspec.json.Decoder(MooncakeLine), problems)
-    lines = in_order(rows, lambda line: line.timestamp / 1000, problems)
-    calls = _calls(lines, _times(lines, seed), Room(str(source.path)))
+    return _read(source, MooncakeLine, problems, seed)
+
+
+def read_bailian(source: Source, problems: Problems, seed: int) -> Trace:
+    """Do the same with Qwen-Bailian's."""
+    return _read(source, BailianLine, problems, seed)
+
+
+def _read(source: Source, kind: type[MooncakeLine], problems: Problems, seed: int) -> Trace:
+    rows = decoded(source.lines(problems), msgspec.json.Decoder(kind), problems)
+    lines = in_order(rows, lambda line: line.timestamp / kind.ticks, problems)
+    times = _times(lines, kind.ticks, seed)
+    calls = _calls(lines, times, kind.block, Room(str(source.path)))
     return Trace(name=source.name, calls=ordered(calls))
 
 
-def _times(lines: Sequence[MooncakeLine], seed: int) -> list[float]:
+def _times(lines: Sequence[MooncakeLine], ticks: int, seed: int) -> list[float]:
     distinct = sorted({line.timestamp for line in lines})
     bucket = 0.0
     if 1 < len(distinct) < len(lines):
         gaps = (later - before for before, later in pairwise(distinct))
-        bucket = min(BUCKET_MS, *gaps)
+        bucket = min(BUCKET_SECONDS * ticks, *gaps)
     draw = random.Random(seed)
-    return [(line.timestamp - distinct[0] + draw.uniform(0, bucket)) / 1000 for line in lines]
+    return [(line.timestamp - distinct[0] + draw.uniform(0, bucket)) / ticks for line in lines]
 
 
 class _Blocks:
     """What is known of the tokens in each block."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        self._size = size
         self._ids = TokenNames()
         self._known: dict[int, Runs] = {}
 
@@ -87,20 +148,22 @@ class _Blocks:
     def write(self, hash_id: int, runs: Runs) -> None:
         """Say what a block's first tokens are."""
         length = sum(run.length for run in runs)
-        self._known[hash_id] = joined(runs, cut(self._block(hash_id), length, BLOCK))
+        self._known[hash_id] = joined(runs, cut(self._block(hash_id), length, self._size))
 
     def _block(self, hash_id: int) -> Runs:
         known = self._known.get(hash_id)
         if known is None:
-            known = self._known[hash_id] = (Run(self._ids(hash_id), BLOCK),)
+            known = self._known[hash_id] = (Run(self._ids(hash_id), self._size),)
         return known
 
 
-def _calls(lines: Sequence[MooncakeLine], times: Sequence[float], room: Room) -> list[Call]:
+def _calls(
+    lines: Sequence[MooncakeLine], times: Sequence[float], block: int, room: Room
+) -> list[Call]:
     """Find out who goes on with whom, and write the answers into the prompts that follow."""
-    blocks, calls = _Blocks(), list[Call]()
+    blocks, calls = _Blocks(block), list[Call]()
     seen: set[int] = set()
-    open_ends: dict[int, int] = {}  # last whole block of a prompt: the prompt
+    open_ends: dict[int, int] = {}  # what a prompt is known as: the prompt
     for number, (line, at) in enumerate(zip(lines, times, strict=True)):
         after = _continued(line, lines, open_ends)
         marks: tuple[int, ...] = (line.input_length,)
@@ -109,8 +172,7 @@ def _calls(lines: Sequence[MooncakeLine], times: Sequence[float], room: Room) ->
             marks = (*calls[after].marks, said, line.input_length)
             _write(blocks, (lines[after], calls[after]), line, seen)
         seen.update(line.hash_ids)
-        if len(line.whole) > 1:
-            open_ends[line.whole[-1]] = number
+        open_ends.update(dict.fromkeys(line.known_as, number))
         call = Call(
             at=at,
             prompt=blocks.prompt(line),
@@ -124,17 +186,15 @@ def _calls(lines: Sequence[MooncakeLine], times: Sequence[float], room: Room) ->
 
 
 def _continued(
-    line: MooncakeLine, lines: Sequence[MooncakeLine], open_ends: dict[int, int]
+    line: MooncakeLine, lines: Sequence[MooncakeLine], open_ends: Mapping[int, int]
 ) -> int | None:
-    """Return the longest earlier prompt that this one holds, with room for its answer.
-
-    A single common block is the service's own preamble, which all requests share.
-    """
-    for hash_id in reversed(line.whole[1:]):
-        before = open_ends.get(hash_id)
+    """Return the longest earlier prompt that this one holds, with room for its answer."""
+    for name in line.goes_on_with:
+        before = open_ends.get(name)
         if before is not None:
             earlier = lines[before]
-            if earlier.input_length + max(1, earlier.output_length) < line.input_length:
+            holds = line.hash_ids[: len(earlier.whole)] == earlier.whole
+            if holds and earlier.input_length + max(1, earlier.output_length) < line.input_length:
                 return before
     return None
 
@@ -145,9 +205,9 @@ def _write(
     """Put the end of the earlier prompt, and its answer, into the blocks that follow it."""
     earlier, call = before
     whole = len(earlier.whole)
-    said = joined(cut(call.prompt, whole * BLOCK, earlier.input_length), call.response)
+    said = joined(cut(call.prompt, whole * line.block, earlier.input_length), call.response)
     for place, hash_id in enumerate(line.hash_ids[whole:]):
-        part = cut(said, place * BLOCK, (place + 1) * BLOCK)
+        part = cut(said, place * line.block, (place + 1) * line.block)
         if not part or hash_id in seen:
             return
         blocks.write(hash_id, part)

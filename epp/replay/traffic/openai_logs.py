@@ -28,7 +28,10 @@ from epp.replay.traffic.texts import ROLE_TOKENS, Texts
 TIMES = ("timestamp", "time", "ts", "@timestamp", "created", "start_time", "startTime")
 REQUESTS = ("request", "body", "request_body", "requestBody")
 RESPONSES = ("response", "response_body", "responseBody")
+STATUSES = ("status_code", "status", "statusCode")
 LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_FAILED = 400
+"""The least HTTP status of a request that was not served."""
 UNKNOWN_RESPONSE = 256
 """Tokens of a response of which neither text nor length nor limit is known."""
 
@@ -150,7 +153,10 @@ def _rows(source: Source, problems: Problems) -> Iterator[tuple[str, Logged]]:
 def _logged(row: Mapping[str, Any], place: str) -> Logged:
     request = _object(_first(row, REQUESTS)) or row
     response = _object(_first(row, RESPONSES))
-    response = _object(response.get("body")) or response  # as batch files have it
+    body = _object(response.get("body"))  # as batch files have it
+    for part in (row, response, body):
+        _check_served(part)
+    response = body or response
     usage = _object(response.get("usage")) or _object(row.get("usage"))
     messages, tokens = _prompt(_object(request.get("body")) or request)
     at = _first(row, TIMES)
@@ -171,6 +177,16 @@ def _logged(row: Mapping[str, Any], place: str) -> Logged:
         limit=limit_of(limit) if isinstance(limit, int) else None,
         user=str(request.get("user") or ""),
     )
+
+
+def _check_served(part: Mapping[str, Any]) -> None:
+    """Raise `ValueError` if a line, its response, or the body of that, says that it failed."""
+    error, status = part.get("error"), _first(part, STATUSES)
+    if error:
+        raise ValueError(f"it failed: {_text(_object(error).get('message') or error)}")
+    is_number = isinstance(status, int | float) or str(status).isdecimal()
+    if is_number and float(status) >= _FAILED:
+        raise ValueError(f"it failed: {status}")
 
 
 def _prompt(request: Mapping[str, Any]) -> tuple[list[tuple[str, str]], list[int]]:

@@ -24,7 +24,8 @@ RESPONSES = (
     *("GeneratedTokens", "Response tokens", "output_length", "output_tokens"),
     *("completion_tokens", "num_decode_tokens", "output_len"),
 )
-SESSIONS = ("session_id", "Session ID", "conversation_id", "user")
+SESSIONS = ("session_id", "Session ID", "conversation_id")
+TENANTS = ("user",)
 _UNITS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
 """Epochs of at least so much are in nanoseconds, microseconds and milliseconds."""
 
@@ -42,6 +43,7 @@ class TimedLengths(msgspec.Struct, frozen=True):
     prompt: int
     response: int
     session: str = ""
+    tenant: str = ""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.at):
@@ -70,6 +72,7 @@ def exchanges(rows: Sequence[TimedLengths], room: Room) -> list[Call]:
             session=sessions((name, bool(row.session))),
             after=after,
             marks=(row.prompt,),
+            tenant=row.tenant,
         )
         calls.append(room(call))
         last[name] = number
@@ -135,12 +138,13 @@ def _columns(line: bytes) -> Sequence[str]:
 
 
 def _exchange(values: Mapping[str, object]) -> TimedLengths:
-    session = _first(values, SESSIONS, "")
+    session, tenant = _first(values, SESSIONS, ""), _first(values, TENANTS, "")
     return TimedLengths(
         at=seconds(_first(values, TIMES)),
         prompt=_length(_first(values, PROMPTS)),
         response=_length(_first(values, RESPONSES)),
         session="" if session is None else str(session),
+        tenant="" if tenant is None else str(tenant),
     )
 
 

@@ -174,6 +174,16 @@ def test_metrics_pages_tell_of_the_requests_between_them(tmp_path):
     assert found.error < 0.01
 
 
+def test_a_page_of_data_parallel_engines_tells_what_one_of_them_does(tmp_path):
+    one = [page(tmp_path / name, values) for name, values in (("1", FIRST), ("2", SECOND))]
+    eight = [tmp_path / "8 engines 1", tmp_path / "8 engines 2"]
+    for path, alike in zip(one, eight, strict=True):
+        lines = path.read_text().splitlines()
+        samples = [line.replace('engine="0"', f'engine="{n}"') for line in lines for n in range(8)]
+        alike.write_text("\n".join(samples) + "\n")
+    assert calibrate(eight, StepCost()).cost == calibrate(one, StepCost()).cost
+
+
 def test_an_engine_hundreds_of_times_slower_than_the_prior_is_found_too(tmp_path):
     slow = FIRST | {"prefill": 800.0, "between": 2000.0}
     found = calibrate([page(tmp_path / "1", slow)], StepCost())

@@ -1,5 +1,6 @@
 import json
 import math
+import re
 import statistics
 from html.parser import HTMLParser
 from io import StringIO
@@ -16,7 +17,8 @@ from epp.replay.results.comparison import LEADING, compare, paired
 from epp.replay.results.digest import RunFigures, Slo, digest
 from epp.replay.results.document import as_json
 from epp.replay.results.measures import MEASURES, percentile
-from epp.replay.results.played import Played
+from epp.replay.results.played import Played, PodSample
+from epp.replay.results.plots import cell_plots, view
 from epp.replay.results.report import report
 from epp.replay.results.table import Screen, show
 from epp.replay.results.verdict import confidence
@@ -92,6 +94,12 @@ def test_figures_by_hand():
     assert found.imbalance == pytest.approx(250 / 150)  # of 50 and 250 computed tokens
 
 
+def test_a_prompt_counts_where_it_was_computed_not_where_its_answer_is_generated():
+    outcomes = [outcome(endpoint=1, prefill=0), outcome(endpoint=0), outcome(endpoint=1)]
+    found = figures(outcomes)
+    assert (found.imbalance, found.imbalance_windows) == pytest.approx((200 / 150, 200 / 150))
+
+
 @pytest.mark.parametrize(
     ("values", "met"),
     [
@@ -130,6 +138,34 @@ def test_ratios_are_paired_by_seed():
     ratio = found.overall["b"][LEADING]
     assert (ratio.ratio, ratio.low, ratio.high) == pytest.approx((0.5, 0.5, 0.5))
     assert (ratio.seeds, ratio.less, found.best) == (3, 3, "b")
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "ratio"),
+    [
+        ((5, 5), (5, 5), 1.0),
+        ((4, 0), (1, 0), 4.0),  # in the second cell neither has any
+        ((4, 0), (1, 5), 0.0),
+        ((4, 5), (1, 0), math.inf),
+        ((4, 0), (0, 5), math.nan),
+    ],
+)
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_who_has_no_goodput_in_a_case_has_0_times_that_of_others(mine, theirs, ratio, seeds):
+    found = compare(
+        digest(run([outcome()] * good + [outcome(ttft=9.0)], policy=policy, seed=seed, cell=cell))
+        for policy, goods in (("b", theirs), ("a", mine))
+        for cell, good in zip("xy", goods, strict=True)
+        for seed in range(seeds)
+    )
+    overall = found.overall["a"]["goodput_per_s"]
+    assert overall.ratio == pytest.approx(ratio, nan_ok=True)
+    assert not overall.sure or ratio == 4.0
+    written = json.loads(as_json(found), parse_constant=pytest.fail)["overall"]["a"]
+    expected = pytest.approx(ratio) if math.isfinite(ratio) else None
+    assert written["goodput_per_s"]["ratio"] == expected
+    # What should be less than it is, as refusals, has no ratio to nothing.
+    assert math.isnan(found.overall["a"]["refused"].ratio)
 
 
 def test_an_interval_is_students():
@@ -214,6 +250,24 @@ def test_the_report_is_whole_needs_no_network_and_is_the_same_again(comparison):
     assert "url(http" not in text
     assert "epp replay &lt;trace&gt;" in text
     assert text == report(comparison, "epp replay <trace>")
+
+
+def test_a_moment_has_one_place_in_all_plots_over_time_however_long_a_run_took():
+    outcomes = [outcome(at=float(at)) for at in range(41)]
+    samples = [PodSample(float(at), pod, 0, 1, 0.5) for at in range(41) for pod in (0, 1)]
+    found = compare(
+        digest(run(outcomes, policy=policy, seed=seed, seconds=seconds, samples=samples))
+        for policy, seed, seconds in (("a", 1, 60.0), ("a", 2, 45.0), ("b", 1, 120.0))
+    )
+    plots = cell_plots(view(found, found.cells[0]))
+    frame = re.search(r'id="patch_2">\s*<path d="M (\S+) \S+\s+L (\S+)', plots["time"])
+    assert frame is not None
+    left, right = map(float, frame.groups())
+    lines = re.findall(r'<path d="([^"]*)" clip-path=[^>]*stroke-width: 1.8', plots["time"])
+    ends = [120 * (float(line.split()[-2]) - left) / (right - left) for line in lines]
+    assert ends == pytest.approx([40, 40], abs=2)  # which is a bin of the longest run
+    a, b = map(float, re.findall(r'width="60"[^>]*matrix\((\S+)', plots["load"]))
+    assert b / a == pytest.approx(120 / 60)  # of the first seed
 
 
 def test_a_sweep_has_ratios_of_all_cells_and_a_report():

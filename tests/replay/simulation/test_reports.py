@@ -12,7 +12,8 @@ from epp.replay.simulation.run import Simulation
 from epp.replay.traffic.calls import Call, Run, Trace
 from epp.replay.traffic.copies import superposed
 
-RARELY, EVERY_5_S = (replace(NAMED["linear"], scrape_seconds=seconds) for seconds in (1000.0, 5.0))
+AT_ONCE = replace(NAMED["linear"], flow=None)
+RARELY, EVERY_5_S = (replace(AT_ONCE, scrape_seconds=seconds) for seconds in (1000.0, 5.0))
 POD = PodPlan(limits=Limits(block_size=64, num_gpu_blocks=25_000))
 STEP = 0.8
 """Seconds of the longest step of prompts of up to 30,000 tokens."""

@@ -18,7 +18,7 @@ from epp.replay.simulation.run import Simulation
 from epp.replay.traffic.calls import Call, Run, Trace, ordered
 
 LEAST_TTFT = NAMED["least-ttft"]
-ROUND_ROBIN = NAMED["round-robin"]
+ROUND_ROBIN = msgspec.structs.replace(NAMED["round-robin"], flow=None)  # whoever has room
 SMALL = PodPlan(limits=Limits(num_gpu_blocks=1_001))  # 16,000 tokens
 
 
@@ -232,7 +232,7 @@ ROLES = tuple(msgspec.structs.replace(SMALL, role=role) for role in ("prefill", 
 def test_prefill_and_decode_pods_share_a_request():
     (apart,) = played([call(0)], ROLES, APART, transfer_seconds_per_token=1e-3).outcomes
     (whole,) = played([call(0)], pods=(SMALL,)).outcomes
-    assert apart.endpoint == 1
+    assert (apart.endpoint, apart.prefill, whole.prefill) == (1, 0, None)
     assert apart.status is CallStatus.SERVED
     assert apart.ttft > whole.ttft + 1.0
     assert apart.queued == pytest.approx(0.0)

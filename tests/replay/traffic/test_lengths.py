@@ -71,6 +71,13 @@ def test_a_column_of_sessions_makes_conversations(tmp_path):
     assert other.session != later.session == first.session
 
 
+def test_a_column_of_users_tells_tenants_and_no_conversations(tmp_path):
+    text = "timestamp,user,input_tokens,output_tokens\n0,a,10,5\n1,b,7,1\n2,a,30,5\n"
+    calls = read(written(tmp_path, text), strict=True).calls
+    assert [(call.after, call.tenant) for call in calls] == [(None, "a"), (None, "b"), (None, "a")]
+    assert len({call.prompt[0].token for call in calls}) == len(calls)
+
+
 def result(**more):
     lists = {
         "input_lens": [100, 200, 300],

@@ -78,7 +78,19 @@ def test_times_that_lines_do_not_share_are_as_recorded(tmp_path):
         ((0, 0, 5, []), "lengths must be positive"),
         ((0, -7, 5, []), "lengths must be positive"),
         ((0, 7, -1, [1]), "lengths must be positive"),
-        ((0, 1025, 5, [1, 2]), "1025 tokens are 3 blocks of 512, but `hash_ids` names 2"),
+        (
+            (0, 1025, 5, [1, 2]),
+            "1025 tokens are 3 blocks of 512, but `hash_ids` names 2, as blocks of 1024 would have",
+        ),
+        (
+            (0, 521, 5, [*range(33)]),
+            "521 tokens are 2 blocks of 512, but `hash_ids` names 33, as blocks of 16 would have",
+        ),
+        (
+            (0, 9, 5, [1, 2, 3]),
+            "9 tokens are 1 blocks of 512, but `hash_ids` names 3, as blocks of 4 would have",
+        ),
+        ((0, 7, 5, [*range(8)]), "7 tokens are 1 blocks of 512, but `hash_ids` names 8"),
         ((0, "7", 5, [1]), "Expected `int`, got `str` - at `$.input_length`"),
     ],
 )
@@ -105,6 +117,36 @@ def test_lines_out_of_order_are_sorted_and_counted_or_refused(tmp_path):
     assert (trace.skipped, trace.reordered) == (0, 1)
     assert [tokens_in(call.prompt) for call in trace.calls] == [FIRST[1], NEXT[1], STRANGER[1]]
     assert trace.calls[1].after == 0
+
+
+ROOT = (1.5, 35, 20, [0, 1, 2])
+TURN = (61.114, 70, 5, [0, 1, 3, 4, 5])
+
+
+@pytest.mark.parametrize(
+    ("parent", "later", "after"),
+    [
+        (7, TURN, 0),
+        (-1, TURN, None),
+        (8, TURN, None),
+        (7, (61.114, 54, 5, [0, 1, 3, 4]), None),  # has no room for the answer
+        (7, (61.114, 70, 5, [0, 6, 3, 4, 5]), None),  # does not hold the prompt
+    ],
+)
+def test_bailians_times_are_seconds_its_blocks_of_16_and_chats_name_their_parent(
+    tmp_path, parent, later, after
+):
+    chats = [{"chat_id": 7, "parent_chat_id": -1}, {"chat_id": 9, "parent_chat_id": parent}]
+    path = tmp_path / "qwen_traceA_blksz_16.jsonl"
+    rows = (line(*row) | chat for row, chat in zip((ROOT, later), chats, strict=True))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first, second = read(path, strict=True).calls
+    assert (first.at, second.at) == (0, later[0] - ROOT[0])
+    assert [tokens_in(call.prompt) for call in (first, second)] == [ROOT[1], later[1]]
+    assert (second.after, second.session == first.session) == (after, after is not None)
+    said = joined(first.prompt, first.response)
+    whole = 16 * sum(one == other for one, other in zip(ROOT[3], later[3], strict=False))
+    assert common(second.prompt, said) == (whole if after is None else tokens_in(said))
 
 
 @needs_traces

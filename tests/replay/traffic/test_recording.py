@@ -139,6 +139,16 @@ def test_the_next_turn_repeats_the_answer(tmp_path, exact):
     assert second.marks == (100, 150, 180)
 
 
+@pytest.mark.parametrize("outcome", ["unobserved", "aborted"])
+def test_a_pause_is_known_only_where_the_answer_was_seen_to_its_end(recording, outcome):
+    question, answer, more = numbered(1, 100), numbered(2, 50), numbered(3, 30)
+    recording.asked(10.0, question, outcome=outcome, first=0.5, end=0.5, stream=True)
+    recording.asked(20.0, question, answer, more)
+    _, second = read_file(recording.part(), strict=True).calls
+    # Of the 9.5 seconds most may have gone by while the answer was generated.
+    assert (second.after, second.at, second.think) == (0, 10.0, 0.0)
+
+
 def numbered_bytes(seed, length):
     draw = random.Random(seed)  # noqa: S311 (a test's)
     return [draw.randrange(97, 123) for _ in range(length)]

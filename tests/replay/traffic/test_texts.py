@@ -109,6 +109,29 @@ def test_a_chat_that_quotes_another_goes_on_with_it(tmp_path):
     assert len(later.marks) == 4
 
 
+REFUSED = {"message": "slow down", "code": 429}
+
+
+@pytest.mark.parametrize(
+    ("failed", "problem"),
+    [
+        ({"error": "upstream connect error", "response": None}, "upstream connect error"),
+        ({"response": {"error": REFUSED}}, "slow down"),
+        ({"response": {"status_code": 200, "body": {"error": REFUSED}}}, "slow down"),
+        ({"response": json.dumps({"error": ["no", "room"]})}, "noroom"),
+        ({"status": 503}, "503"),
+        ({"response": {"status_code": "429", "body": {}}}, "429"),
+        ({"response": {"statusCode": 400.0}}, "400.0"),
+    ],
+)
+def test_a_request_that_failed_is_left_out(tmp_path, failed, problem):
+    good = chat(1, QUESTION) | {"status": "200", "error": None}
+    good["response"] |= {"status": "completed", "error": {}}
+    path = lines(tmp_path, good, chat(2, SYSTEM, MORE) | failed)
+    trace = read(path)
+    assert (len(trace.calls), trace.problems) == (1, (f"{path}:2: it failed: {problem}",))
+
+
 def test_counted_tokens_set_the_scale(tmp_path):
     row = chat(0, {"role": "user", "content": "x" * 640})
     row["usage"] = {"prompt_tokens": 320, "completion_tokens": 50}

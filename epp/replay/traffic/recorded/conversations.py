@@ -42,9 +42,13 @@ class Asked(NamedTuple):
     @property
     def ended_at(self) -> float:
         """When its response was over, as far as that was seen."""
-        request = self.request
-        seen = request.end if request.outcome == Outcome.COMPLETED.value else request.first
+        seen = self.request.end if self.is_complete else self.request.first
         return self.at + (seen or 0.0)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether its response was seen to its end."""
+        return self.request.outcome == Outcome.COMPLETED.value and self.request.end is not None
 
 
 class _Ends:
@@ -118,7 +122,7 @@ class Conversations:
             model = request.target_model or request.model
             prompt, response = self._tokens(number, each)
             think = 0.0
-            if before is not None:
+            if before is not None and self._asked[before].is_complete:
                 think = max(0.0, each.at - self._asked[before].ended_at)
             call = Call(
                 at=each.at - began,
