@@ -15,7 +15,7 @@ _HASHED_AGAIN = without_effect("events carry the tokens, which are hashed again"
 class TokenProcessor(PluginParameters, frozen=True):
     """Length and hashing of blocks of token ids."""
 
-    block_size_tokens: int = 16
+    block_size_tokens: int = 0
     block_size: int = 0
     hash_seed: Annotated[str, _HASHED_AGAIN] = ""
     hash_algorithm: Annotated[Literal["", "cbor-fnv", "xxh64"], _HASHED_AGAIN] = ""

@@ -12,6 +12,7 @@ from epp.config.schema import PluginSpec, near
 from epp.errors import ConfigError
 from epp.model.events import Event
 from epp.model.listeners import Listener
+from epp.policy.attribute_sources import UNKNOWN_TO_FLEET
 from epp.policy.effects import Effect, effects
 from epp.policy.plugins import Startable, effect_of
 from epp.policy.profile import EventSubscription
@@ -131,7 +132,9 @@ class Plugins(Mapping[str, Any]):
     def plugin(self, name: str, kind: type[T], default: T | None = None) -> T:
         """Return another plug-in (`PluginContext.plugin`)."""
         if default is not None and self._stands_for_default(name):
-            return default
+            if kind not in UNKNOWN_TO_FLEET:
+                return default
+            self.add(name)
         user = self._starting[-1]
         place = f"{self.place(user)}{_path_to(name, self.structs[user])}"
         if name not in self.structs:
@@ -150,6 +153,10 @@ class Plugins(Mapping[str, Any]):
         """Whether the plug-in that is started is the file's first of its class."""
         user = self.structs[self._starting[-1]]
         return self._firsts[type(user)] is user
+
+    def first_of(self, kind: str) -> str:
+        """Return the name of the file's first of a type (`PluginContext.first_of`)."""
+        return next((each.name for each in self.specs if each.type == kind), kind)
 
     def subscribe(self, kinds: Iterable[type[Event]], listener: Listener) -> None:
         """Note what a plug-in wants to be notified of (`PluginContext.subscribe`)."""

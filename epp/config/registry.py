@@ -6,14 +6,14 @@ Whatever the code of a plug-in raises while a file is read is an error of that f
 import re
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn
 
 import msgspec
 
 from epp.config.catalogue import PLUGINS
-from epp.config.schema import near
+from epp.config.schema import near, structs_in, without_nulls
 from epp.errors import ConfigError
 from epp.protocol.yaml import convert
 
@@ -49,7 +49,7 @@ def users_class(name: str, place: str) -> type[Any] | None:
 def build(kind: type[Any], parameters: dict[str, Any], place: str) -> Any:  # noqa: ANN401 (any plug-in)
     """Return a plug-in's struct with the parameters. Raises `ConfigError` that names the place."""
     try:
-        return convert(parameters, kind)
+        return convert(without_nulls(parameters, kind), kind)
     except ConfigError as error:
         within = f"{place}.{error.place}" if error.place else place
         raise ConfigError(_explain(error.problem, _group_at(kind, error.place)), within) from None
@@ -68,16 +68,8 @@ def _group_at(kind: type[Any], path: str) -> type[Any]:
     """Return the struct at a path such as `engineConfigs[0].customMetrics[1]`."""
     for name in re.findall(r"\w+(?=[.\[]|$)", re.sub(r"\[[^]]*\]", "", path)):
         types = [each.type for each in msgspec.structs.fields(kind) if each.encode_name == name]
-        kind = next(_structs(types), kind)
+        kind = next(structs_in(types), kind)
     return kind
-
-
-def _structs(types: Iterable[Any]) -> Iterator[type[Any]]:
-    """Yield the structs within annotations."""
-    for each in types:
-        if isinstance(each, type) and issubclass(each, msgspec.Struct):
-            yield each
-        yield from _structs(get_args(each))
 
 
 # The code of plug-ins.

@@ -6,9 +6,10 @@ has them. If a file has both, the one of v1 counts, as in llm-d-router.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
-from typing import Annotated, Any
+from types import NoneType
+from typing import Annotated, Any, get_args
 
 import msgspec
 
@@ -143,6 +144,7 @@ def decode(text: str) -> tuple[EndpointPickerConfig, tuple[str, ...]]:
     if document is None:
         raise ConfigError("the configuration is empty")
     warnings: tuple[str, ...] = ()
+    document = without_nulls(document, EndpointPickerConfig)
     if isinstance(document, dict):
         _check_version(document)
         if document.get("apiVersion") != API_VERSION:
@@ -161,6 +163,32 @@ def decode(text: str) -> tuple[EndpointPickerConfig, tuple[str, ...]]:
         if later:
             problem = f"`{word}` is a field of v1alpha1; {API_VERSION} has `{later}`"
         raise ConfigError(problem, error.place) from None
+
+
+def without_nulls(value: object, kind: object) -> object:
+    """Return what is to be of a type without the fields that are null, which Go takes for absent.
+
+    A null stays where a field takes one, in a mapping that is no struct, and under an unknown key.
+    """
+    if isinstance(value, list):
+        return [without_nulls(each, kind) for each in value]
+    struct = next(structs_in((kind,)), None)
+    if struct is None or not isinstance(value, dict):
+        return value
+    kinds = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+    return {
+        key: without_nulls(each, kinds.get(key))
+        for key, each in value.items()
+        if each is not None or key not in kinds or NoneType in get_args(kinds[key])
+    }
+
+
+def structs_in(types: Iterable[object]) -> Iterator[type[msgspec.Struct]]:
+    """Yield the structs within annotations."""
+    for each in types:
+        if isinstance(each, type) and issubclass(each, msgspec.Struct):
+            yield each
+        yield from structs_in(get_args(each))
 
 
 def _check_numbers(value: object, place: str) -> None:

@@ -2,8 +2,8 @@
 
 llm-d-router has a producer for each, which writes attributes of endpoints before profiles run, and
 parameters such as `prefixMatchInfoProducerName` by which a plug-in reads those of another producer.
-Here a producer answers when it is asked. `FROM_FLEET` is the default of all: it answers from
-what the candidates say themselves.
+Here a producer answers when it is asked. `FROM_FLEET` is the default of most: it answers from
+what the candidates say themselves. Those of latencies and of media are added, as there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -206,9 +206,13 @@ _DEFAULT_NAMES: Mapping[type, str] = {
 """The producer that an empty `...ProducerName` refers to (llm-d-router)."""
 
 
+UNKNOWN_TO_FLEET = frozenset((LatencyPredictionInfo, MultimodalMatchInfo))
+"""What only a producer knows: its default one is added to a file that does not list it."""
+
+
 def find_producer(context: PluginContext, name: str, kind: type[T]) -> T:
     """Return the producer of a kind that a `...ProducerName` names. Raises `ConfigError`.
 
-    One that the file does not list is `FROM_FLEET`.
+    One that the file does not list is `FROM_FLEET`, unless that knows nothing of the kind.
     """
     return context.plugin(name or _DEFAULT_NAMES[kind], kind, cast(T, FROM_FLEET))

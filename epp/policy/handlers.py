@@ -18,6 +18,9 @@ from epp.values import replaced
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
+_DECODE = "decode"
+"""The profile of requests that name none, unless a file says another."""
+
 DATA_PARALLEL = "x-data-parallel-host-port"
 """The header that tells llm-d's sidecar which rank of its pod a request is for."""
 
@@ -58,13 +61,13 @@ class HeaderProfileHandler(PluginParameters, frozen=True):
     """
 
     header_name: str = "EPP-Profile"
-    default_profile: str = "decode"
+    default_profile: str = _DECODE
 
     def start(self, _: PluginContext) -> "HeaderProfiles":
         """Return the handler; names that are blank are the defaults."""
         return HeaderProfiles(
             self.header_name.strip().lower() or "epp-profile",
-            self.default_profile.strip() or "decode",
+            self.default_profile.strip() or _DECODE,
         )
 
 
@@ -90,8 +93,13 @@ class HeaderProfiles:
         return run(name, request)
 
     def check_profiles(self, names: Sequence[str]) -> Sequence[str]:
-        """Take the names. Raises `UnknownProfile` if the default is not one of several."""
-        if len(names) > 1 and self._default not in names:
-            raise UnknownProfile("defaultProfile", self._default)
+        """Take the names; warn if the default of the default is not one of several.
+
+        Raises `UnknownProfile` if another one is not.
+        """
         self._names = tuple(names)
-        return ()
+        if len(names) == 1 or self._default in names:
+            return ()
+        if self._default != _DECODE:
+            raise UnknownProfile("defaultProfile", self._default)
+        return [f"requests without `{self._header}` are refused: no profile is named `{_DECODE}`"]

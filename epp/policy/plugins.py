@@ -239,6 +239,9 @@ class PluginContext(Protocol):
     def first_of_its_type(self) -> bool:
         """Whether the plug-in that is started is the file's first of its type."""
 
+    def first_of(self, kind: str) -> str:
+        """Return the name of the file's first plug-in of a type; the type itself without one."""
+
     def plugin(self, name: str, kind: type[T], default: T | None = None) -> T:
         """Return another plug-in by its name, started; the default if the name is empty.
 

@@ -222,10 +222,20 @@ def _is_unmet(request: InferenceRequest, decision: Decision) -> bool:
 
     RFC 7240 §2: a list of preferences, each with parameters; `if-available` is llm-d's.
     """
-    if decision.predicted_cached_tokens or request.api is Api.OTHER:
+    if request.api is Api.OTHER or _cached_tokens(decision):
         return False
     preferences = request.headers.get(_PREFER, "").lower().split(",")
     return any(each.partition(";")[0].strip() == "if-available" for each in preferences)
+
+
+def _cached_tokens(decision: Decision) -> int:
+    """Return what the endpoint has cached that the request goes to, wherever its prefill runs."""
+    if decision.prefill is None:
+        return decision.predicted_cached_tokens
+    chosen = decision.endpoint.id
+    return next(
+        (each.cached_tokens for each in decision.candidates if each.endpoint.id == chosen), 0
+    )
 
 
 def _no_candidates(quote: Quote, endpoints: Sequence[Endpoint]) -> str:

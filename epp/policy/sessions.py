@@ -251,5 +251,6 @@ def _finder(source: SessionSource, context: PluginContext) -> Callable[[Inferenc
     if source.header:
         name = source.header.strip().lower()
         return lambda request: request.headers.get(name, "")
-    producer = source.producer or _ATTRIBUTES.get(source.attribute, source.attribute)
+    kind = _ATTRIBUTES.get(source.attribute, source.attribute)
+    producer = source.producer or context.first_of(kind)
     return find_producer(context, producer, SessionId).session_id

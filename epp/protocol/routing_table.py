@@ -50,11 +50,12 @@ class RoutingTable(msgspec.Struct, frozen=True):
     def resolve(self, request: InferenceRequest, below: Below) -> InferenceRequest:
         """Return the request with its priority and target model.
 
-        A rewrite overrides the target model of the request's header.
+        A rewrite overrides the target model of the request's header; `other` are also those of a
+        request without a model.
         """
         # llm-d-router: an unknown objective has priority 0.
         priority = self.priorities.get(request.objective, 0)
-        targets = self.exact.get(request.model, self.other) if request.model else None
+        targets = self.exact.get(request.model, self.other)
         if targets is not None:
             target = targets.draw(below)
             return replaced(request, priority=priority, target_model=target, rewrite=targets.name)

@@ -128,7 +128,13 @@ def test_a_producer_that_hears_nothing_says_so():
 
 @pytest.mark.parametrize(
     ("parameters", "block"),
-    [("{blockSize: 32, blockSizeTokens: 0}", 32), ("{blockSizeTokens: 0}", 16)],
+    [
+        ("{blockSize: 32}", 32),
+        ("{blockSize: 32, blockSizeTokens: 0}", 32),
+        ("{blockSize: 32, blockSizeTokens: 64}", 64),
+        ("{blockSizeTokens: 0}", 16),
+        ("{}", 16),
+    ],
 )
 def test_the_old_name_of_the_block_size(parameters, block):
     assert precise(f"{{tokenProcessorConfig: {parameters}}}").token_block == block

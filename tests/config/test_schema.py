@@ -5,6 +5,7 @@ from math import inf
 import pytest
 
 from epp.config.file import load
+from epp.config.plugins import Plugins
 from epp.config.report import report
 from epp.config.schema import API_VERSION, OLD_API_VERSIONS, decode
 from epp.errors import ConfigError
@@ -40,6 +41,79 @@ MOVED = {
     f"{LAYER}PublishTimeout is deprecated: write dataLayer.crossReplica.publishTimeout",
 }
 GROUP = {"apiVersion: `inference.networking.x-k8s.io/v1alpha1` is deprecated: write llm-d.ai/v1"}
+
+
+EMPTY = """
+apiVersion: {version}
+featureGates:
+plugins:
+- {{type: queue-scorer, name: , parameters: }}
+- {{type: metrics-data-source}}
+schedulingProfiles:
+- {{name: one, plugins: }}
+requestHandler: {{parsers: , propagatePriority: }}
+dataLayer:
+  injectDefaults:
+  sources: [{{pluginRef: metrics-data-source, extractors: }}]
+  discovery:
+flowControl: {{maxBytes: , priorityBands: , saturationDetector: }}
+parser:
+"""
+ABSENT = """
+plugins:
+- {type: queue-scorer}
+- {type: metrics-data-source}
+schedulingProfiles: [{name: one}]
+requestHandler: {}
+dataLayer: {sources: [{pluginRef: metrics-data-source}]}
+flowControl: {}
+"""
+
+
+@pytest.mark.parametrize("version", OLD_API_VERSIONS)
+def test_a_key_without_a_value_is_as_good_as_absent(version):
+    assert decode(EMPTY.format(version=version))[0] == decode(ABSENT)[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "empty", "absent"),
+    [
+        ("label-selector-filter", "{matchLabels: }", "{}"),
+        ("max-score-picker", "{maxNumOfEndpoints: }", "{}"),
+        ("disagg-profile-handler", "{deciders: , profiles: {prefill: }}", "{}"),
+        ("token-producer", "{vllm: {url: 'http://a', timeout: }}", "{vllm: {url: 'http://a'}}"),
+    ],
+)
+def test_a_parameter_without_a_value_has_its_default(kind, empty, absent):
+    made = [
+        Plugins(decode(f"plugins: [{{type: {kind}, parameters: {each}}}]")[0].plugins).structs[kind]
+        for each in (empty, absent)
+    ]
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("plugins: [{type: }]", "missing required field `type`"),
+        ("plugins: [{type: queue-scorer, wait: }]", "unknown field `wait`"),
+        ("plugins: [null]", "got `null`"),
+        (
+            "plugins: [{type: label-selector-filter, parameters: {matchLabels: {a: }}}]",
+            "got `null`",
+        ),
+    ],
+)
+def test_a_null_stands_for_nothing_else(text, said):
+    with pytest.raises(ConfigError, match=said):
+        load(text)
+
+
+def test_a_null_for_a_chat_template_reaches_it():
+    kwargs = "{modelName: m, vllm: {url: 'http://a'}, chatTemplateKwargs: {mode: }}"
+    config, _ = decode(f"plugins: [{{type: token-producer, parameters: {kwargs}}}]")
+    made = Plugins(config.plugins).structs["token-producer"]
+    assert made.chat_template_kwargs == {"mode": None}
 
 
 @pytest.mark.parametrize("version", OLD_API_VERSIONS)

@@ -20,6 +20,9 @@ class Context:
     def below(self) -> Callable[[int], int]:
         return lambda n: int(self.share * n)
 
+    def first_of(self, kind: str) -> str:
+        return kind
+
     def plugin(self, name: str, kind: Any, default: Any = None) -> Any:
         return self.other or default
 

@@ -17,6 +17,9 @@ class Context:
         """Draw a share of `most`."""
         return int(self.drawn.pop(0) * most) if self.drawn else 0
 
+    def first_of(self, kind):
+        return kind
+
     def plugin(self, name, kind, default=None):
         found = self.named.get(name.replace("-", "_"), default)
         assert isinstance(found, kind)

@@ -80,9 +80,28 @@ def test_a_name_means_the_producer_of_the_file_or_else_the_default():
     unlisted = started("queue-scorer", "inflight-load-producer")
     assert find_producer(unlisted, "", PrefixMatchInfo) is FROM_FLEET
     assert find_producer(unlisted, "", InFlightLoad) is FROM_FLEET
-    assert find_producer(unlisted, "", LatencyPredictionInfo) is FROM_FLEET
-    assert find_producer(unlisted, "", MultimodalMatchInfo) is FROM_FLEET
     assert find_producer(unlisted, "", SessionId) is FROM_FLEET
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        (LatencyPredictionInfo, "predicted-latency-producer"),
+        (MultimodalMatchInfo, "mm-embeddings-cache-producer"),
+    ],
+)
+def test_the_producer_of_what_the_fleet_does_not_know_is_added(kind, default):
+    plugins = started("queue-scorer")
+    added = find_producer(plugins, "", kind)
+    assert isinstance(added, kind)
+    assert plugins[default] is find_producer(plugins, default, kind) is added
+    assert list(plugins) == [each.name for each in plugins.specs] == ["queue-scorer", default]
+    assert {each.plugin for each in plugins.subscriptions} == {default}
+
+
+def test_an_added_producer_must_be_one():
+    with pytest.raises(ConfigError, match="is not a latency prediction info"):
+        find_producer(started("queue-scorer"), "random-picker", LatencyPredictionInfo)
 
 
 @pytest.mark.parametrize(

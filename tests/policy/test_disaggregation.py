@@ -3,8 +3,9 @@
 import pytest
 
 from epp.config.file import load
-from epp.errors import ConfigError, EndpointsFull, NoEndpoints
+from epp.errors import ConfigError, EndpointsFull, NoEndpoints, NotCached
 from epp.model.decision import Decision
+from epp.model.request import Api
 from epp.policy.disaggregation.deciders import (
     AlwaysDisaggMultimodalDecider,
     AlwaysDisaggPdDecider,
@@ -326,3 +327,15 @@ def test_deprecated_types_say_what_to_write():
     warnings = "\n".join(load(text.replace("plugins:", older)).warnings)
     assert "`prefill-header-handler` is deprecated: leave it out" in warnings
     assert "mapped to the profile handler, which sets the headers itself" in warnings
+
+
+@pytest.mark.parametrize(("warm", "refused"), [("decode", False), ("prefill", True)])
+def test_the_cache_that_a_client_may_prefer_is_the_decoding_endpoints(warm, refused):
+    pool = Pool("deciders: {prefill: always}")
+    pool.rig.serve(warm, "before", LONG)
+    asking = {"headers": {"prefer": "if-available"}, "api": Api.CHAT}
+    if refused:
+        with pytest.raises(NotCached):
+            pool.route(**asking)
+    else:
+        assert pool.route(**asking).disaggregation == "prefill-decode"

@@ -63,12 +63,20 @@ def test_a_profile_that_does_not_exist_is_the_clients_error():
     assert (raised.value.status, raised.value.reason) == (400, "unknown-profile")
 
 
-def test_the_default_profile_exists():
+def test_a_default_profile_that_is_written_exists():
     with pytest.raises(
-        ConfigError, match="no profile is named `decode`: did you mean `decoder`"
+        ConfigError, match="no profile is named `decoed`: did you mean `decode`"
     ) as e:
-        configured(BY_HEADER, names=("decoder", "prefill"))
+        configured(BY_HEADER, "defaultProfile: decoed", names=("decode", "prefill"))
     assert e.value.place == "plugins[0].parameters.defaultProfile"
+
+
+def test_profiles_without_that_of_decoding_are_enough_for_requests_that_name_theirs():
+    settings = configured(BY_HEADER, names=("encode", "prefill"))
+    assert "requests without `epp-profile` are refused" in "\n".join(settings.warnings)
+    assert route(settings, headers={"epp-profile": "prefill"}).profile == "prefill"
+    with pytest.raises(MalformedRequest, match="'decode'; there is encode, prefill"):
+        route(settings)
 
 
 @pytest.mark.parametrize(

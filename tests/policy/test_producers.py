@@ -58,25 +58,27 @@ def test_exactly_one_source_of_sessions_is_wanted(names):
 
 
 @pytest.mark.parametrize(
-    ("headers", "fairness", "expected"),
+    ("headers", "fairness", "flow", "session"),
     [
-        ({"x-claude-code-session-id": "c", "session-id": "d"}, "default-flow", "c"),
-        ({"session_id": "old"}, "default-flow", "old"),
-        ({"x-mine": "m", "session-id": "d"}, "default-flow", "m"),
+        ({"x-claude-code-session-id": "c", "session-id": "d"}, "default-flow", "c", "c"),
+        ({"session_id": "old"}, "default-flow", "old", "old"),
+        ({"x-mine": "m", "session-id": "d"}, "default-flow", "m", "m"),
         (
             {"session-id": "d", "x-gateway-inference-fairness-id": ""},
             "default-flow",
             "default-flow",
+            "d",
         ),
-        ({"session-id": "d"}, "named", "named"),
-        ({}, "default-flow", "default-flow"),
+        ({"session-id": "d"}, "named", "named", "d"),
+        ({}, "named", "named", ""),
+        ({}, "default-flow", "default-flow", ""),
     ],
 )
-def test_an_agents_session_is_its_flow_unless_a_header_names_one(headers, fairness, expected):
+def test_an_agents_session_is_its_flow_unless_a_header_names_one(headers, fairness, flow, session):
     plugin = AgentIdentity(["X-Mine"])
     asked = plugin.process_request(request(headers=headers, fairness_id=fairness))
-    assert asked.fairness_id == expected
-    assert plugin.session_id(asked) == ("" if expected == "default-flow" else expected)
+    assert asked.fairness_id == flow
+    assert plugin.session_id(asked) == session
 
 
 COUNTING = "{type: inflight-load-producer, parameters: {addEstimatedOutputTokens: true, %s}}"
@@ -160,6 +162,15 @@ def test_a_second_index_holds_what_was_sent_as_far_as_it_has_room():
     assert seen_at(index, rig, text(128, "other")) == [128, 0]
     rig.apply(EndpointRemoved(EndpointId("default/pod-0")))
     assert seen_at(index, rig, text(128, "other")) == [0]
+
+
+def test_a_second_index_counts_tokens_although_blocks_grow():
+    rig = Rig(0)
+    index = LruPrefixes(Context(fleet=rig.fleet), 1000, auto_tune=False)
+    rig.add("pod-0", "10.0.0.1")
+    rig.send("pod-0", "a", text(1024))
+    # ADR 2: a block ends after 4,096 bytes of text, which are 1,024 tokens.
+    assert seen_at(index, rig, text(1024) + text(30 * 1024, "other")) == [1024]
 
 
 def test_a_second_index_has_what_was_prefilled_at_another_endpoint_twice():

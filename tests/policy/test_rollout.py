@@ -132,6 +132,7 @@ def test_without_gating_only_strict_headers_count():
     pool = Pool(("A", "decode", 1), ("B", "prefill", 1), settings=settings)
     assert pool.left() == {"A-decode", "B-prefill"}
     assert pool.left(**{"x-revision": "B"}) == {"B-prefill"}
+    assert pool.screener.dump_state() == {"weights": {}, "endpoints": 2}
 
 
 def test_nobody_left_is_503():

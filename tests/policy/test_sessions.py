@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from epp.config.catalogue import PLUGINS
+from epp.config.plugins import Plugins
+from epp.config.schema import PluginSpec
 from epp.model.decision import Decision
 from epp.model.endpoint import Target
 from epp.policy.plugins import CommitObserver, ResponseProcessor
@@ -115,6 +117,26 @@ def test_the_first_source_that_is_not_empty_counts():
         ({"x-two": "s2"}, ["a"]),
     ):
         assert kept(pins.filter(request(headers=headers), ASKED)) == names
+
+
+@pytest.mark.parametrize(
+    ("kind", "attribute", "parameters"),
+    [
+        ("agent-identity", "agent-identity", {"additionalSessionHeaders": ["x-mine"]}),
+        ("session-id-producer", "SessionID", {"headerName": "x-mine"}),
+    ],
+)
+def test_an_attribute_is_found_whatever_its_producer_is_called(kind, attribute, parameters):
+    sources = {"sources": [{"attribute": attribute}]}
+    affinity = {"strategy": "session_id", "sessionIdConfig": sources}
+    specs = [
+        PluginSpec(type="session-affinity-filter", parameters=affinity),
+        PluginSpec(type=kind, name="who", parameters=parameters),
+    ]
+    pins = Plugins(specs)["session-affinity-filter"]
+    mine = request(headers={"x-mine": "s1"})
+    pins.committed(mine, decision("b"), 0)
+    assert kept(pins.filter(mine, ASKED)) == ["b"]
 
 
 @pytest.mark.parametrize(

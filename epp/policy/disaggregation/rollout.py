@@ -121,13 +121,15 @@ class Rollout:
 
     @property
     def weights(self) -> Mapping[str, int]:
-        """The weight of each revision that has a pod of every required role."""
+        """The weight of each revision that has a pod of every role; none if gating is off."""
         if self._weights is None:
             self._weights = self._weigh()
         return self._weights
 
     def _weigh(self) -> Mapping[str, int]:
         gating, pods = self._gating, {}
+        if not gating.roles:
+            return {}
         for each in self._endpoints.values():
             if self._counts(each.labels):
                 pod = each.namespace, each.pod or each.name

@@ -81,7 +81,7 @@ class CacheAware(ABC):
         """Return 1 for the choice, or for those that chance chooses among, 0 for others."""
         if not candidates:
             return []
-        chosen = self._choose(candidates, [each.requests for each in candidates])
+        chosen = frozenset(self._choose(candidates, [each.requests for each in candidates]))
         return [1.0 if position in chosen else 0.0 for position in range(len(candidates))]
 
     @abstractmethod

@@ -53,7 +53,7 @@ def _cookie(header: str, name: str) -> str:
 
 
 class AgentIdentity(PluginParameters, frozen=True):
-    """Takes the fairness id from the session headers of agents, if no header names one.
+    """Takes the session from the headers of agents, and the fairness id if no header names one.
 
     `additional_session_headers` go before the built-in ones.
     """
@@ -67,16 +67,16 @@ class AgentIdentity(PluginParameters, frozen=True):
             return request
         if any(name in headers for name in _FAIRNESS_HEADERS):
             return request
-        for name in (*self.additional_session_headers, *_AGENT_HEADERS):
-            value = headers.get(name.lower())
-            if value:
-                return replaced(request, fairness_id=value[:_LONGEST_ID])
-        return request
+        session = self.session_id(request)
+        return replaced(request, fairness_id=session) if session else request
 
     def session_id(self, request: InferenceRequest) -> str:
-        """Return the agent's session, which stands in the fairness id by then."""
-        found = request.fairness_id
-        return "" if found == DEFAULT_FAIRNESS_ID else found
+        """Return the agent's session, whatever the fairness id; empty without one."""
+        for name in (*self.additional_session_headers, *_AGENT_HEADERS):
+            value = request.headers.get(name.lower())
+            if value:
+                return value[:_LONGEST_ID]
+        return ""
 
 
 class OutputLengthBucket(PluginParameters, frozen=True):

@@ -34,17 +34,22 @@ class LruPrefixes:
     def prefix_matches(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> list[PrefixMatch]:
-        """Return the share of the prompt's blocks that were sent to each candidate before."""
+        """Return the part of the prompt that was sent to each candidate before."""
         return [self._match(each) for each in candidates]
 
     def _match(self, candidate: Candidate) -> PrefixMatch:
-        cache = self._caches.get(candidate.endpoint.id)
-        if cache is None or not candidate.total_blocks:
-            return PrefixMatch(0, candidate.prompt_tokens)
-        found = sum(cache.match(chain.hashes[: chain.lookup]) for chain in candidate.chains)
-        return PrefixMatch(
-            candidate.prompt_tokens * found // candidate.total_blocks, candidate.prompt_tokens
-        )
+        cache, total = self._caches.get(candidate.endpoint.id), candidate.prompt_tokens
+        size = sum(chain.size for chain in candidate.chains)
+        if cache is None or not size:
+            return PrefixMatch(0, total)
+        # Blocks of text grow with the prompt (docs/adr/0002): their number says little of tokens.
+        blocks = covered = 0
+        for chain in candidate.chains:
+            if found := cache.match(chain.hashes[: chain.lookup]):
+                blocks += found
+                covered += chain.ends[found - 1]
+        whole = 0 < candidate.total_blocks <= blocks
+        return PrefixMatch(total * covered // size, total, whole=whole)
 
     def _learn(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         if isinstance(event, Admitted):

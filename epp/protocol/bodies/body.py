@@ -19,7 +19,7 @@ from epp.protocol.bodies.body_reader import BodyData, BodyReader, Found
 from epp.protocol.bodies.coercion import flag_of, limit_of, model_of, n_of, salt_of, text_of
 from epp.protocol.bodies.json_tokens import Path, Span, members
 from epp.protocol.bodies.parsed import Parsed
-from epp.protocol.bodies.request_json import LONGEST_PROMPT, check_model, parse_request
+from epp.protocol.bodies.request_json import LONGEST_PROMPT, parse_request
 from epp.protocol.bodies.token_prompts import with_media
 
 _NAMES: Final = {api: api.value for api in Api}
@@ -88,13 +88,13 @@ class Body:
         found = reader.finish(whole)
         if found is not None:
             try:
-                return _parsed(self._api, found, multimodal=reader.multimodal)
+                return _parsed(found, multimodal=reader.multimodal)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 pass  # as JSON it may be read all the same
         if sum(map(len, reader.pieces)) > _LONG_BYTES:
             outline = found or reader.outline()
             if outline is not None:
-                return _outlined(self._api, outline)
+                return _outlined(outline)
             if reader.broken_at >= 0:
                 raise MalformedRequest(f"the body is not valid JSON (byte {reader.broken_at})")
         return parse_request(self._api, self.whole())
@@ -188,14 +188,14 @@ def _edited(pieces: Sequence[BodyData], edits: Sequence[tuple[Span, bytes]]) -> 
     return [*done, *pieces]
 
 
-def _outlined(api: Api, found: Found) -> Parsed:
+def _outlined(found: Found) -> Parsed:
     try:
-        return _parsed(api, found)
+        return _parsed(found)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise MalformedRequest(f"the body does not fit its path: {error}") from None
 
 
-def _parsed(api: Api, found: Found, *, multimodal: bool = False) -> Parsed:
+def _parsed(found: Found, *, multimodal: bool = False) -> Parsed:
     """Read what was found as JSON. Raises `MalformedRequest`, and what msgspec does."""
     (
         model,
@@ -218,11 +218,8 @@ def _parsed(api: Api, found: Found, *, multimodal: bool = False) -> Parsed:
     if places:
         made = with_media(made, hashes, places)
         multimodal = multimodal or any(prompt.multimodal for prompt in made)
-    name = model_of(model)
-    if not name:
-        check_model(api, name)
     return Parsed(
-        model=name,
+        model=model_of(model),
         prompts=made,
         stream=bool(stream) and flag_of(stream),
         max_tokens=limit_of(completion, total, output, sampled, new) if limited else None,

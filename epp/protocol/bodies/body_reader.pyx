@@ -124,8 +124,6 @@ cdef class BodyReader(PromptReader):
         """
         if self._declined or (self._structured == _NONE and self._wanted != _ALWAYS):
             return None
-        if self._body[_MODEL].end < 0 and not self._nameless:
-            return None
         if self._wanted == _ALWAYS:
             return self.outline()
         if self.state != _DONE and (whole or not self.enough):

@@ -85,8 +85,8 @@ def parse_request(api: Api, body: bytes) -> Parsed:
     """Parse a request body.
 
     Raises `MalformedRequest` with a message that names the field: for malformed JSON, wrong
-    types, a missing model or prompt, and nesting that is too deep. Other fields and content (the
-    text of a message, sampling parameters) are not validated; the model server does that.
+    types, a missing prompt, and nesting that is too deep. Other fields and content (the text of a
+    message, sampling parameters) are not validated; the model server does that.
     """
     decode, prompts_of = _READERS.get(api, _OUTLINE)
     if len(body) > _SMALL_BYTES and _is_excessive(body):
@@ -100,7 +100,6 @@ def parse_request(api: Api, body: bytes) -> Parsed:
         raise MalformedRequest(message, reason="nested-too-deeply") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, OverflowError) as error:
         raise MalformedRequest(_problem(body, error)) from None
-    check_model(api, model)
     salt = "extra_key" if api is Api.SGLANG_GENERATE else "cache_salt"
     sampling = _within(parsed, "sampling_params", _sampling, _NO_SAMPLING)
     features = _within(parsed, "features", _features, _NO_FEATURES)
@@ -132,9 +131,9 @@ def _within(body: AnyBody, name: str, decoder: msgspec.json.Decoder[T], otherwis
     return otherwise
 
 
-def check_model(api: Api, name: str) -> None:
-    """Raise `MalformedRequest` for a model without a name if it needs one."""
-    if not name and api not in NAMELESS:
+def check_without_model(api: Api) -> None:
+    """Raise `MalformedRequest` if a body of this API needs a model; it has none."""
+    if api not in NAMELESS:
         raise MalformedRequest("`model` is missing from the body", reason="missing-model")
 
 

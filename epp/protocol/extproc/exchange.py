@@ -264,8 +264,6 @@ class Exchange:
 
     def _decide(self, now: float) -> list[Reply]:
         request = self._request.read(self._subset)
-        if (resolve := self._settings.resolve) is not None:
-            request = resolve(request)
         if self._request.hold(request):
             return []
         self.record.request, self.record.read_at = request, now

@@ -88,19 +88,19 @@ class RequestFacts:
         `parsed` None stands for a body that was not seen or could not be read. The proxy lets the
         request wait for `most_wait` seconds.
         """
-        parsed = parsed or _UNREAD
         rewrite = objective = fairness_id = ""
         if self.injected:
-            rewrite = _first(self.headers, REWRITE)
+            rewrite = "" if parsed is None else _first(self.headers, REWRITE)
             objective = _first(self.headers, OBJECTIVE)
             fairness_id = _first(self.headers, FAIRNESS)
+        parsed = parsed or _UNREAD
         return InferenceRequest(
             id=record.id,
             size=record.request_bytes,
             most_wait=most_wait,
             api=self.api or _OTHER,
             model=parsed.model,
-            target_model=(parsed.model and rewrite) or parsed.model,
+            target_model=rewrite or parsed.model,
             prompts=parsed.prompts,
             stream=parsed.stream,
             max_tokens=parsed.max_tokens,

@@ -17,7 +17,7 @@ from epp.model.request import Api, InferenceRequest
 from epp.protocol.bodies.body import Body
 from epp.protocol.bodies.body_reader import BodyData, add_piece
 from epp.protocol.bodies.parsed import Parsed
-from epp.protocol.bodies.request_json import LONGEST_PROMPT
+from epp.protocol.bodies.request_json import LONGEST_PROMPT, check_without_model
 from epp.protocol.extproc.headers import (
     BEFORE_HEADERS,
     RequestFacts,
@@ -200,7 +200,10 @@ class Request:
             self.ended = self.complete = self._trailed = True
 
     def read(self, subset: tuple[str, ...] | None) -> InferenceRequest:
-        """Return what routing depends on, once all of it came. Raises `MalformedRequest`."""
+        """Return what routing depends on, once all of it came.
+
+        Raises `MalformedRequest`, also if nothing says the model and the API needs one.
+        """
         kept, parsed = b"", None
         if self._body is not None:
             self.unsent = self._body.pieces
@@ -209,7 +212,15 @@ class Request:
             if parsed is not None and self._settings.keep_body and self.ended:
                 kept = self._body.whole()
         most_wait = inf if self.duplex else self._settings.most_wait
-        return self._facts.request(self._record, parsed, subset, kept, most_wait)
+        request = self._facts.request(self._record, parsed, subset, kept, most_wait)
+        if (resolve := self._settings.resolve) is not None:
+            request = resolve(request)
+        if parsed is None:
+            if request.target_model:  # whatever the body says, it stays
+                request = replaced(request, target_model="", rewrite="")
+        elif not request.target_model:
+            check_without_model(request.api)
+        return request
 
     def _parse(self, body: Body) -> Parsed | None:
         if self._facts.api is _OTHER:

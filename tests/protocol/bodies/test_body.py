@@ -273,6 +273,7 @@ ORDINARY = [
     (Api.CHAT_RENDER, chat("a" * (2 << 20), max_tokens=5)),
     (Api.COUNT_TOKENS, chat("a", tools=[{"type": "function"}])),
     (Api.CHAT, chat("a").replace(b"role", b"rol\\u0065").replace(b"model", b"\\u006Dodel")),
+    (Api.CHAT, chat("a").replace(b'"model"', b'"other"')),
 ]
 
 

@@ -206,8 +206,7 @@ def test_a_long_body_that_is_no_json_says_where():
     with pytest.raises(MalformedRequest, match=rf"not valid JSON \(byte {len(data) + 1}\)"):
         whole(api, data + b"]]}").parse()
     missing = data.replace(b"model", b"midel", 1) + b"]}"
-    with pytest.raises(MalformedRequest, match="`model` is missing"):
-        whole(api, missing).parse()
+    assert whole(api, missing).parse().model == ""
     ill = data.replace(b'"m"', b"[5]", 1) + b"]}"
     with pytest.raises(MalformedRequest, match="`model` must be a string"):
         whole(api, ill).parse()

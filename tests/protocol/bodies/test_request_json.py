@@ -94,8 +94,6 @@ def test_forms_of_a_prompt(api, field, prompt, expected):
         (Api.CHAT, {"messages": []}),
         (Api.CHAT, {"messages": None}),
         (Api.CHAT, {"messages": [1]}),
-        (Api.CHAT, {"messages": [TEXT], "model": ""}),
-        (Api.CHAT, {"messages": [TEXT], "model": None}),
         (Api.CHAT, {"messages": [{"role": 1}]}),
         (Api.COMPLETIONS, {}),
         (Api.COMPLETIONS, {"prompt": 1}),
@@ -116,6 +114,12 @@ def test_bodies_that_do_not_fit_their_path(api, body):
         parse(api, **body)
     assert caught.value.status == 400
     assert str(caught.value)
+
+
+@pytest.mark.parametrize("name", [None, ""])
+def test_a_body_without_a_models_name_is_read(name):
+    parsed = parse(Api.CHAT, messages=[TEXT], model=name)
+    assert (parsed.model, len(parsed.prompts)) == ("", 1)
 
 
 def test_responses_input_items_render_as_messages():

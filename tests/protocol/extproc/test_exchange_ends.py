@@ -194,6 +194,18 @@ class TestErrors:
                 "`model`",
                 id="no model",
             ),
+            pytest.param(
+                b'{"model":"","messages":[{"role":"user","content":"x"}]}',
+                "missing-model",
+                "`model`",
+                id="empty model",
+            ),
+            pytest.param(
+                b'{"model":null,"messages":[{"role":"user","content":"x"}]}',
+                "missing-model",
+                "`model`",
+                id="null model",
+            ),
             pytest.param(b'{"model":"\xff"}', "malformed-request", "utf-8", id="not UTF-8"),
             pytest.param(
                 b'{"model":"m","x":' + b"[" * 99_999, "nested-too-deeply", "deep", id="deep"

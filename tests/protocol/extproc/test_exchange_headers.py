@@ -22,6 +22,7 @@ from epp.protocol.extproc.messages import (
     ResponseBody,
     ResponseHeaders,
 )
+from epp.protocol.routing_table import RoutingTable, WeightedTargets
 from tests.protocol.extproc.conversation import (
     CHAT,
     OK,
@@ -180,6 +181,40 @@ class TestRewrite:
         assert seen.request == data.replace(b': "m"', b': "target"')
         assert seen.set_headers["content-length"] == str(len(seen.request))
         assert (stub.requests[0].model, stub.requests[0].target_model) == ("m", "target")
+
+    @pytest.mark.parametrize(
+        ("data", "wanted"),
+        [
+            (b'{"messages":[{}]}', b'{"messages":[{}],"model":"target"}'),
+            (b'{"model":"","messages":[{}]}', b'{"model":"target","messages":[{}]}'),
+            (b'{"model": null,"messages":[{}]}', b'{"model": "target","messages":[{}]}'),
+        ],
+    )
+    @pytest.mark.parametrize(
+        ("more", "other"),
+        [(rewrite, None), ({}, "target"), ({"x-gateway-model-name-rewrite": "x"}, "target")],
+    )
+    def test_a_body_without_a_model_gets_one(self, data, wanted, more, other):
+        targets = WeightedTargets.of([(other, 1)], "of-all") if other else None
+        rules = RoutingTable(other=targets)
+        stub = Stub()
+        machine = exchange(stub, resolve=lambda request: rules.resolve(request, lambda _: 0))
+        seen = outcome(play(machine, [headers(**more), body(data)]))
+        assert seen.request == wanted
+        assert seen.set_headers["content-length"] == str(len(wanted))
+        assert (stub.requests[0].model, stub.requests[0].target_model) == ("", "target")
+
+    @pytest.mark.parametrize("path", ["/v1/chat/completions", "/other"])
+    def test_a_body_that_is_not_read_keeps_its_model(self, path):
+        rules = RoutingTable(
+            priorities={"urgent": 3}, other=WeightedTargets.of([("target", 1)], "of-all")
+        )
+        stub = Stub()
+        machine = exchange(stub, resolve=lambda request: rules.resolve(request, lambda _: 0))
+        head = CHAT | self.rewrite | {":path": path, "x-gateway-inference-objective": "urgent"}
+        machine.receive(RequestHeaders(headers=head, modes=Modes(BodyMode.NONE)), 0)
+        (request,) = stub.requests
+        assert (request.target_model, request.rewrite, request.priority) == ("", "", 3)
 
     def test_buffered_body_is_replaced(self):
         machine = exchange(Stub())

@@ -163,7 +163,7 @@ def test_an_exact_match_wins_over_one_of_all_models_whatever_their_age(state):
     )
     assert target(routing) == target(routing, "b") == "exact"
     assert target(routing, "c") == "all"
-    assert target(routing, "") == ""
+    assert target(routing, "") == "all"
 
 
 def test_the_older_object_wins_then_the_name_then_the_order_of_rules(state):
