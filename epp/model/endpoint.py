@@ -70,6 +70,8 @@ class Endpoint:
     """Where its metrics page is (`host:port`); empty: at the target."""
     app_protocol: str = ""
     """The `appProtocol` of its pool: what it speaks at its target; empty if that is not said."""
+    port_index: int = 0
+    """The index of its port among the target ports of its pool; 0 if there is none."""
     id: EndpointId = field(init=False)
     """The namespace and the name."""
     target: Target = field(init=False)
@@ -85,6 +87,11 @@ class Endpoint:
     def engine(self) -> tuple[str, Target, int | None]:
         """The identity of the engine: an endpoint that changes in it has an empty cache."""
         return self.uid, self.target, self.rank
+
+    @property
+    def engine_index(self) -> int:
+        """Which of its pod's engines it is: its rank, else that of its port, as llm-d runs them."""
+        return self.port_index if self.rank is None else self.rank
 
     @property
     def partial(self) -> bool:

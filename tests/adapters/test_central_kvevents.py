@@ -85,6 +85,34 @@ async def test_of_ranks_that_share_a_port_the_batch_names_its_own():
             await told.holds(rank, pod=f"r{rank}")
 
 
+async def test_of_a_pods_ports_the_batch_names_its_own_by_their_order():
+    async with central("kv@10.0.0.1@m") as (listener, told, (engine,)):
+        for index in range(2):
+            listener.watch(endpoint(f"r{index}", "10.0.0.1", port=8000 + index, port_index=index))
+        await engine.store(5, rank=1)
+        await told.holds(5, pod="r1")
+        assert not told.held("r0")
+
+
+@pytest.mark.parametrize("own", [None, 1])
+async def test_one_of_a_servers_ranks_is_followed(own):
+    with capture_logs() as logs:
+        async with central("kv@10.0.0.1:8000@m", "kv@10.0.0.1:8000@m") as (listener, told, engines):
+            listener.watch(endpoint("a", "10.0.0.1", rank=own))
+            zero, one = engines
+            await one.store(1, rank=1)
+            await told.holds(1, pod="a")
+            await zero.store(2, 3, rank=0)
+            async with asyncio.timeout(DEADLINE):
+                while not (said := [each for each in logs if each["event"] == "kv_events.rank"]):
+                    await asyncio.sleep(0)
+            await one.store(4, rank=1)
+            await told.holds(1, 4, pod="a")
+            (counts,) = listener.counts().values()
+    assert len(said) == 1
+    assert (counts.batches, counts.gaps, counts.restarts) == (2, 0, 0)
+
+
 async def test_strangers_are_logged_once_and_change_nothing():
     with capture_logs() as logs:
         async with central("kv@10.9.9.9:1@m", "kv@10.0.0.1:8000@m") as (listener, told, engines):

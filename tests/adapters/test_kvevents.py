@@ -342,15 +342,21 @@ async def test_another_engine_under_an_endpoints_id_is_subscribed_to_again():
 
 
 WHERE = {
-    "settings": ({}, None, ("tcp://10.0.0.1:5557", "")),
-    "replay of the settings": ({"replay_port": 6000}, None, (..., "tcp://10.0.0.1:6000")),
-    "rank": ({"replay_port": 6000}, 2, ("tcp://10.0.0.1:5559", "tcp://10.0.0.1:6002")),
+    "settings": ({}, {}, ("tcp://10.0.0.1:5557", "")),
+    "replay of the settings": ({"replay_port": 6000}, {}, (..., "tcp://10.0.0.1:6000")),
+    "rank": ({"replay_port": 6000}, {"rank": 2}, ("tcp://10.0.0.1:5559", "tcp://10.0.0.1:6002")),
+    "port of the pool": (
+        {"replay_port": 6000},
+        {"port": 8003, "port_index": 3},
+        ("tcp://10.0.0.1:5560", "tcp://10.0.0.1:6003"),
+    ),
+    "rank on a port": ({}, {"rank": 0, "port_index": 3}, ("tcp://10.0.0.1:5557", ...)),
 }
 
 
-@pytest.mark.parametrize(("given", "rank", "expected"), WHERE.values(), ids=WHERE)
-def test_publisher_addresses_by_labels_ranks_and_settings(given, rank, expected):
-    sources = PublisherAddresses.of(endpoint(rank=rank), SubscriptionSettings(**given))
+@pytest.mark.parametrize(("given", "of", "expected"), WHERE.values(), ids=WHERE)
+def test_publisher_addresses_by_labels_ranks_and_settings(given, of, expected):
+    sources = PublisherAddresses.of(endpoint(**of), SubscriptionSettings(**given))
     assert sources is not None
     for found, wanted in zip((sources.events, sources.replay), expected, strict=True):
         assert wanted in {..., found}

@@ -26,8 +26,10 @@ class CentralSubscription:
     """Listens at `settings.central`, and passes events of the caches of known endpoints to `apply`.
 
     A message is of the endpoint that its topic names: by `ip:port`, by IP address, or by the name
-    of its pod or its own. Of several (ranks that share a port) it is the one of the batch's rank.
-    `heard` is called with an endpoint when its first message comes. Nothing can be replayed.
+    of its pod or its own. Of several (ranks that share a port, ports of a pod) it is the one of the
+    batch's rank. A server that is one endpoint is followed by the first rank that is heard: each
+    numbers its batches. `heard` is called with an endpoint when its first message comes. Nothing
+    can be replayed.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class CentralSubscription:
         self._turns = turns
         self._endpoints: dict[EndpointId, Endpoint] = {}
         self._named: dict[str, list[Endpoint]] = {}
+        self._ranks: dict[EndpointId, int] = {}  # the one that is followed
         self._strangers: set[str] = set()
         self._problem = ""
         self.streams: dict[EndpointId, CacheFeed] = {}
@@ -62,6 +65,7 @@ class CentralSubscription:
         """Take no more messages of an endpoint."""
         endpoint = self._endpoints.pop(endpoint_id, None)
         self.streams.pop(endpoint_id, None)
+        self._ranks.pop(endpoint_id, None)
         if endpoint is None:
             return
         for name in _names(endpoint):
@@ -105,15 +109,25 @@ class CentralSubscription:
             stream = self.streams[endpoint.id] = CacheFeed(endpoint, self._settings, self._apply)
             self._heard(endpoint.id)
             stream.handle(stream.feed.connected())
+        rank = rank_of(frames[-1])
+        if rank is not None and rank != (followed := self._followed(endpoint, rank)):
+            stream.warn_once("kv_events.rank", {"detail": f"of rank {rank}, not {followed}"})
+            return
         stream.handle(stream.feed.receive(frames))
         await stream.catch_up(self._turns)
+
+    def _followed(self, endpoint: Endpoint, heard: int) -> int:
+        """Return the rank whose batches are an endpoint's: its own, else the first one heard."""
+        if endpoint.rank is not None:
+            return endpoint.rank
+        return self._ranks.setdefault(endpoint.id, heard)
 
     def _endpoint_of(self, frames: Sequence[bytes]) -> Endpoint | None:
         publisher = publisher_of(frames, self._settings.topic_prefix)
         found = self._named.get(publisher, [])
         if len(found) > 1:
             rank = rank_of(frames[-1])
-            found = [each for each in found if rank is not None and each.rank == rank]
+            found = [each for each in found if rank is not None and each.engine_index == rank]
         if len(found) == 1:
             return found[0]
         if publisher not in self._strangers and len(self._strangers) < _MOST_STRANGERS:

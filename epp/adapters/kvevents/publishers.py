@@ -63,10 +63,10 @@ class PublisherAddresses(msgspec.Struct, frozen=True):
         if not port:
             return None
         # vLLM `ZmqEventPublisher.offset_endpoint_port`: each data-parallel rank adds its number.
-        rank = endpoint.rank or 0
+        index = endpoint.engine_index
         return cls(
-            f"tcp://{target_of(endpoint.address, port + rank)}",
-            f"tcp://{target_of(endpoint.address, replay_port + rank)}" if replay_port else "",
+            f"tcp://{target_of(endpoint.address, port + index)}",
+            f"tcp://{target_of(endpoint.address, replay_port + index)}" if replay_port else "",
         )
 
 

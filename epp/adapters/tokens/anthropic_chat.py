@@ -1,7 +1,7 @@
 """Turns requests of Anthropic's Messages API into the chats that vLLM makes of them.
 
-Mirrors vLLM `entrypoints/anthropic/serving.py`, `_convert_anthropic_to_openai_request`: what a chat
-template sees of such a request is the chat.
+Mirrors vLLM `entrypoints/anthropic/serving.py`, `to_chat_completion_request`: what a chat template
+sees of such a request is the chat.
 """
 
 import json
@@ -18,8 +18,22 @@ _BILLING = "x-anthropic-billing-header"
 """What Claude Code's attribution begins with; vLLM leaves it out."""
 
 
+class MessagesRules(msgspec.Struct, frozen=True):
+    """How a server does it: the default is that of a vLLM without `/v1/messages/render`.
+
+    `merges`: later system messages are joined to the first. `disabled_effort` is the
+    `reasoning_effort` of `thinking` that is disabled; None: efforts are not passed on.
+    """
+
+    merges: bool = True
+    disabled_effort: str | None = None
+
+
+_OLDER = MessagesRules()
+
+
 def as_chat(request: InferenceRequest) -> InferenceRequest:
-    """Return a request of Anthropic's as one of OpenAI's chats; any other as it is.
+    """Return a request of Anthropic's as the chat of an older vLLM; any other as it is.
 
     Raises `TextFallback` for a body that does not fit.
     """
@@ -32,23 +46,32 @@ def as_chat(request: InferenceRequest) -> InferenceRequest:
     return replaced(request, api=Api.CHAT, body=msgspec.json.encode(chat_of(body)))
 
 
-def chat_of(body: Mapping[str, Any]) -> dict[str, Any]:
+def chat_of(body: Mapping[str, Any], rules: MessagesRules = _OLDER) -> dict[str, Any]:
     """Return the chat of a body. Raises `TextFallback` for one that does not fit."""
     try:
-        return _chat(body)
+        return _chat(body, rules) | _effort(body, rules.disabled_effort)
     except (AttributeError, KeyError, TypeError) as error:
         raise TextFallback(FallbackCause.MALFORMED, type(error).__name__) from error
 
 
-def _chat(body: Mapping[str, Any]) -> dict[str, Any]:
+def _effort(body: Mapping[str, Any], disabled: str | None) -> dict[str, Any]:
+    effort = (body.get("output_config") or {}).get("effort")
+    if (body.get("thinking") or {}).get("type") == "disabled":
+        effort = disabled
+    return {} if None in {disabled, effort} else {"reasoning_effort": effort}
+
+
+def _chat(body: Mapping[str, Any], rules: MessagesRules) -> dict[str, Any]:
     turns = body["messages"]
-    system = [body.get("system")]
-    system += [turn["content"] for turn in turns if turn["role"] == "system"]
-    told = "".join(text for each in system for text in _system_texts(each))
+    told = "".join(_system_texts(body.get("system")))
+    if rules.merges:
+        told += "".join(_inline_system(turn) for turn in turns if turn["role"] == "system")
     messages = [{"role": "system", "content": told}] if told else []
     for turn in turns:
         if turn["role"] != "system":
             messages += _messages(turn)
+        elif not rules.merges and (text := _inline_system(turn)):
+            messages.append({"role": "system", "content": text})
     chat: dict[str, Any] = {"model": body.get("model", ""), "messages": messages}
     if body.get("tools") is not None:
         chat["tools"] = [_tool(each) for each in body["tools"]]
@@ -64,6 +87,12 @@ def _system_texts(content: Any) -> Iterator[str]:  # noqa: ANN401 (JSON)
         text = block.get("text") if block["type"] == "text" else None
         if text and not text.startswith(_BILLING):
             yield text
+
+
+def _inline_system(turn: Mapping[str, Any]) -> str:
+    content = turn["content"]
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return "".join(_system_texts(blocks))
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:

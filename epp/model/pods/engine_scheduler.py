@@ -185,7 +185,7 @@ class EngineScheduler:
         """Schedule a prompt, or let it wait; the ledger has the request already."""
         # vLLM `schedule`: waiting requests are taken first come, first served; the first that does
         # not fit ends the loop.
-        if self.reported is not None and not sequence.chain.exact:
+        if self.reported is not None and (sequence.chain.multimodal or not sequence.chain.exact):
             self.reported.expect_text()
         if self.waiting or not self._try_schedule(sequence, step, now):
             self.waiting.append(sequence)

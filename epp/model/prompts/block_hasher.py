@@ -63,7 +63,16 @@ class BlockHasher:
         hashes = extend(root, data, ends, TOKEN_BYTES)
         lookup = max(0, size - 1) // block
         rest = digest(data, ends[-1], size, TOKEN_BYTES) if ends and size % block else 0
-        return Chain(hashes, ends, size, lookup, exact=True, marks=marks, rest_digest=rest)
+        return Chain(
+            hashes,
+            ends,
+            size,
+            lookup,
+            exact=True,
+            marks=marks,
+            rest_digest=rest,
+            multimodal=prompt.multimodal,
+        )
 
     @staticmethod
     def extend(parent: int, data: bytes, ends: Sequence[int], unit: int = 1) -> Sequence[BlockHash]:

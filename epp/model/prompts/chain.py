@@ -20,10 +20,11 @@ class Chain:
     block that ends with the prompt (vLLM v1/core/kv_cache_manager.py get_computed_blocks: at most
     `num_tokens - 1` tokens hit); text is followed by what the chat template adds.
 
-    `hashes` and `ends` are lists, arrays or ranges.
+    `hashes` and `ends` are lists, arrays or ranges. `multimodal`: some tokens stand for media, so
+    that no KV event leads to the hashes from there on.
     """
 
-    __slots__ = ("ends", "exact", "hashes", "lookup", "marks", "rest_digest", "size")
+    __slots__ = ("ends", "exact", "hashes", "lookup", "marks", "multimodal", "rest_digest", "size")
 
     def __init__(  # noqa: PLR0913 (one fact each)
         self,
@@ -35,6 +36,7 @@ class Chain:
         exact: bool = False,
         marks: Sequence[int] = (),
         rest_digest: int = 0,
+        multimodal: bool = False,
     ) -> None:
         self.hashes: Final = hashes
         self.ends: Final = ends
@@ -43,3 +45,4 @@ class Chain:
         self.exact: Final = exact
         self.marks: Final = marks
         self.rest_digest: Final = rest_digest
+        self.multimodal: Final = multimodal

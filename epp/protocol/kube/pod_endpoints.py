@@ -58,6 +58,7 @@ def endpoints_of(
             node_address=_address(pod.status.host_ip),
             hostname=pod.spec.hostname,
             app_protocol=app_protocol,
+            port_index=index,
         )
         for index, port in enumerate(ports)
         if port in active

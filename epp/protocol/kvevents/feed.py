@@ -69,6 +69,7 @@ class Feed:
         self._settings = settings
         self._can_replay = settings.replay
         self._notices: list[Notice] = []
+        self._topic = settings.topic_prefix.encode()  # of the latest message
         self._reset()
 
     def _reset(self) -> None:
@@ -131,6 +132,7 @@ class Feed:
             self._go_on()
         message = self._message(frames)
         if message is not None:
+            self._topic = frames[0]
             (self._queue if self._replaying else self._accept)(message)
         return self._drain()
 
@@ -141,11 +143,12 @@ class Feed:
         if not self._replaying:
             return self._drain()
         # vLLM `_service_replay`: batches come as (topic, number, payload) after an empty frame,
-        # and ("", END_SEQ, "") ends them.
-        if len(frames) >= FRAMES and not frames[-1]:
+        # and ("", END_SEQ, "") ends them. SGLang, and vLLM before 0.26, leave out the topic.
+        if frames and not frames[-1]:
             self._on_replay_end()
             return self._drain()
-        message = self._message(frames[-FRAMES:])
+        topic = frames[-FRAMES] if len(frames) >= FRAMES else b""
+        message = self._message((topic or self._topic, *frames[-2:]))
         if message is not None and not self._replay_void:
             self._accept_replayed(message)
         return self._drain()

@@ -56,7 +56,7 @@ class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     waiting: Metric | None = None
     """Requests that wait."""
     running: Metric | None = None
-    """Requests that run."""
+    """Requests that run; None: only those that this picker sent are known."""
     kv_usage: Metric | None = None
     """The used share of the KV cache."""
     block_size: tuple[Metric, ...] = ()
@@ -165,8 +165,8 @@ TRITON = EngineMetrics(
     name="triton",
     signs=(b"nv_inference_",),
     adds=True,
+    # llm-d-router takes `nv_inference_exec_count` for `running`, which counts since the start.
     waiting=requests(b"nv_inference_pending_request_count"),
-    running=requests(b"nv_inference_exec_count"),
 )
 ENGINES: Mapping[str, EngineMetrics] = {
     engine.name: engine for engine in (VLLM, SGLANG, TRTLLM_SERVE, TRITON_TRTLLM, TRITON)

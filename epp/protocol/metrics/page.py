@@ -24,7 +24,7 @@ class MetricTable:
     """The values of one metric on a page, each by its rank.
 
     `impossible` has those that cannot be true, `texts` the text of a label, and `states` the
-    labels of the newest sample, each with its time. `too_many` is whether ranks were left out,
+    labels of the newest sample, each with its value. `too_many` is whether ranks were left out,
     `empty` whether the family has no samples.
     """
 
@@ -36,6 +36,7 @@ class MetricTable:
         self.impossible: dict[bytes, str] = {}
         self.texts: dict[bytes, bytes] = {}
         self.states: dict[bytes, tuple[float, Labels]] = {}
+        self._smallest: dict[bytes, float] = {}
         self.too_many = False
         self.empty = True
 
@@ -61,7 +62,11 @@ class MetricTable:
             self._add_value(rank, text[:_MAX_TEXT], value)
 
     def _set_state(self, rank: bytes, value: float, pairs: Labels) -> None:
-        if self.states.get(rank, (0.0,))[0] <= value <= self.metric.most:
+        if not 0.0 <= value <= self.metric.most:
+            return
+        smallest = self._smallest[rank] = min(value, self._smallest.get(rank, value))
+        newest = self.states.get(rank, (0.0,))[0]
+        if _mean_time(newest, smallest) <= _mean_time(value, smallest):
             self.states[rank] = value, pairs
 
     def _add_value(self, rank: bytes, text: bytes, value: float) -> None:
@@ -76,6 +81,14 @@ class MetricTable:
             both = self.values[rank], value
             total = sum(both) if self._engine.adds else max(both)
             self.values[rank] = min(total, self.metric.most)
+
+
+def _mean_time(total: float, smallest: float) -> float:
+    """Return the mean of the Unix times that a sample adds up, one of each of vLLM's API servers.
+
+    How many they are shows beside the `smallest` sample, as a decade is little of the time so far.
+    """
+    return total / max(1, round(total / max(1.0, smallest)))
 
 
 class PageBefore:

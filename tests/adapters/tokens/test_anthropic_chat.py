@@ -2,10 +2,13 @@
 
 import pytest
 
-from epp.adapters.tokens.anthropic_chat import as_chat, chat_of
+from epp.adapters.tokens.anthropic_chat import MessagesRules, as_chat, chat_of
 from epp.adapters.tokens.fallback import TextFallback
+from epp.adapters.tokens.local.messages_rules import rules_of
+from epp.adapters.tokens.local.template import ChatTemplate
 from epp.model.request import Api
 from tests.adapters.tokens.bodies import asked, chat
+from tests.adapters.tokens.folders import CHATML
 
 BILLING = {"type": "text", "text": "x-anthropic-billing-header: cch=1"}
 CALL = {"type": "tool_use", "id": "t1", "name": "clock", "input": {"zone": "é"}}
@@ -103,6 +106,73 @@ def test_messages_are_those_of_vllm(turns, messages):
     assert chat_of({"messages": turns, "system": system})["messages"] == messages
 
 
+def test_later_system_messages_stay_where_they_are_if_the_template_takes_them():
+    turns = [
+        user(text("hi")),
+        {"role": "system", "content": [BILLING, text("b"), text("c")]},
+        {"role": "system", "content": "d"},
+        {"role": "system", "content": "x-anthropic-billing-header: cch=2"},
+        user(text("go on")),
+    ]
+    assert chat_of({"messages": turns, "system": "a"}, MessagesRules(merges=False))["messages"] == [
+        {"role": "system", "content": "a"},
+        {"role": "user", "content": "hi"},
+        {"role": "system", "content": "bc"},
+        {"role": "system", "content": "d"},
+        {"role": "user", "content": "go on"},
+    ]
+
+
+OFF, LOW = {"thinking": {"type": "disabled"}}, {"output_config": {"effort": "low"}}
+BUDGET = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "effort"),
+    [
+        (OFF, "none"),
+        (LOW, "low"),
+        (OFF | LOW, "none"),
+        (BUDGET | LOW, "low"),
+        (BUDGET, None),
+        ({"thinking": {"type": "adaptive"}, "output_config": {}}, None),
+        ({"thinking": None, "output_config": None}, None),
+    ],
+)
+def test_thinking_and_effort_are_a_reasoning_effort(fields, effort):
+    body = {"messages": [], **fields}
+    assert chat_of(body, MessagesRules(disabled_effort="none")).get("reasoning_effort") == effort
+    assert "reasoning_effort" not in chat_of(body)
+
+
+SYSTEM_FIRST = (
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+    "{{ raise_exception('late') }}{% endif %}{% endfor %}"
+)
+THINKS = CHATML + "{% if enable_thinking is defined and not enable_thinking %}<think>{% endif %}"
+REFUSES = CHATML + "{% if reasoning_effort == 'none' %}{{ raise_exception('no') }}{% endif %}"
+DEFAULTS = CHATML + "{{ reasoning_effort if reasoning_effort in ('low', 'high') else 'max' }}"
+
+
+@pytest.mark.parametrize(
+    ("sources", "rules"),
+    [
+        ({"default": CHATML}, (False, "low")),
+        ({"default": SYSTEM_FIRST}, (True, "low")),
+        ({"default": CHATML, "tool_use": SYSTEM_FIRST}, (True, "low")),
+        ({"default": CHATML, "other": SYSTEM_FIRST}, (False, "low")),
+        ({"tool_use": CHATML}, (True, "low")),
+        ({"default": "{{ strftime_now('') }}" + CHATML}, (True, "low")),
+        ({"default": THINKS}, (False, "none")),
+        ({"default": REFUSES}, (False, "low")),
+        ({"default": DEFAULTS}, (False, "low")),
+        ({"default": CHATML + "{{ reasoning_effort }}"}, (False, "none")),
+    ],
+)
+def test_a_template_is_asked_as_vllm_asks_it(sources, rules):
+    assert rules_of(ChatTemplate(sources, {})) == MessagesRules(*rules)
+
+
 def test_tools_and_the_templates_words_are_passed_on():
     tool = {"name": "clock", "description": "d", "input_schema": {"type": "object"}, "type": "x"}
     made = chat_of({"messages": [], "tools": [tool], "chat_template_kwargs": {"a": 1}})
@@ -123,6 +193,9 @@ def test_tools_and_the_templates_words_are_passed_on():
         {"messages": [user({"type": "image"})]},
         {"messages": [], "tools": [5]},
         {"messages": [], "system": [5]},
+        {"messages": [], "thinking": 5},
+        {"messages": [], "output_config": [5]},
+        {"messages": [{"role": "system", "content": [5]}]},
     ],
 )
 def test_what_does_not_fit_stays_text(body):

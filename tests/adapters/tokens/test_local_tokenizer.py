@@ -74,6 +74,9 @@ async def test_messages_of_anthropics_have_the_tokens_of_the_chat_that_vllm_make
     blocks = [{"type": "text", "text": "hello"}]
     messages = bodies.asked(Api.MESSAGES, messages=[{"role": "user", "content": blocks}])
     assert at_once(local, messages)[0].data == whole(folder, chat("hello"))
+    turns = [{"role": role, "content": "hi"} for role in ("user", "system", "user")]
+    messages = bodies.asked(Api.MESSAGES, messages=turns)
+    assert at_once(local, messages)[0].data == whole(folder, bodies.asked(Api.CHAT, messages=turns))
 
 
 async def test_a_long_chat_is_tokenized_in_a_thread_and_then_cached(local, folder):

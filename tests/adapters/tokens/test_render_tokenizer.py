@@ -2,28 +2,38 @@
 
 import asyncio
 import json
+import time
 from contextlib import asynccontextmanager, suppress
 
 import pytest
 from aiohttp import web
 
 from epp.adapters.tokens.fallback import FallbackCause
-from epp.adapters.tokens.render.render_tokenizer import (
-    CircuitBreaker,
-    RenderSettings,
-    RenderTokenizer,
-)
+from epp.adapters.tokens.render.circuit_breaker import CircuitBreaker
+from epp.adapters.tokens.render.render_tokenizer import RenderSettings, RenderTokenizer
 from epp.model.request import Api, InferenceRequest, Prompt, RequestId
 from tests.adapters.tokens import bodies
 from tests.adapters.tokens.bodies import chat, completions, ids
 
-CHAT, COMPLETIONS, RESPONSES, TOKENIZE = (
+CHAT, COMPLETIONS, RESPONSES, MESSAGES, TOKENIZE = (
     "/v1/chat/completions/render",
     "/v1/completions/render",
     "/v1/responses/render",
+    "/v1/messages/render",
     "/tokenize",
 )
 REFUSAL = {"error": {"message": "no", "code": 404}}
+NOT_FOUND = (404, {"detail": "Not Found"})
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
 
 
 class Server:
@@ -77,8 +87,8 @@ async def ask():
     """Make tokenizers that ask a server; they are closed in the end."""
     made = []
 
-    def make(server, **settings):
-        made.append(RenderTokenizer(RenderSettings(url=server.url, **settings)))
+    def make(server, now=time.monotonic, **settings):
+        made.append(RenderTokenizer(RenderSettings(url=server.url, **settings), now))
         return made[-1]
 
     yield make
@@ -111,14 +121,22 @@ async def test_other_apis_are_rendered(server, ask, api):
     assert [ids(prompt) for prompt in prompts] == want[api]
 
 
-async def test_messages_of_anthropics_are_rendered_as_a_chat(server, ask):
-    server.answers[CHAT] = (200, {"token_ids": [1, 2]})
+async def test_messages_of_anthropics_are_rendered_as_they_are(server, ask):
+    server.answers[MESSAGES] = (200, {"token_ids": [1, 2]})
+    asked = bodies.asked(Api.MESSAGES, messages=[{"role": "user", "content": "hello"}])
+    (prompt,) = await prompts_of(ask(server), asked)
+    assert ids(prompt) == [1, 2]
+    assert server.heard == [(MESSAGES, json.loads(asked.body))]
+
+
+async def test_messages_are_rendered_as_a_chat_by_an_older_server(server, ask):
+    server.answers[CHAT], server.answers[MESSAGES] = (200, {"token_ids": [1, 2]}), NOT_FOUND
     messages = [{"role": "user", "content": [{"type": "text", "text": "hello"}]}]
     tokenizer = ask(server, model="base")
     (prompt,) = await prompts_of(tokenizer, bodies.asked(Api.MESSAGES, messages=messages))
     assert ids(prompt) == [1, 2]
     wanted = {"model": "base", "messages": [{"role": "user", "content": "hello"}]}
-    assert server.heard == [(CHAT, wanted)]
+    assert server.heard[1:] == [(CHAT, wanted)]
 
 
 async def test_the_server_may_know_the_model_by_another_name(server, ask):
@@ -145,7 +163,9 @@ async def test_media_are_identified_by_their_hash(server, ask):
     server.answers[CHAT] = pictured
     tokenizer = ask(server)
     asked = [chat(image(url)) for url in ("a", "b", "a")]
-    one, other, same = [ids((await prompts_of(tokenizer, each))[0]) for each in asked]
+    prompts = [(await prompts_of(tokenizer, each))[0] for each in asked]
+    assert all(prompt.multimodal for prompt in prompts)
+    one, other, same = map(ids, prompts)
     assert one == same
     assert [len(one), one[0], one[4]] == [5, 5, 6]
     assert not set(one[1:4]) & set(other[1:4])
@@ -190,7 +210,9 @@ async def test_token_ids_are_not_asked_for(server, ask):
         (400, REFUSAL, FallbackCause.REFUSED),
         (404, REFUSAL, FallbackCause.REFUSED),
         (413, b"too long", FallbackCause.REFUSED),
-        (500, {}, FallbackCause.UNAVAILABLE),
+        (500, {}, FallbackCause.REFUSED),
+        (501, REFUSAL, FallbackCause.REFUSED),
+        (502, b"", FallbackCause.UNAVAILABLE),
         (503, b"", FallbackCause.UNAVAILABLE),
         (200, b"hello", FallbackCause.FAILED),
         (200, {"token_ids": "no"}, FallbackCause.FAILED),
@@ -297,19 +319,81 @@ async def test_an_unreachable_server_is_retried_after_a_pause(ask, capsys):
     assert said.count("tokens.text_instead") == said.count("tokens.render_recovered") == 1
 
 
+@pytest.mark.parametrize(
+    "missing", [NOT_FOUND, (404, b"default backend - 404"), (405, b""), (501, b"")]
+)
+async def test_a_path_that_is_not_served_leaves_the_others_and_is_tried_again(server, ask, missing):
+    server.answers[RESPONSES], server.answers[CHAT] = missing, (200, {"token_ids": [1]})
+    clock = Clock()
+    tokenizer, asked = ask(server, now=clock), bodies.asked(Api.RESPONSES, input="x")
+    for _ in range(2):
+        assert await prompts_of(tokenizer, asked) is asked.prompts
+    (prompt,) = await prompts_of(tokenizer, chat("hello"))
+    assert ids(prompt) == [1]
+    assert [path for path, _ in server.heard] == [RESPONSES, CHAT]
+    server.answers[RESPONSES] = (200, {"token_ids": [2]})
+    clock.now += 30
+    (prompt,) = await prompts_of(tokenizer, asked)
+    assert ids(prompt) == [2]
+
+
+async def test_a_server_with_neither_is_tried_again(server, ask):
+    server.answers[CHAT] = server.answers[TOKENIZE] = NOT_FOUND
+    clock = Clock()
+    tokenizer, asked = ask(server, now=clock), chat("hello")
+    for _ in range(5):
+        assert await prompts_of(tokenizer, asked) is asked.prompts
+    assert [path for path, _ in server.heard] == [CHAT, TOKENIZE]
+    server.answers[CHAT] = (200, {"token_ids": [1]})
+    clock.now += 30
+    (prompt,) = await prompts_of(tokenizer, asked)
+    assert ids(prompt) == [1]
+
+
+@pytest.mark.parametrize(("status", "pauses"), [(500, 0), (501, 0), (504, 0), (502, 1), (503, 1)])
+async def test_only_a_server_that_is_not_there_has_others_wait(server, ask, status, pauses):
+    server.answers[CHAT] = (status, REFUSAL)
+    clock = Clock()
+    tokenizer, asked = ask(server, now=clock), chat("hello")
+    for _ in range(3):
+        await prompts_of(tokenizer, asked)
+        clock.now += 0.1
+    assert len(server.heard) == 3 - pauses
+
+
+async def test_media_that_are_slow_have_no_others_wait(server, ask):
+    server.answers[CHAT] = (200, asyncio.Event())
+    tokenizer = ask(server, media_timeout=0.01)
+    for _ in range(3):
+        await prompts_of(tokenizer, chat(image("a")))
+    assert tokenizer.ready(chat("hello")) is None
+
+
+async def test_requests_that_fail_together_are_one_failure(server, ask):
+    server.answers[CHAT] = (503, b"")
+    clock = Clock()
+    tokenizer = ask(server, now=clock)
+    tasks = [asyncio.create_task(tokenizer.tokenize(chat("hello"))) for _ in range(5)]
+    await asyncio.sleep(0)  # they are sent
+    clock.now += 0.1
+    await asyncio.gather(*tasks)
+    assert tokenizer.counts == {FallbackCause.UNAVAILABLE: 5}
+    assert tokenizer.ready(chat("hello")) is None
+
+
 def test_the_pause_doubles_up_to_a_limit_and_ends_with_an_answer():
     breaker = CircuitBreaker()
-    breaker.record_failure(0)
+    breaker.record_failure(0, 0)
     assert not breaker.is_open(0)
     now, pauses = 0.0, []
     for _ in range(8):
-        breaker.record_failure(now)
+        breaker.record_failure(now, now)
         pauses.append(next(second for second in range(100) if not breaker.is_open(now + second)))
         now += pauses[-1]
     assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
     assert breaker.record_success()
     assert not breaker.record_success()
-    breaker.record_failure(now)
+    breaker.record_failure(now, now)
     assert not breaker.is_open(now)
 
 

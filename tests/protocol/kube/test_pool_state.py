@@ -56,6 +56,12 @@ def test_an_endpoint_has_its_pods_name_and_what_the_pod_says_of_its_host():
     assert (plain.hostname, plain.node_address) == ("", "")
 
 
+def test_an_endpoint_has_the_index_of_its_port_and_no_rank():
+    made = state(pod("a", ports="8002,8001"), ports=(8000, 8001, 8002))
+    found = [(each.port, each.port_index, each.rank) for each in made.endpoints]
+    assert found == [(8001, 1, None), (8002, 2, None)]
+
+
 def test_what_a_pool_speaks_is_said_of_its_endpoints_and_changes_no_engine():
     made = state(pod("a", "10.0.0.1"))
     made.drain_events()

@@ -381,6 +381,36 @@ def test_a_replay_with_dropped_batches_is_requested_again():
     assert len(heard.of(ReplayRequest)) == 4
 
 
+class Topicless(Publisher):
+    """Replays as SGLang 0.5 does, and vLLM before 0.26: (number, payload) after an empty frame."""
+
+    def replay(self, start, kept=10_000):
+        return [[first, *rest] for first, _, *rest in super().replay(start, kept)]
+
+
+def test_a_replay_without_topics_is_of_the_model_that_was_named_last():
+    publisher = Topicless()
+    batches(publisher, 1, 2)
+    heard = Listener(FeedSettings(replay=True, model="other")).connect().replay(publisher)
+    assert heard.held == publisher.cache
+    assert heard.complete
+    heard.receive(*batches(publisher, 3))
+    batches(publisher, 4)
+    heard.receive(*batches(publisher, 5)).replay(publisher)
+    assert heard.held == publisher.cache
+    assert heard.of(Anomaly) == []
+    assert heard.feed.counts.restarts == 0
+    stores = [each for told in heard.of(CacheChanges) for each in told.changes]
+    models = [each.model for each in stores if isinstance(each, BlocksStored)]
+    assert models == ["other", "other", "base", "base", "base"]
+
+
+@pytest.mark.parametrize("end", [[b""], [END, b""], [b"", END, b""], [b"", b"", END, b""]])
+def test_an_empty_last_frame_ends_a_replay(end):
+    heard = Listener(REPLAYING).connect()
+    assert heard.hear(heard.feed.replayed(end)).complete
+
+
 def test_an_unrequested_replay_changes_nothing():
     publisher = Publisher()
     heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1))

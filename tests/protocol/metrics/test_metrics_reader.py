@@ -166,6 +166,14 @@ def test_the_newest_lora_series_counts():
     assert load.max_adapters == 2
 
 
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("others", [0, 1, 3])
+def test_a_lora_series_that_more_api_servers_have_set_is_not_newer_for_that(others, order):
+    now = 1.796e9  # prometheus_client, `multiprocess_mode="sum"`: the servers' times are added
+    series = [lora(now - 60 + others * (now - 90), "old"), lora(now, "new")]
+    assert read(b"".join(series[::order]), at=0).running_adapters == {"new"}
+
+
 def test_the_newest_lora_series_of_each_engine_count():
     page = lora(2, "a", "x") + lora(1, "b", engine="1") + lora(0, "c", engine="1")
     load = read(page, at=0)
@@ -223,9 +231,10 @@ def test_engines_are_recognised_by_their_page(name):
     assert load.capacity_tokens == 6400
 
 
-def test_triton_reports_requests_only():
+def test_triton_reports_requests_that_wait_only():
+    # Its `nv_inference_exec_count` is of type counter: executions since the start.
     page = b"nv_inference_pending_request_count 4\nnv_inference_exec_count 5\n"
-    assert read(page, at=0) == Load(waiting=4, running=5, counted=True, engine="triton", at=0)
+    assert read(page, at=0) == Load(waiting=4, engine="triton", at=0)
 
 
 @pytest.mark.parametrize(

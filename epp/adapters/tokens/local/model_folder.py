@@ -13,7 +13,9 @@ from typing import Any
 import msgspec
 from tokenizers import AddedToken, Tokenizer
 
+from epp.adapters.tokens.anthropic_chat import MessagesRules
 from epp.adapters.tokens.fallback import TextFallback
+from epp.adapters.tokens.local.messages_rules import rules_of
 from epp.adapters.tokens.local.settings_file import (
     ModelConfig,
     Sidecar,
@@ -43,13 +45,14 @@ class ModelFolder(msgspec.Struct, frozen=True):
     """A model's tokenizer and chat template.
 
     `template` is None if chats cannot be rendered here; `missing` says why. `ends` are the
-    special tokens that close a message.
+    special tokens that close a message. `messages` is for requests of Anthropic's.
     """
 
     vocabulary: Vocabulary
     template: ChatTemplate | None
     ends: frozenset[str]
     missing: str = ""
+    messages: MessagesRules = MessagesRules()
 
 
 def read_folder(
@@ -70,12 +73,14 @@ def read_folder(
     _complete(tokenizer, config, special)
     template, missing = _template(file.parent, config, template_path, special, defaults)
     probe = "" if template is None else "".join(text for text in _probes(template))
-    source = probe + ("" if template is None else template.text)
+    source = probe + ("" if template is None else "".join(template.texts.values()))
     added = (token.content for token in tokenizer.get_added_tokens_decoder().values())
     cuts = [token for token in added if token in source or token in special.values()]
     vocabulary = Vocabulary(tokenizer, cuts)
-    ends = frozenset() if template is None else frozenset(_ends(template, vocabulary))
-    return ModelFolder(vocabulary, template, ends, missing)
+    if template is None:
+        return ModelFolder(vocabulary, None, frozenset(), missing)
+    ends = frozenset(_ends(template, vocabulary))
+    return ModelFolder(vocabulary, template, ends, messages=rules_of(template))
 
 
 def _tokenizer(file: Path) -> Tokenizer:

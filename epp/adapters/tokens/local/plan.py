@@ -93,7 +93,7 @@ def _chat(body: Mapping[str, Any], _: InferenceRequest, folder: ModelFolder) -> 
 def _messages(
     body: Mapping[str, Any], request: InferenceRequest, folder: ModelFolder
 ) -> PromptPlan:
-    return _chat(chat_of(body), request, folder)
+    return _chat(chat_of(body, folder.messages), request, folder)
 
 
 def _completions(

@@ -126,9 +126,9 @@ class ChatTemplate:
             raise ConfigError(f"the chat template is malformed: {error}") from error
 
     @property
-    def text(self) -> str:
-        """The texts of all templates, joined."""
-        return "".join(source.text for source in self._sources.values())
+    def texts(self) -> Mapping[str, str]:
+        """The texts of the templates by name."""
+        return {name: source.text for name, source in self._sources.items()}
 
     def render(self, body: Mapping[str, Any]) -> str:
         """Return a chat request's body as text. Raises `TextFallback` if it cannot be rendered."""

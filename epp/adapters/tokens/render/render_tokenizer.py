@@ -5,7 +5,8 @@ It uses `.../render`, which `vllm launch render` and `vllm serve --enable-scale-
 """
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -16,6 +17,7 @@ import structlog
 from epp.adapters.tokens.anthropic_chat import as_chat
 from epp.adapters.tokens.fallback import FallbackCause, FallbackCounts, TextFallback
 from epp.adapters.tokens.local.chat_messages import ContentFormat, conversation
+from epp.adapters.tokens.render.circuit_breaker import CircuitBreaker
 from epp.adapters.tokens.render.rendered import (
     UNREADABLE,
     Rendered,
@@ -33,7 +35,7 @@ _RENDER = {
     Api.CHAT: "/v1/chat/completions/render",
     Api.COMPLETIONS: "/v1/completions/render",
     Api.RESPONSES: "/v1/responses/render",
-    Api.MESSAGES: "/v1/chat/completions/render",
+    Api.MESSAGES: "/v1/messages/render",
 }
 _TOKENIZE = "/tokenize"
 _MEDIA_WORDS = (b'"image', b'"input_image', b'"video', b'"audio', b'"input_audio')
@@ -49,7 +51,12 @@ _CHAT_FIELDS = (
     "continue_final_message",
     "add_special_tokens",
 )
-_NOT_SERVED = {HTTPStatus.FORBIDDEN, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED}
+_NOT_SERVED = {HTTPStatus.FORBIDDEN, HTTPStatus.METHOD_NOT_ALLOWED}
+_NOT_SERVED_WITHOUT_ERROR = {HTTPStatus.NOT_FOUND, HTTPStatus.NOT_IMPLEMENTED}
+"""With an `error` vLLM answers the request: an unknown model, input that it cannot take."""
+_OUTAGE = {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE}
+_UNSERVED_SECONDS = 30.0
+"""How long a path that is not served is not requested: a proxy may have answered for the server."""
 _MAX_RESPONSE_BYTES = 8 << 20
 """A million tokens and more. It is read on the event loop, for which others wait 0.1 s."""
 _TEMPLATE_BYTES, _BYTES_PER_BYTE = 256 << 10, 8
@@ -60,9 +67,6 @@ _CONNECT_SECONDS = 1.0
 _IDLE_SECONDS = 4.0
 """How long a connection is kept: vLLM closes one that is idle for 5 s (envs.py
 `VLLM_HTTP_TIMEOUT_KEEP_ALIVE`), and a request that meets that fails."""
-_TOLERATED_FAILURES = 2
-"""Failures in a row after which requests pause."""
-_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 30.0
 
 
 class RenderSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,49 +84,20 @@ class RenderSettings(msgspec.Struct, frozen=True, kw_only=True):
     most_bytes: int = 4 << 20
 
 
-class _NotServed(Exception):
+class _NotServed(TextFallback):
     """The server has no such endpoint."""
 
 
-class CircuitBreaker:
-    """Stops requests to a server for some time after failures in a row.
-
-    The pause doubles with each further failure. Times are seconds of any monotonic clock.
-    """
-
-    def __init__(self) -> None:
-        self._failures = 0
-        self._until = 0.0
-
-    def is_open(self, now: float) -> bool:
-        """Whether no request may be sent."""
-        return now < self._until
-
-    def record_failure(self, now: float) -> None:
-        """Record a request without a response."""
-        self._failures += 1
-        beyond = self._failures - _TOLERATED_FAILURES
-        if beyond >= 0:
-            self._until = now + min(
-                _MAX_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** min(beyond, 10)
-            )
-
-    def record_success(self) -> bool:
-        """Record a response; return whether it ends an outage."""
-        outage = self._failures >= _TOLERATED_FAILURES
-        self._failures = 0
-        return outage
-
-
 class RenderTokenizer:
-    """Tokenizes by one server, with a `CircuitBreaker`."""
+    """Tokenizes by one server, with a `CircuitBreaker`. `now` is a monotonic clock, in seconds."""
 
-    def __init__(self, settings: RenderSettings) -> None:
+    def __init__(self, settings: RenderSettings, now: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
+        self._now = now
         self._url = settings.url.rstrip("/")
         self._fallbacks = FallbackCounts()
         self._breaker = CircuitBreaker()
-        self._renders = True
+        self._unserved: dict[str, float] = {}  # until when each path is not requested
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -147,50 +122,42 @@ class RenderTokenizer:
             return TextFallback(FallbackCause.BODY)
         if len(request.body) > self._settings.most_bytes:
             return TextFallback(FallbackCause.LARGE, f"{self._settings.most_bytes} bytes")
-        if self._breaker.is_open(asyncio.get_running_loop().time()):
+        if self._breaker.is_open(self._now()):
             return TextFallback(FallbackCause.UNAVAILABLE, self._url)
         return None
 
     async def tokenize(self, request: InferenceRequest) -> tuple[Prompt, ...]:
         """Request the prompts; return those of text after a failure."""
         media = any(word in request.body for word in _MEDIA_WORDS)
-        settings = self._settings
+        settings, sent = self._settings, self._now()
         try:
             async with asyncio.timeout(settings.media_timeout if media else settings.timeout):
                 prompts = await self._request_prompts(request, media=media)
-        except TimeoutError:
-            self._failed(TextFallback(FallbackCause.SLOW, self._url))
-        except (aiohttp.ClientError, OSError, _NotServed) as error:
-            self._failed(
-                TextFallback(FallbackCause.UNAVAILABLE, f"{self._url}: {type(error).__name__}")
-            )
         except TextFallback as reason:
             self._fallbacks.add(reason)
+        except TimeoutError as error:
+            self._fallbacks.add(TextFallback(FallbackCause.SLOW, self._url))
+            # Media come from other servers, which may be what is slow.
+            if not media or isinstance(error, aiohttp.ClientError):
+                self._breaker.record_failure(sent, self._now())
+        except (aiohttp.ClientError, OSError) as error:
+            detail = f"{self._url}: {type(error).__name__}"
+            self._fallbacks.add(TextFallback(FallbackCause.UNAVAILABLE, detail))
+            self._breaker.record_failure(sent, self._now())
         else:
             if self._breaker.record_success():
                 _log.info("tokens.render_recovered", url=self._url)
             return prompts
         return request.prompts
 
-    def _failed(self, reason: TextFallback) -> None:
-        self._fallbacks.add(reason)
-        self._breaker.record_failure(asyncio.get_running_loop().time())
-
     async def _request_prompts(
         self, request: InferenceRequest, *, media: bool
     ) -> tuple[Prompt, ...]:
-        request = as_chat(request)
-        if self._renders:
-            try:
-                return await self._render(request, media=media)
-            except _NotServed:
-                self._renders = False
-                _log.warning(
-                    "tokens.no_render_endpoint",
-                    url=self._url,
-                    instead=_TOKENIZE,
-                    remedy="vllm launch render, or vllm serve --enable-scale-out",
-                )
+        try:
+            return await self._render(request, media=media)
+        except _NotServed:
+            if request.api is Api.MESSAGES:  # vLLM before 0.32
+                return await self._request_prompts(as_chat(request), media=media)
         return await self._tokenize_texts(request)
 
     async def _render(self, request: InferenceRequest, *, media: bool) -> tuple[Prompt, ...]:
@@ -243,6 +210,8 @@ class RenderTokenizer:
 
     async def _post(self, path: str, body: bytes) -> bytes:
         """Send a body; return the response's. Raises `TextFallback` if the server refuses it."""
+        if self._now() < self._unserved.get(path, 0.0):
+            raise _NotServed(FallbackCause.UNAVAILABLE, path)
         most = _MAX_RESPONSE_BYTES
         if not body.startswith(_HASHES_ONLY):
             most = min(most, _TEMPLATE_BYTES + _BYTES_PER_BYTE * len(body))
@@ -256,15 +225,25 @@ class RenderTokenizer:
                     raise TextFallback(FallbackCause.FAILED, f"more than {most} bytes")
         if response.status == HTTPStatus.OK:
             return bytes(content)
-        # vLLM answers 404 with an `error` for an unknown model, without one for an unknown path.
-        unknown = response.status == HTTPStatus.NOT_FOUND and b'"error"' not in content
-        if unknown or response.status in _NOT_SERVED:
-            raise _NotServed
-        if response.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        status, explained = response.status, b'"error"' in content
+        if status in _NOT_SERVED or (status in _NOT_SERVED_WITHOUT_ERROR and not explained):
+            self._set_unserved(path)
+            raise _NotServed(FallbackCause.UNAVAILABLE, f"{path}: HTTP status {status}")
+        if status in _OUTAGE:
             raise aiohttp.ClientResponseError(
-                response.request_info, (), status=response.status, message="no tokens"
+                response.request_info, (), status=status, message="no tokens"
             )
-        raise TextFallback(FallbackCause.REFUSED, f"HTTP status {response.status}")
+        raise TextFallback(FallbackCause.REFUSED, f"HTTP status {status}")
+
+    def _set_unserved(self, path: str) -> None:
+        if path not in {_TOKENIZE, _RENDER[Api.MESSAGES], *self._unserved}:
+            _log.warning(
+                "tokens.no_render_endpoint",
+                url=self._url + path,
+                instead=_TOKENIZE,
+                remedy="vllm launch render, or vllm serve --enable-scale-out",
+            )
+        self._unserved[path] = self._now() + _UNSERVED_SECONDS
 
     def _client(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -56,7 +56,7 @@ def prompt_of(rendered: Rendered) -> Prompt:
         pairs = zip(ranges, hashes, strict=True)
         media += [(place.offset, place.length, str(name)) for place, name in pairs]
     try:
-        return Prompt(with_hashes(prompt.data, media), exact=True)
+        return Prompt(with_hashes(prompt.data, media), exact=True, multimodal=bool(media))
     except ValueError as error:
         raise TextFallback(FallbackCause.FAILED, str(error)) from error
 
