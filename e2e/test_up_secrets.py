@@ -13,6 +13,7 @@ from aiohttp import web
 from e2e.corridor import CHAT, chat, until
 from e2e.from_nothing import up
 from epp.adapters.tls import certificate
+from epp.gateway.processes import free_port
 
 KEY = "sk-a%secret(of)%ours"
 CLIENTS_KEY = "Bearer sk-of-the-client"
@@ -196,6 +197,7 @@ async def test_a_renewed_certificate_is_shown_whatever_its_file_was_meanwhile(tm
         assert await gateway.exits() == 0
 
 
+PORT = free_port()
 REFUSED = {
     "no servers": ([], "no model servers"),
     "a name for a key": (
@@ -215,6 +217,10 @@ REFUSED = {
     "no policy": (["http://a:1", "--config-file=no.yaml"], "cannot read no.yaml"),
     "no endpoints file": (["--endpoints-file=no.yaml"], "no.yaml: cannot be read: No such file"),
     "no such host": (["http://a:1", "--host=no.such.invalid"], "--host: `no.such.invalid` is no"),
+    "one port for both": (
+        ["http://a:1", f"--port={PORT}", f"--metrics-port={PORT}"],
+        "--metrics-port: this is --port's, too",
+    ),
     "another's address": (["http://a:1", "--host=192.0.2.1"], "this machine has no such address"),
 }
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from msgspec.structs import replace
 
@@ -295,13 +295,14 @@ def all_parsers() -> dict[str, GoArgumentParser]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status.
 
-    0: it ended well; 1: `serve` cannot start; 2: an option, or what another command was given,
-    cannot be used; 130: Ctrl-C.
+    0: it ended well; 1: `serve` cannot start, or the system refuses something; 2: an option, or
+    what another command was given, cannot be used; 130: Ctrl-C.
     """
     arguments = parse(_parser(), with_command(sys.argv[1:] if argv is None else argv))
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:
-        return run(arguments)
+        status = run(arguments)
+        print(end="", flush=True)  # what cannot be written is to be told here
     except ConfigError as error:
         print(f"epp: {printable(str(error))}", file=sys.stderr)
         refused: int = arguments.refused
@@ -309,5 +310,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        os.close(sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(f"epp: {printable(str(error) or repr(error))}", file=sys.stderr)
+        return 1
+    else:
+        return status
+    finally:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            _drop_unwritten(stream)
+
+
+def _drop_unwritten(stream: TextIO) -> None:
+    """Drop what cannot be written: Python would try again, and make the exit status 120."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

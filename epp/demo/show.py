@@ -24,6 +24,7 @@ from epp.demo.testbed import PolicyName, Testbed, prepare, start_testbed
 from epp.demo.workload import Conversation, conversations, shipped_sections
 from epp.errors import ConfigError
 from epp.printable import printable
+from epp.system.temporary import temporary_folder_wanted
 
 POLICIES: tuple[PolicyName, PolicyName] = ("round-robin", "least-ttft")
 
@@ -33,7 +34,9 @@ async def run_demo(options: argparse.Namespace) -> int:
     path = _writable(options.report)
     console = Console(highlight=False)
     async with contextlib.AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warmpick-demo-")))
+        with temporary_folder_wanted():
+            made = tempfile.TemporaryDirectory(prefix="warmpick-demo-")
+        folder = Path(stack.enter_context(made))
         size = Size(options.servers, options.seconds, options.conversations, options.quick)
         pool = choose_pool(options.engine, size, folder)
         plan = conversations(shipped_sections(), pool.workload, options.seed)
@@ -110,13 +113,15 @@ async def _keep(console: Console, testbed: Testbed, model: str) -> None:
 def _writable(path: Path) -> Path:
     """Return where to write the report: a bare name may move to a temporary folder.
 
-    Raises `ConfigError` for a folder that was asked for and cannot be written.
+    Raises `ConfigError` for a folder that was asked for and cannot be written, and if there is no
+    temporary one.
     """
     if os.access(path.parent, os.W_OK | os.X_OK) and not path.is_dir():
         return path
     if path.parent != Path():
         raise ConfigError(f"cannot write the report to {path}")
-    return Path(tempfile.mkdtemp(prefix="warmpick-report-")) / path.name
+    with temporary_folder_wanted():
+        return Path(tempfile.mkdtemp(prefix="warmpick-report-")) / path.name
 
 
 def _machine() -> str:

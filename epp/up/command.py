@@ -14,6 +14,7 @@ from epp.errors import ConfigError
 from epp.gateway.envoy import envoy_binary
 from epp.gateway.processes import ProcessDied
 from epp.printable import printable_lines
+from epp.system.temporary import temporary_folder_wanted
 from epp.up.gateway import Gateway
 from epp.up.options import UpOptions
 from epp.up.proxy import ADMIN_SOCKET
@@ -24,6 +25,7 @@ MISSING: Final = 3
 EXTRA: Final = "pip install 'warmpick[up]'"
 _LONGEST_SOCKET = 107
 """Bytes of the path of a Unix socket (unix(7))."""
+_SHORT_PLACE: Final = "/tmp"  # noqa: S108 (mkdtemp is safe there)
 
 
 def run(options: UpOptions) -> int:
@@ -33,7 +35,7 @@ def run(options: UpOptions) -> int:
         return MISSING
     try:
         return asyncio.run(run_up(options))
-    except ProcessDied as error:
+    except (ProcessDied, OSError) as error:
         print(f"epp up: {printable_lines(str(error))}", file=sys.stderr)
         return FAILED
 
@@ -128,9 +130,11 @@ async def _first(work: asyncio.Task[None], event: asyncio.Event) -> None:
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
     """Give a folder that no one else can enter, with room for a socket's path; remove it."""
-    longest = f"{tempfile.gettempdir()}/epp-up-01234567/{ADMIN_SOCKET}"
-    place = "/tmp" if len(longest) > _LONGEST_SOCKET else None  # noqa: S108 (mkdtemp is safe there)
-    with tempfile.TemporaryDirectory(prefix="epp-up-", dir=place) as name:
+    with temporary_folder_wanted():
+        longest = f"{tempfile.gettempdir()}/epp-up-01234567/{ADMIN_SOCKET}"
+        place = _SHORT_PLACE if len(longest) > _LONGEST_SOCKET else None
+        made = tempfile.TemporaryDirectory(prefix="epp-up-", dir=place)
+    with made as name:
         yield Path(name)
 
 

@@ -78,18 +78,27 @@ def proxy_page(text: str) -> ProxyPage:
     return ProxyPage(found.get("active", 0), found.get("total", 0))
 
 
+_NO_PAGES = 0.0, PickerPage(), ProxyPage()
+
+
 class Window:
     """The pages of the last `WINDOW_SECONDS`, of which it tells figures."""
 
     def __init__(self) -> None:
         self._pages: deque[tuple[float, PickerPage, ProxyPage]] = deque()
 
-    def add(self, now: float, picker: PickerPage, proxy: ProxyPage) -> None:
-        """Add the pages of a moment, in seconds of a clock; counts of a new process begin at 0."""
-        if self._pages:
-            _, last_picker, last_proxy = self._pages[-1]
-            if proxy.total < last_proxy.total or _began_again(last_picker, picker):
-                self._pages.clear()
+    def add(self, now: float, picker: PickerPage | None, proxy: ProxyPage | None) -> None:
+        """Add the pages of a moment, in seconds of a clock; counts of a new process begin at 0.
+
+        For a page that is missing (None) the last one of that process is taken; if both are, the
+        moment is left out.
+        """
+        if self._pages and picker is None and proxy is None:
+            return
+        _, last_picker, last_proxy = self._pages[-1] if self._pages else _NO_PAGES
+        picker, proxy = picker or last_picker, proxy or last_proxy
+        if proxy.total < last_proxy.total or _began_again(last_picker, picker):
+            self._pages.clear()
         self._pages.append((now, picker, proxy))
         while now - self._pages[0][0] > WINDOW_SECONDS:
             self._pages.popleft()

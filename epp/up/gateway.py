@@ -19,9 +19,9 @@ from epp.gateway.processes import Process, free_port
 from epp.up.addresses import AddressBook
 from epp.up.certificates import ServedCertificate, authorities, client_context
 from epp.up.envoy_admin import EnvoyAdmin
-from epp.up.figures import PickerPage, ProxyPage, Window, picker_page, status_line
+from epp.up.figures import PickerPage, Window, picker_page, status_line
 from epp.up.lines import Front, envoy_line, introduction, picker_line
-from epp.up.listening import free_listener, listening_ip
+from epp.up.listening import check_differ, free_listener, listening_ip
 from epp.up.options import UpOptions
 from epp.up.pages import ServerPages
 from epp.up.probe import probe
@@ -52,6 +52,7 @@ class Gateway:
         ip = listening_ip(options.host)
         self._port = free_listener(ip, options.port, "--port")
         self._metrics_port = free_listener("127.0.0.1", options.metrics_port, "--metrics-port")
+        check_differ(ip, self._port, self._metrics_port)
         self._picker_port, self._health_port = free_port(), free_port()
         self._settings = ProxySettings(
             ip=ip,
@@ -220,7 +221,7 @@ class Gateway:
             if self._page_failures == HUNG_AFTER:
                 self._terminal.say("the picker does not answer and is killed")
                 self._picker.kill()
-            self._window.add(time.monotonic(), page or PickerPage(), proxy or ProxyPage())
+            self._window.add(time.monotonic(), page, proxy)
             count = len(self._addresses.addresses)
             picking = self._admin.picking is not False
             self._terminal.show(status_line(self._window.figures(), count, picking=picking))

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -54,8 +55,9 @@ def introduction(front: Front, probes: Sequence[Probe]) -> list[str]:
     """Return the first lines: what there is, a `curl`, and how to stop."""
     servers = f"{len(probes)} model server{'s' * (len(probes) != 1)}"
     lines = [f"{front.url} in front of {servers} ({front.policy})", ""]
-    width = max((len(each.address.name) for each in probes), default=0)
-    lines += [f"  {each.address.name:{width}}  {_told(each)}" for each in probes]
+    names = _names(probes)
+    width = max(map(len, names), default=0)
+    lines += [f"  {name:{width}}  {_told(each)}" for name, each in zip(names, probes, strict=True)]
     lines += ["", "Try it:", "", f"  {curl(front, probes)}", ""]
     lines.append(f"Metrics: http://127.0.0.1:{front.metrics_port}/metrics")
     if front.opened and front.key_added:
@@ -64,6 +66,13 @@ def introduction(front: Front, probes: Sequence[Probe]) -> list[str]:
         lines.append("Only this machine can connect; --host 0.0.0.0 lets others in.")
     lines += ["Ctrl-C drains and stops.", ""]
     return lines
+
+
+def _names(probes: Sequence[Probe]) -> list[str]:
+    """Return what the addresses are called: the only one of a URL as the URL calls it."""
+    addresses = [each.address for each in probes]
+    counts = Counter(each.server for each in addresses)
+    return [(each.server if counts[each.server] == 1 else "") or each.name for each in addresses]
 
 
 def _told(probe: Probe) -> str:

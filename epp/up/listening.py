@@ -12,6 +12,7 @@ _REASONS = {
     errno.EACCES: "this user may not listen there; choose a port over 1023",
     errno.EADDRNOTAVAIL: "this machine has no such address",
 }
+_WITH_LOOPBACK = {"127.0.0.1", "0.0.0.0", "::"}  # noqa: S104 (they are recognised, not bound)
 
 
 def listening_ip(host: str) -> str:
@@ -24,6 +25,12 @@ def listening_ip(host: str) -> str:
         raise ConfigError(f"`{host}` is not an address of this machine", "--host") from None
     found = sorted((info[4][0] for info in infos), key=lambda ip: ":" in str(ip))
     return str(found[0])
+
+
+def check_differ(ip: str, port: int, metrics_port: int) -> None:
+    """Raise `ConfigError` if the port for metrics, on 127.0.0.1, is the one at `ip`, too."""
+    if port == metrics_port and ip in _WITH_LOOPBACK:
+        raise ConfigError("this is --port's, too; choose another", "--metrics-port")
 
 
 def free_listener(ip: str, port: int, flag: str) -> int:

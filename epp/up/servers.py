@@ -138,14 +138,14 @@ def addresses_of(
     """Return the addresses of a server whose host was resolved to the IP addresses `found`.
 
     Those of IPv4 if there are any: a server often listens on IPv4 alone. Without those that
-    are `taken`. One is named after the URL, several after their IP addresses too.
+    are `taken`. Those of a name are named after their IP addresses too: others may join them.
     """
     every = sorted({ip for ip in map(ip_or_none, found) if ip is not None})
     chosen = [ip for ip in every if ":" not in ip] or every
     targets = {each.target for each in taken}
     made = (
         Address(
-            server.authority if len(chosen) == 1 else f"{server.authority}-{ip}",
+            server.authority if server.address else f"{server.authority}-{ip}",
             ip,
             server.port,
             server.authority,

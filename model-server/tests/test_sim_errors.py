@@ -29,6 +29,13 @@ BAD = [
     ("/v1/completions", b'{"prompt": "hi", "n": 2}', 400, "n must be 1"),
     ("/v1/completions", b'{"prompt": "hi", "max_tokens": 0}', 400, "at least 1"),
     ("/v1/completions", b'{"prompt": "hi", "max_tokens": 500}', 400, "maximum context length"),
+    (
+        "/v1/chat/completions",
+        b'{"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "min_tokens": 6}',
+        *(400, "min_tokens must be less than or equal to max_tokens=5, got 6"),
+    ),
+    ("/v1/completions", b'{"prompt": "hi", "min_tokens": 17}', 400, "max_tokens=16, got 17"),
+    ("/v1/completions", b'{"prompt": "hi", "min_tokens": -1}', 400, "min_tokens must be greater"),
     ("/v1/completions", b'{"prompt": "hi", "cache_salt": ""}', 400, "cache_salt"),
     ("/v1/completions", b'{"prompt": ""}', 400, "cannot be empty"),
     ("/v1/completions", b'{"prompt": []}', 400, "at least one"),

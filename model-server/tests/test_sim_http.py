@@ -56,6 +56,30 @@ async def test_usage_is_streamed_only_when_asked_for():
     assert all("usage" not in chunk for chunk in chunks)
 
 
+@pytest.mark.parametrize("asked", [True, False])
+async def test_usage_so_far_is_in_every_chunk_when_it_is_asked_for_beside_usage(asked):
+    options = {"include_usage": asked, "continuous_usage_stats": True}
+    request = {"max_tokens": 2, "stream_options": options}
+    async with serving() as (_, client):
+        chat_chunks, _ = await events(client, "/v1/chat/completions", chat("hi") | request)
+        prompts = {"prompt": [[1, 2], [3]]} | request
+        text_chunks, _ = await events(client, "/v1/completions", prompts)
+    if not asked:
+        assert all("usage" not in chunk for chunk in chat_chunks + text_chunks)
+        return
+    *content, last = chat_chunks
+    assert [chunk["usage"]["completion_tokens"] for chunk in content] == [0, 1, 2]
+    assert {chunk["usage"]["prompt_tokens"] for chunk in content} == {
+        last["usage"]["prompt_tokens"]
+    }
+    counted = sorted(
+        (chunk["choices"][0]["index"], *chunk["usage"].values()) for chunk in text_chunks[:-1]
+    )
+    # Of each prompt alone: its tokens, all tokens, those of its answer.
+    assert counted == [(0, 2, 3, 1), (0, 2, 4, 2), (1, 1, 2, 1), (1, 1, 3, 2)]
+    assert text_chunks[-1]["usage"]["total_tokens"] == 7
+
+
 async def test_every_turn_finds_the_turn_before_in_the_cache():
     async with serving() as (_, client):
         texts, known = [LONG], 0

@@ -4,6 +4,7 @@ import json
 import logging
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -58,6 +59,15 @@ def test_json_is_one_object_a_line():
     assert "ValueError: broken" in lines[2]["exception"]
 
 
+def test_json_has_no_number_that_json_does_not_know():
+    script = SCRIPT.replace("port=8000", 'score=float("nan"), most=float("-inf"), least=0.5')
+    done = subprocess.run(
+        [sys.executable, "-c", script, "info", "json"], capture_output=True, text=True, check=True
+    )
+    line = json.loads(done.stderr.splitlines()[0], parse_constant=pytest.fail)
+    assert (line["score"], line["most"], line["least"]) == ("nan", "-inf", 0.5)
+
+
 def test_console_is_for_people():
     text = stderr("info", "console")
     assert "endpoint.added" in text
@@ -76,6 +86,20 @@ def test_tracebacks_omit_values_of_variables(form):
 def test_level_error_hides_the_rest():
     lines = stderr("error", "json").splitlines()
     assert [json.loads(line)["event"] for line in lines] == ["picker.failed"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="wants a device that is full")
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_line_that_cannot_be_written_ends_nothing(form):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", f"{SCRIPT}\nprint('it goes on')", "debug", form],
+            stdout=subprocess.PIPE,
+            stderr=full,
+            text=True,
+            check=False,
+        )
+    assert done.stdout == "it goes on\n"
 
 
 EVIL = """

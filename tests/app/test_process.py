@@ -2,13 +2,19 @@
 
 import asyncio
 import gc
+import signal
 import sys
 import weakref
+from pathlib import Path
 
+import grpc.aio
 import pytest
 
 from epp.app import process
 from epp.app.process import collect_garbage, give_back_freed_memory, interpreter_shared
+from epp.gateway.processes import free_port
+from tests.adapters.ext_proc_peer import Peer, body, destination, head
+from tests.processes import HERE, PORTS
 
 PATIENCE = 30
 
@@ -120,3 +126,36 @@ def test_threads_release_the_interpreter_soon_while_pickers_serve():
     with interpreter_shared():
         assert sys.getswitchinterval() < before / 5
     assert sys.getswitchinterval() == before
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="wants a device that is full")
+async def test_a_picker_whose_log_cannot_be_written_serves_and_drains(tmp_path):
+    ports = {name: free_port() for name in PORTS}
+    pod = f"127.0.0.1:{free_port()}"  # nobody listens there, which is logged first of all
+    (tmp_path / "pods.yaml").write_text(
+        f"endpoints: [{{name: a, address: 127.0.0.1, port: {pod[10:]}}}]"
+    )
+    with Path("/dev/full").open("w") as full:
+        picker = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "epp", "serve", "--endpoints-file=pods.yaml", *HERE),
+            *(f"--{name}={port}" for name, port in ports.items()),
+            *("--secure-serving=false", "--log-level=debug"),
+            cwd=tmp_path,
+            stderr=full,
+        )
+    try:
+        async with (
+            asyncio.timeout(PATIENCE),
+            grpc.aio.insecure_channel(f"127.0.0.1:{ports['grpc-port']}") as channel,
+        ):
+            await channel.channel_ready()
+            rejected = await Peer(channel).ask(head(), body(b"no JSON"))
+            assert rejected.immediate_response.status.code == 400
+            routed = await Peer(channel).ask(head(), body())
+            assert destination(routed, "request_headers") == pod.encode()
+            picker.send_signal(signal.SIGTERM)
+            assert await picker.wait() == 0
+    finally:
+        if picker.returncode is None:
+            picker.kill()
+            await picker.wait()

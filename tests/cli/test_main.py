@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from epp import __version__, compiled
 from epp.cli.main import main
 from epp.config.file import POLICIES, load
+from tests.native.built import needs_native
 
 ENDPOINTS = "endpoints: [{name: a, address: 127.0.0.1, port: 8000}]"
 
@@ -68,6 +70,69 @@ def test_a_configuration_may_come_from_a_pipe_and_has_an_end(capsys):
     assert "round-robin" in capsys.readouterr().out
     assert main(["check", "/dev/zero"]) == 2
     assert "/dev/zero is longer than 16777216 bytes" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="wants a device that is full")
+@pytest.mark.parametrize("words", [["check", "{}"], ["check", "--native"]])
+def test_what_cannot_be_printed_is_said_in_one_line(words, written):
+    path = written(POLICIES["round-robin"])
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "epp", *(word.format(path) for word in words)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "epp: [Errno 28] No space left on device\n")
+
+
+# Files of no length are what a full disk leaves; Python looks for a folder that it can write to.
+NO_ROOM = """
+import resource, sys, tempfile
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+tempfile.tempdir = sys.argv.pop(1) or None
+from epp.cli.main import main
+sys.exit(main())
+"""
+UP = ("up", "--port=0", "http://127.0.0.1:1")
+WORKERS = ("serve", "--workers=2", "--endpoints-file=e.yaml")
+NO_FOLDER = "no folder for temporary files can be written; set TMPDIR"
+
+
+@pytest.mark.parametrize(
+    ("words", "found", "status", "said"),
+    [
+        (UP, "", 2, f"epp: {NO_FOLDER}\n"),
+        (UP, ".", 1, "epp up: [Errno 27] File too large\n"),
+        (("demo", "--report=r.html"), "", 1, f"The demo failed: {NO_FOLDER}\n"),
+        pytest.param(WORKERS, "", 1, f"epp: {NO_FOLDER}\n", marks=needs_native),
+    ],
+)
+def test_a_start_without_room_for_temporary_files_is_refused(words, found, status, said, tmp_path):
+    (tmp_path / "e.yaml").write_text(ENDPOINTS)
+    done = subprocess.run(
+        [sys.executable, "-c", NO_ROOM, found, *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (status, said)
+
+
+def test_a_reader_of_what_is_printed_may_go(written):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "epp", "check", written(POLICIES["round-robin"])],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_check_warns_of_a_tokenizer_that_cannot_be_loaded(written, capsys):

@@ -56,8 +56,8 @@ async def test_names_are_resolved_and_followed(tmp_path, said):
     assert in_front(tmp_path) == (
         ["10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"],
         [
-            ("gpu1:8000", "10.0.0.1:8000"),
-            ("gpu2:8000", "10.0.0.2:8000"),
+            ("gpu1:8000-10.0.0.1", "10.0.0.1:8000"),
+            ("gpu2:8000-10.0.0.2", "10.0.0.2:8000"),
             ("10.0.0.3:8000", "10.0.0.3:8000"),
         ],
     )
@@ -66,7 +66,10 @@ async def test_names_are_resolved_and_followed(tmp_path, said):
     names.known = {"gpu1": ["10.0.0.1"], "gpu2": ["10.0.0.9"]}
     await book.refresh()
     assert in_front(tmp_path)[0] == ["10.0.0.1:8000", "10.0.0.9:8000", "10.0.0.3:8000"]
-    assert said == ["added gpu2:8000 (10.0.0.9:8000)", "removed gpu2:8000 (10.0.0.2:8000)"]
+    assert said == [
+        "added gpu2:8000-10.0.0.9 (10.0.0.9:8000)",
+        "removed gpu2:8000-10.0.0.2 (10.0.0.2:8000)",
+    ]
 
 
 async def test_a_name_that_is_lost_keeps_its_address_and_is_said_once(tmp_path, said):
@@ -95,7 +98,7 @@ async def test_two_names_of_one_server_are_one_endpoint(tmp_path, said):
     names = Names(gpu1=["10.0.0.1"], alias=["10.0.0.1"])
     servers = model_servers(["http://gpu1:8000", "http://alias:8000"])
     await AddressBook(servers, None, tmp_path, names.host_names).load(said.append, None)
-    assert in_front(tmp_path)[1] == [("gpu1:8000", "10.0.0.1:8000")]
+    assert in_front(tmp_path)[1] == [("gpu1:8000-10.0.0.1", "10.0.0.1:8000")]
     assert said == ["alias:8000 is also the server of another URL"]
 
 
@@ -139,6 +142,20 @@ async def test_a_name_that_shows_some_of_its_servers_keeps_all_that_answer(tmp_p
         "added gpu:8000-10.0.0.3 (10.0.0.3:8000)",
         "removed gpu:8000-10.0.0.1 (10.0.0.1:8000)",
     ]
+
+
+async def test_an_address_that_joins_a_name_leaves_the_endpoints_that_are_there_alone(
+    tmp_path, said
+):
+    names = Names(gpu=["10.0.0.1"])
+    book = AddressBook(model_servers(["http://gpu:8000"]), None, tmp_path, names.host_names)
+    await book.load(said.append, None)
+    _, before = in_front(tmp_path)
+    names.known = {"gpu": ["10.0.0.1", "10.0.0.2"]}
+    await book.refresh()
+    _, after = in_front(tmp_path)
+    assert after == [*before, ("gpu:8000-10.0.0.2", "10.0.0.2:8000")]
+    assert said == ["added gpu:8000-10.0.0.2 (10.0.0.2:8000)"]
 
 
 async def test_a_name_of_thousands_is_bounded_and_said_once(tmp_path, said):

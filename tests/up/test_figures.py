@@ -84,6 +84,24 @@ def test_figures_are_of_the_window():
     )
 
 
+def test_a_page_that_is_late_changes_no_figure():
+    served = PickerPage(healthy=2, ttft={1.0: 9, math.inf: 9})
+    window = Window()
+    window.add(0.0, None, None)  # nothing has answered yet
+    assert window.figures() == LiveFigures(
+        active=0, per_second=0, ttft=None, cached=None, healthy=0
+    )
+    window.add(1.0, served, ProxyPage(3, 1_000_000))
+    window.add(40.0, served, ProxyPage(3, 1_000_000))
+    window.add(41.0, served, None)
+    assert (window.figures().active, window.figures().per_second) == (3, 0.0)
+    window.add(42.0, None, ProxyPage(3, 1_000_010))
+    figures = window.figures()
+    assert (figures.per_second, figures.ttft, figures.healthy) == (5.0, None, 2)  # 10 in 2 s
+    window.add(43.0, None, None)
+    assert window.figures() == figures
+
+
 @pytest.mark.parametrize(
     ("picker", "proxy"),
     [(EMPTY, ProxyPage(0, 10)), (PickerPage(ttft={math.inf: 9.0}), ProxyPage(0, 1))],

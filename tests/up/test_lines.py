@@ -24,6 +24,18 @@ def test_the_first_lines_say_what_is_there():
     assert "Only this machine can connect" in said
 
 
+def test_the_only_address_of_a_name_is_called_as_the_url_calls_it():
+    found = [
+        Address("one:80-10.0.0.1", "10.0.0.1", 80, "one:80"),
+        Address("two:80-10.0.0.2", "10.0.0.2", 80, "two:80"),
+        Address("two:80-10.0.0.3", "10.0.0.3", 80, "two:80"),
+    ]
+    said = introduction(HERE, [Probe(address=each, models=("m",)) for each in found])
+    assert said[2:5] == ["  one:80           m", "  two:80-10.0.0.2  m", "  two:80-10.0.0.3  m"]
+    (alone, _, shown, *_) = introduction(HERE, [UP])
+    assert ("1 model server" in alone, shown) == (True, "  a:1  it's, lora")
+
+
 def test_who_opens_a_port_with_a_key_is_told():
     said = "\n".join(introduction(OPEN, [UP]))
     assert "https://127.0.0.1:8080 in front of 1 model server (p)" in said

@@ -86,15 +86,15 @@ def listed(addresses):
     ("found", "expected"),
     [
         ([], []),
-        (["10.0.0.1"], [("gpu:8000", "10.0.0.1:8000")]),
-        (["10.0.0.1", "10.0.0.1"], [("gpu:8000", "10.0.0.1:8000")]),
-        (["::1", "127.0.0.1"], [("gpu:8000", "127.0.0.1:8000")]),
-        (["fd00::1"], [("gpu:8000", "[fd00::1]:8000")]),
+        (["10.0.0.1"], [("gpu:8000-10.0.0.1", "10.0.0.1:8000")]),
+        (["10.0.0.1", "10.0.0.1"], [("gpu:8000-10.0.0.1", "10.0.0.1:8000")]),
+        (["::1", "127.0.0.1"], [("gpu:8000-127.0.0.1", "127.0.0.1:8000")]),
+        (["fd00::1"], [("gpu:8000-fd00::1", "[fd00::1]:8000")]),
         (
             ["10.0.0.2", "10.0.0.1"],
             [("gpu:8000-10.0.0.1", "10.0.0.1:8000"), ("gpu:8000-10.0.0.2", "10.0.0.2:8000")],
         ),
-        (["fe80::1%eth0"], [("gpu:8000", "[fe80::1%eth0]:8000")]),
+        (["fe80::1%eth0"], [("gpu:8000-fe80::1%eth0", "[fe80::1%eth0]:8000")]),
         (["what"], []),
     ],
 )
@@ -102,8 +102,14 @@ def test_the_addresses_of_a_name(found, expected):
     assert listed(addresses_of(GPU, found)) == expected
 
 
+def test_the_address_of_a_server_that_is_given_by_it_has_its_name():
+    (server,) = model_servers(["http://10.0.0.1:8000"])
+    assert listed(addresses_of(server, ["10.0.0.1"])) == [("10.0.0.1:8000", "10.0.0.1:8000")]
+
+
 def test_an_address_is_one_endpoint_whatever_names_it_has():
     taken = addresses_of(ModelServer("http", "first", 8000), ["10.0.0.1"])
     assert addresses_of(GPU, ["10.0.0.1"], taken) == ()
-    assert listed(addresses_of(GPU, ["10.0.0.2"], taken)) == [("gpu:8000", "10.0.0.2:8000")]
+    found = addresses_of(GPU, ["10.0.0.2"], taken)
+    assert listed(found) == [("gpu:8000-10.0.0.2", "10.0.0.2:8000")]
     assert Address("a", "::1", 1).target == "[::1]:1"

@@ -2,9 +2,11 @@
 
 import io
 import logging
+import math
 import sys
 from collections.abc import Callable
-from typing import Literal, TextIO
+from contextlib import suppress
+from typing import Literal, TextIO, cast
 
 import structlog
 from structlog.typing import EventDict, ExcInfo, Processor
@@ -28,6 +30,7 @@ _MAX_CANDIDATES = 16
 def configure_logs(level: Level = "info", form: Format = "console") -> None:
     """Configure all log lines, those of libraries too, to go to stderr in one form.
 
+    Lines that stderr does not take are lost: a full disk, or a reader that has gone, ends nothing.
     Tracebacks omit the values of local variables, which may hold a prompt.
     """
     shared: list[Processor] = [
@@ -37,13 +40,14 @@ def configure_logs(level: Level = "info", form: Format = "console") -> None:
     ]
     rendering = _rendering(form)
     number = logging.getLevelNamesMapping()[level.upper()]
+    lines = cast("TextIO", LossyStream(sys.stderr))
     structlog.configure(
         processors=[*shared, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # a line is one write
+        logger_factory=structlog.WriteLoggerFactory(lines),  # a line is one write
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(lines)
     handler.addFilter(LibraryLines())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -56,11 +60,20 @@ def configure_logs(level: Level = "info", form: Format = "console") -> None:
 
 def _rendering(form: Format) -> list[Processor]:
     if form == "json":
-        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        render = structlog.processors.JSONRenderer()
+        return [structlog.processors.format_exc_info, _finite_fields, render]
     console = structlog.dev.ConsoleRenderer(
         colors=sys.stderr.isatty(), exception_formatter=_traceback
     )
     return [_printable_fields, console]
+
+
+def _finite_fields(_: object, __: str, fields: EventDict) -> EventDict:
+    """Make text of NaN and what is infinite: JSON has no such numbers (RFC 8259 §6)."""
+    return {
+        name: value if not isinstance(value, float) or math.isfinite(value) else str(value)
+        for name, value in fields.items()
+    }
 
 
 def _printable_fields(_: object, __: str, fields: EventDict) -> EventDict:
@@ -77,6 +90,23 @@ def _traceback(stream: TextIO, error: ExcInfo) -> None:
     structlog.dev.plain_traceback(written, error)
     lines = written.getvalue().removeprefix("\n").split("\n")
     stream.writelines(f"\n {printable(line)}" for line in lines)
+
+
+class LossyStream:
+    """Writes to a stream what that takes; the rest is lost, and nobody is told."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        """Write a text."""
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        """Write what the stream still has."""
+        with suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 class LibraryLines(logging.Filter):

@@ -24,6 +24,7 @@ from epp.app.workers.supervisor import Supervisor, WorkerEnded
 from epp.errors import ConfigError
 from epp.protocol.health import ServingStatus
 from epp.system.port import Port
+from epp.system.temporary import temporary_folder_wanted
 
 _log = structlog.get_logger(__name__)
 
@@ -35,11 +36,13 @@ _STATUS: Final = {True: ServingStatus.SERVING, False: ServingStatus.NOT_SERVING}
 async def serve(options: ServeOptions) -> int:
     """Run `options.workers` workers until SIGTERM or SIGINT; return the status.
 
-    Raises `ConfigError` if it cannot listen. A worker that cannot start has said why.
+    Raises `ConfigError` if it cannot listen, or has no folder for temporary files. A worker that
+    cannot start has said why.
     """
     for warning in options.settings.warnings:
         _log.warning("config.warning", warning=warning)
-    folder = Path(tempfile.mkdtemp(prefix="warmpick-workers-"))
+    with temporary_folder_wanted():
+        folder = Path(tempfile.mkdtemp(prefix="warmpick-workers-"))
     stop = asyncio.Event()
     parent = _Parent(options, folder)
 

@@ -10,7 +10,8 @@ from model_server.simulator.errors import InvalidBody
 class StreamOptions(msgspec.Struct, frozen=True):
     """`stream_options`."""
 
-    include_usage: bool = False
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
 
 
 class Common(msgspec.Struct, frozen=True, kw_only=True):

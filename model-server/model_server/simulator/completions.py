@@ -1,5 +1,6 @@
 """The wording of /v1/chat/completions and /v1/completions."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ class Head:
     requests: Sequence[Request]
     details: bool
     include_usage: bool
+    continuous_usage: bool = False
 
     def fields(self, kind: str) -> dict[str, Any]:
         """Give the leading fields of a body of `kind`."""
@@ -41,6 +43,7 @@ class _Chunks:
         self.head = head
         fields = msgspec.json.encode(head.fields(self.kind))
         self._prefix = b"data: " + fields[:-1] + b',"choices":[{"index":'
+        self._generated = Counter[int]()  # tokens by prompt
 
     def opening(self) -> bytes:
         """Nothing precedes the first piece."""
@@ -52,6 +55,20 @@ class _Chunks:
             return DONE
         counted = self.head.fields(self.kind) | {"choices": [], "usage": self.head.usage()}
         return event(counted) + DONE
+
+    def usage_so_far(self, prompt: int, tokens: int) -> dict[str, Any]:
+        """Give the field with a prompt's usage, `tokens` more than before, when asked for."""
+        if not self.head.continuous_usage:
+            return {}
+        self._generated[prompt] += tokens
+        read, written = self.head.requests[prompt].prompt_len, self._generated[prompt]
+        counted = {"prompt_tokens": read, "total_tokens": read + written}
+        return {"usage": counted | {"completion_tokens": written}}
+
+    def ending(self, piece: Piece) -> bytes:
+        """Word what follows the choices of a piece's event."""
+        more = self.usage_so_far(piece.prompt, piece.tokens)
+        return b",%s\n\n" % msgspec.json.encode(more)[1:] if more else b"}\n\n"
 
 
 class ChatChunks(_Chunks):
@@ -67,14 +84,15 @@ class ChatChunks(_Chunks):
             "logprobs": None,
             "finish_reason": None,
         }
-        return event(self.head.fields(self.kind) | {"choices": [choice]})
+        more = self.usage_so_far(0, 0)
+        return event(self.head.fields(self.kind) | {"choices": [choice]} | more)
 
     def piece(self, piece: Piece) -> bytes:
         """One delta."""
         text = msgspec.json.encode(piece.text)
-        return b'%s%d,"delta":{"content":%s},"logprobs":null,"finish_reason":%s}]}\n\n' % (
+        return b'%s%d,"delta":{"content":%s},"logprobs":null,"finish_reason":%s}]%s' % (
             *(self._prefix, piece.prompt, text),
-            msgspec.json.encode(finish_name(piece.finish)),
+            *(msgspec.json.encode(finish_name(piece.finish)), self.ending(piece)),
         )
 
 
@@ -85,9 +103,9 @@ class TextChunks(_Chunks):
 
     def piece(self, piece: Piece) -> bytes:
         """One piece of text."""
-        return b'%s%d,"text":%s,"logprobs":null,"finish_reason":%s,"stop_reason":null}]}\n\n' % (
+        return b'%s%d,"text":%s,"logprobs":null,"finish_reason":%s,"stop_reason":null}]%s' % (
             *(self._prefix, piece.prompt, msgspec.json.encode(piece.text)),
-            msgspec.json.encode(finish_name(piece.finish)),
+            *(msgspec.json.encode(finish_name(piece.finish)), self.ending(piece)),
         )
 
 

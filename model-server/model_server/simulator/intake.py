@@ -119,11 +119,12 @@ class Intake:
         if wanted is not None and wanted < 1:
             raise ApiError(f"max_tokens must be at least 1, got {wanted}.", "max_tokens")
         self._check_length(ids, wanted=1 if wanted is None else wanted)
+        most = wanted or self.context_len - len(ids)
+        _check_min_tokens(body.min_tokens, most)
         seed = blake2b(repr((self.settings.seed, body.seed, target.lora)).encode())
         seed.update(ids.tobytes())
         text = self._writer.write(seed.digest(), endless=body.ignore_eos, at_least=body.min_tokens)
-        room = self.context_len - len(ids)
-        return Request(ids, wanted or room, text, target.lora, target.salt)
+        return Request(ids, most, text, target.lora, target.salt)
 
     def _check_length(self, ids: "array[int]", wanted: int) -> None:
         if not ids:
@@ -143,6 +144,13 @@ class Intake:
         if not turns:
             raise ApiError("messages must not be empty", "messages")
         return render(self._tokenizer, turns, generate=generate)
+
+
+def _check_min_tokens(least: int, most: int) -> None:
+    if least < 0:
+        raise ApiError(f"min_tokens must be greater than or equal to 0, got {least}.")
+    if least > most:
+        raise ApiError(f"min_tokens must be less than or equal to max_tokens={most}, got {least}.")
 
 
 def _preamble(tools: list[Any] | None) -> list[Turn]:

@@ -19,6 +19,7 @@ from model_server.simulator.bodies import (
     EmbeddingBody,
     Generation,
     ResponsesBody,
+    StreamOptions,
     TokenizeBody,
     decode,
 )
@@ -181,14 +182,15 @@ class Server:
     def _head(
         self, http: web.Request, api: Api, body: Generation, requests: Sequence[Request]
     ) -> Head:
-        options = body.stream_options
+        options = body.stream_options or StreamOptions()
         return Head(
             id=api.prefix + _request_id(http),
             model=self._intake.model_name(body),
             created=int(time.time()),
             requests=requests,
             details=self.settings.prompt_tokens_details,
-            include_usage=options is not None and options.include_usage,
+            include_usage=bool(options.include_usage),
+            continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
         )
 
     def _whole(self, http: web.Request, api: Api, body: dict[str, Any]) -> web.Response:
