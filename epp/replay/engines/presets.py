@@ -35,13 +35,25 @@ class EnginePreset(msgspec.Struct, frozen=True, kw_only=True):
         return self.kv_bytes_per_token / bandwidth
 
 
-def limits_of(kv_tokens: int, block_size: int = 16, max_num_batched_tokens: int = 8192) -> Limits:
-    """Return the limits of an engine whose cache holds this many tokens, in whole blocks."""
+def limits_of(
+    kv_tokens: int,
+    block_size: int = 16,
+    max_num_batched_tokens: int = 8192,
+    max_num_seqs: int = 1024,
+) -> Limits:
+    """Return the limits of an engine whose cache holds this many tokens, in whole blocks.
+
+    A step's are those of vLLM's server on an H100 (arg_utils.py `get_batch_defaults`).
+    """
     return Limits(
         block_size=block_size,
         num_gpu_blocks=max(1, kv_tokens // block_size) + 1,
         max_num_batched_tokens=max_num_batched_tokens,
+        max_num_seqs=max_num_seqs,
     )
+
+
+_OF_CPU = limits_of(8_160, block_size=32, max_num_batched_tokens=2048, max_num_seqs=128)
 
 
 def _at_rate(tokens_per_second: float, cost: StepCost, chunk: int = 8192) -> StepCost:
@@ -110,7 +122,7 @@ PRESETS: Mapping[str, EnginePreset] = {
         " decoding is a guess: how many experts a step reads depends on the batch",
     ),
     "cpu-small": EnginePreset(
-        limits=limits_of(8_160, block_size=32, max_num_batched_tokens=2048),
+        limits=_OF_CPU,
         cost=StepCost(
             step_ms=3.8,
             prefill_us_per_token=150.0,
@@ -123,7 +135,7 @@ PRESETS: Mapping[str, EnginePreset] = {
         " 437 to 555 ms, of 8,192 in 3.9 to 4.0 s, 264 tokens/s",
     ),
     "cpu-tiny": EnginePreset(
-        limits=limits_of(8_160, block_size=32, max_num_batched_tokens=2048),
+        limits=_OF_CPU,
         cost=StepCost(
             step_ms=1.0,
             prefill_us_per_token=6.0,

@@ -48,9 +48,17 @@ def test_measured_times_of_prompts_come_out(name, prompt, shortest, longest):
 
 
 def test_a_cache_of_so_many_tokens_has_whole_blocks_and_one_that_is_never_used():
-    assert limits_of(100) == Limits(num_gpu_blocks=7)
+    assert limits_of(100) == Limits(num_gpu_blocks=7, max_num_seqs=1024)
     assert limits_of(100).capacity == 96
     assert limits_of(3).capacity == 16
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_steps_have_the_limits_of_vllms_server_on_that_hardware(name):
+    """vLLM 0.32 arg_utils.py `get_batch_defaults`, of an API server."""
+    limits = preset(name).limits
+    of_hardware = (2048, 128) if name.startswith("cpu-") else (8192, 1024)
+    assert (limits.max_num_batched_tokens, limits.max_num_seqs) == of_hardware
 
 
 def test_an_unknown_name_is_answered_with_those_that_are_known():
