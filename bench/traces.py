@@ -23,8 +23,8 @@ from bench.options import Options
 from bench.progress import Progress
 from bench.request_path import Messages, RequestPath, bodies
 from epp.adapters.telemetry.debug_pages import Query
+from epp.adapters.telemetry.decisions import Reuse
 from epp.adapters.telemetry.logs import configure_logs
-from epp.adapters.telemetry.requests import Reuse
 from epp.adapters.tracing.exporting import SCOPE, SpanExport
 from epp.adapters.tracing.settings import TracingSettings
 from epp.adapters.tracing.spans import SpanWriter

@@ -247,21 +247,25 @@ def test_another_pool_keeps_its_parts(settings):
     assert kept < written
 
 
-def test_a_folder_that_cannot_be_is_said_once_and_recording_goes_on_when_it_can(tmp_path):
-    in_the_way = tmp_path / "file"
-    in_the_way.write_text("not a folder")
+def until_gone(in_the_way):
+    """A clock: each look at it takes a second, and at last the file is gone."""
     seconds = count(0.5)
 
     def clock():
-        """Each look at it takes a second, and at last the file is gone."""
         now = next(seconds)
         if now > 20 and in_the_way.is_file():
             in_the_way.unlink()
         return now
 
+    return clock
+
+
+def test_a_folder_that_cannot_be_is_said_once_and_recording_goes_on_when_it_can(tmp_path):
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("not a folder")
     with capture_logs() as logs:
         settings = RecordingSettings(folder=in_the_way, gather=0.0, retry=5.0)
-        recorder = recorded(settings, *map(text_of, range(60)), clock=clock)
+        recorder = recorded(settings, *map(text_of, range(60)), clock=until_gone(in_the_way))
     (failed,) = (line for line in logs if line["event"] == "recording.failed")
     assert failed["folder"] == str(in_the_way)
     assert failed["error"] == "File exists"
@@ -273,28 +277,62 @@ def test_a_folder_that_cannot_be_is_said_once_and_recording_goes_on_when_it_can(
     assert [each["n"] for each in requests] == list(range(1, counts["written"] + 1))
 
 
+def test_what_a_full_disk_refused_no_longer_waits_for_it(tmp_path):
+    (in_the_way := tmp_path / "file").write_text("not a folder")
+    recorder = recorded(RecordingSettings(folder=in_the_way, gather=0.0), *map(text_of, range(9)))
+    assert dict(recorder.counts) == {"written": 0, "dropped": 0, "failed": 9}
+    assert recorder._writer.blocks_taken == recorder._blocks_put > 9
+
+
+def test_endpoints_that_came_while_nothing_could_be_written_are_in_the_next_part(tmp_path):
+    (in_the_way := tmp_path / "file").write_text("not a folder")
+    settings = RecordingSettings(folder=in_the_way, gather=0.0, retry=5.0)
+    recorder = Recorder(settings, until_gone(in_the_way))
+    recorder.saw([RecordedEndpoint(id="default/a", kv_tokens=1_000, block_tokens=16)])
+    traffic = Traffic(recorder)
+    for text in map(text_of, range(60)):
+        traffic.pass_by(text)
+    recorder.start()
+    recorder.stop()
+    ((_, pool, *_),) = lines(settings)
+    assert [each["id"] for each in pool["endpoints"]] == ["default/a"]
+
+
 FULL = """
 import resource, signal, sys
 from pathlib import Path
 from msgspec.structs import replace
 from tests.adapters.test_recording import RecordingSettings, recorded, text_of
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
 recorder = recorded(
-    RecordingSettings(folder=Path(sys.argv[1]), gather=0.0, retry=1000), *map(text_of, range(40))
+    RecordingSettings(folder=Path(sys.argv[1]), gather=0.0, retry=int(sys.argv[3])),
+    *map(text_of, range(40)),
 )
 print(dict(recorder.counts))
 """
 
 
+def on_a_full_disk(folder, most_bytes, retry):
+    """Record 40 requests where a file takes so many bytes; give what was said, and the counts."""
+    argv = [sys.executable, "-c", FULL, *map(str, (folder, most_bytes, retry))]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    return said, json.loads(said.splitlines()[-1].replace("'", '"'))
+
+
 def test_a_disk_that_takes_no_more_costs_records_only(tmp_path):
-    argv = [sys.executable, "-c", FULL, str(tmp_path)]
-    said = subprocess.run(argv, capture_output=True, text=True, check=True)
-    counts = json.loads(said.stdout.splitlines()[-1].replace("'", '"'))
+    said, counts = on_a_full_disk(tmp_path, 2000, 1000)
     assert counts["written"] + counts["failed"] == 40
     assert counts["failed"] > 0
-    assert said.stdout.count("recording.failed") == 1
-    assert "File too large" in said.stdout
+    assert said.count("recording.failed") == 1
+    assert "File too large" in said
+
+
+def test_parts_that_cannot_be_begun_leave_no_files(tmp_path):
+    said, counts = on_a_full_disk(tmp_path, 10, 0)
+    assert counts == {"written": 0, "dropped": 0, "failed": 40}
+    assert said.count("recording.failed") == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_quotes_of_requests_that_never_end_are_few(settings):

@@ -131,6 +131,28 @@ def test_an_idle_name_gives_its_place_away():
     assert sum(values(counted, "llm_d_epp_request_running").values()) == 0
 
 
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_deprecated_counter_does_not_go_back_while_there_is_a_flow_of_its_models(stays):
+    names = [
+        "inference_objective_request_total",
+        "inference_objective_request_duration_seconds_count",
+        "inference_objective_request_duration_seconds_sum",
+        "inference_objective_request_ttft_seconds_count",
+    ]
+    counted = telemetry()
+    for number in range(300):
+        flood(counted, number, fairness_id=f"tenant-{number}")
+    if stays:
+        flood(counted, 301, now=700.0, fairness_id="tenant-0")
+    before = [value(counted, name, model_name="m") for name in names]
+    seconds = 1 + 1  # `flood`: two requests, of one second each
+    flood(counted, 2_001, now=800.0, fairness_id="late")
+    assert ("m", "t", "tenant-1", "3") not in flows(counted)
+    after = [value(counted, name, model_name="m") for name in names]
+    began = before if stays else [0, 0, 0, 0]
+    assert [x - y for x, y in zip(after, began, strict=True)] == [2, 2, seconds, 2]
+
+
 def pool_of(count):
     """Give telemetry of a pool of that many endpoints, and these."""
     names = [f"qwen3-32b-decode-7c9f8d6b5-{number:05d}-rank-0" for number in range(count)]

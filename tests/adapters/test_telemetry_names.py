@@ -157,6 +157,7 @@ def busy():
     warm = Candidate(endpoint=A, load=Load(), matched_blocks=9, total_blocks=9)
     found = Decision(endpoints=(A,), prompt_tokens=144, predicted_for=warm)
     serve(counted, record(5, decision=found))
+    counted.scheduled(request(9), found, 0.001)  # the one that `telemetry` has under way
     counted.scrape_failed()
     return counted
 

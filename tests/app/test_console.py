@@ -99,6 +99,46 @@ async def test_decisions_come_once_and_again_when_they_have_ended():
     assert recent["ttft_ms"] == [pytest.approx(200)]
 
 
+async def test_an_ending_is_told_however_many_were_decided_on_since():
+    shown = Shown()
+    exchange, _ = shown.ask()
+    asked, other = (await shown.state())["at_ms"], (await shown.state())["at_ms"]
+    for _ in range(250):
+        shown.ask("x")
+    shown.now += 1
+    between = await shown.state(since=251, ended=asked)
+    assert (between["recent"]["number"], between["ended"]["number"]) == ([], [])
+    shown.answer(exchange, cached=16)
+    for moment in (between["at_ms"], other):  # two who look at it
+        ended = (await shown.state(since=251, ended=moment))["ended"]
+        assert (ended["number"], ended["outcome"], ended["cached"]) == ([1], ["completed"], [16])
+    shown.now += 1
+    last = await shown.state()
+    assert last["ended"]["number"] == []  # nobody who has not asked before waits for any
+    shown.now += 1
+    assert (await shown.state(ended=last["at_ms"]))["ended"]["number"] == []
+
+
+async def test_endings_on_one_page_are_bounded_and_those_of_the_newest():
+    shown = Shown()
+    asked = (await shown.state())["at_ms"]
+    for _ in range(700):
+        shown.serve("x")
+    ended = (await shown.state(since=700, ended=asked))["ended"]
+    assert ended["number"] == list(range(101, 701))
+
+
+async def test_an_ending_is_told_after_a_clock_was_set_back(monkeypatch):
+    shown = Shown()
+    exchange, _ = shown.ask()
+    asked = (await shown.state())["at_ms"]
+    began = time.time()
+    monkeypatch.setattr(time, "time", lambda: began - 3600)
+    await shown.state()
+    shown.answer(exchange)
+    assert (await shown.state(ended=asked))["ended"]["number"] == [1]
+
+
 async def test_the_last_decisions_are_shown_where_there_are_more():
     shown = Shown()
     for _ in range(30):
@@ -197,6 +237,7 @@ async def test_a_reader_that_goes_away_leaves_the_others_what_is_made():
         {"since": str(1 << 63)},
         {"limit": "0"},
         {"limit": "201"},
+        {"ended": "now"},
         {"file": "/etc/passwd"},
     ],
 )

@@ -63,6 +63,15 @@ async def test_a_decision_is_found_by_either_id_with_what_came_of_it():
     assert (await kept.decisions(request="nobody's")).decisions == ()
 
 
+async def test_of_a_client_s_long_id_the_start_is_kept_and_the_whole_finds_it():
+    kept = Kept()
+    name = "i" * 60_000
+    kept.serve(**{"x-request-id": name})
+    (found,) = kept.ring.find(name)
+    assert found.client_id == name[:256]
+    assert kept.ring.find("i" * 255) == []
+
+
 async def test_a_request_that_runs_has_no_ending_yet():
     kept = Kept()
     exchange, _ = kept.ask()

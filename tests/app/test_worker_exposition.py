@@ -9,7 +9,9 @@ from epp.app.workers.exposition import (
     FamilySamples,
     Page,
     counts_of,
+    drop_unseen,
     keep_counts,
+    keep_forgotten,
     merged,
     read_page,
     written,
@@ -45,7 +47,9 @@ def of(name, kind, *several, ended=()):
         ("inference_objective_running_requests", "gauge", [{"a": 1}, {"a": 2}], {"a": 3}),
         ("warmpick_flow_waiting_requests", "gauge", [{"0": 4}, {"0": 3}], {"0": 7}),
         ("llm_d_epp_ready_endpoints", "gauge", [{"p": 4}, {"p": 3}], {"p": 4}),
-        ("llm_d_epp_inflight_requests", "gauge", [{"a": 2}, {"b": 1}], {"a": 2}),
+        ("llm_d_epp_inflight_requests", "gauge", [{"a": 2}, {"a": 1, "b": 1}], {"a": 3, "b": 1}),
+        ("llm_d_epp_inflight_tokens", "gauge", [{"a": 64}, {"a": 16}], {"a": 80}),
+        ("llm_d_epp_per_endpoint_queue_size", "gauge", [{"a": 2}, {"b": 1}], {"a": 2}),
         ("warmpick_replicas_heard", "gauge", [{"": 2}, {"": 1}, {"": 2}], {"": 1}),
         ("warmpick_ejected_endpoints", "gauge", [{"": 0}, {"": 1}], {"": 1}),
         ("process_resident_memory_bytes", "gauge", [{"": 1e8}, {"": 2e8}], {"": 3e8}),
@@ -103,6 +107,38 @@ def test_a_page_is_read_as_it_was_written(families):
         for name, samples in families.items()
     }
     assert read_page(text(page)) == page
+
+
+def page_of(**samples):
+    return read_page(block("x_total", "counter", **samples))
+
+
+def samples_of(page):
+    return {series.split('"')[1]: value for series, value in page["x_total"].samples.items()}
+
+
+@pytest.mark.parametrize(
+    ("later", "together"),
+    [
+        ({"b": 1}, {"a": 12, "b": 3}),  # one has forgotten, and another goes on
+        ({"a": 2, "b": 1}, {"a": 14, "b": 3}),  # and begins anew
+        ({"a": 11, "b": 1}, {"a": 13, "b": 3}),
+    ],
+)
+def test_what_one_that_runs_has_forgotten_still_counts_as_long_as_another_shows_it(later, together):
+    forgotten: Page = {}
+    last, other, page = page_of(a=10, b=1), page_of(a=2, b=2), page_of(**later)
+    keep_forgotten(forgotten, last, page)
+    drop_unseen(forgotten, [page, other])
+    assert samples_of(merged([page, other], {}, forgotten)) == together
+    drop_unseen(forgotten, [page_of(b=1), page_of(b=2)])
+    assert forgotten == {}
+
+
+def test_of_gauges_nothing_is_kept_that_is_gone():
+    forgotten: Page = {}
+    keep_forgotten(forgotten, read_page(block("y", "gauge", a=3)), {})
+    assert forgotten == {}
 
 
 counts = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 1000))

@@ -20,10 +20,10 @@ class Worker:
             WorkerStart(number=0, count=1, folder=str(folder), secret=b""), [], lambda: None
         )
         self.pages = MergedPages([self.process])
-        self.count = 0
+        self.count: int | None = 0
         self.answers = True
-        self.ends_after_answer = False
-        self.ended, self.arrives = asyncio.Event(), asyncio.Event()
+        self.ends_after_answer = self.waits = False
+        self.ended, self.asked, self.arrives = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.arrives.set()
 
     def start(self):
@@ -42,9 +42,13 @@ class Worker:
             await self.arrives.wait()
         if not self.answers:
             return web.Response(status=503)
-        return web.Response(
-            text=f"# HELP x_total x\n# TYPE x_total counter\nx_total {self.count}\n"
-        )
+        count = self.count
+        if self.waits:
+            self.waits = False
+            self.asked.set()
+            await self.arrives.wait()
+        sample = "" if count is None else f"x_total {count}\n"
+        return web.Response(text=f"# HELP x_total x\n# TYPE x_total counter\n{sample}")
 
     async def counted(self):
         page = "".join([piece async for piece in self.pages.page()])
@@ -116,3 +120,47 @@ async def test_an_answer_that_is_looked_at_after_its_worker_was_counted_is_left_
         worker.arrives.set()
         assert await first == 1000
         assert await worker.counted() == 1000
+
+
+async def test_a_count_that_a_worker_forgets_is_gone_or_does_not_go_back(tmp_path):
+    async with serving(tmp_path) as worker:
+        worker.count = 1000
+        assert await worker.counted() == 1000
+        worker.count = 5  # forgotten and counted anew between two scrapes
+        assert await worker.counted() == 1005
+        worker.count = None
+        assert await worker.counted() is None
+        worker.count = 7
+        assert await worker.counted() == 7
+
+
+async def test_an_answer_that_comes_after_a_later_one_is_nothing_forgotten(tmp_path):
+    async with serving(tmp_path) as worker:
+        worker.count = 1000
+        assert await worker.counted() == 1000
+        worker.count, worker.waits = 1010, True
+        worker.arrives.clear()
+        first = asyncio.create_task(worker.counted())
+        await worker.asked.wait()
+        worker.count = 1020
+        assert await worker.counted() == 1020
+        worker.arrives.set()
+        assert await first == 1020
+        assert await worker.counted() == 1020
+
+
+async def test_of_two_scrapes_at_once_none_counts_twice_what_is_forgotten(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    async with serving(tmp_path / "a") as worker, serving(tmp_path / "b") as slow:
+        worker.pages = MergedPages([worker.process, slow.process])
+        worker.count, slow.count, slow.waits = 1000, 1, True
+        slow.arrives.clear()
+        first = asyncio.create_task(worker.counted())
+        await slow.asked.wait()
+        assert await worker.counted() == 1001
+        worker.count = 5
+        assert await worker.counted() == 1006
+        slow.arrives.set()
+        assert await first == 1006
+        await worker.pages.close()

@@ -153,6 +153,7 @@ def console(rows, **more):
         "endpoints": msgspec.Raw(msgspec.json.encode(fleet)),
         "totals": Totals(**totals),
         "recent": columns(*rows),
+        "ended": columns(),
         "waiting": waiting(2, (0, 1), (5, 1)),
         "replicas": None,
         "shadow": None,
@@ -179,6 +180,16 @@ def test_the_console_sees_one_picker():
         (0, 3),
         (-1, 1),
     ]
+
+
+def test_what_has_ended_is_told_by_all_and_asked_for_after_the_first_that_was_asked():
+    pages = [
+        console([(1, 10)], at_ms=52, ended=columns((1, 10))),
+        console([(1, 20)], at_ms=50, ended=columns((7, 5), (8, 6))),
+    ]
+    found = merged_console(pages, Made([1, 1], 0), LATER, 2, 200)
+    assert (found.at_ms, found.recent.number) == (50, ())
+    assert found.ended.at_ms == (10, 5, 6)
 
 
 def test_the_console_begins_anew_where_any_worker_does():

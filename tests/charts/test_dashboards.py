@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from docs.site.reference import families
+from epp.app.workers.exposition import RULES
 from tests.charts import values as v
 from tests.charts.helm import CHARTS, objects, only
 from tests.prometheus import TARGET_LABELS, exported, selectors, unknown
@@ -95,6 +97,19 @@ def test_a_legend_names_labels_that_the_query_keeps(board, panel):
             (exported()[name] | TARGET_LABELS for name, _ in selectors(target["expr"])), 1
         )
         assert kept <= grouped
+
+
+KINDS = {family.name: family.kind for family in families()}
+SUMMED = re.compile(r"\bsum *(?:by \([^)]*\))? *\((\w+)\{")
+
+
+@pytest.mark.parametrize(("board", "panel"), PANELS)
+def test_what_all_replicas_say_of_one_pool_is_not_added_up(board, panel):
+    assert panel in board["panels"]
+    summed = [name for each in panel["targets"] for name in SUMMED.findall(each["expr"])]
+    # As of workers: each has some of the requests, and all believe the same of endpoints.
+    alike = [name for name in summed if RULES.get(name, max)(1, 1) == 1]
+    assert [name for name in alike if KINDS[name] == "gauge"] == []
 
 
 def test_grafanas_sidecar_finds_them():

@@ -247,6 +247,24 @@ def test_ports_that_flags_move_are_open_and_asked_for_health():
     assert check["grpcHealthCheck"]["port"] == 9303
 
 
+@pytest.mark.parametrize(
+    ("provider", "kind", "field"),
+    [("none", "ServiceMonitor", "tlsConfig"), ("gke", "PodMonitoring", "tls")],
+)
+@pytest.mark.parametrize("given", [None, {"serverName": "llm-epp"}])
+def test_metrics_that_have_a_certificate_are_asked_for_over_tls(provider, kind, field, given):
+    values = v.merged(v.POOL, v.provider(provider), v.SCRAPED)
+    (plain,) = only(objects(CHART, values), kind)["spec"]["endpoints"]
+    assert (plain["scheme"], field in plain) == ("http", False)
+    served = v.epp(flags={"metrics-cert-dir": "/certs"})
+    told = {} if given is None else v.epp(monitoring={"prometheus": {"tlsConfig": given}})
+    monitor = only(objects(CHART, v.merged(values, served, told)), kind)
+    assert complaints(monitor) == []
+    (asked,) = monitor["spec"]["endpoints"]
+    assert asked["scheme"] == "https"
+    assert asked[field] == {"insecureSkipVerify": True} | (given or {})
+
+
 def test_a_proxy_of_its_own_may_ask_for_picks_beside_the_gateways():
     gateway = {"podSelector": {"matchLabels": {"app": "gateway"}}}
     fenced = v.epp(networkPolicy={"gateways": [gateway]}, sidecar={"mode": "service"})

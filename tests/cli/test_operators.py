@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
 import sys
 from http import HTTPStatus
 
@@ -15,12 +16,15 @@ from epp.adapters.telemetry.http import OperatorServer, Readers
 from epp.app.observing.fleet_view import EndpointsPage
 from epp.app.observing.views import DecisionsPage, DecisionView, EndingView
 from epp.cli.main import main
-from epp.cli.operators.explain import line
+from epp.cli.operators.explain import line, story
 from epp.cli.operators.fleet_history import COLUMNS, FleetHistory
 from epp.cli.operators.port import OperatorsPort
 from epp.cli.operators.top_screen import EndpointScreen, TopApp
 from epp.errors import ConfigError
+from epp.model.decision import Decision, Score
+from epp.policy.explanations.explanation import explain
 from tests.app.test_decision_ring import DECISIONS, ENDPOINTS, STATES, Kept
+from tests.strategies import candidate
 
 GOOD = "good"
 HEADS = [column.head for column in COLUMNS]
@@ -99,6 +103,18 @@ async def test_scores_are_shown_where_they_decided():
         _, out, _ = await ran("explain", "mine", f"--url={url}")
     assert "of score, before" in out
     assert "prefix-cache-scorer" in out
+
+
+def test_a_score_that_is_not_known_is_a_dash():
+    found = [candidate("a"), candidate("b")]
+    scores = [Score("odd", 1.0, [0.5, math.nan], out_of_range=True)]
+    decision = Decision(
+        endpoints=(found[0].endpoint,), candidates=found, scores=scores, totals=[0.5, 0.0]
+    )
+    view = DecisionView(number=1, request="mine", profiles=(explain(decision, "score", 2),))
+    head, first, second = list(story(view))[4:7]
+    assert head.split()[4:6] == ["score", "odd"]
+    assert [first.split()[4:6], second.split()[4:6]] == [["0.500", "0.500"], ["0.000", "-"]]
 
 
 async def test_the_last_decisions_are_a_line_each_or_json():

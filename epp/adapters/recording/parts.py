@@ -36,6 +36,7 @@ class Parts:
         self._most_bytes = most_bytes
         self._part_bytes = min(_LONGEST_PART, most_bytes // _PARTS_TO_A_FOLDER)
         self._file: BinaryIO | None = None
+        self._path = folder
         self._written = 0
         self.part = 0
 
@@ -50,11 +51,12 @@ class Parts:
         self._make_folder()
         self._make_room()
         self.part += 1
-        path = self._folder / f"{self._stem}-{self.part:06}{SUFFIX}"
-        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._path = self._folder / f"{self._stem}-{self.part:06}{SUFFIX}"
+        self._written = 0
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        number = os.open(self._path, flags, 0o600)
         self._file = os.fdopen(number, "wb", buffering=0)
         os.fchmod(number, 0o600)  # whatever the umask takes away
-        self._written = 0
 
     def append(self, lines: bytes) -> int:
         """Write lines as one gzip member, whole; return its bytes."""
@@ -68,11 +70,14 @@ class Parts:
         return len(member)
 
     def close(self) -> None:
-        """Close the open part, if there is one."""
+        """Close the open part, if there is one, and remove it if nothing is whole in it."""
         file, self._file = self._file, None
         if file is not None:
             with suppress(OSError):  # a full disk says so once more
                 file.close()
+            if not self._written:
+                with suppress(OSError):
+                    self._path.unlink()
 
     def _make_folder(self) -> None:
         self._folder.parent.mkdir(parents=True, exist_ok=True)

@@ -116,7 +116,9 @@ class RecordingWriter:
         lines: list[bytes] = []
         requests = size = 0
         for each in noted:
-            if not lines and not self._ready():
+            ready = bool(lines) or self._ready()
+            self._took(each)
+            if not ready:
                 self.failed += isinstance(each, Note)
                 continue
             line = self._line_of(each)
@@ -133,12 +135,17 @@ class RecordingWriter:
         if lines:
             self._append(lines, requests)
 
+    def _took(self, noted: Note | RecordedPool) -> None:
+        """Know what left the queue, whether it can be written or not."""
+        if isinstance(noted, RecordedPool):
+            self._pool = noted
+        elif noted.quote is not None:
+            self.blocks_taken += noted.quote.blocks
+
     def _line_of(self, noted: Note | RecordedPool) -> bytes:
         """Return a line; empty for what cannot be written, which is counted and logged."""
         if isinstance(noted, RecordedPool):
-            self._pool = noted
             return encode_line(noted)
-        self.blocks_taken += 0 if noted.quote is None else noted.quote.blocks
         try:
             return encode_line(self._lines.line(noted))
         except Exception as error:  # noqa: BLE001 (one request must not end the recording)

@@ -65,6 +65,38 @@ PRECISE: Final = tuple(
 Counts = dict[tuple[str, ...], int]
 
 
+class Reuse:
+    """Tokens of prompts, and how many of them were cached: one denominator for all three.
+
+    `available` at the endpoint that has most of a prompt, `captured` at the one that was picked,
+    both as predicted, and `delivered` as its engine reported.
+    """
+
+    def __init__(self) -> None:
+        self.prompt = 0
+        self.available = 0
+        self.captured = 0
+        self.delivered = 0
+
+    def observe(self, decision: Decision, prompt: int, delivered: int) -> None:
+        """Count a response; a prediction of more than the prompt has counts as all of it."""
+        available = captured = decision.predicted_cached_tokens
+        for each in (decision, *decision.stages):
+            for candidate in each.considered:
+                available = max(available, candidate.cached_tokens)
+        self.prompt += prompt
+        self.available += min(prompt, available)
+        self.captured += min(prompt, captured)
+        self.delivered += delivered
+
+    def add(self, other: "Reuse") -> None:
+        """Add another one up."""
+        self.prompt += other.prompt
+        self.available += other.available
+        self.captured += other.captured
+        self.delivered += other.delivered
+
+
 class DecisionMetrics:
     """Counts decisions. `under_way` is asked when a page is written.
 
@@ -192,7 +224,9 @@ class DecisionMetrics:
         requests: Counts = {}
         tokens: Counts = {}
         for request, endpoint, uncached in self._under_way():
-            flow = flow_of(request) or ("", "", OTHER, "0")
+            flow = flow_of(request)
+            if flow is None:
+                continue  # another replica's, which counts it
             labels = (endpoint.name, endpoint.namespace, _LOAD, flow[2], flow[3])
             if labels not in requests and len(requests) >= _MOST:
                 labels = (endpoint.name, endpoint.namespace, _LOAD, OTHER, OTHER)

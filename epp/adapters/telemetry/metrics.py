@@ -6,11 +6,11 @@ from typing import Final
 
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import FLOW_BYTES, OTHER
-from epp.adapters.telemetry.decisions import DecisionMetrics, UnderWay
+from epp.adapters.telemetry.decisions import DecisionMetrics, Reuse, UnderWay
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.kv_event_counts import kv_event_counts
 from epp.adapters.telemetry.pool_gauges import CacheView, PoolGauges, PoolView
-from epp.adapters.telemetry.requests import RequestMetrics, Reuse
+from epp.adapters.telemetry.requests import RequestMetrics
 from epp.adapters.telemetry.series import FamilyText, expose
 from epp.errors import NoEndpoints
 from epp.model.decision import Decision

@@ -10,9 +10,9 @@ from typing import Final
 
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import FLOW_BYTES, OTHER, Flow, FlowBytes, label
+from epp.adapters.telemetry.decisions import Reuse
 from epp.adapters.telemetry.histogram import Histogram
-from epp.adapters.telemetry.series import Family, FamilyText, expose
-from epp.model.decision import Decision
+from epp.adapters.telemetry.series import Family, FamilyText, Samples, expose
 from epp.model.request import InferenceRequest, RequestId, Usage
 from epp.protocol.extproc.record import Outcome, RequestRecord
 
@@ -27,6 +27,8 @@ _UNKNOWN: Final = InferenceRequest(id=RequestId(""))
 _IDLE_SECONDS: Final = 600.0
 """A flow that was not used for so long gives its place to another that needs it."""
 _SWEEP_SECONDS: Final = 1.0
+_MOST_FORGOTTEN: Final = 128
+"""Models and priorities whose forgotten flows are counted: about as many as flows fit on a page."""
 _FAIRNESS_SHARE: Final = 0.5
 """The share of the page for fairness ids; above it one is `other`, unless it is the default."""
 _MODEL_SHARE: Final = 0.95
@@ -38,38 +40,6 @@ FlowKey = tuple[str, str, str, int]
 # Looked up once: docs/adr/0013-compiled.md says why.
 _COMPLETED: Final = Outcome.COMPLETED
 _UNOBSERVED: Final = Outcome.UNOBSERVED
-
-
-class Reuse:
-    """Tokens of prompts, and how many of them were cached: one denominator for all three.
-
-    `available` at the endpoint that has most of a prompt, `captured` at the one that was picked,
-    both as predicted, and `delivered` as its engine reported.
-    """
-
-    def __init__(self) -> None:
-        self.prompt = 0
-        self.available = 0
-        self.captured = 0
-        self.delivered = 0
-
-    def observe(self, decision: Decision, prompt: int, delivered: int) -> None:
-        """Count a response; a prediction of more than the prompt has counts as all of it."""
-        available = captured = decision.predicted_cached_tokens
-        for each in (decision, *decision.stages):
-            for candidate in each.considered:
-                available = max(available, candidate.cached_tokens)
-        self.prompt += prompt
-        self.available += min(prompt, available)
-        self.captured += min(prompt, captured)
-        self.delivered += delivered
-
-    def add(self, other: "Reuse") -> None:
-        """Add another one up."""
-        self.prompt += other.prompt
-        self.available += other.available
-        self.captured += other.captured
-        self.delivered += other.delivered
 
 
 class RequestSeries:
@@ -148,6 +118,14 @@ class RequestSeries:
         self.actual_cached.observe(actual)
         self.cached_error.observe(predicted - actual)
 
+    def add(self, other: "RequestSeries") -> None:
+        """Add up what another one has counted for families that have a deprecated alias."""
+        self.requests += other.requests
+        for code, times in other.errors.items():
+            self.errors[code] = self.errors.get(code, 0) + times
+        for name in ("ttft_streamed", "ttft_whole", *[name for _, name in _HISTOGRAMS]):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
 
 _REUSED: Final = ("prompt", "available", "captured", "delivered")
 _HISTOGRAMS: tuple[tuple[Family, str], ...] = (
@@ -172,7 +150,8 @@ class RequestMetrics:
     A flow has its own once a model server has answered it with 2xx; if the proxy shows no
     responses, once it was routed. Until then, and while there is no room, it is counted under the
     fairness id `other` of its models, or if these have none under `other` for all three. A flow
-    gives its place away after 10 idle minutes; its counts are forgotten with it.
+    gives its place away after 10 idle minutes; its counts are forgotten with it. Deprecated
+    families, which have one series for several flows, forget when the last flow of the models does.
 
     At most `fairness_ids` of them have series of their own, the default one included.
 
@@ -192,6 +171,7 @@ class RequestMetrics:
         self._swept_at = self._full_until = -math.inf
         self._flows: dict[FlowKey, RequestSeries] = {}
         self._series: dict[Flow, RequestSeries] = {}
+        self._forgotten: dict[Flow, RequestSeries] = {}
         self._running: dict[RequestId, RequestSeries] = {}
         self._unobserved: dict[RequestId, RequestSeries] = {}
         self._expire_above = _MIN_EXPIRE_ABOVE
@@ -315,6 +295,22 @@ class RequestMetrics:
             if idle and series is not self._unread:
                 self._bytes.give_back(series.labels)
                 del self._flows[flow], self._series[series.labels]
+                self._forget(series)
+
+    def _forget(self, series: RequestSeries) -> None:
+        """Keep a flow's counts for deprecated families alone, and only if others share these."""
+        model, target, _, priority = series.labels
+        labels = (model, target, "", priority)
+        if not any(each[0] == model and each[1] == target for each in self._series):
+            for each in [each for each in self._forgotten if each[:2] == labels[:2]]:
+                del self._forgotten[each]
+        elif labels in self._forgotten or len(self._forgotten) < _MOST_FORGOTTEN:
+            # Another one: a page that is being written has both.
+            known, total = self._forgotten.get(labels), RequestSeries(labels, shared=True)
+            total.add(series)
+            if known is not None:
+                total.add(known)
+            self._forgotten[labels] = total
 
     def _finish_unobserved(self, record: RequestRecord, series: RequestSeries) -> None:
         series.observe_first_byte(record)
@@ -343,32 +339,36 @@ class RequestMetrics:
     def collect(self) -> Iterator[FamilyText]:
         """Yield the families that have samples."""
         self._expire_unobserved()
-        all_series = list(self._series.items())
-        counted = [(key, series.requests) for key, series in all_series if series.requests]
-        yield from expose(families.REQUESTS, counted)
-        running = [
-            (key, series.running)
-            for key, series in all_series
-            if (series.requests or series.running) and key[0]
-        ]
-        yield from expose(families.RUNNING, running)
-        errors = [((*key, c), n) for key, series in all_series for c, n in series.errors.items()]
-        yield from expose(families.ERRORS, errors)
-        streaming = (("true", "ttft_streamed"), ("false", "ttft_whole"))
-        reused = [
-            ((*key, part), getattr(series.reuse, part))
-            for key, series in all_series
-            if series.reuse.prompt
-            for part in _REUSED
-        ]
-        yield from expose(families.REUSE, reused)
-        waits = [
-            ((*key, s), getattr(series, a)) for key, series in all_series for s, a in streaming
-        ]
-        yield from expose(families.TTFT, [wait for wait in waits if any(wait[1].counts)])
-        for family, attribute in _HISTOGRAMS:
-            values = [(key, getattr(series, attribute)) for key, series in all_series]
-            yield from expose(family, [value for value in values if any(value[1].counts)])
+        forgotten = _samples(list(self._forgotten.items()))
+        shown = _samples(list(self._series.items()))
+        for (family, samples), (_, also) in zip(shown, forgotten, strict=True):
+            yield from expose(family, samples, also)
+
+
+def _samples(all_series: list[tuple[Flow, RequestSeries]]) -> Iterator[tuple[Family, Samples]]:
+    """Yield all families, with the samples that they have of some series."""
+    yield families.REQUESTS, [(key, each.requests) for key, each in all_series if each.requests]
+    running = [
+        (key, series.running)
+        for key, series in all_series
+        if (series.requests or series.running) and key[0]
+    ]
+    yield families.RUNNING, running
+    errors = [((*key, c), n) for key, series in all_series for c, n in series.errors.items()]
+    yield families.ERRORS, errors
+    reused = [
+        ((*key, part), getattr(series.reuse, part))
+        for key, series in all_series
+        if series.reuse.prompt
+        for part in _REUSED
+    ]
+    yield families.REUSE, reused
+    streaming = (("true", "ttft_streamed"), ("false", "ttft_whole"))
+    waits = [((*key, s), getattr(series, a)) for key, series in all_series for s, a in streaming]
+    yield families.TTFT, [wait for wait in waits if any(wait[1].counts)]
+    for family, attribute in _HISTOGRAMS:
+        values = [(key, getattr(series, attribute)) for key, series in all_series]
+        yield family, [value for value in values if any(value[1].counts)]
 
 
 def _flow_key(request: InferenceRequest) -> FlowKey:

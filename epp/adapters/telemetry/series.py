@@ -59,10 +59,11 @@ Value = float | Histogram
 Samples = Iterable[tuple[Labels, Value]]
 
 
-def expose(family: Family, samples: Samples) -> Iterator[FamilyText]:
+def expose(family: Family, samples: Samples, forgotten: Samples = ()) -> Iterator[FamilyText]:
     """Yield a family and its alias, some lines at a time; nothing without a sample.
 
-    If the alias has fewer labels, samples that differ only in the others are added up.
+    If the alias has fewer labels, samples that differ only in the others are added up, with those
+    that the family itself has `forgotten`.
     """
     values = dict(samples)
     if not values:
@@ -76,12 +77,12 @@ def expose(family: Family, samples: Samples) -> Iterator[FamilyText]:
             kind=family.kind,
             labels=tuple(name for name, _ in family.alias.labels),
         )
-        yield from _blocks(alias, _added_up(values, kept))
+        yield from _blocks(alias, _added_up([*values.items(), *forgotten], kept))
 
 
-def _added_up(values: Mapping[Labels, Value], kept: Sequence[int]) -> dict[Labels, Value]:
+def _added_up(samples: Samples, kept: Sequence[int]) -> dict[Labels, Value]:
     added: dict[Labels, Value] = {}
-    for labels, value in values.items():
+    for labels, value in samples:
         key = tuple(labels[position] for position in kept)
         match added.get(key), value:
             case Histogram() as known, Histogram():

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from epp.adapters.telemetry.debug_pages import DebugPage, Query, only, whole_number
-from epp.adapters.telemetry.requests import Reuse
+from epp.adapters.telemetry.decisions import Reuse
 from epp.app.console.columns import FleetColumns, decision_columns
 from epp.app.console.optional_parts import OptionalParts
 from epp.app.console.prefixes import MOST_DECISIONS, hot_prefixes
@@ -29,6 +29,8 @@ _TYPES: Final = {
 }
 MOST_RECENT: Final = 200
 """Decisions on one page, at most."""
+_MOST_ENDED: Final = 600
+"""Decisions that have ended, on one page: as many as a browser keeps."""
 _MOST_NUMBER: Final = (1 << 63) - 1
 _TREE_SECONDS: Final = 2.0
 """How old the tree of prefixes is at the most: all who ask meanwhile share it."""
@@ -64,23 +66,27 @@ class Console:
         }
 
     async def _state(self, query: Query) -> bytes:
-        only(query, "since", "limit")
+        only(query, "since", "limit", "ended")
         since = whole_number(query, "since", 0, 0, _MOST_NUMBER)
         limit = whole_number(query, "limit", MOST_RECENT, 1, MOST_RECENT)
+        ended_since = whole_number(query, "ended", _MOST_NUMBER, 0, _MOST_NUMBER)
         sources = self._sources
         endpoints = await self._columns.encoded()
         now, ring, clock_began = sources.clock(), sources.ring, time.time() - sources.clock()
-        kept = ring.last(max(0, min(limit, ring.number - since)))
+        number, at_ms = ring.number, round(_MILLI * (clock_began + now))
+        kept = ring.last(max(0, min(limit, number - since)))
+        ended = ring.endings(ended_since, at_ms, _MOST_ENDED)
         recent = await decision_columns(kept, clock_began)
         return msgspec.json.encode(
             ConsolePage(
                 pool=sources.pool,
                 started=self._started,
-                at_ms=round(_MILLI * (clock_began + now)),
-                decisions=ring.number,
+                at_ms=at_ms,
+                decisions=number,
                 endpoints=endpoints,
                 totals=self._totals(),
                 recent=recent,
+                ended=await decision_columns(ended, clock_began),
                 waiting=sources.optional.waiting_view(),
                 replicas=sources.optional.replicas_view(now),
                 shadow=sources.optional.shadow_view(),

@@ -166,7 +166,7 @@ class ConsolePage(msgspec.Struct, frozen=True, kw_only=True):
     started: str
     """Differs with each start of a picker: counts begin anew."""
     at_ms: int
-    """The time of day, in milliseconds since 1970."""
+    """The time of day, in milliseconds since 1970; what has ended is asked for by it."""
     decisions: int
     """How many were made so far."""
     endpoints: msgspec.Raw
@@ -177,6 +177,9 @@ class ConsolePage(msgspec.Struct, frozen=True, kw_only=True):
     """What the picker counted since its start."""
     recent: DecisionColumns
     """The latest decisions."""
+    ended: DecisionColumns
+    """Those that have ended since the page that was asked after. Of several workers each numbers
+    its own."""
     waiting: WaitingView | None
     """None without flow control."""
     replicas: ReplicasView | None

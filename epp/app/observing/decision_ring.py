@@ -29,6 +29,8 @@ _MOST_WEIGHT: Final = 1 << 18
 """The weight of all decisions together: some 30 MB."""
 MOST_CANDIDATES: Final = 16
 """Candidates of one decision that are explained, at most."""
+MOST_CHARACTERS: Final = 256
+"""What is kept of a client's id."""
 _SETTLE_SECONDS: Final = 1.0
 _REQUEST_ID: Final = "x-request-id"
 _MILLI: Final = 1e3
@@ -76,7 +78,8 @@ class KeptDecision:
 
     `number` counts all decisions from 1. `decided_at` is in seconds of the picker's clock,
     `weight` in units of some 100 bytes. `ended` are the fields of its
-    `ending`, None until the request has ended.
+    `ending`, None until the request has ended; `ended_after` is when somebody last asked for
+    endings before that.
     """
 
     __slots__ = (
@@ -85,6 +88,7 @@ class KeptDecision:
         "client_id",
         "decided_at",
         "ended",
+        "ended_after",
         "model",
         "number",
         "request_id",
@@ -96,11 +100,12 @@ class KeptDecision:
     ) -> None:
         self.number = number
         self.request_id = request.id
-        self.client_id = request.headers.get(_REQUEST_ID, "")
+        self.client_id = request.headers.get(_REQUEST_ID, "")[:MOST_CHARACTERS]
         self.model = request.target_model
         self.decided_at = now
         self.weight = weight
         self.ended: tuple[Any, ...] | None = None
+        self.ended_after = 0
         self._decision: Decision | None = decision
         self._explanations: tuple[Explanation, ...] = ()
 
@@ -185,6 +190,7 @@ class DecisionRing:
         self._by_id: dict[RequestId, KeptDecision] = {}
         self._weight = 0
         self.number = 0
+        self._asked_at = 0
         self._unsettled = False
         self.tallies: dict[EndpointId, EndpointTally] = {}
         self._gone = EndpointTally()
@@ -227,6 +233,7 @@ class DecisionRing:
                 record.failure,
                 record.error,
             )
+            kept.ended_after = self._asked_at
         decision, usage = record.decision, record.usage
         if decision is None or usage is None or usage.cached_tokens is None:
             return
@@ -250,13 +257,28 @@ class DecisionRing:
 
     def find(self, request: str) -> list[KeptDecision]:
         """Return the decisions on a request, by the picker's id of it or the client's."""
-        return [each for each in self._kept if request in {each.request_id, each.client_id}]
+        client_id = request[:MOST_CHARACTERS]
+        return [
+            each for each in self._kept if request == each.request_id or client_id == each.client_id
+        ]
 
     def since(self, number: int, most: int) -> list[KeptDecision]:
         """Return the decisions after a number, the first `most` of them, in their order."""
         # They lie in the order of their numbers: the last ones are looked at alone.
         wanted = self.number - number
         return list(self._kept)[-wanted:][:most] if wanted > 0 else []
+
+    def endings(self, since: int, now: int, most: int) -> list[KeptDecision]:
+        """Return the decisions whose requests have ended since a call, the last `most` of them.
+
+        `since` is the `now` of that call. Any number may ask, with a clock that may be set back:
+        all endings are returned, and some twice.
+        """
+        ended = [
+            each for each in self._kept if each.ended is not None and each.ended_after >= since
+        ]
+        self._asked_at = max(self._asked_at, now)
+        return ended[-most:]
 
     def last(self, most: int) -> list[KeptDecision]:
         """Return the last decisions, in their order."""

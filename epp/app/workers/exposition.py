@@ -39,6 +39,7 @@ def _names(rule: Rule, *found: Family) -> Iterator[tuple[str, Rule]]:
 
 RULES: Final[Mapping[str, Rule]] = {
     **dict(_names(_add, families.RUNNING, families.STREAMS)),
+    **dict(_names(_add, families.IN_FLIGHT_REQUESTS, families.IN_FLIGHT_TOKENS)),
     **dict(_names(_add, flow_metrics.WAITING, flow_metrics.WAITING_BYTES)),
     **dict(_names(_add, queue_metrics.SIZE, queue_metrics.BYTES)),
     **dict(_names(max, *queue_metrics.USED.values(), *queue_metrics.USED_IN_ALL.values())),
@@ -86,8 +87,8 @@ def read_page(text: str) -> Page:
     return page
 
 
-def merged(pages: Sequence[Page], ended: Page) -> Page:
-    """Return the page of processes that run, the first counting most, and of those that ended."""
+def merged(pages: Sequence[Page], *ended: Page) -> Page:
+    """Return the page of processes that run, the first counting most, with counts that ended."""
     found: Page = {}
     for page in pages:
         for name, family in page.items():
@@ -98,7 +99,7 @@ def merged(pages: Sequence[Page], ended: Page) -> Page:
                 _combine(before.samples, family.samples, _add)
             elif name in RULES:
                 _combine(before.samples, family.samples, RULES[name])
-    for name, family in ended.items():
+    for name, family in (each for page in ended for each in page.items()):
         before = found.setdefault(name, FamilySamples(family.kind, family.head, {}))
         _combine(before.samples, family.samples, _add)
     return found
@@ -123,6 +124,26 @@ def keep_counts(ended: Page, last: Page) -> None:
             elif room > 0:
                 room -= 1
                 kept.samples[series] = value
+
+
+def keep_forgotten(forgotten: Page, last: Page, page: Page) -> None:
+    """Add the counts of a process's last page that are gone from the next, or have begun anew."""
+    for name, family in counts_of(last).items():
+        now = page[name].samples if name in page else {}
+        gone = {each: value for each, value in family.samples.items() if now.get(each, 0) < value}
+        if gone:
+            kept = forgotten.setdefault(name, FamilySamples(family.kind, family.head, {}))
+            _combine(kept.samples, gone, _add)
+
+
+def drop_unseen(forgotten: Page, pages: Sequence[Page]) -> None:
+    """Forget the series that no page has any more: a counter that is gone does not go back."""
+    for name, family in list(forgotten.items()):
+        seen = [page[name].samples for page in pages if name in page]
+        for series in [each for each in family.samples if not any(each in one for one in seen)]:
+            del family.samples[series]
+        if not family.samples:
+            del forgotten[name]
 
 
 def counts_of(page: Page) -> Page:

@@ -29,7 +29,16 @@ from epp.app.observing.fleet_view import EndpointsPage
 from epp.app.observing.pages import MOST_SHOWN
 from epp.app.observing.views import DecisionsPage
 from epp.app.workers import views
-from epp.app.workers.exposition import Page, counts_of, keep_counts, merged, read_page, written
+from epp.app.workers.exposition import (
+    Page,
+    counts_of,
+    drop_unseen,
+    keep_counts,
+    keep_forgotten,
+    merged,
+    read_page,
+    written,
+)
 from epp.app.workers.supervisor import WorkerProcess
 
 T = TypeVar("T")
@@ -57,19 +66,23 @@ class _Source:
     def __init__(self, worker: WorkerProcess) -> None:
         self.worker: Final = worker
         self._asker: Final = Asker(worker.pages)
-        self._metrics: dict[bool, tuple[int, Page]] = {}  # the last pages, and of which start
+        self._metrics: dict[bool, tuple[int, Page, int]] = {}  # the last pages, of which start, ask
+        self._asked = 0
+        self.shown: dict[bool, Page | None] = {False: None, True: None}  # of its metrics, by format
         self._kept = {False: -1, True: -1}  # the last start whose counts are in `ended`
         self._start = 0
         self._decisions = self._decisions_before = 0
         self.close = self._asker.close
         self.ask = self._asker.ask
 
-    async def metrics(self, ended: Page, *, openmetrics: bool) -> Page | None:
-        """Return its metrics page; its counts as they were, if it does not answer.
+    async def show_metrics(self, ended: Page, forgotten: Page, *, openmetrics: bool) -> None:
+        """Have its metrics page `shown`; its counts as they were, if it does not answer.
 
-        What it counted before it was started again goes into `ended`.
+        What it counted before it was started again goes into `ended`, what it has forgotten since
+        into `forgotten`, at once: what is shown goes with them, whoever asked for it.
         """
-        worker, start = self.worker, self.worker.starts
+        self._asked += 1
+        worker, start, ask = self.worker, self.worker.starts, self._asked
         accept = _OPENMETRICS if openmetrics else "text/plain"
         answer = await self.ask(_METRICS, accept=accept) if worker.running else None
         last = self._metrics.get(openmetrics)
@@ -78,15 +91,20 @@ class _Source:
         if answer is not None and start == worker.starts and start > self._kept[openmetrics]:
             page = read_page(answer[1].decode()) if answer[0] is HTTPStatus.OK else None
         replaced = page is not None and last is not None and last[0] == start
+        if page is not None and last is not None and replaced:
+            if ask < last[2]:
+                _, page, ask = last  # who asked later was answered before
+            keep_forgotten(forgotten, last[1], page)
         if last is not None and not replaced and (last[0] != worker.starts or not worker.running):
             keep_counts(ended, last[1])
             self._kept[openmetrics] = last[0]
             last = None
             del self._metrics[openmetrics]
-        if page is None:
-            return None if last is None else counts_of(last[1])
-        self._metrics[openmetrics] = start, page
-        return page if worker.running else counts_of(page)
+        if page is not None:
+            self._metrics[openmetrics] = start, page, ask
+            self.shown[openmetrics] = page if worker.running else counts_of(page)
+        else:
+            self.shown[openmetrics] = None if last is None else counts_of(last[1])
 
     async def read(self, path: bytes, kind: type[T], **query: str | int) -> T | None:
         """Return a page, read; None if the worker does not answer."""
@@ -121,6 +139,7 @@ class MergedPages:
         self._sources: Final = [_Source(each) for each in workers]
         self.profiles: Final = _Profiles(self._sources)
         self._ended: dict[bool, Page] = {False: {}, True: {}}
+        self._forgotten: dict[bool, Page] = {False: {}, True: {}}
         self.debug: Final[Mapping[bytes, DebugPage]] = {
             **static_pages(),
             _DECISIONS: DebugPage(self._show_decisions),
@@ -134,12 +153,15 @@ class MergedPages:
         """Yield the metrics page of all workers, and of this process."""
         from prometheus_client.utils import floatToGoString  # noqa: PLC0415 (slow)
 
-        ended = self._ended[openmetrics]
-        asked = (each.metrics(ended, openmetrics=openmetrics) for each in self._ready_first())
-        pages = [page for page in await asyncio.gather(*asked) if page is not None]
-        for piece in written(
-            merged([*pages, _own(openmetrics=openmetrics)], ended), floatToGoString
-        ):
+        gone = ended, forgotten = self._ended[openmetrics], self._forgotten[openmetrics]
+        sources = self._ready_first()
+        await asyncio.gather(
+            *(each.show_metrics(*gone, openmetrics=openmetrics) for each in sources)
+        )
+        pages = [page for each in sources if (page := each.shown[openmetrics]) is not None]
+        drop_unseen(forgotten, [*pages, ended])
+        whole = merged([*pages, _own(openmetrics=openmetrics)], *gone)
+        for piece in written(whole, floatToGoString):
             yield piece
         if openmetrics:
             yield "# EOF\n"
@@ -202,13 +224,14 @@ class MergedPages:
         return msgspec.json.encode(views.merged_endpoints(pages, made.before + sum(made.each)))
 
     async def _show_console(self, query: Query) -> bytes:
-        only(query, "since", "limit")
+        only(query, "since", "limit", "ended")
         since = whole_number(query, "since", 0, 0, _MOST_NUMBER)
         limit = whole_number(query, "limit", MOST_RECENT, 1, MOST_RECENT)
         until = int(_MILLI * time.time())
-        sources, pages = await self._all(
-            _CONSOLE, ConsolePage, limit=min(limit + _MORE, MOST_RECENT)
-        )
+        asked: dict[str, str | int] = {"limit": min(limit + _MORE, MOST_RECENT)}
+        if "ended" in query:
+            asked["ended"] = whole_number(query, "ended", 0, 0, _MOST_NUMBER)
+        sources, pages = await self._all(_CONSOLE, ConsolePage, **asked)
         made = self._made(sources, [page.decisions for page in pages])
         return msgspec.json.encode(views.merged_console(pages, made, until, since, limit))
 

@@ -134,10 +134,12 @@ def merged_console(
     return replace(
         first,
         started=sha256(started.encode()).hexdigest()[:16],
+        at_ms=min(page.at_ms for page in pages),
         decisions=found.last,
         endpoints=_columns([page.endpoints for page in pages]),
         totals=_added(Totals, [page.totals for page in pages]),
         recent=_recent([page.recent for page in pages], rows),
+        ended=_all_of([page.ended for page in pages]),
         waiting=_waiting([page.waiting for page in pages if page.waiting is not None]),
         replicas=_replicas([page.replicas for page in pages if page.replicas is not None]),
         shadow=_shadow([page.shadow for page in pages if page.shadow is not None]),
@@ -152,6 +154,14 @@ def _recent(
         for name in DecisionColumns.__struct_fields__
     }
     return DecisionColumns(**columns | {"number": tuple(number for number, *_ in rows)})
+
+
+def _all_of(pages: Sequence[DecisionColumns]) -> DecisionColumns:
+    columns = zip(*map(astuple, pages), strict=True)
+    names = DecisionColumns.__struct_fields__
+    return DecisionColumns(
+        **{name: sum(each, ()) for name, each in zip(names, columns, strict=True)}
+    )
 
 
 def _columns(pages: Sequence[msgspec.Raw]) -> msgspec.Raw:

@@ -242,7 +242,8 @@ def _head(each: Explanation) -> list[str]:
 def _row(each: Explanation, row: ExplainedCandidate) -> list[str]:
     scored = []
     if each.measure == "score":
-        scored = [f"{row.score:.3f}", *(f"{value:.3f}" for value in row.scores.values())]
+        values = (row.score, *row.scores.values())
+        scored = ["-" if value is None else f"{value:.3f}" for value in values]
     terms = [f"{row.terms_ms[name]:.1f}" for name in _TERMS]
     return [
         printable(row.endpoint),

@@ -1,5 +1,6 @@
 """Why a decision fell as it did: its candidates side by side, with every term of their costs."""
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -34,8 +35,8 @@ class ExplainedCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """The terms before they are weighted."""
     score: float | None = None
     """The weighted sum of its scores; None if the profile has no scorers."""
-    scores: dict[str, float] = {}
-    """The scores before they are weighted, by scorer."""
+    scores: dict[str, float | None] = {}
+    """The scores before they are weighted, by scorer; None for NaN and what is infinite."""
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,5 +120,9 @@ def _row(decision: Decision, costs: Sequence[float], at: int) -> ExplainedCandid
         cost_ms=round(_MILLI * costs[at], 3),
         terms_ms={name: round(_MILLI * value, 3) for name, value in values.items()},
         score=round(float(decision.totals[at]), 6) if decision.scores else None,
-        scores={each.plugin: round(float(each.values[at]), 6) for each in decision.scores},
+        scores={each.plugin: _score(each.values[at]) for each in decision.scores},
     )
+
+
+def _score(value: float) -> float | None:
+    return round(float(value), 6) if math.isfinite(value) else None

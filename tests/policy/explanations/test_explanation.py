@@ -1,11 +1,16 @@
 """What is said of a decision: each candidate, every term, and by how much it was won."""
 
+import math
+
+import msgspec
 import pytest
 
+from epp.model.decision import Decision, Score
 from epp.policy.choice import ttft_costs
-from epp.policy.explanations.explanation import explain
+from epp.policy.explanations.explanation import Explanation, explain
 from epp.policy.explanations.ranking import TERMS
 from tests.policy.explanations.decisions import decided
+from tests.strategies import candidate
 
 
 def explained(policy="least-ttft", most=16, **more):
@@ -57,3 +62,17 @@ def test_a_picker_that_compares_something_else_has_no_margin():
 def test_an_only_candidate_has_no_runner_up():
     _, said = explained(pods=1)
     assert (said.runner_up, said.margin) == (None, None)
+
+
+def test_a_score_that_is_not_finite_is_not_known_and_is_read_as_it_was_written():
+    found = [candidate("a"), candidate("b"), candidate("c")]
+    decision = Decision(
+        endpoints=(found[0].endpoint,),
+        candidates=found,
+        scores=[Score("odd", 1.0, [0.5, math.nan, -math.inf], out_of_range=True)],
+        totals=[0.5, 0.0, 0.0],
+    )
+    said = explain(decision, "score", 3)
+    assert [each.scores for each in said.candidates] == [{"odd": 0.5}, {"odd": None}, {"odd": None}]
+    assert [each.score for each in said.candidates] == [0.5, 0.0, 0.0]
+    assert msgspec.json.decode(msgspec.json.encode(said), type=Explanation) == said

@@ -102,7 +102,7 @@ const lost = (error) => status(`✕ no answer since ${state.page ? clock(state.p
 async function turn() {
   if (!paused && !document.hidden) {
     try {
-      state.take(await ask("console", { since: state.since }));
+      state.take(await ask("console", state.query));
       if (!paused) {
         status("● live", "good");
         draw();

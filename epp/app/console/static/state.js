@@ -20,16 +20,12 @@ export class State {
     this.page = page;
     this.#remember(page);
     this.#follow(page.recent, page.decisions);
+    this.#end(page.ended);
   }
 
-  /** The number after which decisions are asked for: those that run are asked for again. */
-  get since() {
-    if (!this.decisions.size) return 0;
-    let oldest = this.#last;
-    for (const each of this.decisions.values()) {
-      if (each.outcome === null && each.number > this.#last - 200) oldest = Math.min(oldest, each.number - 1);
-    }
-    return oldest;
+  /** What is asked for next: decisions after the last one, and those that have ended since. */
+  get query() {
+    return this.page ? { since: this.#last, ended: this.page.at_ms } : {};
   }
 
   #forget(page) {
@@ -52,17 +48,23 @@ export class State {
   }
 
   #follow(recent, number) {
-    const columns = Object.entries(recent);
-    recent.number.forEach((each, at) => {
-      const row = Object.fromEntries(columns.map(([name, column]) => [name, column[at]]));
-      this.decisions.set(each, row);
-    });
+    for (const row of rowsOf(recent)) this.decisions.set(row.number, row);
     const first = recent.number.length ? recent.number[0] : number + 1;
     if (first > this.#last + 1) this.missed += first - this.#last - 1;
     this.#last = number;
     for (const each of this.decisions.keys()) {
       if (this.decisions.size <= MOST_DECISIONS) break;
       this.decisions.delete(each);
+    }
+  }
+
+  #end(ended) {
+    const running = new Map();
+    for (const row of this.decisions.values()) if (row.outcome === null) running.set(row.request, row);
+    // Of several workers each has numbers of its own there.
+    for (const row of rowsOf(ended)) {
+      const known = running.get(row.request);
+      if (known) Object.assign(known, row, { number: known.number });
     }
   }
 
@@ -97,18 +99,21 @@ export class State {
   }
 }
 
+function rowsOf(decisions) {
+  const columns = Object.entries(decisions);
+  return decisions.number.map((_, at) => Object.fromEntries(columns.map(([name, column]) => [name, column[at]])));
+}
+
 function gauges(page) {
   const fleet = page.endpoints;
   const sum = (column) => column.reduce((all, each) => all + each, 0);
-  const ended = page.recent.outcome
-    .map((_, at) => [page.recent.predicted_ttft_ms[at], page.recent.ttft_ms[at]])
-    .filter(([predicted, seen]) => predicted !== null && seen !== null);
+  const ended = rowsOf(page.ended).filter((row) => row.predicted_ttft_ms !== null && row.ttft_ms !== null);
   return {
     queued: sum(fleet.queued_prefill_ms),
     running: sum(fleet.running),
     waiting: page.waiting ? page.waiting.requests : 0,
-    predictedTtft: median(ended.map(([predicted]) => predicted)),
-    ttft: median(ended.map(([, seen]) => seen)),
+    predictedTtft: median(ended.map((row) => row.predicted_ttft_ms)),
+    ttft: median(ended.map((row) => row.ttft_ms)),
   };
 }
 
