@@ -8,7 +8,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from e2e.corridor import CHAT, DEADLINE, SERVER, Plan, chat, until
+from e2e.corridor import CHAT, DEADLINE, SERVER, TRANSPORT, Plan, chat, until
 from e2e.echo import HELD, PIECES, event
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -139,6 +139,30 @@ async def test_a_picker_that_is_told_to_stop_serves_what_it_has(start, echo, tls
         ]
         await gateway.start_picker()
         assert (await gateway.post(CHAT, chat("next"))).status == 200
+
+
+@pytest.mark.skipif(TRANSPORT == "grpcio", reason="it says goodbye only as it closes its port")
+async def test_gateways_are_told_at_once_that_a_picker_leaves(start, echo):
+    """Else they go on with it until it is gone, and what they send then fails."""
+    async with start(Plan(others=(echo.target,))) as gateway:
+
+        async def told():
+            # "Total connections closed via notification of HTTP/1.1 connection close or HTTP/2
+            # GOAWAY" (Envoy, cluster statistics).
+            url = f"http://127.0.0.1:{gateway.admin_port}/stats?filter=upstream_cx_close_notify"
+            async with gateway.client.get(url) as response:
+                figures = [line.partition(": ") for line in (await response.text()).splitlines()]
+            return any(int(value) for _, _, value in figures)
+
+        echo.release.clear()
+        async with gateway.stream(CHAT, chat("hello"), **HELD_STREAM) as response:
+            first = await response.content.readexactly(len(event(0)))
+            assert not await told()
+            gateway.signal(gateway.picker, signal.SIGTERM)
+            await until(told)
+            echo.release.set()
+            assert first + await response.read() == b"".join(map(event, range(3)))
+        assert await exits(gateway) == 0
 
 
 async def test_the_drain_is_bounded(start, echo):

@@ -35,6 +35,9 @@ _ORGANIZATION = "Warmpick"
 _LIFETIME = dt.timedelta(days=3650)
 _CLOCK_SKEW = dt.timedelta(hours=1)
 
+_Files = tuple[tuple[bytes, bytes], bytes]
+"""A pair, and the CAs of clients."""
+
 _log = structlog.get_logger()
 
 
@@ -43,42 +46,59 @@ class ReaderTls:
 
     With `client_ca`, readers need a certificate that one of its CAs (PEM) signed. `least` is the
     least version, `ciphers` are OpenSSL's names of suites up to TLS 1.2, empty for its own choice.
-    Raises `ConfigError` for files that cannot be used.
+    Raises `ConfigError` for files that cannot be used. `context` serves with the newest ones.
     """
 
     def __init__(
         self, cert_path: Path, client_ca: Path | None, least: ssl.TLSVersion, ciphers: str
     ) -> None:
         certificate(cert_path)  # for its messages
-        self.path = cert_path
-        self.context = context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = least
-        if ciphers:
-            context.set_ciphers(ciphers)
-        self._load()
-        if client_ca is not None:
+        self._path = cert_path
+        self._client_ca = client_ca
+        self._least = least
+        self._ciphers = ciphers
+        self._newest = self.context = self._made()
+        self.context.sni_callback = self._serve_newest
+
+    def watch(self) -> "CertificateWatch":
+        """Return what follows the files, those of CAs included."""
+        return CertificateWatch(self._path, self._renew, client_ca=self._client_ca)
+
+    async def _renew(self, _: tuple[bytes, bytes]) -> None:
+        self._newest = await in_daemon_thread(self._made)
+
+    def _serve_newest(self, handshake: ssl.SSLObject, _name: str, _context: ssl.SSLContext) -> None:
+        # Called for every handshake, whether or not its client names a server.
+        handshake.context = self._newest
+
+    def _made(self) -> ssl.SSLContext:
+        """Return a context with the files as they are.
+
+        One that is loaded again would keep its certificates for other types of keys, and its CAs.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = self._least
+        if self._ciphers:
+            context.set_ciphers(self._ciphers)
+        context.load_cert_chain(self._path / CERTIFICATE_FILE, self._path / KEY_FILE)
+        if self._client_ca is not None:
             try:
-                context.load_verify_locations(cadata=read_regular(client_ca, MAX_BYTES).decode())
+                trusted = read_regular(self._client_ca, MAX_BYTES).decode()
+                context.load_verify_locations(cadata=trusted)
             except (ssl.SSLError, ValueError) as error:
                 raise ConfigError(
-                    "holds no PEM certificate that can be used", str(client_ca)
+                    "holds no PEM certificate that can be used", str(self._client_ca)
                 ) from error
             context.verify_mode = ssl.CERT_REQUIRED
-
-    async def renew(self, _: tuple[bytes, bytes]) -> None:
-        """Serve with the files as they are from the next handshake on. Raises `OSError`."""
-        self._load()
-
-    def _load(self) -> None:
-        self.context.load_cert_chain(self.path / CERTIFICATE_FILE, self.path / KEY_FILE)
+        return context
 
 
 class CertificateWatch:
     """Follows a certificate that is renewed while the picker runs, as cert-manager does.
 
-    Calls `renew` with key and certificate (PEM) when they change. Files are read every `interval`
-    seconds, and a pair is tried once; one that cannot be read, or that `renew` raises `OSError` or
-    `RuntimeError` for, is tried again. Each problem is logged once.
+    Calls `renew` with key and certificate (PEM) when they change, or `client_ca` does. Files are
+    read every `interval` seconds, and tried once; those that cannot be read, or that `renew` raises
+    `OSError` or `RuntimeError` for, are tried again. Each problem is logged once.
     """
 
     def __init__(
@@ -86,11 +106,13 @@ class CertificateWatch:
         cert_path: Path,
         renew: Callable[[tuple[bytes, bytes]], Awaitable[None]],
         interval: float = 10.0,
+        client_ca: Path | None = None,
     ) -> None:
         self._path = cert_path
         self._renew = renew
         self._interval = interval
-        self._tried: tuple[bytes, bytes] | None = certificate(cert_path)
+        self._client_ca = client_ca
+        self._tried: _Files | None = certificate(cert_path), self._read_ca()
         self._problem: tuple[str, str] | None = None
 
     async def run(self) -> None:
@@ -102,10 +124,10 @@ class CertificateWatch:
     async def check(self) -> None:
         """Read the files; call `renew` if they changed."""
         try:
-            pair = await in_daemon_thread(_read_pair, self._path)
-            if pair == self._tried:
+            read = await in_daemon_thread(lambda: (_read_pair(self._path), self._read_ca()))
+            if read == self._tried:
                 return
-            self._tried = pair
+            self._tried, pair = read, read[0]
             files = self._path / KEY_FILE, self._path / CERTIFICATE_FILE
             await asyncio.to_thread(check_pair, pair, files)
             await self._renew(pair)
@@ -117,6 +139,9 @@ class CertificateWatch:
         else:
             self._problem = None
             _log.info("certificate.renewed")
+
+    def _read_ca(self) -> bytes:
+        return b"" if self._client_ca is None else read_regular(self._client_ca, MAX_BYTES)
 
     def _report(self, problem: str, place: str) -> None:
         if (problem, place) != self._problem:

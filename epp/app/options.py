@@ -35,8 +35,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where the endpoints come from."""
     pool_name: str = "default"
     """The pool's name in metrics."""
-    bind_address: str = "0.0.0.0"  # noqa: S104 (a pod is reached from outside)
-    """The address that all ports are bound to."""
+    bind_address: str = ""
+    """The address that all ports are bound to; none, or `::`: all, of either family."""
     grpc_port: int = 9002
     """The port for ext_proc."""
     health_port: int = 9003

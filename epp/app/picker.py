@@ -312,10 +312,7 @@ class EndpointPicker:
             watch = CertificateWatch(self._options.cert_path, self._extproc.renew)
             yield "certificate", watch.run
         if self._reader_tls is not None:
-            from epp.adapters.tls import CertificateWatch  # noqa: PLC0415 (see `reader_tls`)
-
-            watch = CertificateWatch(self._reader_tls.path, self._reader_tls.renew)
-            yield "metrics certificate", watch.run
+            yield "metrics certificate", self._reader_tls.watch().run
 
     async def _announce(self) -> None:
         """Set the health services' status whenever `ready` changes."""
@@ -376,6 +373,7 @@ class EndpointPicker:
         self._serving = False
         self._health.set_status(ServingStatus.NOT_SERVING)
         _log.info("draining", streams=self._extproc.streams, timeout=self._options.drain_timeout)
+        self._extproc.drain()
         with suppress(TimeoutError):
             async with asyncio.timeout(self._options.drain_timeout):
                 quiet = self._extproc.quiet(_QUIET_SECONDS)

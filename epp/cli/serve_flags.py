@@ -154,8 +154,10 @@ def _add_listen(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("listening")
     group.add_argument(
         "--bind-address",
-        default="0.0.0.0",  # noqa: S104 (a pod is reached from outside)
-        help="(default: %(default)s)",
+        type=lambda text: text.strip("[]"),
+        default="",
+        metavar="ADDRESS",
+        help="(default: all addresses, of IPv4 and of IPv6)",
     )
     for name, port, what in (
         ("--grpc-port", 9002, "ext_proc"),

@@ -22,13 +22,13 @@ class Handshakes:
 
     The event loop would make all handshakes for which the sockets have bytes before anything else,
     a thousand in half a second, and a handshake that has begun takes 60 KB. A client has `patience`
-    seconds for its hello, and as many for the rest.
+    seconds for its hello, and as many for the rest. `context` may be replaced, for later ones.
     """
 
     def __init__(
         self, context: ssl.SSLContext, accept: Callable[[], asyncio.Protocol], patience: float
     ) -> None:
-        self._context: Final = context
+        self.context = context
         self._accept: Final = accept
         self._patience: Final = patience
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -106,7 +106,7 @@ class Handshakes:
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._accept,
                 connection,
-                ssl=self._context,
+                ssl=self.context,
                 ssl_handshake_timeout=self._patience,
             )
         except OSError:  # it went, or TLS did not come about

@@ -5,7 +5,7 @@ import errno
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -16,7 +16,42 @@ _NO_ROOM: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _PAUSE_SECONDS: Final = 1.0
 """Until it is tried again to accept where there was no room."""
 
+_EVERYWHERE: Final = {"", "::"}
+
 _log = structlog.get_logger()
+
+
+def bound(address: str, port: int) -> list[socket.socket]:
+    """Return sockets that are bound to a port, and do not listen. Raises `OSError`.
+
+    No address, or `::`, stands for all of them: one socket for both families, as in Go, or one for
+    IPv4 where there is no IPv6.
+    """
+    made: list[socket.socket] = []
+    everywhere = address in _EVERYWHERE
+    if everywhere:
+        address = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 (it is asked for)
+    try:
+        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, where in dict.fromkeys(found):
+            made.append(socket.socket(family, kind, protocol))
+            made[-1].settimeout(0)
+            made[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                made[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not everywhere)
+            made[-1].bind(where)
+    except OSError:
+        for each in made:
+            each.close()
+        raise
+    return made
+
+
+def place(address: str, port: int) -> dict[str, Any]:
+    """Return where asyncio is to listen, as its arguments: it has no socket for both families."""
+    if address in _EVERYWHERE:
+        return {"sock": bound(address, port)[0]}
+    return {"host": address, "port": port}
 
 
 class Port:
@@ -28,28 +63,10 @@ class Port:
 
     def __init__(self, address: str, port: int, take: Callable[[socket.socket], None]) -> None:
         self._take: Final = take
-        self._sockets: list[socket.socket] = []
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
         self._open = False
-        try:
-            self._bind(address, port)
-        except OSError:
-            self.close()
-            raise
+        self._sockets: Final = bound(address, port)
         self.port: Final[int] = self._sockets[0].getsockname()[1]
-
-    def _bind(self, address: str, port: int) -> None:
-        found = socket.getaddrinfo(
-            address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        for family, kind, protocol, _, where in dict.fromkeys(found):
-            bound = socket.socket(family, kind, protocol)
-            self._sockets.append(bound)
-            bound.settimeout(0)
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            bound.bind(where)
 
     def open(self) -> None:
         """Accept from now on."""

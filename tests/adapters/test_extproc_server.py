@@ -25,6 +25,10 @@ from tests.adapters.ext_proc_peer import (
     response_head,
     until,
 )
+from tests.adapters.self_signed import KEYS, self_signed
+from tests.loopbacks import loopbacks
+
+TO_LOCALHOST = ("grpc.ssl_target_name_override", "localhost")
 
 
 async def _handshake(port, most, ciphers):
@@ -87,9 +91,10 @@ class TestServer:
             with pytest.raises(OSError):  # noqa: PT011 (as above)
                 await _handshake(server.port, ssl.TLSVersion.TLSv1_2, name)
 
-    async def test_a_certificate_that_is_renewed(self, serve, director):
-        """Streams that are open go on; the next handshake sees the other."""
-        old, new = certificate(None), certificate(None)
+    @pytest.mark.parametrize("key", KEYS)
+    async def test_a_certificate_that_is_renewed(self, serve, director, key):
+        """Streams that are open go on; the next handshake sees the other, of any kind of key."""
+        old, new = certificate(None), self_signed(key)
         async with serve(director, tls=old) as (server, _):
             where = f"localhost:{server.port}"
             trusting_old = grpc.ssl_channel_credentials(root_certificates=old[1])
@@ -106,6 +111,21 @@ class TestServer:
             separate = [("grpc.use_local_subchannel_pool", 1)]
             async with grpc.aio.secure_channel(where, trusting_old, separate) as late:
                 assert await Peer(late).call.code() is grpc.StatusCode.UNAVAILABLE
+
+    @pytest.mark.parametrize("address", ["", "::"])
+    @pytest.mark.parametrize("secure", [False, True])
+    async def test_all_addresses_are_of_both_families(self, serve, director, address, secure):
+        pair = certificate(None) if secure else None
+        async with serve(director, address=address, tls=pair) as (server, _):
+            for host in loopbacks():
+                where, options = f"{host}:{server.port}", [TO_LOCALHOST]
+                trusting = grpc.ssl_channel_credentials(root_certificates=pair and pair[1])
+                async with (
+                    grpc.aio.secure_channel(where, trusting, options)
+                    if secure
+                    else grpc.aio.insecure_channel(where)
+                ) as channel:
+                    assert await Peer(channel).ask(head(), body())
 
     async def test_a_port_in_use_is_an_error(self, transport, director, server):
         settings = ExtProcSettings(address="127.0.0.1", port=server.port)

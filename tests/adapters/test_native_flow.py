@@ -222,6 +222,14 @@ async def _pushed(sock, data):
     return False
 
 
+async def given_up(peer):
+    """Hear both goodbyes of a server, and give the last streams that they name."""
+    await peer.read_until(lambda: peer.seen(Kind.GOAWAY) and peer.asked)
+    peer.say(wire.frame(Kind.PING, 0, peer.asked[0], wire.Flag.ACK))
+    await peer.read_until(lambda: len(peer.seen(Kind.GOAWAY)) == 2)
+    return [int.from_bytes(payload[:4], "big") for payload in peer.seen(Kind.GOAWAY)]
+
+
 class TestGoodbyes:
     async def test_a_stopping_server_accepts_streams_under_way(self, director, server, peer):
         peer.begin(1, head(), body())
@@ -245,6 +253,24 @@ class TestGoodbyes:
         assert director.ends() == [Outcome.COMPLETED] * 2
         with pytest.raises(ConnectionError):
             await asyncio.open_connection("127.0.0.1", server.port)
+
+    async def test_a_draining_server_gives_up_each_connection_in_order(
+        self, director, server, peer
+    ):
+        """A gateway that has not heard of it connects anew, and is served."""
+        peer.begin(1, head(), body())
+        await peer.replied(1, 2)
+        server.drain()
+        async with greeted(server) as late:
+            late.begin(1, head(), body())
+            await late.replied(1, 2)
+            for each in (peer, late):
+                assert await given_up(each) == [(1 << 31) - 1, 1]
+                each.tell(1, response_head(end=True))
+                await each.lost()
+                assert 1 in each.ended
+        assert director.ends() == [Outcome.COMPLETED] * 2
+        await serves(server)
 
     async def test_a_peer_that_goes_away(self, director, server, peer):
         peer.begin(1, head(), body())

@@ -2,22 +2,19 @@
 
 import asyncio
 import contextlib
-import datetime as dt
 import ssl
 from http import HTTPStatus
 
 import aiohttp
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from structlog.testing import capture_logs
 
 from epp.adapters.telemetry.debug_pages import DebugPage, is_rebound
 from epp.adapters.telemetry.http import OperatorServer, Readers
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
-from epp.adapters.tls import CertificateWatch, ReaderTls, certificate
+from epp.adapters.tls import ReaderTls, certificate
 from epp.errors import ConfigError
+from tests.adapters.self_signed import KEYS, self_signed
 
 GOOD = "good"
 LEAST = ssl.TLSVersion.TLSv1_2
@@ -97,12 +94,21 @@ async def test_who_may_not_read_gets_no_profile():
     assert asked == [("t", "/debug/pprof/profile"), ("", "/debug/pprof/")]
 
 
+def store(folder, pair):
+    for name, content in zip(("tls.key", "tls.crt"), pair, strict=True):
+        (folder / name).write_bytes(content)
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path):
-    key, chain = certificate(None)
-    (tmp_path / "tls.key").write_bytes(key)
-    (tmp_path / "tls.crt").write_bytes(chain)
-    return tmp_path
+    return store(tmp_path, certificate(None))
+
+
+@pytest.fixture
+def clients(tmp_path_factory):
+    """Two folders with the certificate of a client, which is its own CA."""
+    return [store(tmp_path_factory.mktemp(name), self_signed("EC", name)) for name in "ab"]
 
 
 def trusting(folder, known=None):
@@ -125,44 +131,64 @@ async def test_readers_have_tls(folder):
             await read(session, "/healthz", ssl=old)
 
 
-def store_client(folder):
-    """Write the certificate of a client, which is its own CA."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "prometheus")])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + dt.timedelta(hours=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    form = PrivateFormat.PKCS8
-    (folder / "tls.key").write_bytes(key.private_bytes(Encoding.PEM, form, NoEncryption()))
-    (folder / "tls.crt").write_bytes(made.public_bytes(Encoding.PEM))
-    return folder
+async def refused(session, context):
+    """Check that a reader gets nothing."""
+    with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
+        await read(session, "/healthz", ssl=context)
 
 
-async def test_readers_show_a_certificate_where_a_ca_is_given(folder, tmp_path_factory):
-    known, stranger = (store_client(tmp_path_factory.mktemp(name)) for name in "ab")
+async def test_readers_show_a_certificate_where_a_ca_is_given(folder, clients):
+    known, stranger = clients
     async with serving(ReaderTls(folder, known / "tls.crt", LEAST, "")) as session:
         for context in (trusting(folder), trusting(folder, stranger)):
-            with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
-                await read(session, "/healthz", ssl=context)
+            await refused(session, context)
         assert (await read(session, "/healthz", ssl=trusting(folder, known)))[0] == 200
 
 
-async def test_a_renewed_certificate_is_served(folder):
+@pytest.mark.parametrize("kind", KEYS)
+async def test_a_renewed_certificate_is_served(folder, kind):
+    """With a key of another kind, too: a context has one certificate for each kind."""
     tls = ReaderTls(folder, None, LEAST, "")
-    watch = CertificateWatch(folder, tls.renew)
+    watch = tls.watch()
     async with serving(tls) as session:
         before = trusting(folder)
-        for name, content in zip(("tls.key", "tls.crt"), certificate(None), strict=True):
-            (folder / name).write_bytes(content)
+        store(folder, self_signed(kind))
         await watch.check()
         assert (await read(session, "/healthz", ssl=trusting(folder)))[0] == 200
         with pytest.raises(aiohttp.ClientConnectorError):
             await read(session, "/healthz", ssl=before)
+
+
+@pytest.mark.parametrize("renewed", ["the CA", "both"])
+async def test_a_renewed_ca_decides_who_reads(folder, clients, renewed):
+    old, new = clients
+    ca = folder / "ca.crt"
+    ca.write_bytes((old / "tls.crt").read_bytes())
+    tls = ReaderTls(folder, ca, LEAST, "")
+    watch = tls.watch()
+    async with serving(tls) as session:
+        ca.write_bytes((new / "tls.crt").read_bytes())
+        if renewed == "both":
+            store(folder, self_signed("RSA"))
+        await watch.check()
+        await refused(session, trusting(folder, old))
+        assert (await read(session, "/healthz", ssl=trusting(folder, new)))[0] == 200
+
+
+async def test_a_ca_that_cannot_be_used_leaves_the_one_before(folder, clients):
+    known, _ = clients
+    ca = folder / "ca.crt"
+    ca.write_bytes((known / "tls.crt").read_bytes())
+    tls = ReaderTls(folder, ca, LEAST, "")
+    watch = tls.watch()
+    async with serving(tls) as session:
+        ca.write_bytes(b"oops")
+        with capture_logs() as logs:
+            await watch.check()
+        assert [(line["event"], line["place"]) for line in logs] == [
+            ("certificate.unusable", str(ca))
+        ]
+        assert (await read(session, "/healthz", ssl=trusting(folder, known)))[0] == 200
 
 
 @pytest.mark.parametrize(

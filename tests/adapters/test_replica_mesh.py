@@ -18,6 +18,7 @@ from epp.adapters.replicas.sockets import connection, tcp_endpoint
 from epp.adapters.replicas.transport import THIS_IS_YOU
 from epp.errors import ConfigError
 from epp.protocol.replicas.messages import LONGEST
+from tests.loopbacks import loopbacks
 
 SECRET = b"the secret of all of them"
 KEYS = derive_keys(SECRET)
@@ -261,3 +262,17 @@ def test_addresses_are_read(text, host, port):
 def test_what_is_not_an_address_is_said(text):
     with pytest.raises(ValueError, match="is not a host and a port"):
         peer_address(text)
+
+
+@pytest.mark.parametrize("address", ["", "::"])
+async def test_all_addresses_are_of_both_families(address):
+    mesh = ReplicaMesh(
+        ReplicaSettings(peers=[], port=0), KEYS, address, lambda *_: None, lambda: None
+    )
+    mesh.open()
+    try:
+        for host in loopbacks():
+            _, writer = await asyncio.open_connection(host.strip("[]"), mesh.port)
+            writer.close()
+    finally:
+        mesh.close()

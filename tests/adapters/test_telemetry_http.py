@@ -9,12 +9,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from epp.adapters.telemetry.http import OperatorServer
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
+from tests.loopbacks import loopbacks
 
 
 @contextlib.asynccontextmanager
-async def serving(ready=lambda: True):
+async def serving(ready=lambda: True, address="127.0.0.1"):
     telemetry = Telemetry(MetricSources("pool", list, list, int))
-    server = OperatorServer(telemetry, ready, "127.0.0.1", 0)
+    server = OperatorServer(telemetry, ready, address, 0)
     await server.start()
     try:
         async with aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
@@ -50,6 +51,14 @@ async def test_readiness_is_asked_each_time_and_liveness_is_not_readiness():
             async with session.get(path) as response:
                 statuses.append(response.status)
     assert statuses == [503, 200, 503, 200, 404]
+
+
+@pytest.mark.parametrize("address", ["", "::"])
+async def test_all_addresses_are_of_both_families(address):
+    async with serving(address=address) as (server, session):
+        for host in loopbacks():
+            async with session.get(f"http://{host}:{server.port}/healthz") as response:
+                assert response.status == 200
 
 
 async def test_a_port_in_use_is_an_error_and_stop_frees_it():

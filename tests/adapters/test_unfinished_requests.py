@@ -10,7 +10,9 @@ import grpc
 import pytest
 
 from epp.adapters.extproc import memory
+from epp.adapters.extproc.limits import PeerLimits
 from epp.adapters.extproc.memory import memory_limit
+from epp.adapters.extproc.transports import server_class
 from epp.protocol.extproc.record import Outcome
 from tests.adapters.ext_proc_peer import (
     BUFFERED,
@@ -21,9 +23,13 @@ from tests.adapters.ext_proc_peer import (
     body,
     head,
     kind,
+    serving,
     streamed,
     until,
 )
+from tests.adapters.raw_peer import greeted, serves
+from tests.native import wire
+from tests.native.built import needs_native
 
 PIECE = b'{"messages":[{"role":"user","content":"' + b"x" * 60_000
 """The beginning of a body whose model is not known."""
@@ -57,6 +63,34 @@ async def test_the_largest_are_refused_where_all_hold_too_much(serve, director):
             await stream.send(body(b'"}],"model":"m"}'))
             assert kind(await stream.receive()) == "request_headers"
         await until(lambda: director.ends() == [Outcome.REJECTED])
+
+
+MIB = 1 << 20
+WIDE = PeerLimits(stream_window=16 * MIB)
+
+
+@needs_native  # grpcio hands over whole messages
+async def test_a_message_that_has_not_ended_is_held(director):
+    made = serving(server_class("native"), director, max_held_bytes=2 * MIB, limits=WIDE)
+    async with made as (server, _), greeted(server) as peer:
+        peer.begin(1, head((BUFFERED, NONE)))
+        begun = wire.message(bytes(60 * MIB))[: 3 * MIB]
+        peer.say(wire.data(1, begun))
+        await peer.read_until(lambda: 1 in peer.ended)
+        assert peer.replies[1][-1].immediate_response.status.code == 429
+        assert director.ends() == [Outcome.REJECTED]
+        await serves(server)
+
+
+@needs_native  # as above
+async def test_a_message_counts_once(director):
+    made = serving(server_class("native"), director, max_held_bytes=5 * MIB, limits=WIDE)
+    async with made as (server, _), greeted(server, window=WIDE.stream_window) as peer:
+        peer.say(wire.window_update(0, WIDE.stream_window))
+        data = json.dumps({"model": "m", "prompt": "x" * (4 * MIB)}).encode()
+        peer.begin(1, head((BUFFERED, NONE), path="/v1/completions"), body(data))
+        replies = await peer.replied(1, 2)
+        assert list(map(kind, replies)) == ["request_headers", "request_body"]
 
 
 async def test_what_ended_holds_nothing(serve, director):

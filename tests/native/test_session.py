@@ -89,6 +89,28 @@ def test_an_end_after_all_is_out_sends_no_empty_frame(session):
     assert [kind for kind, *_ in frames] == [Kind.HEADERS, Kind.RST_STREAM]
 
 
+@pytest.mark.parametrize(
+    ("window", "size"),
+    [
+        pytest.param(11, 6, id="the stream's"),
+        pytest.param((1 << 31) - 1, 65_530, id="the connection's"),
+    ],
+)
+def test_an_end_after_all_is_out_waits_for_no_window(window, size):
+    """RFC 9113 §6.9: flow control is for DATA frames alone; the connection begins with 65,535."""
+    session = Session(**LIMITS)
+    session.receive(wire.greeting(window=window) + wire.acknowledged())
+    stream = opened(session)
+    stream.send(b"x" * size)
+    session.take(MOST)
+    assert stream.queued == 0
+    stream.end(0)
+    frames, _ = wire.parse(session.take(MOST))
+    assert [kind for kind, *_ in frames] == [Kind.HEADERS, Kind.RST_STREAM]
+    session.receive(wire.window_update(0, 100) + wire.window_update(1, 100))
+    assert (session.take(MOST), session.streams) == (b"", {})
+
+
 def test_what_is_taken_is_bounded(session):
     stream = opened(session)
     for _ in range(64):
@@ -269,16 +291,19 @@ class TestTurns:
         calls = turns(session, wire.window_update(1, 1) * 20_000)
         assert len(calls) >= 10
 
-    def test_whatever_the_turns_everything_is_heard(self, roomy):
+    @pytest.mark.parametrize("streams", [*range(16, 24), 500])
+    def test_whatever_the_turns_everything_is_heard(self, roomy, streams):
+        """A turn of some 64 events ends in the last frame of one of these, too."""
         session, again = roomy
+        ids = range(3, 3 + 2 * streams, 2)
         said = b"".join(
             wire.headers(at, again) + wire.data(at, wire.message(b"%d" % at), end=True)
-            for at in range(3, 1_003, 2)
+            for at in ids
         )
         heard = [(stream.id, *what) for call in turns(session, said) for stream, *what in call]
         assert heard == [
             (at, *what)
-            for at in range(3, 1_003, 2)
+            for at in ids
             for what in ((OPENED, None), (MESSAGE, b"%d" % at), (ENDED, None))
         ]
 

@@ -2,18 +2,20 @@
 
 import asyncio
 import contextlib
+import socket
 
 import pytest
 
 from epp.system.port import Port
+from tests.loopbacks import loopbacks
 
 HERE = "127.0.0.1"
 DEADLINE = 10
 
 
 @contextlib.asynccontextmanager
-async def bound(take):
-    made = Port(HERE, 0, take)
+async def bound(take, address=HERE):
+    made = Port(address, 0, take)
     try:
         yield made
     finally:
@@ -45,3 +47,21 @@ async def test_a_port_that_is_taken_is_said():
         port.open()
         with pytest.raises(OSError, match="in use"):
             Port(HERE, port.port, lambda connection: connection.close())
+
+
+@pytest.mark.parametrize("address", ["", "::"])
+async def test_all_addresses_are_of_both_families(address):
+    async with bound(lambda connection: connection.close(), address) as port:
+        port.open()
+        for host in loopbacks():
+            _, writer = await asyncio.open_connection(host.strip("[]"), port.port)
+            writer.close()
+
+
+@pytest.mark.parametrize("address", ["", "::"])
+async def test_where_there_is_no_ipv6_they_are_of_the_other(address, monkeypatch):
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    async with bound(lambda connection: connection.close(), address) as port:
+        port.open()
+        _, writer = await asyncio.open_connection(HERE, port.port)
+        writer.close()

@@ -53,6 +53,25 @@ class Outlet(Protocol):
         """End the stream after all that was sent; no call of its driver follows."""
 
 
+class MethodCall(Protocol):
+    """Serves one stream. After `Stream.end` no method is called: what ends it clears `owner`."""
+
+    def message(self, data: bytes) -> None:
+        """Handle a message."""
+
+    def ended(self) -> None:
+        """Handle a half-close: the peer sends no more."""
+
+    def growing(self, size: int) -> None:
+        """Handle a message that has not ended, of which `size` bytes are kept by now."""
+
+    def drained(self) -> None:
+        """Handle room: the peer has read most of what waited on a stream that was held."""
+
+    def closed(self) -> None:
+        """Handle a reset, or the connection's end: the stream is gone."""
+
+
 class DrivenExchange(Protocol):
     """An exchange as its driver calls it (`epp.protocol.extproc.exchange.Exchange`)."""
 
@@ -89,8 +108,8 @@ class DrivenExchange(Protocol):
 class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a transport: its address and its limits. Sizes are in bytes, -1: no limit."""
 
-    address: str = "0.0.0.0"  # noqa: S104 (a pod is reached from outside)
-    """The address to bind."""
+    address: str = ""
+    """The address to bind; none, or `::`: all, of either family."""
     port: int = 9002
     """The port to bind; 0 for any."""
     passed: bool = False
@@ -198,6 +217,13 @@ class ExtProcServer(Protocol):
 
     async def start(self) -> None:
         """Bind and serve. Raises `OSError` or `RuntimeError` if the port is taken."""
+
+    def drain(self) -> None:
+        """Ask peers to open streams elsewhere; those that they open here are served.
+
+        Open connections are asked at once (GOAWAY), new ones with their first stream: what a
+        gateway has not heard of yet goes on working. grpcio cannot, and does nothing.
+        """
 
     async def stop(self, grace: float) -> None:
         """Refuse further streams; give the open ones `grace` seconds to end."""

@@ -46,11 +46,12 @@ _OK: Final = GrpcStatus.OK
 class ExchangeDriver:
     """Drives one exchange, from the stream's first message to its end.
 
-    Its transport calls `message`, `ended`, `drained` and `closed`; after `Outlet.end` and after
-    `closed` these do nothing. While a decision is pending, messages wait here.
+    Its transport calls `message`, `growing`, `ended`, `drained` and `closed`; after `Outlet.end`
+    and after `closed` these do nothing. While a decision is pending, messages wait here.
     """
 
     __slots__ = (
+        "_arriving",
         "_clock",
         "_exchange",
         "_grace",
@@ -80,6 +81,7 @@ class ExchangeDriver:
         self._half_closed = False
         self._grace: asyncio.TimerHandle | None = None  # until a half-close counts as an end
         self._holding = False  # bytes of a request, which count
+        self._arriving = 0  # bytes of a message that has not ended
         self._turning = False
         self._over = False
         streams.opened(self)
@@ -101,6 +103,7 @@ class ExchangeDriver:
             self._fail(error)
         else:
             if step.wants is not _NEXT or self._holding:
+                self._arriving = 0
                 self._act_on(step.wants)
 
     def ended(self) -> None:
@@ -110,6 +113,12 @@ class ExchangeDriver:
             return
         self._half_closed = True
         self._call(self._exchange.half_closed)
+
+    def growing(self, size: int) -> None:
+        """Count what is kept of a message that has not ended."""
+        if not self._over:
+            self._arriving = size
+            self._account()
 
     def drained(self) -> None:
         """Send more, now that the peer has read what it was sent."""
@@ -170,8 +179,8 @@ class ExchangeDriver:
             self._grace = loop.call_later(_RESET_SECONDS, self._confirm_half_close)
 
     def _account(self) -> None:
-        """Report what is held of the request's body, which may be too much."""
-        size = self._exchange.held_bytes
+        """Report what is held of the request, which may be too much."""
+        size = self._exchange.held_bytes + self._arriving
         if size or self._holding:
             self._holding = size > 0
             self._streams.hold(self, size)

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, cast
 
 import structlog
 
-from epp.adapters.extproc.contract import GrpcStatus
+from epp.adapters.extproc.contract import GrpcStatus, MethodCall
 from epp.adapters.extproc.http2 import session as http2
 from epp.adapters.extproc.http2.session import ConnectionFailure, Session, Stream
 from epp.adapters.extproc.limits import PeerLimits, TokenBucket
@@ -25,7 +25,7 @@ _log = structlog.get_logger()
 _MESSAGE: Final[int] = http2.MESSAGE
 _ENDED: Final[int] = http2.ENDED
 _FAULT: Final[int] = http2.FAULT
-_CLOSED: Final[int] = http2.CLOSED
+_GROWN: Final[int] = http2.GROWN
 
 _GRPC: Final = b"application/grpc"
 _NO_ERROR: Final = 0x0
@@ -48,22 +48,6 @@ _FAULTS = {
     GrpcStatus.UNIMPLEMENTED: "compressed messages are not supported",
     GrpcStatus.INTERNAL: "the stream ended in the middle of a message",
 }
-
-
-class MethodCall(Protocol):
-    """Serves one stream. After `Stream.end` no method is called: what ends it clears `owner`."""
-
-    def message(self, data: bytes) -> None:
-        """Handle a message."""
-
-    def ended(self) -> None:
-        """Handle a half-close: the peer sends no more."""
-
-    def drained(self) -> None:
-        """Handle room: the peer has read most of what waited on a stream that was held."""
-
-    def closed(self) -> None:
-        """Handle a reset, or the connection's end: the stream is gone."""
 
 
 Method = Callable[[Stream, "GrpcConnection"], MethodCall | None]
@@ -311,12 +295,14 @@ class GrpcConnection:
         if event == _ENDED:
             owner.ended()
             return
+        if event == _GROWN:
+            owner.growing(cast(int, value))
+            return
         stream.owner = None
         if event == _FAULT:
             stream.end(cast(int, value), _FAULTS[GrpcStatus(cast(int, value))])
-        if event in {_CLOSED, _FAULT}:
-            self._held.discard(stream)
-            owner.closed()
+        self._held.discard(stream)
+        owner.closed()
 
     def _release_drained(self) -> None:
         for stream in [each for each in self._held if each.queued <= QUEUE_BYTES]:

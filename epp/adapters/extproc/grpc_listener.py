@@ -8,15 +8,18 @@ import ssl
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, cast
 
 import structlog
 
+from epp.adapters.extproc.contract import MethodCall
 from epp.adapters.extproc.grpc_connection import GrpcConnection, Method
+from epp.adapters.extproc.http2.session import Stream
 from epp.adapters.extproc.limits import LineQuota, PeerLimits
 from epp.adapters.extproc.turns import Turns
-from epp.system.port import Port
+from epp.system.port import Port, place
 
 if TYPE_CHECKING:  # see `GrpcListener.start`
     from epp.system.handshakes import Handshakes
@@ -43,7 +46,6 @@ class GrpcListener:
         self._none_open.set()
         self._listener: asyncio.Server | Port | None = None
         self._handshakes: Handshakes | None = None
-        self._tls: ssl.SSLContext | None = None
         self._serving = False
 
     async def start(self, address: str, port: int | None, tls: ssl.SSLContext | None) -> None:
@@ -51,14 +53,13 @@ class GrpcListener:
 
         Without a port connections are passed by `take`. Raises `OSError` if the port is taken.
         """
-        self._tls = tls
         if tls is not None:
             from epp.system.handshakes import Handshakes  # noqa: PLC0415 (only TLS needs it)
 
             self._handshakes = Handshakes(tls, self.accept, self.limits.handshake_seconds)
         if port is not None and tls is None:
             loop = asyncio.get_running_loop()
-            self._listener = await loop.create_server(self.accept, address, port)
+            self._listener = await loop.create_server(self.accept, **place(address, port))
             self.port = self._listener.sockets[0].getsockname()[1]
         elif port is not None:
             self._listener = listener = Port(address, port, self._shake_hands)
@@ -97,10 +98,24 @@ class GrpcListener:
             self._shed.add(each)
             each.drain()
 
-    def renew(self, tls: tuple[bytes, bytes]) -> None:
-        """Serve with this pair from the next handshake on; after `start`, and with TLS only."""
-        if self._tls is not None:
-            _load_pair(self._tls, *tls)
+    def drain(self) -> None:
+        """Drain all connections, and those that still come with their first streams."""
+        self.methods = {path: partial(self._last, each) for path, each in self.methods.items()}
+        self.shed(len(self._connections))
+
+    def _last(
+        self, method: Method, stream: Stream, connection: GrpcConnection
+    ) -> MethodCall | None:
+        """Serve a stream of a connection that is to have no more."""
+        if connection not in self._shed:
+            self._shed.add(connection)
+            asyncio.get_running_loop().call_soon(connection.drain)
+        return method(stream, connection)
+
+    def renew(self, tls: ssl.SSLContext) -> None:
+        """Serve with this context from the next handshake on; after `start`, and with TLS only."""
+        if self._handshakes is not None:
+            self._handshakes.context = tls
 
     def accept(self) -> asyncio.Protocol:
         """Return the protocol of one connection."""
@@ -172,18 +187,11 @@ def server_context(
     context.set_alpn_protocols(["h2"])  # RFC 9113 §3.2
     if ciphers:
         context.set_ciphers(ciphers)
-    _load_pair(context, *pair)
-    return context
-
-
-def _load_pair(context: ssl.SSLContext, key: bytes, chain: bytes) -> None:
-    """Set the pair (PEM) with which a context serves from the next handshake on.
-
-    `load_cert_chain` only reads files; this one is in memory and has no name.
-    """
+    # `load_cert_chain` only reads files; this pair is in memory and has no name.
     number = os.memfd_create("certificate")
     try:
-        os.write(number, key + b"\n" + chain)
+        os.write(number, b"\n".join(pair))
         context.load_cert_chain(f"/proc/self/fd/{number}")
     finally:
         os.close(number)
+    return context

@@ -19,7 +19,7 @@ from epp.adapters.extproc.contract import (
 )
 from epp.adapters.extproc.driver import ExchangeDriver
 from epp.adapters.extproc.grpcio_health import Context, attach
-from epp.adapters.extproc.grpcio_options import bounds, require_free, require_version
+from epp.adapters.extproc.grpcio_options import bounds, require_free, require_version, target
 from epp.adapters.extproc.streams import OpenStreams
 from epp.protocol.bodies.body_reader import BodyData
 from epp.protocol.extproc.names import METHOD, SERVICE
@@ -95,6 +95,9 @@ class GrpcioServer:
             self._draining[before] = draining
             draining.add_done_callback(lambda _: self._draining.pop(before))
 
+    def drain(self) -> None:
+        """Do nothing: grpcio sends GOAWAY only where it closes the port, too (`stop`)."""
+
     async def stop(self, grace: float) -> None:
         """Refuse further streams; give the open ones `grace` seconds to end."""
         servers = [*self._draining, *([self._server] if self._server else [])]
@@ -124,7 +127,7 @@ class GrpcioServer:
         )
         if self._health is not None:
             attach(self._health, server)
-        where = f"{settings.address}:{self._port}"
+        where = target(settings.address, self._port)
         if tls is None:
             return server, server.add_insecure_port(where)
         # Not `dynamic_ssl_server_credentials`: with these, grpcio 1.85 ends the process (SIGABRT

@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 
 from epp.adapters.extproc.contract import HealthSource
-from epp.adapters.extproc.grpcio_options import bounds
+from epp.adapters.extproc.grpcio_options import bounds, target
 from epp.adapters.extproc.limits import PeerLimits
 from epp.protocol.health import SERVICE
 
@@ -27,7 +27,7 @@ class GrpcioHealthServer:
 
     async def start(self, address: str, port: int) -> None:
         """Bind and serve. Raises `RuntimeError` if the port is taken."""
-        self.port = self._server.add_insecure_port(f"{address}:{port}")
+        self.port = self._server.add_insecure_port(target(address, port))
         await self._server.start()
 
     async def stop(self) -> None:

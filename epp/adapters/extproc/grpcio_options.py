@@ -1,9 +1,9 @@
 """What grpcio's servers have in common: their bounds, and a port that no other server has."""
 
-import socket
 import ssl
 
 from epp.adapters.extproc.limits import PeerLimits
+from epp.system.port import bound
 
 Options = tuple[tuple[str, int], ...]
 
@@ -34,8 +34,14 @@ def bounds(limits: PeerLimits) -> Options:
 
 def require_free(address: str, port: int) -> None:
     """Raise `OSError` if a port is taken; for a server that would share it (SO_REUSEPORT)."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    socket.create_server((address.strip("[]"), port), family=family).close()
+    for each in bound(address, port):
+        each.close()
+
+
+def target(address: str, port: int) -> str:
+    """Return where to listen in grpcio's words: `::` is all addresses, of IPv4 too."""
+    host = address or "::"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def require_version(least: ssl.TLSVersion) -> None:

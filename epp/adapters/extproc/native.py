@@ -4,6 +4,7 @@ It moves bytes; every decision is the exchange's. An exchange is driven by the r
 message, without a task of its own.
 """
 
+import ssl
 from collections.abc import Callable
 from typing import ClassVar, Final
 
@@ -82,21 +83,28 @@ class NativeServer:
         """Wait until no stream is open, and none has been for `seconds`."""
         await self._streams.quiet(seconds)
 
+    def drain(self) -> None:
+        """Ask peers to open streams elsewhere; those that they open here are served."""
+        self._listener.drain()
+
     async def stop(self, grace: float) -> None:
         """Refuse further streams; give the open ones `grace` seconds to end."""
         await self._listener.stop(grace)
 
     async def renew(self, tls: tuple[bytes, bytes]) -> None:
         """Serve with this pair from the next handshake on; open connections keep theirs."""
-        self._listener.renew(tls)
+        self._listener.renew(self._context(tls))
 
     async def start(self) -> None:
         """Bind and serve. Raises `OSError` if the port is taken."""
-        settings, tls = self._settings, None
-        if settings.tls is not None:
-            tls = server_context(settings.tls, settings.tls_min_version, settings.tls_ciphers)
+        settings = self._settings
+        tls = None if settings.tls is None else self._context(settings.tls)
         port = None if settings.passed else settings.port
         await self._listener.start(settings.address, port, tls)
+
+    def _context(self, tls: tuple[bytes, bytes]) -> ssl.SSLContext:
+        settings = self._settings
+        return server_context(tls, settings.tls_min_version, settings.tls_ciphers)
 
     def _process(self, stream: Stream, connection: GrpcConnection) -> ExchangeDriver | None:
         if self._streams.open >= self._most_streams:

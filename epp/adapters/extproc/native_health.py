@@ -73,6 +73,10 @@ class _Call(ABC):
         """End the call with an error: there was no request."""
         self._end(GrpcStatus.INVALID_ARGUMENT, "a call without a request")
 
+    def growing(self, _size: int) -> None:
+        """End the call: no request of this service is that long."""
+        self._end(GrpcStatus.RESOURCE_EXHAUSTED, "a request holds nothing but a name")
+
     def drained(self) -> None:  # noqa: B027 (most calls need not know)
         """Nothing is held."""
 

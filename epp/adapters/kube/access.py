@@ -2,8 +2,12 @@
 
 import asyncio
 import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import yaml
@@ -47,7 +51,29 @@ async def load(access: KubeAccess) -> Configuration:
     # Python 3.13 sets VERIFY_X509_STRICT; CA certificates of many clusters lack extensions that
     # RFC 5280 §4.2 requires, and Go's clients accept them.
     configuration.disable_strict_ssl_verification = True
+    if goes_direct(configuration.host, access.environ):
+        configuration.client_session_kwargs = {"trust_env": False}
     return configuration
+
+
+def goes_direct(url: str, environ: Mapping[str, str]) -> bool:
+    """Return whether no proxy is for the address in a URL, as in Go (`httpproxy.Config`).
+
+    That is any of this machine, and of the networks in NO_PROXY. aiohttp, which is asked about all
+    others, knows names there, but no networks.
+    """
+    host = urlsplit(url).hostname or ""
+    if host == "localhost":
+        return True
+    networks = []
+    for each in (environ.get("NO_PROXY") or environ.get("no_proxy", "")).split(","):
+        with suppress(ValueError):  # a name
+            networks.append(ip_network(each.strip(), strict=False))
+    try:
+        address = ip_address(host)
+    except ValueError:  # ditto
+        return False
+    return address.is_loopback or any(address in each for each in networks)
 
 
 async def _load(access: KubeAccess, configuration: Configuration) -> None:

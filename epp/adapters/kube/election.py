@@ -86,7 +86,7 @@ class LeaseElection:
 
     async def _attempt(self) -> None:
         try:
-            async with asyncio.timeout(self._config.retry_period):
+            async with asyncio.timeout(self._config.renew_deadline):
                 while not self._released and not await self._acquire_or_renew():
                     pass
         except ApiRefused as refusal:
@@ -187,8 +187,10 @@ class LeaseElection:
     async def _send(
         self, method: str, path: str, document: Mapping[str, Any] | None = None
     ) -> Document:
+        # controller-runtime (`leaderelection.NewResourceLock`): half of it, so that another
+        # request can follow one that hangs.
         body = await self._connection.request(
-            method, path, document, seconds=self._config.retry_period
+            method, path, document, seconds=self._config.renew_deadline / 2
         )
         return msgspec.json.decode(body, type=Document)
 

@@ -31,7 +31,8 @@ class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
     `page_size` is the objects of one page of a list. Failures are retried after `min_backoff`,
     doubling up to `max_backoff`. What is refused at once (nothing listens, 401, 403) is asked again
     every `probe_delay`, by one watch for all; for a resource that was never listed the delay
-    doubles up to `refused_delay`, which is the delay for kinds that are not installed (404), too.
+    doubles up to `refused_delay`, which is the delay for kinds that are not installed (404), too,
+    and how long the first list of a kind is waited for once it has failed.
     `request_timeout` limits a page of a list, or the wait for a
     watch's headers. A watch that is silent for `idle_timeout` is broken (servers send bookmarks
     about once a minute). A watch is asked to last between `watch_timeout` and twice that.

@@ -40,6 +40,8 @@ _SHORT_WATCH = 1.0
 """Seconds; a watch that ends sooner and without an event is a failure (client-go: the same)."""
 _VERBS = ("list", "watch")
 _NO_RIGHTS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+_ANSWERS = _NO_RIGHTS | {HTTPStatus.NOT_FOUND}
+"""Statuses that say that nothing is to be had; after others there may be objects."""
 _RESUMABLE = _NO_RIGHTS | {HTTPStatus.TOO_MANY_REQUESTS}
 """Statuses after which a watch may go on from the version that it has reached."""
 
@@ -85,7 +87,8 @@ class Reflector(Generic[T]):
 
     A list is passed on page by page; `Sink.retain` follows the last page, with all names, so that
     objects deleted while no watch was open are removed. `answered` is set once the API has listed
-    the resource or refused to.
+    the resource, has said that it is not installed or not allowed, or has failed to for
+    `refused_delay` seconds.
     """
 
     def __init__(
@@ -109,7 +112,7 @@ class Reflector(Generic[T]):
         self._verb = "list"
         self._problem = ""
         self._missing = self._left_out = 0
-        self._broken = self._listed = self._refused = False
+        self._broken = self._listed = self._refused = self._failing = False
 
     async def run(self) -> NoReturn:
         """List and watch until cancelled."""
@@ -264,7 +267,9 @@ class Reflector(Generic[T]):
 
     def _on_refusal(self, refusal: ApiRefused) -> Delay:
         """Handle a refusal; return how long to wait."""
-        self.answered.set()
+        if refusal.code in _ANSWERS:
+            self.answered.set()
+        self._answer_in_time()
         if self._verb == "watch" and refusal.code not in _RESUMABLE:
             # 410 Gone: the version was compacted, and only a list gives another. After other
             # refusals the version may be invalid, too.
@@ -322,12 +327,20 @@ class Reflector(Generic[T]):
         """
         if isinstance(error, ApiUnreachable) and error.absent:
             return self._connection.absent
+        self._answer_in_time()
         if isinstance(error, StreamBroken):
             self._version = ""
         elif self._verb == "watch" and not self._broken:
             self._broken = True
             return self._backoff.next()
         return self._on_failure("kube.disconnected", str(error))
+
+    def _answer_in_time(self) -> None:
+        """Let nobody wait for ever, after a first failure, for a list that always fails."""
+        if not self._failing:
+            self._failing = True
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._settings.refused_delay, self.answered.set)
 
     def _on_failure(self, problem: str, error: str, **more: str | int) -> float:
         self._report(problem, error, **more)

@@ -21,7 +21,8 @@ from epp.protocol.kube.routing_state import PoolObjects, RoutingState
 class RoutingWatch:
     """Updates `state` from the API; calls `wake` after every update.
 
-    `complete` is set once the API has listed every kind, or refused to.
+    `complete` is set once the API has listed every kind, or there is no more waiting for it
+    (`Reflector.answered`).
     """
 
     def __init__(

@@ -94,7 +94,7 @@ class SocketReader:
 
 def tcp_endpoint(address: str, port: int) -> str:
     """Return where a replica listens; port 0 is any free one."""
-    host = f"[{address}]" if ":" in address else address
+    host = f"[{address}]" if ":" in address else address or "*"
     return f"tcp://{host}:{port or '*'}"
 
 

@@ -20,6 +20,7 @@ from epp.adapters.telemetry.debug_pages import (
     read_query,
 )
 from epp.adapters.telemetry.profiles import Page, Profiles
+from epp.system.port import place
 
 if TYPE_CHECKING:  # classes that a start need not make
 
@@ -228,11 +229,10 @@ class OperatorServer:
             return
         self._server = await asyncio.start_server(
             self._serve,
-            self._address,
-            self.port,
             limit=_MAX_HEAD_BYTES,
             ssl=self._tls,
             ssl_handshake_timeout=None if self._tls is None else self.head_seconds,
+            **place(self._address, self.port),
         )
         self.port = self._server.sockets[0].getsockname()[1]
 

@@ -112,9 +112,7 @@ class _Parent:
 
     def _jobs(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
         if self._tls is not None:
-            from epp.adapters.tls import CertificateWatch  # noqa: PLC0415 (see `reader_tls`)
-
-            yield "metrics certificate", CertificateWatch(self._tls.path, self._tls.renew).run
+            yield "metrics certificate", self._tls.watch().run
 
     async def _listen(self) -> None:
         """Bind all ports; that of ext_proc refuses connections until a worker takes them."""

@@ -32,11 +32,13 @@ class LeaderElectionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The timing of an election, in seconds; names and defaults are client-go's.
 
     Another candidate may acquire a lease that its holder has not renewed for `lease_duration`.
-    Every candidate tries once per `retry_period`. `identity` names this candidate among all others.
+    Every candidate tries for `renew_deadline` at most, and again after `retry_period`. `identity`
+    names this candidate among all others.
     """
 
     identity: str
     lease_duration: int = 15
+    renew_deadline: float = 10.0
     retry_period: float = 2.0
 
 

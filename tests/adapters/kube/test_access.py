@@ -7,7 +7,7 @@ import sys
 import pytest
 import yaml
 
-from epp.adapters.kube.access import load
+from epp.adapters.kube.access import goes_direct, load
 from epp.adapters.kube.api_connection import ApiConnection, ApiUnreachable
 from epp.adapters.kube.kube_settings import KubeAccess
 from epp.errors import ConfigError
@@ -131,6 +131,34 @@ async def test_a_server_of_another_authority_is_not_trusted(api, tmp_path):
     with pytest.raises(ApiUnreachable, match="certificate"):
         await asked_as(api, named(path))
     assert api.requests == []
+
+
+@pytest.mark.parametrize(
+    ("url", "no_proxy", "direct"),
+    [
+        ("https://10.96.0.1:443", "", False),
+        ("https://10.96.0.1:443", "localhost, 10.96.0.0/12,.svc", True),
+        ("https://10.96.0.1:443", "10.97.0.0/16,10.96.0.1", True),
+        ("https://10.96.0.1:443", "10.97.0.0/16,example.com,fd00::/8", False),
+        ("https://10.111.255.255", "10.100.7.7/12", True),  # net.ParseCIDR masks the address
+        ("https://[fd00::1]:443", "10.0.0.0/8,fd00::/8", True),
+        ("https://[fd00::1]:443", "10.0.0.0/8", False),
+        ("https://api.example.com:6443", "0.0.0.0/0,.example.com", False),  # aiohttp's to know
+        ("https://127.1.2.3:6443", "", True),
+        ("https://[::1]:6443", "", True),
+        ("https://localhost:6443", "", True),
+    ],
+)
+def test_addresses_that_no_proxy_is_for(url, no_proxy, direct):
+    """golang.org/x/net/http/httpproxy, `Config.NoProxy`, which client-go goes by."""
+    for name in ("NO_PROXY", "no_proxy"):
+        assert goes_direct(url, {name: no_proxy}) == direct
+
+
+async def test_what_no_proxy_is_for_is_asked_directly(api, tmp_path, monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")  # discard: nobody is there
+    path = api.kubeconfig(tmp_path / "config", user={"token": api.token("me", READS)})
+    assert await asked_as(api, named(path)) == "me"
 
 
 async def test_unknown_credentials_are_refused(api, tmp_path):

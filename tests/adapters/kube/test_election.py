@@ -16,7 +16,7 @@ from tests.kubeapi import faults
 from tests.kubeapi.answers import Answer
 
 NAME = "epp-default-pool.llm-d.ai"
-QUICK = {"lease_duration": 5, "retry_period": 0.05}
+QUICK = {"lease_duration": 5, "renew_deadline": 0.1, "retry_period": 0.05}
 """No leader is lost to a machine that stalls, and a lease ends before a test gives up on it."""
 
 
@@ -89,6 +89,21 @@ async def test_a_lease_that_is_not_there_is_made_and_renewed(api, connection):
         assert lease(api)["renewTime"] > first["renewTime"]
         assert lease(api)["acquireTime"] == first["acquireTime"]
     assert a.turns == [True]
+
+
+async def test_an_api_server_that_takes_longer_than_a_pause_has_a_leader(api, connection):
+    """`retry_period` is the pause between attempts, and says nothing of how long they take."""
+    api.drip(50, QUICK["retry_period"])  # every answer takes several
+    async with candidates(connection, "a", renew_deadline=60) as (a,):
+        await a.until(lambda: a.leading)
+        await renewed(api)
+    assert a.turns == [True]
+
+
+async def test_a_request_that_hangs_leaves_time_for_another(api, connection):
+    api.fail(faults.hanging(), resource="leases")
+    async with candidates(connection, "a") as (a,):
+        await a.until(lambda: a.leading)
 
 
 async def test_of_two_candidates_the_second_leads_after_a_release(api, connection):

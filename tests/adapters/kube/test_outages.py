@@ -10,8 +10,18 @@ from structlog.testing import capture_logs
 
 from epp.adapters.kube.retry_queue import RetryQueue
 from epp.protocol.kube.resources import pods
-from tests.adapters.kube.rig import QUICK, connected, following, pod
-from tests.kubeapi import faults
+from tests.adapters.kube.rig import (
+    CRDS,
+    QUICK,
+    connected,
+    discovering,
+    following,
+    pod,
+    rewrite,
+    watched,
+)
+from tests.kubeapi import FakeKubernetes, faults
+from tests.protocol.kube.objects import pool
 
 SPACES = ("default", "one", "two", "three", "four", "five")
 NEVER = 3600.0
@@ -189,3 +199,40 @@ async def test_opening_admits_all_and_who_goes_away_takes_no_turn():
         assert not again.done()
         queue.release()
     assert gone.cancelled()
+
+
+REWRITES = {"verb": "list", "resource": "inferencemodelrewrites"}
+
+
+@pytest.fixture
+async def routed():
+    """An API that has the rewrite of a pool."""
+    async with FakeKubernetes(crds=CRDS) as made:
+        made.put(pool())
+        made.put(rewrite("r", (["m"], {"n": 1})))
+        yield made
+
+
+@pytest.mark.parametrize(
+    "fault", [faults.too_many(retry_after=0), faults.internal(), faults.unavailable()]
+)
+async def test_rewrites_that_cannot_be_listed_yet_are_waited_for(fault, routed, tmp_path):
+    """What is routed without one goes to a model that the pool may not have."""
+    later = asyncio.Event()
+    routed.fail(fault, **REWRITES, times=2)  # one for each group
+    routed.fail(faults.held_until(later), **REWRITES, times=None)
+    settings = msgspec.structs.replace(QUICK, refused_delay=NEVER)
+    async with discovering(routed, tmp_path, reflector=settings) as (discovery, fleet):
+        await fleet.until(lambda: fleet.listed)
+        await watched(routed, "inferenceobjectives")
+        assert not discovery.ready
+        later.set()
+        await fleet.until(lambda: discovery.ready)
+        assert discovery.routing.exact
+
+
+async def test_a_kind_that_is_never_listed_is_not_waited_for_in_the_end(routed, tmp_path):
+    routed.fail(faults.internal(), **REWRITES, times=None)
+    async with discovering(routed, tmp_path) as (discovery, fleet):
+        await fleet.until(lambda: discovery.ready)
+        assert not discovery.routing.exact

@@ -10,8 +10,11 @@ FAULT = 3
 """What arrived is not a message: `value` is the gRPC status that it deserves."""
 CLOSED = 4
 """The stream was closed before it was ended here: `value` is HTTP/2's error code."""
+GROWN = 5
+"""A message that has not ended is kept in more memory: `value` is how many bytes."""
 
 cdef object _OPENED = OPENED, _MESSAGE = MESSAGE, _ENDED = ENDED, _FAULT = FAULT, _CLOSED = CLOSED
+cdef object _GROWN = GROWN
 cdef object _MID_MESSAGE = 13  # gRPC's INTERNAL
 
 # A turn, in about a quarter of a microsecond: what a frame, a stream and an event cost the user.

@@ -12,7 +12,9 @@ cdef class Deframer:
     cdef PyObject* _body
     cdef Py_ssize_t _size
     cdef Py_ssize_t _filled
+    cdef Py_ssize_t grown
 
+    cdef int drop(self) except -1
     cdef bytes next(self, const uint8_t** data, size_t* length)
     cdef int _start(self) except -1
     cdef int _room(self) except -1

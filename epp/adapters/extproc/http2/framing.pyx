@@ -28,7 +28,8 @@ cdef class Deframer:
     """Cuts one direction of one stream; `limit` is the most bytes that a message may have.
 
     `fault` is 0, or the gRPC status that the bytes earned: RESOURCE_EXHAUSTED for a message over
-    the limit, UNIMPLEMENTED for a compressed one. What follows a fault is dropped.
+    the limit, UNIMPLEMENTED for a compressed one. What follows a fault is dropped. `grown` is the
+    size of what is kept of a message that has not ended, once that grows; its reader sets it back.
     """
 
     def __cinit__(self, Py_ssize_t limit):
@@ -38,6 +39,7 @@ cdef class Deframer:
         self._body = NULL
         self._size = 0
         self._filled = 0
+        self.grown = 0
 
     def __dealloc__(self):
         Py_XDECREF(self._body)
@@ -95,9 +97,16 @@ cdef class Deframer:
                 Py_XDECREF(self._body)
                 self._body = NULL
                 self._head_size = 0
+                self.grown = 0
                 return message
         length[0] = 0
         return None
+
+    cdef int drop(self) except -1:
+        """Let go of a message that has not ended; nothing may follow."""
+        Py_XDECREF(self._body)
+        self._body = NULL
+        return 0
 
     cdef int _start(self) except -1:
         """Read the head of a message."""
@@ -120,5 +129,6 @@ cdef class Deframer:
         """Give the free bytes of the body's buffer, which grows if it is full."""
         cdef Py_ssize_t held = _size_of(self._body)
         if self._filled == held:
-            _PyBytes_Resize(&self._body, min(self._size, 2 * held))
+            self.grown = min(self._size, 2 * held)
+            _PyBytes_Resize(&self._body, self.grown)
         return <int>min(_size_of(self._body) - self._filled, <Py_ssize_t>0x7fffffff)

@@ -5,6 +5,7 @@ MESSAGE: int
 ENDED: int
 FAULT: int
 CLOSED: int
+GROWN: int
 
 class ConnectionFailure(Exception): ...
 

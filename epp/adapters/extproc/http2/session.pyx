@@ -131,6 +131,13 @@ cdef class Session:
                 if self._work() - done < _TURN >> 4 and piece < _MOST_PIECE:
                     piece *= 2
                 done = self._work()
+            if left == 0 and done >= _TURN and got >= 0:
+                # Paused at the last byte, nghttp2 has yet to handle the end of its frame.
+                got = nghttp2_session_mem_recv(
+                    self._handle,
+                    <const uint8_t*>PyBytes_AS_STRING(data) + PyBytes_GET_SIZE(data),
+                    0,
+                )
         finally:
             self._busy = False
         self.unread = left
@@ -311,7 +318,7 @@ cdef class Session:
             stream._unconsumed += size
         else:
             nghttp2_session_consume_stream(self._handle, stream.id, size)
-        while not stream._discarding:
+        while size > 0 and not stream._discarding:
             message = stream._deframer.next(&data, &size)
             if message is not None:
                 stream._has_message = True
@@ -319,8 +326,9 @@ cdef class Session:
             elif stream._deframer.fault:
                 stream._discarding = True
                 self._events.append((stream, _FAULT, stream._deframer.fault))
-            else:
-                break
+            elif stream._deframer.grown:
+                self._events.append((stream, _GROWN, stream._deframer.grown))
+                stream._deframer.grown = 0
         return 0
 
     cdef int _frame(self, Stream stream, const nghttp2_frame* frame) except -1:

@@ -75,6 +75,7 @@ cdef class Stream:
 
     def end(self, int status, str message not None=""):
         """Say gRPC's status once all messages are out; discard what the peer still sends."""
+        cdef nghttp2_nv fields[2]
         if self.closed or self.ending:
             return
         if status and not self.answered:
@@ -82,28 +83,29 @@ cdef class Stream:
         self.ending = True
         self._status = b"%d" % status
         self._message = _percent_encoded(message)
-        self._discarding = True
-        self._release()
-        if self.answered:
-            self._proceed()
-        else:
+        self._discard()
+        if not self.answered:
             self.answered = True
             self._head(status=b"200", trailing=True)
+        elif not self.queued:  # trailers need no window, which DATA would wait for
+            nghttp2_submit_trailer(
+                self.session._handle, self.id, fields, self._trailers(fields)
+            )
 
     def refuse(self, int status):
         """Answer with an HTTP status and nothing else: this is not a gRPC request."""
         if self.closed or self.answered:
             return
         self.session.abuse_score += 1
-        self.ending = self.answered = self._discarding = True
-        self._release()
+        self.ending = self.answered = True
+        self._discard()
         self._head(status=b"%d" % status, trailing=False)
 
     def reset(self, uint32_t code):
         """Break off, with HTTP/2's error code."""
         if not self.closed:
-            self.ending = self._discarding = True
-            self._release()
+            self.ending = True
+            self._discard()
             nghttp2_submit_rst_stream(self.session._handle, NGHTTP2_FLAG_NONE, self.id, code)
 
     def hold(self):
@@ -114,6 +116,13 @@ cdef class Stream:
         """End a hold."""
         self._held = False
         self._release()
+
+    cdef inline int _discard(self) except -1:
+        """Keep nothing of what the peer still sends, nor of a message that has not ended."""
+        self._discarding = True
+        if self._deframer.mid_message():
+            self._deframer.drop()
+        return self._release()
 
     cdef int _release(self) except -1:
         if self._unconsumed and not self.closed:
