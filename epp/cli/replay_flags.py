@@ -27,7 +27,7 @@ from epp.cli.serve_flags import add_eject_after, observation
 from epp.cli.types import duration, interval
 from epp.errors import ConfigError
 from epp.policy.flow.settings import FlowSettings
-from epp.printable import printable
+from epp.printable import printable, printable_lines
 from epp.replay.engines.presets import DEFAULT_PRESET, PRESETS, EnginePreset, preset
 from epp.replay.plan import PodPlan, Policy, RunPlan, Traffic
 from epp.replay.policies import ALIASES, NAMED
@@ -362,7 +362,7 @@ def _pod(arguments: argparse.Namespace, engine: EnginePreset) -> PodPlan:
 
         budget = arguments.max_num_batched_tokens or limits.max_num_batched_tokens
         found = calibrate(arguments.calibrate, cost, budget)
-        print(f"epp: --calibrate: {printable(found.summary())}", file=sys.stderr)
+        print(f"epp: --calibrate: {printable_lines(found.summary())}", file=sys.stderr)
         cost, limits = found.cost, found.limits or limits
     block = arguments.block_size or limits.block_size
     tokens_held = arguments.kv_tokens or limits.capacity

@@ -10,12 +10,14 @@ import pytest
 from epp.config.catalogue import PLUGINS
 from epp.config.file import POLICIES, load
 from epp.config.schema import API_VERSION, OLD_API_VERSIONS
+from epp.errors import Overloaded
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "docs" / "config.md", *sorted((ROOT / "docs" / "plugins").glob("*.md"))]
 CONFIG = "\n##\n".join(page.read_text() for page in PAGES)
 SECTION = re.compile(r"^### (`[\w-]+`(?:, `[\w-]+`)*)\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```ya?ml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+REASON = re.compile(r'\b(?:default_)?reason(?:: ClassVar\[str\])? ?= ?"([a-z-]+)"')
 SECTIONS = {
     name: text for names, text in SECTION.findall(CONFIG) for name in re.findall(r"`(.*?)`", names)
 }
@@ -70,6 +72,17 @@ def test_every_parameter_is_there_with_its_default(name):
 def test_everything_else_that_has_a_name_is_named():
     words = [API_VERSION, *OLD_API_VERSIONS, *POLICIES]
     assert [word for word in words if f"`{word}`" not in CONFIG] == []
+
+
+def test_every_reason_of_an_error_is_explained():
+    page = (ROOT / "docs" / "troubleshoot.md").read_text()
+    reasons = {
+        reason
+        for path in (ROOT / "epp").rglob("*.py")
+        for reason in REASON.findall(path.read_text())
+    } - {Overloaded.default_reason}  # those who raise it name their own
+    assert len(reasons) > 20
+    assert {reason for reason in reasons if f"`{reason}`" not in page} == set()
 
 
 def test_there_are_examples():

@@ -136,6 +136,7 @@ def test_a_calibration_says_what_it_found(capsys, tmp_path):
     log.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     said = printed(capsys, "--calibrate", str(log), "--policy", "random").err
     assert "fitted to 4 observations" in said
+    assert "\nwhat came late " in said  # a line of its own
 
 
 @pytest.mark.parametrize("text", ["", "nonsense\n"])

@@ -15,9 +15,9 @@ def headline(comparison: Comparison) -> str:
     best, baseline = comparison.best, comparison.baseline
     if len(comparison.policies) == 1:
         return f"{best}: the first token after {_means(comparison, best)} on average."
-    if best == baseline:
-        return f"No policy is faster than {baseline} to the first token{_where(comparison)}."
     found = comparison.overall[best][LEADING]
+    if best == baseline or found.ratio == 1:
+        return f"No policy is faster than {baseline} to the first token{_where(comparison)}."
     if len(comparison.cells) == 1:
         times = (
             f"the first token comes after {_means(comparison, best)} on average instead of "

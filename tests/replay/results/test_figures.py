@@ -21,7 +21,7 @@ from epp.replay.results.played import Played, PodSample
 from epp.replay.results.plots import cell_plots, view
 from epp.replay.results.report import report
 from epp.replay.results.table import Screen, show
-from epp.replay.results.verdict import confidence
+from epp.replay.results.verdict import confidence, headline
 from epp.replay.simulation.outcome import CallStatus
 from tests.replay.results.runs import digests, nowhere, outcome, played
 
@@ -316,6 +316,11 @@ def test_on_a_terminal_the_bar_shows_the_time_left():
         assert "1/4 runs" in stream.getvalue()
         assert "25%, 0:30 left  first" in stream.getvalue()
     assert stream.getvalue().endswith("\r\x1b[2K")
+
+
+def test_a_policy_that_changes_nothing_is_not_chosen():
+    alike = compare([digest(run([outcome()], policy=each)) for each in ("a", "b")], "b")
+    assert headline(alike).startswith("No policy is faster than b ")
 
 
 def test_one_traffic_is_said_and_never_sure():
