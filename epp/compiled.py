@@ -72,6 +72,7 @@ MODULES: dict[str, Compiler] = {
     "epp.model.listeners": "mypyc",
     "epp.model.pods.current_load": "mypyc",
     "epp.model.pods.engine_scheduler": "mypyc",
+    "epp.model.pods.growth": "mypyc",
     "epp.model.pods.idle_reports": "mypyc",
     "epp.model.pods.in_flight": "mypyc",
     "epp.model.pods.ledger": "mypyc",

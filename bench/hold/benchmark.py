@@ -29,6 +29,7 @@ NOTES = (
     f"A flood is {beside.TIMES} times the client beside it, both 1.3 times what servers serve.",
     "Batches: 1,000 requests at once, three times, beside 15 interactive ones a second;",
     "all of them 512 tokens in and 128 out, on two servers of gpt-oss-120b.",
+    "Long answers: inference-perf's reasoning, on two servers with 416,000 tokens of cache each.",
     "CPU and memory are those of 2 KB chats that wait for ten endpoints.",
 )
 _WITHIN = Budget(most=1.02)

@@ -1,4 +1,4 @@
-"""Other fleets past what they serve: unequal pods, LoRA adapters, prefill and decode apart."""
+"""Other fleets: unequal pods, LoRA adapters, prefill and decode apart, and long answers."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -9,7 +9,8 @@ from bench.hold.loads import AT_ONCE, CAPACITY_PER_S, HOLDING, OTHER, PODS, SECO
 from bench.hold.runs import DRAIN_SECONDS, POD, Case, Result
 from bench.hold.traffic import Client
 from epp.policy.flow.settings import FlowSettings
-from epp.replay.plan import PodPlan, Policy, RunPlan
+from epp.replay.engines.presets import preset
+from epp.replay.plan import PodPlan, Policy, RunPlan, Traffic
 from epp.replay.policies import NAMED
 
 _LOAD = 1.2
@@ -35,8 +36,16 @@ _POLICIES_APART = {
     HOLDING: Policy(HOLDING, _APART, flow=FlowSettings()),
     AT_ONCE: Policy(AT_ONCE, _APART),
 }
-UNEQUAL, ADAPTERS, APART = "unequal", "adapters", "apart"
-COMPARED: Mapping[str, str] = {UNEQUAL: OTHER, ADAPTERS: OTHER, APART: AT_ONCE}
+_REASONING = "reasoning:rate=0.33,sessions=800"
+"""Prompts of 1,250 tokens, answers of 8,000: nine tenths of what two of its pods serve."""
+_REASONING_PODS = (PodPlan(limits=preset("8b-h100").limits),) * 2
+UNEQUAL, ADAPTERS, APART, REASONING = "unequal", "adapters", "apart", "reasoning"
+COMPARED: Mapping[str, str] = {
+    UNEQUAL: OTHER,
+    ADAPTERS: OTHER,
+    APART: AT_ONCE,
+    REASONING: AT_ONCE,
+}
 """What holding is compared with in each fleet."""
 _QUARTER = Budget(most=0.25)
 FIGURES: Mapping[str, tuple[str, str, Budget | None]] = {
@@ -44,6 +53,11 @@ FIGURES: Mapping[str, tuple[str, str, Budget | None]] = {
     "ttft_ratio_adapters": (f"the same, {_ADAPTERS} LoRA adapters", "", _QUARTER),
     "ttft_ratio_apart": (
         f"mean TTFT of four pods that prefill and four that decode, to {AT_ONCE}",
+        "",
+        Budget(most=1.02),
+    ),
+    "ttft_ratio_reasoning": (
+        f"mean TTFT of long answers at 90 %, to {AT_ONCE}",
         "",
         Budget(most=1.02),
     ),
@@ -65,6 +79,9 @@ def figures(results: Mapping[str, Result]) -> Iterable[tuple[str, float]]:
 
 
 def _case(fleet: str, name: str, seed: int) -> Case:
+    if fleet == REASONING:
+        plan = RunPlan(policy=NAMED[name], pods=_REASONING_PODS, seed=seed)
+        return Case(offered=Traffic(source=_REASONING, seed=seed), plan=plan)
     load, policy, adapters, seconds = _LOAD, NAMED[name], 0, 0.0
     pods: tuple[PodPlan, ...] = (POD,) * PODS
     if fleet == UNEQUAL:

@@ -26,7 +26,7 @@ from epp.model.events import Event
 from epp.model.fleet import Fleet
 from epp.model.listeners import OnFault, reraise
 from epp.model.pods.outlier_settings import OutlierSettings
-from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
+from epp.model.prompts.block_hasher import BlockHasher
 
 if TYPE_CHECKING:  # it needs an extra
     from epp.adapters.kvevents.kv_event_listener import KvEventListener
@@ -47,7 +47,7 @@ def build_fleet(
     Without a `secret` its block hashes are random for each process.
     """
     secret = secret or os.urandom(_SECRET_BYTES)
-    hasher = BlockHasher(secret, settings.token_block or TOKEN_BLOCK)
+    hasher = BlockHasher(secret, settings.token_block)
     outliers = OutlierSettings(consecutive_failures=eject_after)
     return Fleet(hasher, settings.capacity or UNKNOWN_CAPACITY, outliers, on_fault)
 

@@ -12,6 +12,7 @@ from mypy_extensions import mypyc_attr
 from epp.model.caches.lease import Lease
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.trust import Verdict
+from epp.model.pods.growth import Growth
 from epp.model.pods.in_flight import InFlightRequest
 from epp.model.pods.pod import Pod
 from epp.model.pods.pods import Pods
@@ -22,6 +23,7 @@ from epp.model.prompts.reader import Prompts
 from epp.model.quote import Quote
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Aborted, Finished
+from epp.values import replaced
 
 
 class RequestEnds:
@@ -41,6 +43,7 @@ class RequestEnds:
             usage = event.usage or Usage(completion_tokens=event.generated)
             in_flight.record_activity(now)
             if len(sequences) == 1:
+                usage = self._believed(in_flight.quote, usage)
                 self._learn_length(in_flight.quote, sequences[0], usage.prompt_tokens)
             in_flight.record_generated(usage.prompt_tokens, usage.completion_tokens)
         finally:
@@ -48,6 +51,13 @@ class RequestEnds:
         in_flight.learn_output(self._output_lengths, usage.completion_tokens, now)
         if len(sequences) == 1:
             self._learn_usage(in_flight, sequences[0], usage)
+
+    def _believed(self, quote: Quote, usage: Usage) -> Usage:
+        """Return what was reported, without a prompt's tokens if they cannot be that many."""
+        tokens, chain = usage.prompt_tokens, quote.chains[0]
+        if not tokens or self._prompts.believes(chain, tokens, quote.kind):
+            return usage
+        return replaced(usage, prompt_tokens=0)
 
     def _learn_length(self, quote: Quote, sequence: SequenceState, prompt_tokens: int) -> None:
         chain, offsets = quote.chains[0], quote.token_offsets[0]
@@ -162,4 +172,7 @@ def keep_those_at(pod: Pod, in_flight: Mapping[RequestId, InFlightRequest], now:
     here = {name: each for name, each in in_flight.items() if each.is_at(pod)}
     pod.keep({name: each.quote.target_model for name, each in here.items()}, now)
     parts = [part for each in here.values() for part in each.parts if part.pod is pod]
-    pod.coming_tokens = sum([part.coming for part in parts])
+    pod.growth = Growth()
+    for part in parts:
+        if part.expected is not None:
+            pod.growth.add(part.expected)

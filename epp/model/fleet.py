@@ -219,9 +219,9 @@ class Fleet:
         finally:
             _HANDLERS[type(event)](self, event, now)
 
-    def _learn_found(self, found: Sequence[Ejected | Returned], now: float) -> None:
+    def _learn_found(self, found: Sequence[Event], now: float, *, guessed: bool = False) -> None:
         for event in found:
-            self._learn(event, now, guessed=False)
+            self._learn(event, now, guessed=guessed)
 
     def _learn_repeated(self, event: ResponseRepeated, now: float) -> None:
         self._learn(event, now, guessed=False)
@@ -231,24 +231,25 @@ class Fleet:
         for at, event in self._unobserved.advance(now):
             self._learn(event, at, guessed=True)
 
-    def _upsert(self, event: EndpointUpserted, _: float) -> None:
-        self.pods.upsert(event.endpoint)
+    def _upsert(self, event: EndpointUpserted, now: float) -> None:
+        if self.pods.upsert(event.endpoint):
+            self._learn_found(self._unobserved.ends_at(event.endpoint.id, now), now, guessed=True)
 
-    def _remove(self, event: EndpointRemoved, _: float) -> None:
+    def _remove(self, event: EndpointRemoved, now: float) -> None:
         self.pods.remove(event.endpoint_id)
+        self._learn_found(self._unobserved.ends_at(event.endpoint_id, now), now, guessed=True)
 
     def _listed(self, _event: Listed, _: float) -> None:
         self.synced = True
 
     def _of_pod(self, event: PodEvent, now: float) -> None:
         if (pod := self.pods.get(event.endpoint_id)) is not None:
-            before, block = pod.standing, pod.engine_block
+            before = pod.standing
             pod.apply(event)
             if pod.standing != before:
                 self.pods.refresh()
-            if pod.engine_block != block:
-                self.pods.recount_blocks(block, pod.engine_block)
-                self._prompts.align_blocks(self.pods.engine_blocks)
+            if self.pods.size_blocks(pod) and self._prompts.align_blocks(self.pods.engine_blocks):
+                self.pods.follow_anew()
             if isinstance(event, ScrapeFailed):
                 self._learn_found(self._outliers.missed(pod, event.reason, now), now)
 
@@ -259,15 +260,14 @@ class Fleet:
         self.pods.list_models(event)
 
     def _reported(self, event: LoadReported, now: float) -> None:
-        pod = self.pods.get(event.endpoint_id)
-        if pod is None:
+        if (pod := self.pods.get(event.endpoint_id)) is None:
             return
         before = pod.load
         self._of_pod(event, now)
         if len(self._unobserved):
             booked, coming = pod.ledger.requests, pod.ledger.prefilling(now)
-            for over in self._unobserved.reconcile(event.endpoint_id, event.load, booked, coming):
-                self._learn(over, now, guessed=True)
+            over = self._unobserved.reconcile(event.endpoint_id, event.load, booked, coming)
+            self._learn_found(over, now, guessed=True)
         if pod.idle_reports.report(event.load) and (lost := lost_at(pod, self.in_flight)):
             self._learn(BooksCorrected(event.endpoint_id, lost), now, guessed=True)
         pod.close_books(now)
@@ -369,7 +369,7 @@ class Fleet:
     def check_invariants(self) -> None:
         """Assert that the fleet, its endpoints, their caches and the index agree."""
         parts = [part for each in self.in_flight.values() for part in each.parts]
-        self.pods.check_invariants([(id(each.pod), each.coming) for each in parts])
+        self.pods.check_invariants([(id(each.pod), each.expected) for each in parts])
         check(unobserved_are_in_flight=self.in_flight.keys() >= set(self._unobserved))
 
 

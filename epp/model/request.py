@@ -96,6 +96,7 @@ class InferenceRequest(Value):
         "prompts",
         "rewrite",
         "size",
+        "skip_reading_prefix_cache",
         "stream",
         "subset",
         "target_model",
@@ -124,6 +125,7 @@ class InferenceRequest(Value):
         peer: Endpoint | None = None,
         multimodal: bool = False,
         rewrite: str = "",
+        skip_reading_prefix_cache: bool = False,
     ) -> None:
         self.id: Final = id
         """The exchange's id."""
@@ -165,6 +167,8 @@ class InferenceRequest(Value):
         """Whether its messages have an image, a video or a sound."""
         self.rewrite: Final = rewrite
         """The InferenceModelRewrite that set the target model."""
+        self.skip_reading_prefix_cache: Final = skip_reading_prefix_cache
+        """Whether an engine computes all of its prompts, whatever of them is cached (vLLM)."""
 
     def without_text(self, fairness_id: str | None = None) -> "InferenceRequest":
         """Return the request without its prompts and its body.
@@ -190,6 +194,7 @@ class InferenceRequest(Value):
             peer=self.peer,
             multimodal=self.multimodal,
             rewrite=self.rewrite,
+            skip_reading_prefix_cache=self.skip_reading_prefix_cache,
         )
 
 

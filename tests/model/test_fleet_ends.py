@@ -124,6 +124,8 @@ def test_a_limit_of_any_size_ends(limit):
 def test_by_default_what_raises_is_raised_once_the_request_is_released():
     rig = Rig(1)
     rig.send("pod-0", "r", LONG)
+    rig.apply(FirstToken(RequestId("r")))
+    rig.now += 1
     with pytest.raises((OverflowError, TypeError)):
         rig.apply(Finished(RequestId("r"), Usage(completion_tokens=10**400)))
     assert_empty(rig)

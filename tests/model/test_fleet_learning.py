@@ -5,7 +5,7 @@ import pytest
 from epp.model.events import EndpointRemoved
 from epp.model.learning.prefill import STEP_SECONDS, PrefillModel
 from epp.model.pods.pods import CLASS_LABEL
-from epp.model.request import RequestId, Usage
+from epp.model.request import Prompt, RequestId, Usage
 from epp.model.request_events import Aborted, Finished, FirstToken, Unobserved
 from tests.model.rig import LONG, Rig, predicted
 from tests.strategies import text
@@ -98,6 +98,72 @@ def test_bytes_a_token_are_learned_from_clear_cases_only(prompts, usage):
     rig.send("pod-0", "r1", *prompts)
     rig.apply(Finished(RequestId("r1"), usage))
     assert rig.ask(LONG)["pod-0"].prompt_tokens == 1000
+
+
+@pytest.mark.parametrize("prompt", [LONG, list(range(1000))], ids=["text", "token ids"])
+def test_a_request_for_which_the_engine_reads_no_cache_says_nothing_of_it(prompt):
+    rig, skips = Rig(), {"skip_reading_prefix_cache": True}
+    for cached in (0, predicted(1000)):
+        rig.send("pod-0", "r1", prompt)
+        rig.apply(Finished(RequestId("r1"), Usage(1000, 1, cached)))
+    for number in range(6):
+        assert rig.cached(prompt, **skips)["pod-0"] == 0
+        rig.send("pod-0", f"r{number}", prompt, **skips)
+        rig.apply(Finished(RequestId(f"r{number}"), Usage(1000, 1, 0)))
+    assert rig.cached(prompt)["pod-0"] == predicted(1000)
+    (stats, _) = rig.fleet.cache_stats()
+    assert (stats.trust, rig.pod("pod-0").scheduler.generation) == (1.0, 0)
+
+
+def test_what_it_computes_is_cached():
+    rig = Rig()
+    rig.serve("pod-0", "r1", LONG, skip_reading_prefix_cache=True)
+    assert rig.cached(LONG)["pod-0"] == predicted(1000)
+
+
+def shared(number):
+    """A prompt of a shared message of 1000 tokens and one of its own."""
+    own = text(100, str(number)).encode()
+    return {"prompts": (Prompt(LONG.encode() + own, marks=(4000, 4000 + len(own))),)}
+
+
+def hit(rig, number, cached):
+    """Have a prompt hit as much; return what was predicted."""
+    found = rig.ask(**shared(number))["pod-0"].cached_tokens
+    rig.send("pod-0", f"r{number}", **shared(number))
+    rig.apply(Finished(RequestId(f"r{number}"), Usage(1100, 1, cached)))
+    return found
+
+
+def test_a_shared_prefix_that_was_evicted_in_part_is_as_long_as_before():
+    rig, whole = Rig(1), 992  # 62 of the engine's blocks of 16
+    for number in range(3):
+        hit(rig, number, whole if number else 0)
+    for number in range(10, 30, 2):  # what is left of it, sometimes
+        hit(rig, number, whole * 7 // 8)
+        hit(rig, number + 1, whole)
+    assert hit(rig, 40, whole) == whole
+
+
+def test_often_evicted_in_part_it_is_no_shorter_for_it():
+    rig, whole = Rig(1), 992
+    for number in range(3):
+        hit(rig, number, whole if number else 0)
+    for number in range(10, 40):
+        hit(rig, number, rig.ask(**shared(number))["pod-0"].cached_tokens * 7 // 8)
+    hit(rig, 50, whole)
+    assert hit(rig, 51, whole) == whole
+
+
+def test_one_absurd_count_of_a_prompt_that_others_start_with_changes_nothing():
+    def after(usage):
+        rig, start = Rig(1), text(150, "s").encode()
+        rig.send("pod-0", "r1", prompts=(Prompt(start, marks=(600,)),))
+        rig.apply(Finished(RequestId("r1"), usage))
+        found = rig.ask(prompts=(Prompt(start + LONG.encode(), marks=(600, 4600)),))["pod-0"]
+        return found.prompt_tokens, found.cached_tokens
+
+    assert after(Usage(1 << 24, 1, 0)) == after(Usage(0, 1, 0))
 
 
 def test_token_ids_are_counted_not_estimated():

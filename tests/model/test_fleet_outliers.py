@@ -17,8 +17,9 @@ from epp.model.events import (
     ScrapeFailure,
 )
 from epp.model.learning.prefill import PrefillModel
-from epp.model.pods.outlier_detection import most_ejected
-from epp.model.pods.outlier_settings import OutlierSettings
+from epp.model.pods.in_flight import InFlightRequest
+from epp.model.pods.outlier_detection import OutlierDetection, most_ejected
+from epp.model.pods.outlier_settings import OUTLIERS, OutlierSettings
 from epp.model.request import RequestId
 from epp.model.request_events import (
     Aborted,
@@ -68,6 +69,38 @@ class Ward(Rig):
     def left(self):
         """Return the names of those that may be picked."""
         return "".join(name[-1] for name in self.ask(LONG))
+
+
+class Asked(dict[RequestId, InFlightRequest]):
+    """Requests in flight that count how often they are asked for."""
+
+    count = 0
+
+    def get(self, *key):
+        self.count += 1
+        return super().get(*key)
+
+    def __getitem__(self, key):
+        self.count += 1
+        return super().__getitem__(key)
+
+    def __contains__(self, key):
+        self.count += 1
+        return super().__contains__(key)
+
+
+def test_what_is_in_flight_where_it_is_ejected_is_gone_through_for_no_failure_more():
+    ward = Ward()
+    for number in range(100):
+        ward.send("pod-0", f"flying {number}", LONG)
+    ward.fail("pod-0", times=6)
+    assert ward.left == "12"
+    in_flight = Asked(ward.fleet.in_flight)
+    detection = OutlierDetection(ward.fleet.pods, OUTLIERS)
+    for number in range(100):
+        event = Aborted(RequestId(f"flying {number}"), failure=Failure.GATEWAY)
+        assert detection.observe(event, in_flight, ward.now) == []
+    assert in_flight.count <= 200
 
 
 def test_five_failures_in_a_row_eject_an_endpoint_for_half_a_minute():

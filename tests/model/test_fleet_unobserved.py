@@ -125,6 +125,46 @@ def test_a_removed_endpoint_ends_its_unobserved_requests():
     assert rig.fleet.in_flight == {}
 
 
+def gone(rig):
+    rig.apply(EndpointRemoved(EndpointId("default/pod-0")))
+
+
+def gone_and_back(rig):
+    gone(rig)
+    rig.add("pod-0", "10.0.0.9", uid="another")
+
+
+def replaced(rig):
+    rig.add("pod-0", "10.0.0.9", uid="another")
+
+
+def relabelled(rig):
+    rig.add("pod-0", "10.0.0.1", labels={"version": "2"})
+
+
+@pytest.mark.parametrize(
+    ("happens", "left"), [(gone, []), (gone_and_back, []), (replaced, []), (relabelled, ["r1"])]
+)
+def test_unobserved_requests_end_with_the_engine_that_they_were_at(happens, left):
+    rig = Rig()
+    leave(rig, "pod-0", "r1")
+    happens(rig)
+    assert list(rig.fleet._unobserved) == list(rig.fleet.in_flight) == left
+    rig.fleet.check_invariants()
+
+
+def test_what_a_pod_of_the_same_name_runs_is_counted_by_its_own_requests():
+    rig = Rig()
+    for number in range(5):
+        leave(rig, "pod-0", f"before {number}")
+    replaced(rig)
+    for number in range(5):
+        leave(rig, "pod-0", f"r{number}")
+    rig.now += 0.5
+    rig.report("pod-0", running=2, at=rig.now)
+    assert rig.pod("pod-0").ledger.requests == 2
+
+
 def test_a_conversation_goes_on_where_it_was_left():
     rig = Rig()
     leave(rig, "pod-0", "r1", max_tokens=50)

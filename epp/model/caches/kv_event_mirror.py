@@ -82,18 +82,19 @@ class KvEventMirror:
         self.counts = KvEventCounts()
         self._hasher = hasher
         self._model = model
-        self.room = most_blocks * hasher.token_block
         self._most_blocks = most_blocks
         self._unfollowed: set[Group] = set()
         self._leaving: deque[_Leaving] = deque()
         self._stored_again: dict[Medium, set[BlockHash]] = {}  # since the last clear
         self._begin()
+        self.room = most_blocks * self._block
 
     def _begin(self) -> None:
         self._groups: dict[Group, int] = {}
+        self._block = self._hasher.token_block  # which may be another by the next beginning
         # Keyed, so that no engine can choose hashes that fall side by side.
         secret = self._hasher.root("", "", exact=True)
-        self._blocks = EngineBlocks(self._hasher.token_block, secret)
+        self._blocks = EngineBlocks(self._block, secret)
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -136,7 +137,7 @@ class KvEventMirror:
         if change.medium is Medium.GPU and change.parent is not None:
             # With our block that ends where they begin, so that the model knows what follows it.
             ours = [*self._blocks.ours_at(change.parent, group), *ours]
-        tier.store(ours, [self._hasher.token_block] * len(ours))
+        tier.store(ours, [self._block] * len(ours))
         self._drop_oldest(change, tier)
 
     def _add(self, change: BlocksStored, group: int, tier: Tier) -> tuple[int, Sequence[BlockHash]]:
@@ -172,7 +173,7 @@ class KvEventMirror:
     def _drop_oldest(self, change: BlocksStored, tier: Tier) -> None:
         """Drop the blocks that were stored first, if there are too many beside those stored."""
         room = max(_ROOMS * self.room, _LEAST_ROOM)
-        most = min(self._most_blocks, room // (change.size or self._hasher.token_block))
+        most = min(self._most_blocks, room // (change.size or self._block))
         dropped, ours = self._blocks.drop_oldest(change.hashes, most)
         self.counts.dropped += dropped
         if ours:

@@ -30,15 +30,18 @@ from epp.model.prompts.hashing import BlockHash
 
 
 class OffloadTier:
-    """Blocks in host memory. `capacity` and `used` are in tokens.
+    """Blocks in host memory, below the cache `first`. `capacity` and `used` are in tokens.
 
-    Changes of its content are recorded in `changes`.
+    Changes of its content are recorded in `changes`; it holds those blocks `alone` that `first`
+    lacks, as far as `follow` was told.
     """
 
-    def __init__(self, capacity: int, changes: ContentChanges) -> None:
+    def __init__(self, capacity: int, first: CacheModel, changes: ContentChanges) -> None:
         self.capacity = capacity
         self.used = 0
+        self.alone: set[BlockHash] = set()
         self._sizes: dict[BlockHash, int] = {}  # the least recently used first
+        self._first = first
         self._changes = changes
 
     def __contains__(self, block_hash: BlockHash) -> bool:
@@ -67,7 +70,14 @@ class OffloadTier:
         self._sizes.update(new)
         self.used += sum(new.values())
         self._changes.record_stored(new)
+        beyond = hashes[self._first.match(hashes) :]
+        self.alone.update(key for key in beyond if key in new and not self._first.match((key,)))
         return list(new)
+
+    def follow(self, came: Sequence[BlockHash], gone: Sequence[BlockHash]) -> None:
+        """Take in that the first tier holds blocks, and others no longer."""
+        self.alone.difference_update(came)
+        self.alone.update(filter(self._sizes.__contains__, gone))
 
     def touch(self, hashes: Sequence[BlockHash]) -> None:
         """Make the blocks that it holds the most recently used, the first of them most so."""
@@ -79,6 +89,7 @@ class OffloadTier:
         """Remove blocks; unknown ones are ignored."""
         for block_hash in hashes:
             self.used -= self._sizes.pop(block_hash, 0)
+        self.alone.difference_update(hashes)
         self._changes.record_evicted(hashes)
 
     def resize(self, capacity: int) -> None:
@@ -91,6 +102,7 @@ class OffloadTier:
         check(
             used=self.used == sum(self._sizes.values()),
             fits=self.used <= max(0, self.capacity),
+            alone=self.alone == {each for each in self._sizes if not self._first.match((each,))},
         )
 
     def _eviction(self, tokens: int, spared: frozenset[BlockHash]) -> Sequence[BlockHash] | None:
@@ -132,7 +144,7 @@ class OffloadedCache:
     def __init__(self, first: CacheModel, offload: int) -> None:
         self._first = first
         self._changes = ContentChanges(self._holds)
-        self.offload_tier = OffloadTier(offload, self._changes)
+        self.offload_tier = OffloadTier(offload, first, self._changes)
 
     @property
     def capacity(self) -> int:
@@ -164,7 +176,8 @@ class OffloadedCache:
         self._first.block = block
 
     def __len__(self) -> int:
-        return len(set(self.hashes()))
+        self._follow_first()
+        return len(self._first) + len(self.offload_tier.alone)
 
     def __iter__(self) -> Iterator[BlockHash]:
         """Go through all blocks that can be found, in either tier."""
@@ -251,7 +264,8 @@ class OffloadedCache:
         The first evicts as many tokens as `blocks` of the engine's size have. It merges none: a
         block that stands for several cannot be told from the parts that the second tier holds.
         """
-        only = (each for each in self.offload_tier.hashes() if not self._first.match((each,)))
+        self._follow_first()
+        only = filter(self.offload_tier.alone.__contains__, self.offload_tier.hashes())
         gone = list(islice(only, max(0, blocks)))
         self.offload_tier.discard(gone)
         lacking = blocks - len(gone)
@@ -268,12 +282,12 @@ class OffloadedCache:
 
     def take_stored(self) -> Sequence[BlockHash]:
         """Return the blocks that neither tier held at the last call and one does."""
-        self._changes.record_stored(self._first.take_stored())
+        self._follow_first()
         return self._changes.take_stored()
 
     def take_evicted(self) -> Sequence[BlockHash]:
         """Return the blocks that a tier held at the last call and neither does."""
-        self._changes.record_evicted(self._first.take_evicted())
+        self._follow_first()
         return self._changes.take_evicted()
 
     def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
@@ -285,9 +299,18 @@ class OffloadedCache:
 
         For tests. The first tier has its own.
         """
+        self._follow_first()
         self.offload_tier.check_invariants()
         for lease in held:
             check(loaded_is_cached=len(own(TieredLease, lease).loaded) <= lease.cached)
+
+    def _follow_first(self) -> None:
+        """Take in what came to the first tier, and went, since the last time."""
+        if self._first.changed:
+            came, gone = self._first.take_stored(), self._first.take_evicted()
+            self._changes.record_stored(came)
+            self._changes.record_evicted(gone)
+            self.offload_tier.follow(came, gone)
 
     def _holds(self, block_hash: BlockHash) -> bool:
         return block_hash in self.offload_tier or self._first.match((block_hash,)) > 0

@@ -8,7 +8,7 @@ from typing import Final
 
 from epp.model.learning.bounded import LONGEST_NAME, Key, make_room
 from epp.model.learning.mean import Mean, MeanState
-from epp.model.learning.survival import Survival, SurvivalState
+from epp.model.learning.survival import QUARTERS, Survival, SurvivalState
 from epp.model.learning.ttft_share import TtftShare
 
 _DEFAULT_TOKENS: Final = 256.0
@@ -18,7 +18,9 @@ _DEFAULT_SECONDS_PER_TOKEN: Final = 0.02
 _MOST_VALUES: Final = 50.0
 """The values that a mean is of, at most."""
 _MOST_TIMES: Final = 32.0
-"""How many times the mean one length counts for if the mean is settled: some engines lie."""
+"""How many times the mean one length counts for: some engines lie."""
+_MOST_AT_FIRST: Final = 16384.0
+"""What it counts for, in tokens, until the mean is settled, unless that is more."""
 _LEAST_TIMED: Final = 8
 """Tokens of a response below which its duration is not learned from."""
 _LONGEST: Final = float(1 << 20)
@@ -54,9 +56,9 @@ class OutputLengths:
         """
         if tokens > 0 and len(kind[0]) <= LONGEST_NAME:
             mean = _mean_of(self._lengths, kind)
-            most = _MOST_TIMES * mean.value if mean.settled else tokens
-            most = min(most, limit or tokens)
-            length = min(tokens, most)
+            most = _MOST_TIMES * mean.value
+            most = most if mean.settled else max(most, _MOST_AT_FIRST)
+            length = min(tokens, most, limit or tokens)
             mean.add(length, weight)
             self._survival_of(kind).record(length, weight)
 
@@ -124,6 +126,18 @@ class OutputLengths:
             return max(usual - generated, generated / 2)
         most = _LONGEST if limit is None else max(0.0, limit - generated)
         return min(most, survival.remaining(generated, usual))
+
+    def spread(
+        self, kind: ResponseKind, limit: int | None, generated: int, remaining: float
+    ) -> float:
+        """Return by what share of itself `remaining` varies: 0 for all, to 1."""
+        survival = self._survivals.get(kind)
+        if survival is None or not remaining:
+            return 0.0
+        spread = survival.spread
+        if limit is not None:  # none goes on for longer
+            spread = min(spread, ((limit - generated) / remaining - 1.0) / QUARTERS[-1])
+        return max(0.0, spread)
 
     def seconds_per_token(self, speed: object) -> float:
         """Return how long a token is expected to take on endpoints of one `speed`."""

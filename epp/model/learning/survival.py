@@ -7,6 +7,7 @@ asked for at any age.
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from math import sqrt
 from typing import Final
 
 _RATIO: Final = 1.2
@@ -15,6 +16,8 @@ _MOST: Final = 512.0
 """Responses that are counted, at most: beyond that all of them count half."""
 _ENOUGH: Final = 8.0
 """Responses that outlived an age from which on what was left to them is believed."""
+QUARTERS: Final[tuple[float, ...]] = (-0.863, -0.523, 0.0, 1.386)
+"""How far the mean of each quarter of exponential lengths is from that of all, as a share of it."""
 _STALE_SHARE: Final = 1 / 16
 """The share of new responses after which the sums are made anew."""
 
@@ -36,7 +39,7 @@ _BOUNDS: Final = _bounds()
 class Survival:
     """The lengths of responses of one kind, in tokens."""
 
-    __slots__ = ("_counts", "_lengths", "_outlived", "_stale", "_sums", "_total")
+    __slots__ = ("_counts", "_lengths", "_outlived", "_stale", "_sums", "_total", "spread")
 
     def __init__(self) -> None:
         classes = len(_BOUNDS) + 1
@@ -44,6 +47,8 @@ class Survival:
         self._lengths = [0.0] * classes
         self._total = 0.0
         self._stale = 0.0
+        self.spread = 0.0
+        """The deviation of the lengths from their mean, as a share of it, at most 1."""
         self._outlived = [0.0] * (classes + 1)  # responses of a class, or of a longer one
         self._sums = [0.0] * (classes + 1)  # their lengths
 
@@ -75,13 +80,17 @@ class Survival:
             self._sum_up()
 
     def _sum_up(self) -> None:
-        self._stale = outlived = length = 0.0
+        self._stale = outlived = length = squares = 0.0
         for position in range(len(self._counts) - 1, -1, -1):
             outlived += self._counts[position]
             length += self._lengths[position]
+            if self._counts[position] > 0.0:
+                squares += self._lengths[position] ** 2 / self._counts[position]
             self._outlived[position] = outlived
             self._sums[position] = length
         self._total = outlived
+        if outlived >= _ENOUGH:
+            self.spread = min(1.0, sqrt(max(0.0, squares * outlived / length**2 - 1.0)))
 
     def remaining(self, generated: float, usual: float) -> float:
         """Return how many tokens are to come of a response that has `generated` so far.

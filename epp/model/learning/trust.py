@@ -7,7 +7,8 @@ request finds at most what came since: one that finds more clears the suspicion,
 that fail confirm it. A cache of which nothing held since the last restart cannot be trusted: it
 is emptied, and trust stays where it is. An engine that evicts a little earlier than modelled fails
 predictions of old blocks, too: two are enough if they promised more than that explains, else it
-takes three.
+takes three. An engine that says when it started is never taken to have restarted: models with
+sliding windows keep of a prompt what only those find that go on where it ended.
 """
 
 from enum import Enum
@@ -41,7 +42,8 @@ class Verdict(Enum):
 class PredictionTrust:
     """The trust in one endpoint, in 0..1; `suspicious` if its engine may have restarted.
 
-    `reports` counts the responses that were observed to their end since it started.
+    `reports` counts the responses that were observed to their end since it started. It `tells` if
+    its engine says when that was.
     """
 
     __slots__ = (
@@ -52,12 +54,13 @@ class PredictionTrust:
         "_reported",
         "reports",
         "suspicious",
+        "tells",
         "trust",
     )
 
     def __init__(self) -> None:
         self.trust = 1.0
-        self.suspicious = False
+        self.suspicious = self.tells = False
         self.reports = 0
         self._reported = False
         self._failures = 0
@@ -79,7 +82,7 @@ class PredictionTrust:
         An endpoint that has reported nothing but zeros may not report at all: no suspicion.
         """
         self._reported = self._reported or actual > 0
-        self.suspicious = self.suspicious and actual <= fresh + block
+        self.suspicious = self.suspicious and not self.tells and actual <= fresh + block
         if predicted <= 0:
             return Verdict.HELD
         held = min(predicted, actual) / predicted
@@ -92,7 +95,7 @@ class PredictionTrust:
         if not self.suspicious:
             self._failures, self._failed = 1, predicted - actual
             empty = held < _LITTLE and predicted >= max(_LARGE_TOKENS, 2 * block)
-            self.suspicious = empty and self._reported
+            self.suspicious = empty and self._reported and not self.tells
             return Verdict.MISSED
         self._failures += 1
         self._failed += predicted - actual

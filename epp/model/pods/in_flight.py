@@ -7,6 +7,7 @@ from mypy_extensions import mypyc_attr
 
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.prefill import steps
+from epp.model.pods.growth import Expected
 from epp.model.pods.pace import PaceMark
 from epp.model.pods.pod import Pod
 from epp.model.pods.sequence import Admission, SequenceState
@@ -26,8 +27,8 @@ class InFlightRequest:
         "_mark",
         "began",
         "cached",
-        "coming",
         "disaggregated",
+        "expected",
         "heard_at",
         "matched",
         "pod",
@@ -55,8 +56,8 @@ class InFlightRequest:
         """What it is there; None once that is over."""
         self.weight = 1.0
         """How many responses it stands for, of which it is observed to its end."""
-        self.coming = 0.0
-        """How many tokens it is expected to generate yet."""
+        self.expected: Expected | None = None
+        """What its endpoint expects of it; None while it expects nothing."""
         self._admission: Admission | None = None
         self._mark: PaceMark | None = None
 
@@ -173,13 +174,21 @@ class InFlightRequest:
 
     def expect(self, output_lengths: OutputLengths, generated: int) -> None:
         """Have the endpoint expect what is to come of the answers, after `generated` tokens."""
+        self._expect_nothing()
         quote, answers = self.quote, self.quote.answers
-        each = generated // max(1, answers)
-        coming = answers * output_lengths.remaining(quote.response_kind, quote.output_limit, each)
-        if self._admission is None:
-            coming = 0.0
-        self.pod.coming_tokens += coming - self.coming
-        self.coming = coming
+        if self._admission is None or not answers:
+            return
+        kind, limit, each = quote.response_kind, quote.output_limit, generated // answers
+        coming = output_lengths.remaining(kind, limit, each)
+        spread = output_lengths.spread(kind, limit, each, coming)
+        freed = float(quote.tokens - self.cached + generated)
+        self.expected = expected = (float(answers), coming, freed, spread)
+        self.pod.growth.add(expected)
+
+    def _expect_nothing(self) -> None:
+        if self.expected is not None:
+            self.pod.growth.remove(self.expected)
+            self.expected = None
 
     def release(self, now: float, *, revoked: bool) -> None:
         """Free all that the request holds; `revoked` if no endpoint computed it."""
@@ -191,8 +200,7 @@ class InFlightRequest:
     def leave(self, now: float, *, revoked: bool) -> None:
         """Free what the request holds at its own endpoint; `revoked` as in `release`."""
         admission, self._admission = self._admission, None
-        self.pod.coming_tokens -= self.coming
-        self.coming = 0.0
+        self._expect_nothing()
         if admission is not None:
             self.pod.release(self.quote, admission, now, revoked=revoked)
 

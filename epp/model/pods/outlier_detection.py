@@ -113,10 +113,8 @@ class OutlierDetection:
             request.prefill.pod.outlier.blamed = True
         pod = request.pod
         pod.outlier.count_failure(pod.ledger.sent)
-        there = [in_flight[each] for each in pod.ledger.request_ids if each in in_flight]
-        unanswered = [each.sent_at for each in there if each.began is None and each is not request]
         return pod.outlier.record_failure(
-            FailedRequest(request.sent_at, prompt, prefill), unanswered
+            FailedRequest(request.sent_at, prompt, prefill), _others_unanswered(request, in_flight)
         )
 
     def reported(self, pod: Pod, before: Load, now: float) -> Sequence[Ejected | Returned]:
@@ -225,6 +223,19 @@ class OutlierDetection:
         else:
             pod.outlier.give_back(now)
         self._pods.refresh()
+
+
+def _others_unanswered(
+    request: InFlightRequest, in_flight: Mapping[RequestId, InFlightRequest]
+) -> Iterator[float]:
+    """Yield when the other requests were sent that its endpoint has and did not answer yet.
+
+    There may be thousands: who takes none asks for none.
+    """
+    for name in request.pod.ledger.request_ids:
+        other = in_flight.get(name)
+        if other is not None and other is not request and other.began is None:
+            yield other.sent_at
 
 
 def _times_longer(peers: Sequence[Pod], pod: Pod) -> float:

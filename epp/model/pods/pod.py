@@ -30,6 +30,7 @@ from epp.model.learning.prefill import Speed, steps
 from epp.model.learning.trust import PredictionTrust, Verdict
 from epp.model.pods.current_load import LoadBooks
 from epp.model.pods.engine_scheduler import EngineScheduler
+from epp.model.pods.growth import Growth
 from epp.model.pods.idle_reports import IdleReports
 from epp.model.pods.ledger import Ledger
 from epp.model.pods.outlier_state import OutlierState
@@ -73,8 +74,7 @@ class Pod:
         """As the endpoints of its class share it, and `speed`."""
         self.pace = Pace(of_class)
         self.load: Load = UNREPORTED
-        self.coming_tokens = 0.0
-        """What the requests at it are expected to generate yet."""
+        self.growth = Growth()
         self.ledger = Ledger()
         self.feedback = PredictionTrust()
         self.answered_at = -inf
@@ -96,7 +96,8 @@ class Pod:
         self.books = LoadBooks(self.ledger, self.scheduler, adapters)
         self.speed = of_class.prefill.speed(self.engine_block)
         self._hasher = hasher
-        self._reported = False
+        self.reported = False
+        """Whether any scrape had an answer."""
         self._suspects: list[SequenceState] = []
         self._broken = 0
         self._started_at: float | None = None
@@ -300,9 +301,9 @@ class Pod:
         self._count_external()
         spec = spec_of(self.endpoint, load, self.scheduler.spec)
         if spec != self.scheduler.spec:
-            self.scheduler.reconfigure(spec, first=not self._reported)
+            self.scheduler.reconfigure(spec, first=not self.reported)
         self.speed = self.prefill.speed((load.match_unit or spec.block) if load.caching else 0)
-        self._reported = True
+        self.reported = True
         if self._restarted(load) and self.mirror is None:
             self.restart()  # an engine whose KV events are followed says so itself
 
@@ -321,6 +322,7 @@ class Pod:
         """
         started, queries = self._started_at, self._queries
         self._started_at = load.started_at or started
+        self.feedback.tells = self._started_at is not None
         self._queries = queries if load.cache_queries is None else load.cache_queries
         if started is not None and load.started_at is not None:
             return started != load.started_at

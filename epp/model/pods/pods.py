@@ -1,6 +1,6 @@
 """All endpoints, by id and by target, and those of them that may be picked."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from math import inf, isclose
 from typing import Final
@@ -9,8 +9,10 @@ from epp.model.caches.choice import DEFAULT_MODEL, CacheSpec
 from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import LearnedCopied, ModelsListed
 from epp.model.invariants import check
+from epp.model.kv_changes import BlocksCleared, Cleared
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.prefill import Speed
+from epp.model.pods.growth import Expected
 from epp.model.pods.pace import PaceClass
 from epp.model.pods.pod import Pod
 from epp.model.prefix_index.index import PrefixIndex, Slot
@@ -42,10 +44,9 @@ class EligiblePods:
 class Pods:
     """All pods. `capacity`, in tokens, is that of a cache whose endpoint has not reported one.
 
-    `adapters` are all names that any endpoint reported as adapters'. `engine_blocks` counts the
-    engines by the size of their blocks, in tokens. `shortest_context` is the least of all listed
-    limits of contexts, in tokens: what is no longer fits everywhere. `changes` counts what may have
-    changed which pods are eligible.
+    `adapters` are all names that any endpoint reported as adapters'. `shortest_context` is the
+    least of all listed limits of contexts, in tokens: what is no longer fits everywhere. `changes`
+    counts what may have changed which pods are eligible.
     """
 
     def __init__(self, index: PrefixIndex, hasher: BlockHasher, capacity: int) -> None:
@@ -60,7 +61,7 @@ class Pods:
         self._eligible: EligiblePods | None = None
         self._whole: EligiblePods | None = None
         self.changes = 0
-        self.engine_blocks: Counter[int] = Counter()
+        self._blocks: Final[dict[EndpointId, int]] = {}
         self._served: Counter[str] = Counter()
         self._listed = 0
         self.shortest_context = inf
@@ -87,20 +88,28 @@ class Pods:
         """Return all pods, in the order in which they were added."""
         return self._by_id.values()
 
-    def upsert(self, endpoint: Endpoint) -> None:
-        """Add an endpoint, in place of another engine of its name; relabel the same engine."""
+    @property
+    def engine_blocks(self) -> set[int]:
+        """The sizes of the blocks of engines that have reported, in tokens."""
+        return set(self._blocks.values())
+
+    def upsert(self, endpoint: Endpoint) -> bool:
+        """Add an endpoint, in place of another engine of its name; relabel the same engine.
+
+        Return whether it was added.
+        """
         pod = self._by_id.get(endpoint.id)
         of_class = self._join(endpoint)
         self.refresh()
         if pod is not None and pod.endpoint.engine == endpoint.engine:
             self._leave(pod.endpoint)
             pod.relabel(endpoint, of_class)
-            return
+            return False
         self.remove(endpoint.id)
         pod = Pod(endpoint, self._index, of_class, self._hasher, self._unknown, self.adapters)
         self._by_id[endpoint.id] = pod
         self._by_target = None
-        self.engine_blocks[pod.engine_block] += 1
+        return True
 
     def remove(self, endpoint_id: EndpointId) -> None:
         """Remove an endpoint, if there is one."""
@@ -108,7 +117,7 @@ class Pods:
         if pod is not None:
             self.refresh()
             self._by_target = None
-            self._uncount(pod.engine_block)
+            self._blocks.pop(endpoint_id, None)
             self._unlist(pod)
             self._leave(pod.endpoint)
             pod.detach()
@@ -165,15 +174,18 @@ class Pods:
             return True
         return None if self._listed < len(self._by_id) else False
 
-    def recount_blocks(self, before: int, after: int) -> None:
-        """Count an engine whose blocks have another size, in tokens, than before."""
-        self._uncount(before)
-        self.engine_blocks[after] += 1
+    def size_blocks(self, pod: Pod) -> bool:
+        """Note the size of an engine's blocks, once it has reported; return whether it is new."""
+        if not pod.reported or self._blocks.get(pod.endpoint.id) == pod.engine_block:
+            return False
+        self._blocks[pod.endpoint.id] = pod.engine_block
+        return True
 
-    def _uncount(self, block: int) -> None:
-        self.engine_blocks[block] -= 1
-        if not self.engine_blocks[block]:
-            del self.engine_blocks[block]
+    def follow_anew(self) -> None:
+        """Follow KV events from here on, as after a gap: prompts are cut into other blocks."""
+        for pod in self._by_id.values():
+            if pod.mirror is not None:
+                pod.follow((BlocksCleared(Cleared.GAP),))
 
     def fullest(self) -> Pod:
         """Return the pod at which the most blocks can be found."""
@@ -263,14 +275,18 @@ class Pods:
 
     # For tests.
 
-    def check_invariants(self, in_flight: Sequence[tuple[int, float]]) -> None:
+    def check_invariants(self, in_flight: Sequence[tuple[int, Expected | None]]) -> None:
         """Assert that pods, their caches and the index agree, and their books with what is there.
 
-        That is, for each part of a request in flight, the `id` of its pod, and the tokens that are
-        expected of it.
+        That is, for each part of a request in flight, the `id` of its pod, and what is expected of
+        it.
         """
         there = Counter([at for at, _ in in_flight])
-        coming = {pod: sum(tokens for at, tokens in in_flight if at == pod) for pod in there}
+        coming = defaultdict[int, float](float)
+        for at, expected in in_flight:
+            if expected is not None:
+                answers, each, _, _ = expected
+                coming[at] += answers * each
         pods = list(self._by_id.values())
         held = [pod.scheduler.indexed() for pod in pods]
         holders = {each: self._index.match([each]) for each in set().union(*held)}
@@ -280,9 +296,7 @@ class Pods:
             check(
                 index_has_the_cache=found == blocks,
                 ledger_has_those_in_flight=pod.ledger.requests == there[id(pod)],
-                expects_what_they_do=isclose(
-                    pod.coming_tokens, coming.get(id(pod), 0.0), abs_tol=0.1
-                ),
+                expects_what_they_do=isclose(pod.growth.total, coming[id(pod)], abs_tol=0.1),
             )
         check(
             slots_differ=len({pod.slot for pod in pods}) == len(pods),

@@ -226,6 +226,11 @@ class UnobservedRequests:
             self._next_ends.pop(endpoint_id, None)
         return [Aborted(each.id, each.generated(at)) for each in over]
 
+    def ends_at(self, endpoint_id: EndpointId, now: float) -> list[Aborted]:
+        """Return the ends of all requests at an endpoint that is gone."""
+        here = self._by_endpoint.get(endpoint_id, {})
+        return [Aborted(each.id, each.generated(now)) for each in here.values()]
+
     def _may_run(self, unseen: UnobservedRequest, now: float) -> bool:
         """Return whether a recent count that fits the books was taken after `unseen.since`."""
         at, fitted = self._counted.get(unseen.endpoint_id, (-inf, False))

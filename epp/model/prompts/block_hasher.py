@@ -40,15 +40,24 @@ def digest(data: bytes, start: int, end: int, unit: int = 1) -> int:
 class BlockHasher:
     """Hashes the blocks of prompts. Replicas that are to agree share `secret` (up to 64 bytes).
 
-    `token_block` is the length of blocks of token ids, in tokens.
+    `token_block` is the length of blocks of token ids, in tokens: the one that is `configured`, or
+    what fits the engines.
     """
 
-    def __init__(self, secret: bytes, token_block: int = TOKEN_BLOCK) -> None:
+    def __init__(self, secret: bytes, token_block: int | None = None) -> None:
         self._secret = secret
-        self.token_block = token_block
+        self.token_block = token_block or TOKEN_BLOCK
+        self.configured = token_block is not None
         self._roots: dict[tuple[str, str, bool], int] = {}
 
-    def chain(self, prompt: Prompt, model: str, cache_salt: str) -> Chain:
+    def chain(
+        self,
+        prompt: Prompt,
+        model: str,
+        cache_salt: str,
+        *,
+        skip_reading_prefix_cache: bool = False,
+    ) -> Chain:
         """Cut and hash a prompt; the model's name tells LoRA adapters apart."""
         data, marks = prompt.data, tuple(prompt.marks)
         root = self.root(model, cache_salt, exact=prompt.exact)
@@ -56,12 +65,13 @@ class BlockHasher:
             hashes, ends = text_chain(root, data, marks)
             size = len(data)
             rest = digest(data, ends[-1], size) if ends and ends[-1] < size else 0
-            return Chain(hashes, ends, size, len(ends), marks=marks, rest_digest=rest)
+            lookup = 0 if skip_reading_prefix_cache else len(ends)
+            return Chain(hashes, ends, size, lookup, marks=marks, rest_digest=rest)
         # vLLM kv_cache_manager.py `get_computed_blocks`: at most `num_tokens - 1` tokens hit.
         size, block = len(data) // TOKEN_BYTES, self.token_block
         ends = range(block, size + 1, block)
         hashes = extend(root, data, ends, TOKEN_BYTES)
-        lookup = max(0, size - 1) // block
+        lookup = 0 if skip_reading_prefix_cache else max(0, size - 1) // block
         rest = digest(data, ends[-1], size, TOKEN_BYTES) if ends and size % block else 0
         return Chain(
             hashes,

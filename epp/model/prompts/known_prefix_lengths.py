@@ -14,7 +14,8 @@ class KnownPrefixLengths:
     """Lengths in tokens: the ones used or recorded last, at least `room`, at most twice as many.
 
     They are kept in two generations: what is used moves to the young one; when that has `room`
-    entries, the old one is dropped and the young one takes its place.
+    entries, the old one is dropped and the young one takes its place. With each length is the
+    greatest that it may be, 0 if it was counted and is what it is.
     """
 
     __slots__ = ("_old", "_room", "_young")
@@ -23,35 +24,56 @@ class KnownPrefixLengths:
         if room < 1:
             raise ValueError("there must be room for a pin")
         self._room = room
-        self._young: dict[BlockHash, int] = {}
-        self._old: dict[BlockHash, int] = {}
+        self._young: dict[BlockHash, tuple[int, int]] = {}
+        self._old: dict[BlockHash, tuple[int, int]] = {}
 
     def __len__(self) -> int:
         return len(self._young) + sum(1 for each in self._old if each not in self._young)
 
     def record(self, block_hash: BlockHash, tokens: int) -> None:
-        """Record the tokens from the start of a prompt to the end of a block."""
-        if not 0 <= tokens < _LONGEST:
-            raise OverflowError("a length must be in 0..2^62")
-        if block_hash not in self._young and len(self._young) >= self._room:
-            self._old, self._young = self._young, {}
-        self._young[block_hash] = tokens
+        """Record the tokens from the start of a prompt to the end of a block, as counted."""
+        self._record(block_hash, _checked(tokens), 0)
 
     def record_at_most(self, block_hash: BlockHash, tokens: int) -> None:
-        """Record a length that may be too great: it only ever lowers a recorded one."""
-        known = self._young.get(block_hash, self._old.get(block_hash, tokens))
-        self.record(block_hash, min(tokens, known))
+        """Record a length that may be too great, or too small if some was evicted.
+
+        It replaces one of its kind, up to the first of these, and none that was counted.
+        """
+        seen = _checked(tokens)
+        known, most = self._known(block_hash) or (seen, seen)
+        self._record(block_hash, min(seen, most) if most else known, most)
+
+    def most(self, block_hash: BlockHash) -> int:
+        """Return the greatest length that is up to a block; -1 if none is known."""
+        return max(self._known(block_hash) or (-1, -1))
+
+    def _known(self, block_hash: BlockHash) -> tuple[int, int] | None:
+        return self._young.get(block_hash) or self._old.get(block_hash)
+
+    def _record(self, block_hash: BlockHash, tokens: int, most: int) -> None:
+        if block_hash not in self._young and len(self._young) >= self._room:
+            self._old, self._young = self._young, {}
+        self._young[block_hash] = tokens, most
 
     def among(self, hashes: Sequence[BlockHash]) -> list[tuple[int, int]]:
-        """Return the positions of blocks of known length, with their tokens, which never fall."""
-        young, old, longest = self._young, self._old, 0
-        found = []
+        """Return the positions of blocks of known length, with their tokens, which never fall.
+
+        Of two that contradict each other the later is right: its prompt was the longer one.
+        """
+        found: list[tuple[int, int]] = []
         for position, block_hash in enumerate(hashes):
-            tokens = young.get(block_hash, old.get(block_hash, -1))
-            if tokens >= longest:
-                longest = tokens
-                found.append((position, tokens))
-                if block_hash not in young:
-                    self.record(block_hash, tokens)
-                    young, old = self._young, self._old
+            known = self._known(block_hash)
+            if known is None:
+                continue
+            while found and found[-1][1] > known[0]:
+                found.pop()
+            found.append((position, known[0]))
+            if block_hash not in self._young:
+                self._record(block_hash, *known)
         return found
+
+
+def _checked(tokens: int) -> int:
+    if not 0 <= tokens < _LONGEST:
+        raise OverflowError("a length must be in 0..2^62")
+    return tokens

@@ -13,9 +13,10 @@ cdef Py_ssize_t _LEAST = 64
 
 
 cdef struct Pin:
-    # Tokens plus one; 0 if the place is empty.
+    # Tokens plus one; 0 if the place is empty. `most` is 0 if they were counted.
     uint64_t key
     int64_t tokens
+    int64_t most
 
 
 cdef struct Table:
@@ -82,38 +83,53 @@ cdef class KnownPrefixLengths:
 
     def record(self, block_hash, tokens):
         """Take in how many tokens there are up to the end of a block, from the start."""
-        self._pin(PyLong_AsUnsignedLongLong(block_hash), _checked(tokens))
+        self._pin(PyLong_AsUnsignedLongLong(block_hash), _checked(tokens), 0)
 
     def record_at_most(self, block_hash, tokens):
-        """Take in a length that may be too great: what is known already may be closer."""
+        """Take in a length that may be too great or too small, up to the first one of its kind."""
         cdef uint64_t key = PyLong_AsUnsignedLongLong(block_hash)
-        cdef int64_t most = _checked(tokens), known = self._known(key)
-        self._pin(key, min(most, known) if known >= 0 else most)
+        cdef int64_t seen = _checked(tokens)
+        cdef Pin pin = self._known(key)[0]
+        if not pin.tokens:
+            self._pin(key, seen, seen)
+        else:
+            self._pin(key, min(seen, pin.most) if pin.most else pin.tokens - 1, pin.most)
+
+    def most(self, block_hash):
+        """Return the greatest length that is up to a block; -1 if it is not pinned."""
+        cdef Pin* pin = self._known(PyLong_AsUnsignedLongLong(block_hash))
+        return max(pin.tokens - 1, pin.most if pin.tokens else -1)
 
     def among(self, hashes):
         """Return the positions of blocks that are pinned, with their tokens, which never fall."""
         cdef UInt64View words
         cdef Py_ssize_t position
         cdef int64_t tokens, longest = 0
+        cdef Pin* pin
         cdef list found = []
         acquire_view(&words, hashes)
         try:
             for position in range(words.size):
-                tokens = self._known(words.at[position])
-                if tokens >= longest:
-                    longest = tokens
-                    found.append((position, tokens))
-                    self._pin(words.at[position], tokens)
+                pin = self._known(words.at[position])
+                tokens = pin.tokens - 1
+                if tokens < 0:
+                    continue
+                if tokens < longest:
+                    while found and found[len(found) - 1][1] > tokens:
+                        found.pop()
+                longest = tokens
+                found.append((position, tokens))
+                self._pin(words.at[position], tokens, pin.most)
             return found
         finally:
             release_view(&words)
 
-    cdef int64_t _known(self, uint64_t key) noexcept:
-        """Return the tokens up to a block; -1 if it is not pinned."""
-        cdef int64_t tokens = _place_of(&self._young, key).tokens
-        return (tokens if tokens else _place_of(&self._old, key).tokens) - 1
+    cdef Pin* _known(self, uint64_t key) noexcept:
+        """Return the pin of a block; its place is empty if there is none."""
+        cdef Pin* pin = _place_of(&self._young, key)
+        return pin if pin.tokens else _place_of(&self._old, key)
 
-    cdef int _pin(self, uint64_t key, int64_t tokens) except -1:
+    cdef int _pin(self, uint64_t key, int64_t tokens, int64_t most) except -1:
         cdef Pin* place = _place_of(&self._young, key)
         if not place.tokens:
             if self._young.held >= self._room:
@@ -125,7 +141,7 @@ cdef class KnownPrefixLengths:
             place = _place_of(&self._young, key)
             place.key = key
             self._young.held += 1
-        place.tokens = tokens + 1
+        place.tokens, place.most = tokens + 1, most
         return 0
 
 

@@ -38,11 +38,20 @@ class Prompts:
         self.hasher = hasher
         self.generated = GeneratedIndex()
         self._estimator = TokenEstimator()
+        self._aligned = hasher.configured
 
-    def align_blocks(self, engine_blocks: Iterable[int]) -> None:
-        """Set the block size of token ids to fit the engines' block sizes, in tokens."""
+    def align_blocks(self, engine_blocks: Iterable[int]) -> bool:
+        """Set the block size of token ids to fit the engines' block sizes, in tokens.
+
+        One that does, or is configured and does, stays: all that is known is by its blocks. Return
+        whether it is another one.
+        """
+        before = self.hasher.token_block
+        if self._aligned and not any(block % before for block in engine_blocks):
+            return False
         # The greatest common divisor: every block of an engine then ends where one of ours does.
-        self.hasher.token_block = max(TOKEN_BLOCK, gcd(*engine_blocks))
+        self._aligned, self.hasher.token_block = True, max(TOKEN_BLOCK, gcd(*engine_blocks))
+        return self.hasher.token_block != before
 
     def read(
         self, request: InferenceRequest, now: float, learn: Learn
@@ -52,11 +61,12 @@ class Prompts:
         `learn` is called with each response that a prompt repeats, before its length is estimated.
         """
         model, salt = request.target_model, request.cache_salt
+        skips = request.skip_reading_prefix_cache
         chains: list[Chain] = []
         token_offsets: list[TokenOffsets] = []
         kind: Kind = "prose"
         for prompt in request.prompts:
-            chain = self.hasher.chain(prompt, model, salt)
+            chain = self.hasher.chain(prompt, model, salt, skip_reading_prefix_cache=skips)
             if self.generated.may_repeat(chain):
                 self._find_repeated(chain, prompt, model, now, learn)
             if not prompt.exact:
@@ -108,6 +118,10 @@ class Prompts:
             prompt_tokens, scaled(offsets.ends, prompt_tokens, offsets.total)
         )
 
+    def believes(self, chain: Chain, prompt_tokens: int, kind: Kind) -> bool:
+        """Return whether a server's count of a prompt's tokens can be true."""
+        return self._estimator.believes(chain, prompt_tokens, kind)
+
     def length_error(self, model: str, kind: Kind) -> float:
         """Return how wrong the estimated part of a prompt's length is, as a share of it."""
         return self._estimator.error(model, kind)
@@ -117,15 +131,19 @@ class Prompts:
     ) -> None:
         """Learn that a cache served `tokens` of a prompt if `blocks` leading blocks hit.
 
-        If a message ends there, and the server's count is near the estimate, it is the length
-        of the prefix without the engine's last `block` tokens, of which half is assumed.
+        If a message ends there, and the server's count is near the greatest known length, or else
+        the estimate, it is the length of the prefix without the engine's last `block` tokens, of
+        which half is assumed.
         """
         if chain.exact or not 0 < blocks <= len(chain.ends) or not tokens:
             return
-        estimated = offsets.covered(blocks)
-        near = abs(tokens - estimated) <= estimated * _NEAR + block
-        if chain.ends[blocks - 1] in chain.marks[:-1] and near:
-            self._estimator.record_at_most(chain.hashes[blocks - 1], tokens + block // 2)
+        if chain.ends[blocks - 1] not in chain.marks[:-1]:
+            return
+        last = chain.hashes[blocks - 1]
+        known = self._estimator.most(last)
+        length = offsets.covered(blocks) if known < 0 else known
+        if abs(tokens - length) <= length * _NEAR + block:
+            self._estimator.record_at_most(last, tokens + block // 2)
 
 
 def _kind_of(prompt: Prompt) -> Kind:

@@ -98,6 +98,17 @@ class TokenEstimator:
         before = rates.get(kind, seen)
         rates[kind] = before + _GAIN * (seen - before)
 
+    @staticmethod
+    def believes(chain: Chain, tokens: int, kind: Kind) -> bool:
+        """Return whether a prompt can have so many tokens: who says so may be wrong, or lie.
+
+        Media have more than their bytes show, a short text what the chat template adds.
+        """
+        if chain.exact or kind == "media":
+            return True
+        least, most = chain.size / _MOST_RATE, max(chain.size, _LEAST_BYTES) / _LEAST_RATE
+        return least <= tokens <= most
+
     def error(self, model: str, kind: Kind) -> float:
         """Return how wrong the estimated part of a length is, as a share of it."""
         return self._errors.get((model, kind), _DEFAULT_ERROR)
@@ -118,5 +129,9 @@ class TokenEstimator:
         self._prefixes.record(block_hash, tokens)
 
     def record_at_most(self, block_hash: BlockHash, tokens: int) -> None:
-        """Record a length that may be too great: what follows may have been cached, too."""
+        """Record a length that a cache served, which may have held more, or lost some."""
         self._prefixes.record_at_most(block_hash, tokens)
+
+    def most(self, block_hash: BlockHash) -> int:
+        """Return the greatest known length up to the end of a block; -1 if there is none."""
+        return self._prefixes.most(block_hash)

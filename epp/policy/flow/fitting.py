@@ -39,7 +39,9 @@ class Fitting:
     """The room of one fleet's endpoints for decisions."""
 
     def __init__(self, fleet: Fleet, settings: FlowSettings) -> None:
-        self.share: Final = MemoryShare(settings.least_memory, settings.most_memory)
+        self.share: Final = MemoryShare(
+            settings.least_memory, settings.most_memory, settings.short_steps_memory
+        )
         self.rooms: Final = Rooms(settings.prefill_seconds, self.share)
         self._batch: Final = Rooms(
             settings.prefill_seconds * settings.batch_prefill_share,
@@ -84,7 +86,6 @@ class Fitting:
         pod = pods.get(decision.endpoint.id)
         if pod is None or candidate is None:
             return None
-        tokens = quote.tokens + self._response_tokens(quote)
         seconds = candidate.prefill_seconds
         if decision.prefill is not None:
             first = pods.get(decision.prefill.id)
@@ -92,12 +93,12 @@ class Fitting:
                 axis = rooms.full(first, seconds, quote.tokens, now, quote.target_model)
                 if axis is not None:
                     return axis
-        return rooms.full(pod, seconds, tokens, now, quote.target_model)
+        response, answers = self._response_tokens(quote), quote.answers
+        return rooms.full(pod, seconds, quote.tokens, now, quote.target_model, response, answers)
 
     def _response_tokens(self, quote: Quote) -> float:
-        """Return how many tokens the answers to a request are expected to have."""
-        length = self._fleet.output_lengths.length(quote.response_kind, quote.output_limit)
-        return length * quote.answers
+        """Return how many tokens each answer to a request is expected to have."""
+        return self._fleet.output_lengths.length(quote.response_kind, quote.output_limit)
 
     def price(
         self, quote: Quote, decision: Decision, axis: Axis | None
@@ -113,7 +114,7 @@ class Fitting:
             name = _slot_of(quote.target_model)
         if pod is None or candidate is None:
             return name, 0.0, 0.0
-        length = self._response_tokens(quote)
+        length = self._response_tokens(quote) * quote.answers
         decode = length * pod.pace.decode_seconds(1.0, quote.tokens + length / 2)
         return name, candidate.prefill_seconds, candidate.prefill_seconds + decode
 

@@ -1,10 +1,14 @@
-"""The share of their caches that endpoints are filled up to: less while decoding saturates a fleet.
+"""The share of their caches that endpoints are filled up to: less where decoding saturates.
+
+How much more an engine serves by decoding more at once depends on how many times longer a step
+takes than with one sequence alone: the throughput grows by the inverse of that many of what the
+batch does. While steps are short, as with short prompts and long answers, memory is filled; where
+they are long, a part is left to the prefixes of those that come back.
 
 Past its capacity a fleet serves no more by decoding more at once: each step takes longer, and what
 is decoded later is cached longer. So the share falls while much waits and steps take many times
-what the first sequence alone does; a smaller batch then loses a small part of the throughput, the
-inverse of that many. It rises again once little waits, or steps are short. In between it stays,
-so that it does not swing.
+what the first sequence alone does. It rises again once little waits, or steps are short. In
+between it stays, so that it does not swing.
 """
 
 from typing import Final
@@ -15,6 +19,8 @@ _LITTLE_SECONDS: Final = 1.0
 the second."""
 _LONG_STEPS: Final = 10.0
 """How many times the shortest step a step takes if decoding saturates."""
+_SHORT_STEPS: Final = 5.0
+"""The same of steps that are short."""
 _FALL: Final = 0.01
 _RISE: Final = 0.005
 """By how much the share changes in a second."""
@@ -23,15 +29,24 @@ _LONGEST_GAP: Final = 2.0
 
 
 class MemoryShare:
-    """The share, from `least` to `most`, each 0 to 1. Times are in seconds of a monotonic clock."""
+    """The share, from `least` to `most`, each 0 to 1. Times are in seconds of a monotonic clock.
 
-    __slots__ = ("_at", "_least", "_most", "value")
+    Where steps are short it is as much more as `while_short` is more than `most`.
+    """
 
-    def __init__(self, least: float, most: float) -> None:
+    __slots__ = ("_at", "_least", "_more", "_most", "value")
+
+    def __init__(self, least: float, most: float, while_short: float = 0.0) -> None:
         self._least: Final = min(least, most)
         self._most: Final = most
+        self._more: Final = max(0.0, while_short - most)
         self._at: float | None = None
         self.value = most
+
+    def at(self, steps: float) -> float:
+        """Return the share of an endpoint whose steps take `steps` times the shortest."""
+        short = (_LONG_STEPS - steps) / (_LONG_STEPS - _SHORT_STEPS)
+        return self.value + self._more * min(1.0, max(0.0, short))
 
     def update(self, waiting_seconds: float, steps: float, now: float) -> None:
         """Change the share by the time since the last update.
@@ -43,5 +58,5 @@ class MemoryShare:
         apart = 0.0 if before is None else min(_LONGEST_GAP, max(0.0, now - before))
         if waiting_seconds > _MUCH_SECONDS and steps > _LONG_STEPS:
             self.value = max(self._least, self.value - _FALL * apart)
-        elif waiting_seconds < _LITTLE_SECONDS or steps < _LONG_STEPS / 2:
+        elif waiting_seconds < _LITTLE_SECONDS or steps < _SHORT_STEPS:
             self.value = min(self._most, self.value + _RISE * apart)

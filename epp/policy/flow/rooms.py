@@ -1,8 +1,8 @@
 """Which endpoints have room for one more request, on four axes.
 
 - Prefill: the endpoint owes less than `FlowSettings.prefill_seconds`.
-- Memory: what requests hold, and what they are expected to generate yet, leaves room for the
-  request within a share of the cache.
+- Memory: what requests hold, and the most that they are expected to hold at once later on, the
+  request with them, is within a share of the cache.
 - Slots: fewer requests run than the engine runs at once (vLLM `max_num_seqs`). No engine reports
   that; it shows when requests wait, report after report, although the engine could have reached
   them and has memory, while as many run as ever did.
@@ -63,13 +63,21 @@ class Rooms:
         self._slots: dict[EndpointId, _Slots] = {}
         self._accounts: dict[EndpointId, _Account] = {}
 
-    def full(
-        self, pod: Pod, seconds: float, tokens: float, now: float, adapter: str = ""
+    def full(  # noqa: PLR0913, PLR0917 (what is known of the request)
+        self,
+        pod: Pod,
+        seconds: float,
+        prompt: float,
+        now: float,
+        adapter: str = "",
+        response: float = 0.0,
+        answers: int = 1,
     ) -> Axis | None:
         """Return what an endpoint lacks for a request; None if it has room.
 
-        The request's prefill takes `seconds` there; it has `tokens` with its response. `adapter` is
-        the model that it asks for, a LoRA adapter or another.
+        The request's prefill takes `seconds` there; it has `prompt` tokens, and each of its
+        `answers` is expected to have `response`. `adapter` is the model that it asks for, a LoRA
+        adapter or another.
         """
         ledger, load = pod.ledger, pod.load
         if not ledger.requests and not load.running and not load.waiting:
@@ -78,7 +86,7 @@ class Rooms:
         axis = None
         if queued >= self._prefill_seconds:
             axis = _PREFILL
-        elif self.used(pod) + tokens > self.share.value * pod.scheduler.capacity:
+        elif self._crowded(pod, prompt, response, answers):
             axis = _MEMORY
         elif self._slots and pod.running >= self._known_slots(pod):
             axis = _SLOTS
@@ -95,17 +103,37 @@ class Rooms:
         return account.known and pod.reachable and now - account.at <= _STALE_SECONDS
 
     @staticmethod
-    def used(pod: Pod) -> float:
-        """Return how many tokens requests hold at an endpoint, and are expected to hold yet."""
+    def _held(pod: Pod) -> float:
         scheduler = pod.scheduler
-        used = max(scheduler.held, pod.books.held_tokens) + pod.coming_tokens
+        held = max(scheduler.held, pod.books.held_tokens)
         for sequence in scheduler.waiting:
-            used += sequence.offsets.total
-        return used
+            held += sequence.offsets.total
+        return held
+
+    def used(self, pod: Pod) -> float:
+        """Return how many tokens requests hold at an endpoint, and are expected to hold yet."""
+        return self._held(pod) + pod.growth.most()
+
+    def _crowded(self, pod: Pod, prompt: float, response: float, answers: int) -> bool:
+        held = self._held(pod) + prompt
+        all_of_it = pod.growth.total + answers * response
+        if held + all_of_it <= self.share.value * pod.scheduler.capacity:
+            return False
+        limit = self._limit(pod)
+        return held > limit or held + pod.growth.most(answers, response, prompt) > limit
+
+    def _limit(self, pod: Pod) -> float:
+        """Return how many tokens an endpoint may hold: more only as far as it is known what grows.
+
+        What requests of others are to generate is not known.
+        """
+        scheduler, share, held = pod.scheduler, self.share.value, pod.books.held_tokens
+        known = scheduler.held / held if held > scheduler.held else 1.0
+        return (share + known * (self.share.at(pod.steps_of_one) - share)) * scheduler.capacity
 
     def free(self, pod: Pod) -> float:
         """Return how many tokens more an endpoint may hold."""
-        return max(0.0, self.share.value * pod.scheduler.capacity - self.used(pod))
+        return max(0.0, self._limit(pod) - self.used(pod))
 
     def fitting(self, pod: Pod, seconds: float, tokens: float, now: float) -> int:
         """Return how many requests an endpoint has room for, one after the other.
@@ -122,7 +150,7 @@ class Rooms:
 
     def ratios(self, pod: Pod, now: float) -> Mapping[Axis, float]:
         """Return what is used of an endpoint's room on each axis that is known; 1 is full."""
-        memory = self.used(pod) / max(1.0, self.share.value * pod.scheduler.capacity)
+        memory = self.used(pod) / max(1.0, self._limit(pod))
         found = {
             Axis.PREFILL: pod.ledger.queued_seconds(now) / self._prefill_seconds,
             Axis.MEMORY: memory,

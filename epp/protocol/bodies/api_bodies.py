@@ -24,27 +24,46 @@ class ContentPart(msgspec.Struct):
 
 
 class AnyBody(msgspec.Struct):
-    """The fields that bodies of all APIs have; `cache_salt` is vLLM's.
+    """The fields that bodies of all APIs have, or may have.
 
     Those that are not prompts are read one by one (`coercion.py`): what a server takes in another
     form than its own is not an error.
     """
 
     model: msgspec.Raw = ABSENT
+    """The model's name."""
     stream: msgspec.Raw = ABSENT
+    """Whether the answer comes as a stream."""
     cache_salt: msgspec.Raw = ABSENT
+    """What separates its blocks from others (vLLM)."""
     user: msgspec.Raw = ABSENT
+    """The end user."""
     max_tokens: msgspec.Raw = ABSENT
+    """The limit on the tokens of an answer."""
     max_completion_tokens: msgspec.Raw = ABSENT
+    """The same; a chat's newer name of it."""
     max_output_tokens: msgspec.Raw = ABSENT
+    """The same in the Responses API."""
     n: msgspec.Raw = ABSENT
+    """How many answers there are to be."""
+    prompt_logprobs: msgspec.Raw = ABSENT
+    """How many log probabilities each token of the prompt gets (vLLM)."""
+    echo: msgspec.Raw = ABSENT
+    """Whether the answer repeats the prompt."""
+    logprobs: msgspec.Raw = ABSENT
+    """How many log probabilities each token gets; of a chat, whether it gets any."""
+    top_logprobs: msgspec.Raw = ABSENT
+    """How many it gets in a chat."""
 
 
 class ChatBody(AnyBody):
-    """OpenAI's Chat Completions API."""
+    """OpenAI's Chat Completions API; `documents` and the template's fields are vLLM's."""
 
     messages: list[ChatMessage] | None = None
     tools: msgspec.Raw = ABSENT
+    documents: msgspec.Raw = ABSENT
+    chat_template: msgspec.Raw = ABSENT
+    chat_template_kwargs: msgspec.Raw = ABSENT
 
 
 class CompletionsBody(AnyBody):

@@ -16,7 +16,15 @@ from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
 from epp.protocol.bodies.apis import FRAMED, NAMELESS
 from epp.protocol.bodies.body_reader import BodyData, BodyReader, Found
-from epp.protocol.bodies.coercion import flag_of, limit_of, model_of, n_of, salt_of, text_of
+from epp.protocol.bodies.coercion import (
+    flag_of,
+    limit_of,
+    model_of,
+    n_of,
+    salt_of,
+    skips_reading,
+    text_of,
+)
 from epp.protocol.bodies.json_tokens import Path, Span, members
 from epp.protocol.bodies.parsed import Parsed
 from epp.protocol.bodies.request_json import LONGEST_PROMPT, parse_request
@@ -88,13 +96,13 @@ class Body:
         found = reader.finish(whole)
         if found is not None:
             try:
-                return _parsed(found, multimodal=reader.multimodal)
+                return _parsed(self._api, found, multimodal=reader.multimodal)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 pass  # as JSON it may be read all the same
         if sum(map(len, reader.pieces)) > _LONG_BYTES:
             outline = found or reader.outline()
             if outline is not None:
-                return _outlined(outline)
+                return _outlined(self._api, outline)
             if reader.broken_at >= 0:
                 raise MalformedRequest(f"the body is not valid JSON (byte {reader.broken_at})")
         return parse_request(self._api, self.whole())
@@ -188,14 +196,14 @@ def _edited(pieces: Sequence[BodyData], edits: Sequence[tuple[Span, bytes]]) -> 
     return [*done, *pieces]
 
 
-def _outlined(found: Found) -> Parsed:
+def _outlined(api: Api, found: Found) -> Parsed:
     try:
-        return _parsed(found)
+        return _parsed(api, found)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise MalformedRequest(f"the body does not fit its path: {error}") from None
 
 
-def _parsed(found: Found, *, multimodal: bool = False) -> Parsed:
+def _parsed(api: Api, found: Found, *, multimodal: bool = False) -> Parsed:
     """Read what was found as JSON. Raises `MalformedRequest`, and what msgspec does."""
     (
         model,
@@ -211,6 +219,7 @@ def _parsed(found: Found, *, multimodal: bool = False) -> Parsed:
         samples,
         hashes,
         places,
+        logprobs,
         prompts,
     ) = found
     limited = completion or total or output or sampled or new
@@ -227,6 +236,7 @@ def _parsed(found: Found, *, multimodal: bool = False) -> Parsed:
         cache_salt=salt_of(salt) if salt else "",
         user=text_of(user) if user else "",
         multimodal=multimodal,
+        skip_reading_prefix_cache=bool(logprobs) and skips_reading(api, *logprobs),
     )
 
 

@@ -8,11 +8,12 @@ Prompts = list[tuple[bytes, bool, list[int]]]
 """For each prompt: its bytes, whether they are exact, and where its messages end (in bytes)."""
 
 _Values = tuple[bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes]
-Found = tuple[*_Values, bytes, bytes, bytes, bytes, bytes, Prompts]
+Found = tuple[*_Values, bytes, bytes, bytes, bytes, bytes, tuple[bytes, ...], Prompts]
 """The JSON of `model`, `stream`, `cache_salt` (SGLang: `extra_key`), `user`, `max_tokens`,
 `max_completion_tokens`, `max_output_tokens`, `n`, of `max_tokens`, `max_new_tokens` and `n` in
 `sampling_params`, and of `mm_hashes` and `mm_placeholders` in `features`, each empty if the body
-lacks it or its API has none; and the prompts. Of a value that is longer than is read, it is as much
+lacks it or its API has none; what `skips_reading` takes but the API, nothing if the body lacks all
+that alone may make it true; and the prompts. Of a value that is longer than is read, it is as much
 as is read and a byte."""
 
 BodyData = bytes | memoryview

@@ -9,7 +9,8 @@ written with escapes, token ids among texts.
 BodyData = bytes | memoryview
 Prompts = list[tuple[bytes, bool, list[int]]]
 Found = tuple[
-    bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, Prompts
+    bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes,
+    tuple[bytes, ...], Prompts
 ]
 
 cimport cython
@@ -147,13 +148,29 @@ cdef class BodyReader(PromptReader):
     cdef list _fields(self):
         cdef int field
         cdef list found = []
-        for field in range(_SAMPLING):
+        for field in range(_PROMPT_LOGPROBS):
             found.append(self._pieces.cut(self._body[field], _LONGEST_VALUE))
-        for field in range(_HASHES):
+        for field in range(_PROMPT_SAMPLES):
             found.append(self._pieces.cut(self._inner[field], _LONGEST_VALUE))
         for field in range(_HASHES, _INNER_FIELDS):
             found.append(self._pieces.cut(self._inner[field], _LONGEST_FEATURE))
+        found.append(self._logprobs())
         return found
+
+    cdef tuple _logprobs(self):
+        """Return what says whether the cache is read; nothing if the body does not."""
+        cdef Span* body = self._body
+        cdef Span* inner = self._inner
+        if body[_PROMPT_LOGPROBS].end < 0 and body[_ECHO].end < 0:
+            if inner[_PROMPT_SAMPLES].end < 0 and inner[_SKIP_CACHE].end < 0:
+                return ()
+        return (
+            self._pieces.cut(body[_PROMPT_LOGPROBS], _LONGEST_VALUE),
+            self._pieces.cut(body[_ECHO], _LONGEST_VALUE),
+            self._pieces.cut(body[_LOGPROBS], _LONGEST_VALUE),
+            self._pieces.cut(inner[_PROMPT_SAMPLES], _LONGEST_VALUE),
+            self._pieces.cut(inner[_SKIP_CACHE], _LONGEST_VALUE),
+        )
 
     cdef Py_ssize_t _size_within(self) noexcept:
         """Count the bytes of the prompt that is being read."""
@@ -216,6 +233,9 @@ cdef class BodyReader(PromptReader):
         cdef int field
         if self._writer.count == 0:
             return writer
+        for field in range(_TEMPLATE, _TOOLS):
+            if self._body[field].end >= 0:
+                writer.add(_DIGEST, self._body[field].start, self._body[field].end)
         for field in range(_TOOLS, _MESSAGES):
             if self._body[field].end >= 0:
                 self._copy_head(writer, self._body[field])

@@ -7,6 +7,7 @@ if it needs the field. pydantic, "Conversion Table"; vLLM 0.32 `entrypoints/open
 import msgspec
 
 from epp.errors import MalformedRequest
+from epp.model.request import Api
 
 LONGEST_MODEL = 1024
 """Characters of a model's name: what is learned of models is kept under their names."""
@@ -23,6 +24,7 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _LONGEST_NUMBER = 4096
 """Bytes of a number that is read; Python and pydantic read none of more than 4,300 digits."""
 _FLAGS = {b"true": True, b"false": False, b"null": False}
+_NO_VALUE = frozenset((b"", b"null"))
 _NO_SALT = frozenset((b"", b'""', b"null"))
 _TRUE = frozenset(("1", "on", "t", "true", "y", "yes"))
 _text = msgspec.json.Decoder(str).decode
@@ -88,6 +90,23 @@ def n_of(*raws: bytes) -> int:
         if raw and (answers := _whole_of(raw)) >= 1:
             return min(answers, MOST_ANSWERS)
     return 1
+
+
+def skips_reading(  # noqa: PLR0913, PLR0917 (as the body has them)
+    api: Api, prompt_logprobs: bytes, echo: bytes, logprobs: bytes, sampled: bytes, skip: bytes
+) -> bool:
+    """Return whether an engine computes all of a prompt, whatever of it is cached.
+
+    vLLM 0.32 `SamplingParams`: where the tokens of the prompt get log probabilities as well, or
+    `sampling_params` say so (`sampled` and `skip` are in these). In a chat `logprobs` are
+    `top_logprobs`, which are 0 by default.
+    """
+    if skip not in _NO_VALUE:
+        return flag_of(skip)
+    if api is Api.CHAT:
+        logprobs = logprobs or b"0"
+    echoed = logprobs not in _NO_VALUE and flag_of(echo)
+    return echoed or prompt_logprobs not in _NO_VALUE or sampled not in _NO_VALUE
 
 
 def _whole_of(raw: bytes) -> int:

@@ -11,12 +11,18 @@ cdef enum:  # the fields of a body, a message, a part; of `sampling_params` and 
     _MAX_COMPLETION_TOKENS
     _MAX_OUTPUT_TOKENS
     _N
+    _PROMPT_LOGPROBS
+    _ECHO
+    _LOGPROBS
     _SAMPLING
     _FEATURES
     _PRIORITY
+    _TEMPLATE
+    _TEMPLATE_KWARGS
     _TOOLS
     _SYSTEM
     _INSTRUCTIONS
+    _DOCUMENTS
     _MESSAGES
     _PROMPT
     _INPUT
@@ -41,13 +47,15 @@ cdef enum:  # the fields of a body, a message, a part; of `sampling_params` and 
     _SAMPLED = 0
     _NEW
     _SAMPLES
+    _PROMPT_SAMPLES
+    _SKIP_CACHE
     _HASHES
     _PLACES
     _INNER_FIELDS
     _NONE = -1
 
 cdef enum:
-    _LONGEST_KEY = 24
+    _LONGEST_KEY = 32
     _IN_BODY = 1  # depths of the keys that count
     _IN_FIELD = 2
     _IN_MESSAGE = 3
@@ -56,15 +64,19 @@ cdef enum:
 
 _BODY_KEYS = (
     b"model", b"stream", b"cache_salt", b"user", b"max_tokens", b"max_completion_tokens",
-    b"max_output_tokens", b"n", b"sampling_params", b"features", b"priority", b"tools",
-    b"system", b"instructions", b"messages", b"prompt", b"input",
+    b"max_output_tokens", b"n", b"prompt_logprobs", b"echo", b"logprobs", b"sampling_params",
+    b"features", b"priority", b"chat_template", b"chat_template_kwargs", b"tools", b"system",
+    b"instructions", b"documents", b"messages", b"prompt", b"input",
 )
 _OTHER_NAMES = {
+    "chat": {b"logprobs": b"top_logprobs"},
     "conversations": {b"input": b"items"},
     "generate": {b"prompt": b"token_ids"},
     "sglang/generate": {b"prompt": b"input_ids", b"input": b"text", b"cache_salt": b"extra_key"},
 }
-_SAMPLING_KEYS = (b"max_tokens", b"max_new_tokens", b"n")
+_SAMPLING_KEYS = (
+    b"max_tokens", b"max_new_tokens", b"n", b"prompt_logprobs", b"skip_reading_prefix_cache",
+)
 _FEATURE_KEYS = (b"mm_hashes", b"mm_placeholders")
 _MESSAGE_KEYS = (
     b"role", b"content", b"reasoning", b"reasoning_content", b"tool_calls", b"tool_call_id",
@@ -78,8 +90,9 @@ _TEXT_BLOCKS = (b"text",)
 _MEDIA_BLOCKS = (b"image", b"document", b"container_upload")
 
 cdef int _ALWAYS = (1 << _SAMPLING) - 1 | 1 << _PRIORITY
+cdef int _TEMPLATES = 1 << _TEMPLATE | 1 << _TEMPLATE_KWARGS
 cdef dict _WANTED = {
-    "chat": _ALWAYS | 1 << _MESSAGES | 1 << _TOOLS,
+    "chat": _ALWAYS | 1 << _MESSAGES | 1 << _TOOLS | 1 << _DOCUMENTS | _TEMPLATES,
     "completions": _ALWAYS | 1 << _PROMPT,
     "embeddings": _ALWAYS | 1 << _INPUT | 1 << _MESSAGES,
     "responses": _ALWAYS | 1 << _INPUT | 1 << _INSTRUCTIONS | 1 << _TOOLS,

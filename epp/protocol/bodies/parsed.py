@@ -10,7 +10,7 @@ from epp.values import Value
 
 @mypyc_attr(free_list_len=1, acyclic=True)
 class Parsed(Value):
-    """The fields of a body that routing reads; `multimodal` as of `InferenceRequest`."""
+    """The fields of a body that routing reads; the last two as of `InferenceRequest`."""
 
     __slots__ = (
         "cache_salt",
@@ -19,6 +19,7 @@ class Parsed(Value):
         "multimodal",
         "n",
         "prompts",
+        "skip_reading_prefix_cache",
         "stream",
         "user",
     )
@@ -34,6 +35,7 @@ class Parsed(Value):
         n: int = 1,
         user: str = "",
         multimodal: bool = False,
+        skip_reading_prefix_cache: bool = False,
     ) -> None:
         self.model: Final = model
         self.prompts: Final = prompts
@@ -43,3 +45,4 @@ class Parsed(Value):
         self.n: Final = n
         self.user: Final = user
         self.multimodal: Final = multimodal
+        self.skip_reading_prefix_cache: Final = skip_reading_prefix_cache

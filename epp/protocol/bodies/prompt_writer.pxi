@@ -18,6 +18,7 @@ cdef enum _Action:
     _CLOSE_ROLE  # ... and behind it
     _USER_ROLE  # a user's role
     _MEDIUM  # a span of the body, by its digest
+    _DIGEST  # ... and as few bytes as that has
     _MESSAGE_END  # a message ends
     _TOKENS  # a span of the token ids
     _PROMPT_END  # the prompt ends
@@ -28,6 +29,7 @@ cdef struct Step:
 
 cdef enum:
     _MEDIUM_BYTES = 900  # `epp.protocol.bodies.request_json` says why
+    _DIGEST_BYTES = 16
     _TOKEN = 4
     _MOST_STEPS = 1 << 17  # 3 MiB: 10,000 messages of eight fields and 50,000 parts have fewer
     _SMALL_PIECE = 1 << 10
@@ -184,6 +186,8 @@ cdef Py_ssize_t _bytes_of(Step step) noexcept:
         return length
     if step.what == _TOKENS:
         return length * _TOKEN
+    if step.what == _DIGEST:
+        return _DIGEST_BYTES
     return _MEDIUM_BYTES if step.what == _MEDIUM else <Py_ssize_t>strlen(_literal(step.what))
 
 
@@ -236,9 +240,9 @@ cdef int _write(
             body.copy(step.span, into)
         elif step.what == _TOKENS:
             memcpy(into, writer.tokens + step.span.start * _TOKEN, part)
-        elif step.what == _MEDIUM:
+        elif step.what == _MEDIUM or step.what == _DIGEST:
             digest = body.digest(step.span)
-            digest = digest * (_MEDIUM_BYTES // len(digest) + 1)
+            digest = digest * (part // _DIGEST_BYTES + 1)
             memcpy(into, PyBytes_AS_STRING(digest), part)
         else:
             memcpy(into, _literal(step.what), part)

@@ -14,6 +14,7 @@ from itertools import accumulate, islice
 from typing import Any, TypeVar
 
 import msgspec
+from xxhash import xxh3_128_digest
 
 from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
@@ -41,6 +42,7 @@ from epp.protocol.bodies.coercion import (
     model_of,
     n_of,
     salt_of,
+    skips_reading,
     text_of,
 )
 from epp.protocol.bodies.content_blocks import Multimodal, billing_span, block_bytes, medium
@@ -116,6 +118,14 @@ def parse_request(api: Api, body: bytes) -> Parsed:
         cache_salt=salt_of(_value(parsed, salt)),
         user=text_of(_value(parsed, "user")),
         multimodal=any(prompt.multimodal for prompt in prompts),
+        skip_reading_prefix_cache=skips_reading(
+            api,
+            _value(parsed, "prompt_logprobs"),
+            _value(parsed, "echo"),
+            _value(parsed, "top_logprobs" if api is Api.CHAT else "logprobs"),
+            _value(sampling, "prompt_logprobs"),
+            _value(sampling, "skip_reading_prefix_cache"),
+        ),
     )
 
 
@@ -158,7 +168,11 @@ def _problem(body: bytes, error: Exception) -> str:
 def _chat_prompts(body: ChatBody) -> tuple[Prompt, ...]:
     if not body.messages:
         raise MalformedRequest("`messages` is missing or empty", reason="missing-prompt")
-    return (_conversation(body.messages, bytes(body.tools)),)
+    # The text of a template is not in the prompt: its digest tells prompts apart.
+    templates = (bytes(each) for each in (body.chat_template, body.chat_template_kwargs))
+    told_apart = b"".join(xxh3_128_digest(each) for each in templates if each)
+    head = told_apart + bytes(body.tools) + bytes(body.documents)
+    return (_conversation(body.messages, head),)
 
 
 def _message_prompts(body: MessagesBody) -> tuple[Prompt, ...]:

@@ -23,11 +23,13 @@ Medium = tuple[int, int, str]
 
 
 class Sampling(msgspec.Struct):
-    """`max_tokens` is vLLM's, `max_new_tokens` SGLang's; both have `n`."""
+    """`max_new_tokens` is SGLang's, which has `n` as well; all others are vLLM's."""
 
     max_tokens: msgspec.Raw = _RAW
     max_new_tokens: msgspec.Raw = _RAW
     n: msgspec.Raw = _RAW
+    prompt_logprobs: msgspec.Raw = _RAW
+    skip_reading_prefix_cache: msgspec.Raw = _RAW
 
 
 class Features(msgspec.Struct):

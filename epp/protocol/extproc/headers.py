@@ -107,6 +107,7 @@ class RequestFacts:
             n=parsed.n,
             cache_salt=parsed.cache_salt,
             multimodal=parsed.multimodal,
+            skip_reading_prefix_cache=parsed.skip_reading_prefix_cache,
             headers=self.headers,
             subset=subset,
             objective=objective,

@@ -107,6 +107,7 @@ def write_prompt(chain: Chain, offsets: TokenOffsets, known: KnownChains) -> Pro
         tip=chain.hashes[before - 1] if before else 0,
         before=before,
         tokens_before=offsets.covered(before),
+        uncached=not chain.lookup,
     )
 
 
@@ -153,7 +154,7 @@ def _exact(
         cast("Sequence[BlockHash]", hashes),
         ends,
         fact.size,
-        max(0, fact.size - 1) // block,
+        0 if fact.uncached else max(0, fact.size - 1) // block,
         exact=True,
         marks=_marks(fact, base, start),
         rest_digest=fact.rest_digest,
@@ -183,7 +184,7 @@ def _text(
         cast("Sequence[BlockHash]", hashes),
         ends,
         size,
-        len(hashes),
+        0 if fact.uncached else len(hashes),
         marks=marks,
         rest_digest=fact.rest_digest,
     )

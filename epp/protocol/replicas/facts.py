@@ -77,6 +77,8 @@ class PromptFact(msgspec.Struct, frozen=True, array_like=True):
     """How many blocks the known prefix has."""
     tokens_before: Number = 0
     """How many tokens it has."""
+    uncached: bool = False
+    """Whether no cache may serve it."""
 
 
 class Fact(msgspec.Struct, frozen=True, array_like=True):

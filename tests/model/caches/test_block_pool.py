@@ -1,8 +1,10 @@
 """vLLM's block pool: its rules as tables."""
 
+from itertools import permutations
+
 import pytest
 
-from tests.model.caches.pool_rig import allocate, evicted, pool_of, pool_with, stored
+from tests.model.caches.pool_rig import BLOCK, allocate, evicted, pool_of, pool_with, stored
 
 pytestmark = pytest.mark.usefixtures("pool_kind")
 
@@ -257,6 +259,26 @@ def test_what_another_request_found_outlives_the_one_that_was_revoked():
     pool.revoke(gone)
     assert pool.match([1, 2, 3, 4]) == 4
     assert pool.closed
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_what_no_request_computed_that_held_it_is_gone_with_the_last(order):
+    pool = pool_of(12)
+    pool.release(allocate(pool, 17, [1]))
+    leases = [allocate(pool, 64, [1, 2, 3, last]) for last in (7, 8, 9)]
+    for position in order[:2]:
+        pool.revoke(leases[position])
+    assert pool.match([1, 2, 3]) == 3  # the last one may compute it yet
+    pool.revoke(leases[order[2]])
+    assert pool.match([1, 2, 3]) == 1
+    assert (pool.free, pool.closed) == (pool.capacity, True)
+
+
+def test_what_the_engine_says_that_it_holds_outlives_a_hit_that_was_revoked():
+    pool = pool_of(8)
+    pool.store([1, 2], [BLOCK] * 2)
+    pool.revoke(allocate(pool, 48, [1, 2, 3]))
+    assert pool.match([1, 2, 3]) == 2
 
 
 def test_changes_are_what_is_so_in_the_end():

@@ -127,6 +127,19 @@ def test_the_engine_may_speak_of_the_second_tier():
     assert cache.hashes() == [2, 3]
 
 
+def test_what_can_be_found_is_counted_without_going_through_it():
+    cache = cache_of(5, 20)
+    run(cache, 1, 2, 3)
+    run(cache, 4, 5, 6, 7)
+    cache.hashes = cache.offload_tier.hashes = None
+    assert len(cache) == 7
+    cache.offload_tier.discard([1, 6])
+    cache.discard([7])
+    assert len(cache) == 6
+    cache.offload_tier.store([6, 8], [BLOCK] * 2)
+    assert len(cache) == 7
+
+
 def test_a_smaller_second_tier_keeps_the_newest():
     first = BlockPool(3 * BLOCK, BLOCK)
     cache = cache_of(3, 10, first)
@@ -196,6 +209,10 @@ class TiersBesideOracle(RuleBasedStateMachine):
         assert self.cache.offload_tier.hashes() == self.oracle.order
         assert self.cache.offload_tier.used == len(self.oracle.order) * BLOCK
         self.cache.check_invariants([])
+
+    @invariant()
+    def what_both_tiers_hold_is_counted_once(self):
+        assert len(self.cache) == len(set(self.first.hashes()) | set(self.oracle.order))
 
 
 TestTiersBesideOracle = TiersBesideOracle.TestCase

@@ -117,6 +117,14 @@ def test_no_response_is_longer_than_it_may_be():
     assert answers.length(ASKED) <= 50
 
 
+def test_one_absurd_length_among_the_first_counts_for_what_a_response_may_have():
+    answers = OutputLengths()
+    for length in (200, 200, 1 << 24, 200):
+        answers.record_length(ASKED, length)
+    assert answers.length(ASKED) == (3 * 200 + 16384) / 4
+    assert answers.remaining(ASKED, None, 300) < 16384
+
+
 def test_a_single_one_that_is_very_long_is_no_change():
     answers = OutputLengths()
     for length in LENGTHS:

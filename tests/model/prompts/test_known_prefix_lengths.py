@@ -22,12 +22,11 @@ def test_recorded_lengths_are_found_at_their_blocks(kind):
 
 
 @either
-def test_a_length_below_that_of_an_earlier_block_is_ignored(kind):
+def test_lengths_above_that_of_a_later_block_are_ignored(kind):
     pins = kind(4)
-    pins.record(1, 100)
-    pins.record(2, 90)
-    pins.record(3, 100)
-    assert pins.among([1, 2, 3]) == [(0, 100), (2, 100)]
+    for block, tokens in ((1, 80), (2, 100), (3, 1 << 24), (4, 90), (5, 90)):
+        pins.record(block, tokens)
+    assert pins.among([1, 2, 3, 4, 5]) == [(0, 80), (3, 90), (4, 90)]
 
 
 @either
@@ -40,6 +39,27 @@ def test_a_length_that_may_be_too_great_only_lowers_a_recorded_one(kind):
     assert pins.among([1]) == [(0, 20)]
     pins.record(1, 60)
     assert pins.among([1]) == [(0, 60)]
+
+
+@either
+def test_what_was_lowered_rises_again_up_to_what_it_was(kind):
+    pins = kind(4)
+    assert pins.most(1) == -1
+    for tokens, known in ((50, 50), (44, 44), (48, 48), (70, 50)):
+        pins.record_at_most(1, tokens)
+        assert pins.among([1]) == [(0, known)]
+        assert pins.most(1) == 50
+
+
+@either
+def test_a_counted_length_stays(kind):
+    pins = kind(1)
+    pins.record(1, 50)
+    pins.record(2, 60)  # it is an old one now
+    for tokens in (0, 40, 70):
+        pins.record_at_most(1, tokens)
+        assert pins.among([1]) == [(0, 50)]
+        assert pins.most(1) == 50
 
 
 @either
@@ -72,6 +92,7 @@ keys = st.sampled_from([0, 1, 2, 3, 64, 128, 192, (1 << 64) - 1, 1 << 63, 77, 14
 steps = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["record", "record_at_most"]), keys, st.integers(0, 300)),
+        st.tuples(st.just("most"), keys),
         st.tuples(st.just("among"), st.lists(keys, max_size=6)),
     ),
     max_size=60,

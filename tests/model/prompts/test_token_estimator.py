@@ -86,11 +86,24 @@ def test_a_length_that_may_be_too_great_only_ever_shrinks():
         assert measured(estimator, prompt).ends[block] == known
 
 
-def test_a_known_length_below_an_earlier_one_is_ignored():
+def test_a_known_length_above_a_later_one_is_ignored():
     prompt, estimator = chain(2000, (600, 1000)), TokenEstimator()
     estimator.record(prompt.hashes[list(prompt.ends).index(600)], 300)
     estimator.record(prompt.hashes[list(prompt.ends).index(1000)], 200)
-    assert measured(estimator, prompt).total == 300 + round(1400 / (600 / 300))
+    assert measured(estimator, prompt).total == 200 + round(1000 / (1000 / 200))
+
+
+@pytest.mark.parametrize(
+    ("size", "kind", "least", "most"),
+    [(160, PROSE, 10, 512), (1600, "code", 100, 1600), (1600, "media", 1, 1 << 24)],
+)
+def test_a_count_far_from_a_prompts_bytes_is_not_believed(size, kind, least, most):
+    prompt = chain(size, ())
+    believed = [TokenEstimator.believes(prompt, each, kind) for each in (least, most)]
+    assert believed == [True, True]
+    if kind != "media":
+        assert not TokenEstimator.believes(prompt, least - 1, kind)
+        assert not TokenEstimator.believes(prompt, most + 1, kind)
 
 
 def test_token_ids_have_the_length_that_they_have():

@@ -81,7 +81,7 @@ def test_prefill_that_is_done_by_the_clock_makes_room_too(rig):
 
 @pytest.mark.parametrize(
     ("tokens", "generated", "waits"),
-    [(30_000, 10_000, False), (60_000, 10_000, True), (30_000, 45_000, True)],
+    [(30_000, 10_000, False), (85_000, 10_000, True), (30_000, 75_000, True)],
 )
 def test_memory_is_what_is_held_and_what_is_expected(tokens, generated, waits):
     rig = FlowRig(pods=1)
@@ -96,6 +96,23 @@ def test_memory_is_what_is_held_and_what_is_expected(tokens, generated, waits):
     assert rig.flow.would_wait[Axis.MEMORY] == waits
     rig.end("first", tokens, 1)
     assert rig.release() == (["next"] if waits else [])
+
+
+@pytest.mark.parametrize(("apart", "sent"), [(0, 11), (500, 16)])
+def test_answers_that_end_one_after_another_do_not_take_all_their_memory_at_once(apart, sent):
+    """Of 8,000 tokens each, 11 fit into a cache of 100,000 that is filled to 95 %."""
+    rig = FlowRig(pods=1)
+    for number in range(20):
+        rig.come(f"before {number}", 10, max_tokens=8000)
+        rig.begin(f"before {number}")
+        rig.end(f"before {number}", 10, 8000)
+    for number in range(16):
+        for before in rig.sent.keys() & {f"next {each}" for each in range(number)}:
+            rig.go_on(before, 1 + apart * (number - int(before.removeprefix("next "))))
+        if rig.come(f"next {number}", 10, max_tokens=8000):
+            rig.begin(f"next {number}")
+        rig.wait(0.1)
+    assert len([name for name in rig.sent if name.startswith("next")]) == sent
 
 
 def test_a_request_waits_for_a_slot_of_its_adapter_and_others_pass():
@@ -122,10 +139,10 @@ def test_a_request_waits_for_a_slot_of_its_adapter_and_others_pass():
 def test_each_answer_to_a_prompt_takes_memory(answers, waits):
     rig = FlowRig(pods=1)
     for number in range(20):  # that such answers are long is learned
-        rig.come(f"before {number}", 10, max_tokens=6000)
+        rig.come(f"before {number}", 10, max_tokens=8000)
         rig.begin(f"before {number}")
-        rig.end(f"before {number}", 10, 6000)
-    rig.come("first", 20_000, max_tokens=6000, n=answers)
+        rig.end(f"before {number}", 10, 8000)
+    rig.come("first", 20_000, max_tokens=8000, n=answers)
     rig.begin("first")
     rig.go_on("first", answers)
     assert rig.come("next", 2000, max_tokens=1000) == (None if waits else "pod-0")
@@ -269,7 +286,7 @@ def test_one_that_waits_does_not_overtake_a_higher_priority_at_an_endpoint_it_ch
     rig.say("pod-1", running=9.0, kv_usage=1.0)
     assert rig.come("first", 40_000) == "pod-0"
     rig.begin("first")
-    assert rig.come("high", 45_000, priority=1) is None
+    assert rig.come("high", 60_000, priority=1) is None
     at = rig.held["high"].endpoint_id
     rig.say("pod-1", running=9.0, kv_usage=1.0)
     rig.come("low", 100)

@@ -32,6 +32,18 @@ def test_it_comes_back():
     assert after(share, 120, 0.0, 1.0, start=60.0)[-1] == pytest.approx(0.7)
 
 
+@pytest.mark.parametrize(
+    ("steps", "share"), [(1.0, 0.9), (5.0, 0.9), (7.5, 0.8), (10.0, 0.7), (40.0, 0.7)]
+)
+def test_where_steps_are_short_it_is_more(steps, share):
+    assert MemoryShare(0.5, 0.7, while_short=0.9).at(steps) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("steps", [1.0, 40.0])
+def test_what_is_no_more_while_steps_are_short_is_the_share(steps):
+    assert MemoryShare(0.5, 0.7, while_short=0.6).at(steps) == 0.7
+
+
 @given(st.lists(st.tuples(st.floats(0, 1e4), st.floats(0, 1e3), st.floats(-1e6, 1e6)), max_size=60))
 def test_it_keeps_its_bounds_whatever_comes(updates):
     share = MemoryShare(0.5, 0.7)

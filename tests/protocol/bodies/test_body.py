@@ -68,7 +68,7 @@ BLOCKS = st.fixed_dictionaries(
 )
 MESSAGES = st.fixed_dictionaries(
     {
-        "role": mostly(st.sampled_from(["user", "assistant", "tool", "", "rôle", "r" * 25])),
+        "role": mostly(st.sampled_from(["user", "assistant", "tool", "", "rôle", "r" * 33])),
         "content": mostly(TEXTS | st.lists(PARTS | BLOCKS | mostly(TEXTS), max_size=3)),
     },
     optional={
@@ -105,6 +105,8 @@ SAMPLING = st.fixed_dictionaries(
         "max_tokens": mostly(st.just(8)),
         "max_new_tokens": mostly(st.just(9)),
         "n": mostly(st.integers(0, 3)),
+        "prompt_logprobs": mostly(st.none()),
+        "skip_reading_prefix_cache": mostly(st.booleans()),
         "x": st.just({"max_tokens": 7}),
     },
 )
@@ -128,7 +130,14 @@ OPTIONAL = st.fixed_dictionaries(
         "max_completion_tokens": mostly(st.just(6)),
         "max_output_tokens": mostly(st.just(7)),
         "n": mostly(st.integers(-1, 200)),
+        "prompt_logprobs": mostly(st.none()),
+        "echo": mostly(st.booleans()),
+        "logprobs": mostly(st.none() | st.booleans()),
+        "top_logprobs": mostly(st.none() | st.integers(0, 5)),
         "tools": mostly(st.just([{"type": "function", "model": "no"}])),
+        "documents": mostly(st.just([{"title": "a", "messages": "no"}])),
+        "chat_template": mostly(TEXTS),
+        "chat_template_kwargs": mostly(st.just({"tools": [], "x": True})),
         "instructions": mostly(TEXTS),
         "system": mostly(TEXTS | st.lists(st.sampled_from([BILLING, {"text": "be"}]), max_size=3)),
         "sampling_params": mostly(SAMPLING),
@@ -250,6 +259,7 @@ ORDINARY = [
     (Api.CHAT, chat('line\n\t"quoted"' * 9000, 'é \\ "', cache_salt="s\\n")),
     (Api.CHAT, chat([{"type": "text", "text": "what is this?"}, PICTURE], "go on")),
     (Api.CHAT, chat("short", LONG, "behind it", tools=[])),
+    (Api.CHAT, chat("a", documents=[{"text": "b" * 70_000}], chat_template="t" * 70_000, echo=1)),
     (Api.COMPLETIONS, json.dumps({"model": "m", "prompt": LONG}).encode()),
     (Api.COMPLETIONS, json.dumps({"model": "m", "prompt": ["a", "b" * 70_000]}).encode()),
     (Api.CHAT, chat(["what", {"type": "text", "text": " is "}, "this?"], [LONG], "behind it")),

@@ -37,6 +37,9 @@ def test_order_of_keys_and_white_space_do_not_matter():
         {"messages": [{"role": "system", "content": "hi"}]},
         {"messages": [{"role": "user", "content": "hi!"}]},
         {"messages": [TEXT], "tools": [{"type": "function"}]},
+        {"messages": [TEXT], "documents": [{"title": "a", "text": "b"}]},
+        {"messages": [TEXT], "chat_template": "{{ messages }}"},
+        {"messages": [TEXT], "chat_template_kwargs": {"enable_thinking": False}},
         {"messages": [TEXT | {"tool_calls": [{"id": "x"}]}]},
         {"messages": [TEXT | {"reasoning_content": "hm"}]},
         {"messages": [TEXT | {"reasoning": "hm"}]},
@@ -56,6 +59,48 @@ def test_parts_of_text_are_text_and_media_count_as_one_picture():
     mixed = parse(Api.CHAT, messages=[{"role": "user", "content": parts}]).prompts[0].data
     assert mixed.startswith(plain)
     assert len(mixed) == len(plain) + 900
+
+
+def test_a_template_is_no_text_of_the_prompt():
+    plain = parse(Api.CHAT, messages=[TEXT], documents=["x"]).prompts[0]
+    templated = parse(Api.CHAT, messages=[TEXT], documents=["x"], chat_template="t" * 9999).prompts[
+        0
+    ]
+    assert len(templated.data) == len(plain.data) + 16
+    assert templated.data.endswith(plain.data)
+
+
+@pytest.mark.parametrize(
+    ("api", "more", "skips"),
+    [
+        (Api.CHAT, {}, False),
+        (Api.CHAT, {"logprobs": True, "top_logprobs": 5}, False),
+        (Api.CHAT, {"prompt_logprobs": 0}, True),
+        (Api.CHAT, {"prompt_logprobs": None}, False),
+        (Api.CHAT, {"echo": True}, True),
+        (Api.CHAT, {"echo": True, "top_logprobs": None}, False),
+        (Api.CHAT, {"echo": False, "top_logprobs": 5}, False),
+        (Api.COMPLETIONS, {"prompt_logprobs": 1}, True),
+        (Api.COMPLETIONS, {"echo": True}, False),
+        (Api.COMPLETIONS, {"echo": "true", "logprobs": 0}, True),
+        (Api.COMPLETIONS, {"logprobs": 1}, False),
+        (Api.GENERATE, {"sampling_params": {"prompt_logprobs": 1}}, True),
+        (Api.GENERATE, {"sampling_params": {"skip_reading_prefix_cache": True}}, True),
+        (
+            Api.GENERATE,
+            {"sampling_params": {"prompt_logprobs": 1, "skip_reading_prefix_cache": False}},
+            False,
+        ),
+        (Api.GENERATE, {"sampling_params": {"logprobs": 1}}, False),
+    ],
+)
+def test_where_an_engine_reads_no_cache(api, more, skips):
+    body = {"messages": [TEXT], "prompt": "hi", "token_ids": [1, 2]} | more
+    data = json.dumps({"model": "m"} | body).encode()
+    assert parse_request(api, data).skip_reading_prefix_cache is skips
+    arriving = Body(api)
+    arriving.feed(data)
+    assert arriving.parse().skip_reading_prefix_cache is skips
 
 
 def test_limits_and_salt():

@@ -75,6 +75,17 @@ def test_every_prompt_arrives_as_it_was_whatever_is_known(every):
 
 
 @pytest.mark.parametrize("exact", [False, True])
+def test_a_prompt_that_no_cache_may_serve_arrives_as_one(exact):
+    ours, theirs = KnownChains(), KnownChains()
+    prompt = Prompt(text(256).encode(), exact=exact)
+    for skips in (False, True, False):
+        chain = HASHER.chain(prompt, "m", "", skip_reading_prefix_cache=skips)
+        assert (chain.lookup == 0) is skips
+        fact = carried(write_prompt(chain, offsets_of(chain), ours))
+        assert plain(*read_prompt(fact, theirs)) == plain(chain, offsets_of(chain))
+
+
+@pytest.mark.parametrize("exact", [False, True])
 def test_a_conversation_goes_as_what_is_new_of_it(exact):
     ours, theirs = KnownChains(), KnownChains()
     history, sizes = b"", []

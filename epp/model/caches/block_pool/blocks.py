@@ -44,9 +44,7 @@ class Blocks:
     def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
         """Add a reference to each block; one that no request held leaves the free queue."""
         for block in blocks:
-            if block.ref_cnt:
-                block.shared = True
-            else:
+            if not block.ref_cnt:
                 self.queue.remove(block)
             block.ref_cnt += 1
 
@@ -69,10 +67,11 @@ class Blocks:
         self.count += 1
         return KVCacheBlock(block_hash, size)
 
-    def free(self, blocks: Sequence[KVCacheBlock]) -> None:
+    def free(self, blocks: Sequence[KVCacheBlock], *, computed: bool = True) -> None:
         """Remove a reference from each block, the last first; append those that are free now."""
         self.releases += 1
         for block in reversed(blocks):
+            block.computed |= computed
             block.ref_cnt -= 1
             if not block.ref_cnt:
                 block.freed = self.releases
@@ -95,7 +94,7 @@ class Blocks:
 
     def put_behind(self, block: KVCacheBlock, older: KVCacheBlock) -> None:
         """Free a new block, to be evicted right after `older`, which follows it in its chain."""
-        block.ref_cnt, block.freed = 0, older.freed
+        block.ref_cnt, block.freed, block.computed = 0, older.freed, True
         self.queue.insert(block, older)
 
     def shorten(self, unhashed: list[KVCacheBlock], tokens: int) -> None:

@@ -9,21 +9,26 @@ class KVCacheBlock:
     """A block of `size` tokens.
 
     `block_hash` is None if it was generated and has no hash yet. `ref_cnt` requests hold it;
-    `shared` says that another request hit what the one that brought it still held. While nobody
-    holds it, `older` and `newer` are its neighbours in the free queue, which it joined with the
-    release number `freed`.
+    it is `computed` once one of those that did has ended, which computed it. While nobody holds
+    it, `older` and `newer` are its neighbours in the free queue, which it joined with the release
+    number `freed`.
     """
 
-    __slots__ = ("block_hash", "freed", "newer", "older", "ref_cnt", "shared", "size")
+    __slots__ = ("block_hash", "computed", "freed", "newer", "older", "ref_cnt", "size")
 
     def __init__(self, block_hash: BlockHash | None, size: int) -> None:
         self.block_hash = block_hash
         self.size = size
         self.ref_cnt = 1
-        self.shared = False
+        self.computed = False
         self.freed = 0
         self.older: KVCacheBlock | None = None
         self.newer: KVCacheBlock | None = None
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is not one request's alone: another one holds it, or has computed it."""
+        return self.ref_cnt > 1 or self.computed
 
     @property
     def queued(self) -> bool:

@@ -222,9 +222,11 @@ class BlockPool(SingleTierCache):
     def release(self, lease: Lease) -> None:
         """Free what a request holds, last block first; a second time changes nothing."""
         held = self._own(lease)
-        if held.released:
-            return
-        self._blocks.free([*held.blocks, *held.unhashed_blocks])
+        if not held.released:
+            self._free(held, computed=True)
+
+    def _free(self, held: PoolLease, *, computed: bool) -> None:
+        self._blocks.free([*held.blocks, *held.unhashed_blocks], computed=computed)
         # vLLM `free_blocks`: a last block without a hash goes to the head of the queue.
         self._blocks.blank_tokens += held.reserved_tokens
         held.blocks, held.tokens, held.reserved_tokens = [], 0, 0
@@ -234,17 +236,18 @@ class BlockPool(SingleTierCache):
         self._blocks.allocate(0)
 
     def revoke(self, lease: Lease) -> None:
-        """Free what a request holds; drop the blocks that it did not hit: they were never computed.
+        """Free what a request holds; drop the blocks that no request has computed.
 
-        Those that another request hit meanwhile stay: that one computed them.
+        Its hits may be among them: of one that was revoked, too. Those that another request holds
+        stay: that one computes them.
         """
         held = self._own(lease)
         if held.released:
             return
-        own_blocks = [*held.blocks[held.cached :], *held.unhashed_blocks]
-        self.release(held)
-        for block in reversed(own_blocks):
-            if block.queued and not block.shared:
+        blocks = [*held.blocks, *held.unhashed_blocks]
+        self._free(held, computed=False)
+        for block in reversed(blocks):
+            if block.queued and not block.computed:
                 self._blocks.evict(block)
         held.unhashed_blocks = []
         self._generating.pop(held, None)

@@ -9,7 +9,7 @@ from libc.string cimport memmove
 
 from epp.model.caches.block_pool.native.blocks cimport cache_full_block, copy_after, delete_block
 from epp.model.caches.block_pool.native.store cimport (
-    FOLLOWS, IN_USE, RECORD, UNHASHED, Block, Store, find_block, find_entry, reserve,
+    COMPUTED, FOLLOWS, IN_USE, RECORD, UNHASHED, Block, Store, find_block, find_entry, reserve,
 )
 from epp.model.caches.block_pool.native.free_queue cimport (
     delete_between, evict, evict_block, head, insert, insert_behind, merge_oldest, tail,
@@ -127,6 +127,7 @@ cdef inline bint store_blocks(
     pool.blank_tokens += tokens  # of what found no memory
     for at in range(come - 1, -1, -1):
         insert(store, blocks[at], tail(store))
+        store.blocks[blocks[at]].link |= COMPUTED
         if at + 1 < come and places[at] + 1 == places[at + 1]:
             store.blocks[blocks[at + 1]].link |= FOLLOWS
     if come:

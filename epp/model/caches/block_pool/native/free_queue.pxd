@@ -8,7 +8,7 @@ from libc.stdlib cimport calloc
 
 from epp.model.caches.block_pool.native.blocks cimport delete_block
 from epp.model.caches.block_pool.native.store cimport (
-    COPIED, FOLLOWS, IN_USE, JOINT, LARGEST, PREFETCHED, SHARED, UNHASHED, WIDEST, Block, Store,
+    COMPUTED, COPIED, FOLLOWS, IN_USE, JOINT, LARGEST, PREFETCHED, UNHASHED, WIDEST, Block, Store,
     prefetch_entries, record,
 )
 
@@ -86,17 +86,22 @@ cdef inline void touch(Store* store, const uint32_t* found, Py_ssize_t count) no
         block = store.blocks + found[at]
         if block.older == IN_USE:
             block.newer += 1
-            block.link |= SHARED
         else:
             unlink(store, found[at])
             block.older, block.newer = IN_USE, 1
 
 
-cdef inline void free_blocks(Store* store, const uint32_t* held, Py_ssize_t count) noexcept nogil:
-    """Remove a reference from each block, the last first; append those that are free now."""
+cdef inline void free_blocks(
+    Store* store, const uint32_t* held, Py_ssize_t count, uint32_t computed
+) noexcept nogil:
+    """Remove a reference from each block, the last first; append those that are free now.
+
+    `computed` is `COMPUTED` if the request has computed them, else 0.
+    """
     cdef uint32_t following = 0
     cdef Py_ssize_t at
     for at in range(count - 1, -1, -1):
+        store.blocks[held[at]].link |= computed
         store.blocks[held[at]].newer -= 1
         if store.blocks[held[at]].newer:
             following = 0
@@ -112,7 +117,7 @@ cdef inline void insert_behind(Store* store, uint32_t block, uint32_t follower) 
     insert(store, block, follower)
     if follower == store.last_hole:
         store.last_hole = block
-    store.blocks[block].link |= store.blocks[follower].link & FOLLOWS
+    store.blocks[block].link |= COMPUTED | (store.blocks[follower].link & FOLLOWS)
     store.blocks[follower].link |= FOLLOWS
 
 

@@ -12,7 +12,7 @@ from epp.model.caches.block_pool.native.blocks cimport (
 )
 from epp.model.caches.block_pool.native.free_queue cimport evict, evict_block, free_blocks, touch
 from epp.model.caches.block_pool.native.store cimport (
-    IN_USE, LARGEST, PREFETCHED, SHARED, SPARE, Block, Store, prefetch_entries, reserve,
+    COMPUTED, IN_USE, LARGEST, PREFETCHED, SPARE, Block, Store, prefetch_entries, reserve,
 )
 
 cdef struct Lease:
@@ -164,6 +164,11 @@ cdef inline Answer grow(Pool* pool, Lease* lease, int64_t computed) noexcept nog
     return DONE
 
 
+cdef inline bint is_shared(Block* block) noexcept nogil:
+    """Whether a block in use is not only one request's: another holds it, or has computed it."""
+    return block.newer > 1 or block.link & COMPUTED != 0
+
+
 cdef inline void correct_sizes(
     Store* store, Lease* lease, const uint64_t* sizes
 ) noexcept nogil:
@@ -176,13 +181,13 @@ cdef inline void correct_sizes(
     for at in range(count):
         block = store.blocks + own[at]
         grown += bounded(sizes[at]) - block.size
-        one_by_one |= block.link & SHARED != 0
+        one_by_one |= is_shared(block)
     one_by_one |= grown > lease.reserved_tokens
     grown = 0
     for at in range(count):
         block = store.blocks + own[at]
         change = bounded(sizes[at]) - block.size
-        if one_by_one and (block.link & SHARED or grown + change > lease.reserved_tokens):
+        if one_by_one and (is_shared(block) or grown + change > lease.reserved_tokens):
             continue
         block.size = <uint32_t>(block.size + change)
         grown += change
@@ -190,8 +195,8 @@ cdef inline void correct_sizes(
     lease.reserved_tokens -= grown
 
 
-cdef inline void free_all(Pool* pool, Lease* lease) noexcept nogil:
-    free_blocks(&pool.store, lease.blocks, lease.count)
+cdef inline void free_all(Pool* pool, Lease* lease, uint32_t computed) noexcept nogil:
+    free_blocks(&pool.store, lease.blocks, lease.count, computed)
     pool.blank_tokens += lease.reserved_tokens
     lease.tokens = lease.reserved_tokens = 0
     lease.released = True
@@ -200,18 +205,18 @@ cdef inline void free_all(Pool* pool, Lease* lease) noexcept nogil:
 
 cdef inline void release(Pool* pool, Lease* lease) noexcept nogil:
     """End a request that was computed: what it holds is free."""
-    free_all(pool, lease)
+    free_all(pool, lease, COMPUTED)
     keep_unhashed(lease)
 
 
 cdef inline void revoke(Pool* pool, Lease* lease) noexcept nogil:
-    """End a request that was not computed: evict what it brought and no other hit."""
+    """End a request that was not computed: evict what no other holds and none has computed."""
     cdef Py_ssize_t at
     cdef Block* block
-    free_all(pool, lease)
-    for at in range(lease.count - 1, lease.hits - 1, -1):
+    free_all(pool, lease, 0)
+    for at in range(lease.count - 1, -1, -1):
         block = pool.store.blocks + lease.blocks[at]
-        if block.older != IN_USE and block.older != SPARE and not block.link & SHARED:
+        if block.older != IN_USE and block.older != SPARE and not block.link & COMPUTED:
             pool.blank_tokens += evict_block(&pool.store, lease.blocks[at])
     lease.count = lease.hashed
     keep_unhashed(lease)

@@ -22,7 +22,7 @@ cdef extern from *:
     static inline void wp_nothing(void) { __asm__ volatile(""); }
     #define WP_NUMBER 0x03FFFFFFu   /* the part of `link` that is a number */
     #define WP_UNHASHED 0x04000000u /* generated; `block_hash` is the serial of its lease */
-    #define WP_SHARED 0x08000000u   /* was hit while the request that brought it held it */
+    #define WP_COMPUTED 0x08000000u /* a request that held it has ended, and computed it */
     #define WP_COPIED 0x10000000u   /* one of several with its hash */
     #define WP_RECORD 0x20000000u   /* no block: it stands for those in the map */
     #define WP_JOINT 0x40000000u    /* another chain went on here */
@@ -38,7 +38,7 @@ cdef extern from *:
     const Py_ssize_t PREFETCHED "WP_PREFETCHED"
     const uint32_t NUMBER "WP_NUMBER"
     const uint32_t UNHASHED "WP_UNHASHED"
-    const uint32_t SHARED "WP_SHARED"
+    const uint32_t COMPUTED "WP_COMPUTED"
     const uint32_t COPIED "WP_COPIED"
     const uint32_t RECORD "WP_RECORD"
     const uint32_t JOINT "WP_JOINT"

@@ -1,0 +1,114 @@
+"""What the requests at an endpoint will generate yet, and how many tokens they will hold at most.
+
+Not all of it is held at once: what ends frees its tokens while others still generate. The most is
+the peak of future memory of LightLLM's Past-Future scheduler (arXiv 2507.10150): just before a
+request ends, each that goes on has generated as much as it, and those that ended before are gone.
+"""
+
+from typing import Final
+
+from mypy_extensions import mypyc_attr
+
+from epp.model.learning.survival import QUARTERS
+
+_OCTAVES: Final = 21
+"""Classes of what is to come: in four parts up to twice as much, and so on."""
+_FIRST: Final = 4
+"""Lengths below this have a class of their own."""
+_EXACT: Final = 0.05
+"""The spread below which lengths are taken for equal."""
+
+Expected = tuple[float, float, float, float]
+"""What is expected of a request: its answers; how many tokens each has yet; how many tokens its end
+frees; and the deviation of the second from its mean, as a share of it: 0 if it is certain, to 1."""
+
+
+def class_of(tokens: float) -> int:
+    """Return the class of a request that is to generate this many tokens yet."""
+    whole = min(int(tokens), 1 << (_OCTAVES - 1))
+    if whole < _FIRST:
+        return whole
+    power = whole.bit_length() - 3
+    return 4 * power + (whole >> power)
+
+
+@mypyc_attr(acyclic=True)
+class _Class:
+    """Requests that are to generate about as much: sums of what is expected of them."""
+
+    __slots__ = ("answers", "coming", "freed", "spread")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.answers = 0.0
+        self.coming = 0.0
+        self.freed = 0.0
+        self.spread = 0.0
+
+    def ends(self) -> list[tuple[float, float, float, float]]:
+        """Return after how many tokens answers end, how many of them, and what that frees.
+
+        The last is the share of these that ended before.
+        """
+        answers = self.answers
+        mean, spread = self.coming / answers, self.spread / answers
+        if spread < _EXACT:
+            return [(mean, answers, self.freed, 0.0)]
+        part, freed = answers / len(QUARTERS), self.freed / len(QUARTERS)
+        return [(mean * (1 + spread * each), part, freed, 0.5) for each in QUARTERS]
+
+
+class Growth:
+    """The requests at one endpoint, by what is to come of them."""
+
+    __slots__ = ("_classes", "total")
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        """How many tokens are to come."""
+        self._classes: Final = [_Class() for _ in range(class_of(1 << _OCTAVES) + 1)]
+
+    def add(self, expected: Expected) -> None:
+        """Add a request."""
+        answers, each, freed, spread = expected
+        found = self._classes[class_of(each)]
+        self.total += answers * each
+        found.answers += answers
+        found.coming += answers * each
+        found.freed += freed
+        found.spread += answers * spread
+
+    def remove(self, expected: Expected) -> None:
+        """Remove a request of which this was expected when it was added."""
+        answers, each, freed, spread = expected
+        found = self._classes[class_of(each)]
+        self.total -= answers * each
+        found.answers -= answers
+        if found.answers <= 0.0:
+            found.clear()
+        else:
+            found.coming -= answers * each
+            found.freed -= freed
+            found.spread -= answers * spread
+
+    def most(self, answers: float = 0.0, each: float = 0.0, freed: float = 0.0) -> float:
+        """Return how many tokens more than now are held at once, at most.
+
+        Given what is expected of a request that is not there yet, it is there too: its prompt is
+        held already.
+        """
+        ends = [(each, answers, freed, 0.0)] if answers else []
+        for found in self._classes:
+            if found.answers > 0.0:
+                ends += found.ends()
+        ends.sort()
+        going_on = gone = most = 0.0
+        for _, ending, _, _ in ends:
+            going_on += ending
+        for tokens, ending, free, before in ends:
+            most = max(most, (going_on - before * ending) * tokens - gone - before * free)
+            going_on -= ending
+            gone += free
+        return most

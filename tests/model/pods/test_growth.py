@@ -1,0 +1,82 @@
+"""Growth: the most that requests hold at once, beside a count at every moment."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.model.learning.survival import QUARTERS
+from epp.model.pods.growth import Growth
+
+EXACT = st.integers(0, 7)
+"""Lengths that have a class of their own."""
+requests = st.tuples(st.integers(1, 4), EXACT, st.integers(0, 50), st.just(0.0))
+any_requests = st.tuples(
+    st.integers(1, 128),
+    st.floats(0, 1e8),
+    st.floats(0, 1e7, allow_subnormal=False),
+    st.floats(0, 1),
+)
+
+
+def growth_of(asked):
+    growth = Growth()
+    for each in asked:
+        growth.add(each)
+    return growth
+
+
+def counted(asked):
+    """What is held more than now, at most, by counting at the last token of each."""
+    return max(
+        (
+            sum(answers * moment if each >= moment else -freed for answers, each, freed, _ in asked)
+            for moment in {each for _, each, _, _ in asked}
+        ),
+        default=0,
+    )
+
+
+@given(st.lists(requests, max_size=12))
+def test_the_most_is_that_of_every_moment(asked):
+    assert growth_of(asked).most() == pytest.approx(max(0, counted(asked)))
+
+
+@given(st.lists(any_requests, max_size=12), st.randoms(use_true_random=False))
+def test_it_is_no_more_than_all_that_comes_and_nothing_once_all_are_gone(asked, chance):
+    growth = growth_of(asked)
+    total = sum(answers * each for answers, each, _, _ in asked)
+    assert growth.total == pytest.approx(total)
+    assert 0 <= growth.most() <= growth.total * (1 + 1e-9)
+    chance.shuffle(asked)
+    for each in asked:
+        growth.remove(each)
+    assert growth.most() == 0
+    assert growth.total == pytest.approx(0, abs=total * 1e-9)
+
+
+@pytest.mark.parametrize("length", [1, 7, 100, 12_345, 1 << 22])
+def test_of_those_that_began_together_all_is_held_at_once(length):
+    assert growth_of([(1, length, 500, 0.0)] * 10).most() == pytest.approx(10 * length)
+
+
+def test_of_those_that_began_one_after_the_other_little_is():
+    """As one ends with all that it has, the others have generated one token each."""
+    staggered = [(1, left, 800 - left, 0.0) for left in range(800)]
+    growth = growth_of(staggered)
+    assert growth.total == sum(range(800))
+    assert growth.most() < 0.05 * growth.total
+
+
+def test_a_prompt_that_stays_is_not_freed():
+    assert growth_of([(1, 2, 0, 0.0), (1, 6, 0, 0.0)]).most() == pytest.approx(6)
+    assert growth_of([(1, 2, 4, 0.0), (1, 6, 0, 0.0)]).most() == pytest.approx(4)
+
+
+def test_of_those_whose_lengths_are_exponential_as_many_end_as_grow():
+    """Each is to have as many tokens as it has, at any age: nothing more is held on average."""
+    growth = growth_of([(1, 8000, 8000, 1.0)] * 20)
+    assert growth.most() < 0.05 * growth.total
+
+
+def test_the_quarters_of_lengths_have_their_mean():
+    assert sum(QUARTERS) == pytest.approx(0)
