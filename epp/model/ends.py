@@ -174,5 +174,4 @@ def keep_those_at(pod: Pod, in_flight: Mapping[RequestId, InFlightRequest], now:
     parts = [part for each in here.values() for part in each.parts if part.pod is pod]
     pod.growth = Growth()
     for part in parts:
-        if part.expected is not None:
-            pod.growth.add(part.expected)
+        part.expect_again()

@@ -369,7 +369,7 @@ class Fleet:
     def check_invariants(self) -> None:
         """Assert that the fleet, its endpoints, their caches and the index agree."""
         parts = [part for each in self.in_flight.values() for part in each.parts]
-        self.pods.check_invariants([(id(each.pod), each.expected) for each in parts])
+        self.pods.check_invariants([(id(each.pod), each.coming) for each in parts])
         check(unobserved_are_in_flight=self.in_flight.keys() >= set(self._unobserved))
 
 

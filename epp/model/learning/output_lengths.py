@@ -8,7 +8,7 @@ from typing import Final
 
 from epp.model.learning.bounded import LONGEST_NAME, Key, make_room
 from epp.model.learning.mean import Mean, MeanState
-from epp.model.learning.survival import QUARTERS, Survival, SurvivalState
+from epp.model.learning.survival import Survival, SurvivalState
 from epp.model.learning.ttft_share import TtftShare
 
 _DEFAULT_TOKENS: Final = 256.0
@@ -21,6 +21,8 @@ _MOST_TIMES: Final = 32.0
 """How many times the mean one length counts for: some engines lie."""
 _MOST_AT_FIRST: Final = 16384.0
 """What it counts for, in tokens, until the mean is settled, unless that is more."""
+_LAST: Final = 8.0
+"""Of about how many responses the spread is the average."""
 _LEAST_TIMED: Final = 8
 """Tokens of a response below which its duration is not learned from."""
 _LONGEST: Final = float(1 << 20)
@@ -37,12 +39,14 @@ ResponsesState = tuple[str, bool, MeanState, SurvivalState]
 class OutputLengths:
     """Lengths in tokens, by kind of response; seconds per token by class.
 
-    `ttft_share` is that of all responses. The entries that were made first are dropped when there
-    are too many.
+    `ttft_share` is that of all responses. `spread` is how far lengths are from the mean of their
+    kind, as a share of it, at most 1, on average over the last responses. The entries that were
+    made first are dropped when there are too many.
     """
 
     def __init__(self) -> None:
         self.ttft_share: Final = TtftShare()
+        self.spread = 0.0
         self._lengths: dict[ResponseKind, Mean] = {}
         self._survivals: dict[ResponseKind, Survival] = {}
         self._seconds_per_token: dict[object, Mean] = {}
@@ -58,9 +62,13 @@ class OutputLengths:
             mean = _mean_of(self._lengths, kind)
             most = _MOST_TIMES * mean.value
             most = most if mean.settled else max(most, _MOST_AT_FIRST)
-            length = min(tokens, most, limit or tokens)
+            # Of two numbers each: mypyc compiles that to a comparison, and calls `min` for three.
+            allowed = float(min(tokens, limit or tokens))
+            length = min(allowed, most)
             mean.add(length, weight)
-            self._survival_of(kind).record(length, weight)
+            survival = self._survival_of(kind)
+            survival.record(length, weight)
+            self.spread += (survival.spread - self.spread) / _LAST
 
     def _survival_of(self, kind: ResponseKind) -> Survival:
         survival = self._survivals.get(kind)
@@ -126,18 +134,6 @@ class OutputLengths:
             return max(usual - generated, generated / 2)
         most = _LONGEST if limit is None else max(0.0, limit - generated)
         return min(most, survival.remaining(generated, usual))
-
-    def spread(
-        self, kind: ResponseKind, limit: int | None, generated: int, remaining: float
-    ) -> float:
-        """Return by what share of itself `remaining` varies: 0 for all, to 1."""
-        survival = self._survivals.get(kind)
-        if survival is None or not remaining:
-            return 0.0
-        spread = survival.spread
-        if limit is not None:  # none goes on for longer
-            spread = min(spread, ((limit - generated) / remaining - 1.0) / QUARTERS[-1])
-        return max(0.0, spread)
 
     def seconds_per_token(self, speed: object) -> float:
         """Return how long a token is expected to take on endpoints of one `speed`."""

@@ -39,7 +39,16 @@ _BOUNDS: Final = _bounds()
 class Survival:
     """The lengths of responses of one kind, in tokens."""
 
-    __slots__ = ("_counts", "_lengths", "_outlived", "_stale", "_sums", "_total", "spread")
+    __slots__ = (
+        "_counts",
+        "_lengths",
+        "_outlived",
+        "_squares",
+        "_stale",
+        "_sums",
+        "_total",
+        "spread",
+    )
 
     def __init__(self) -> None:
         classes = len(_BOUNDS) + 1
@@ -47,6 +56,7 @@ class Survival:
         self._lengths = [0.0] * classes
         self._total = 0.0
         self._stale = 0.0
+        self._squares = 0.0  # of lengths
         self.spread = 0.0
         """The deviation of the lengths from their mean, as a share of it, at most 1."""
         self._outlived = [0.0] * (classes + 1)  # responses of a class, or of a longer one
@@ -63,6 +73,8 @@ class Survival:
         counts, lengths = state
         if len(counts) == len(lengths) == len(self._counts):
             self._counts, self._lengths = list(counts), list(lengths)
+            each = zip(lengths, counts, strict=True)
+            self._squares = sum([length * length / count for length, count in each if count > 0.0])
             self._sum_up()
 
     def record(self, tokens: float, weight: float = 1.0) -> None:
@@ -72,25 +84,26 @@ class Survival:
         self._lengths[position] += weight * tokens
         self._total += weight
         self._stale += weight
+        self._squares += weight * tokens * tokens
         if self._total > _MOST:
             self._counts = [each / 2 for each in self._counts]
             self._lengths = [each / 2 for each in self._lengths]
             self._total /= 2
+            self._squares /= 2
         if self._stale >= self._total * _STALE_SHARE:
             self._sum_up()
 
     def _sum_up(self) -> None:
-        self._stale = outlived = length = squares = 0.0
+        self._stale = outlived = length = 0.0
         for position in range(len(self._counts) - 1, -1, -1):
             outlived += self._counts[position]
             length += self._lengths[position]
-            if self._counts[position] > 0.0:
-                squares += self._lengths[position] ** 2 / self._counts[position]
             self._outlived[position] = outlived
             self._sums[position] = length
         self._total = outlived
         if outlived >= _ENOUGH:
-            self.spread = min(1.0, sqrt(max(0.0, squares * outlived / length**2 - 1.0)))
+            square = length * length / outlived
+            self.spread = min(1.0, sqrt(max(0.0, self._squares / square - 1.0)))
 
     def remaining(self, generated: float, usual: float) -> float:
         """Return how many tokens are to come of a response that has `generated` so far.

@@ -18,14 +18,10 @@ _FIRST: Final = 4
 _EXACT: Final = 0.05
 """The spread below which lengths are taken for equal."""
 
-Expected = tuple[float, float, float, float]
-"""What is expected of a request: its answers; how many tokens each has yet; how many tokens its end
-frees; and the deviation of the second from its mean, as a share of it: 0 if it is certain, to 1."""
 
-
-def class_of(tokens: float) -> int:
+def class_of(tokens: int) -> int:
     """Return the class of a request that is to generate this many tokens yet."""
-    whole = min(int(tokens), 1 << (_OCTAVES - 1))
+    whole = min(tokens, 1 << (_OCTAVES - 1))
     if whole < _FIRST:
         return whole
     power = whole.bit_length() - 3
@@ -70,34 +66,36 @@ class Growth:
         """How many tokens are to come."""
         self._classes: Final = [_Class() for _ in range(class_of(1 << _OCTAVES) + 1)]
 
-    def add(self, expected: Expected) -> None:
-        """Add a request."""
-        answers, each, freed, spread = expected
-        found = self._classes[class_of(each)]
-        self.total += answers * each
+    def add(self, answers: int, coming: float, freed: int, spread: float) -> None:
+        """Add a request: its answers are to have `coming` tokens yet, its end frees `freed`.
+
+        `spread` is the deviation of the first from its mean, as a share of it: 0 if it is certain,
+        to 1.
+        """
+        found = self._classes[class_of(int(coming) // answers)]
+        self.total += coming
         found.answers += answers
-        found.coming += answers * each
+        found.coming += coming
         found.freed += freed
         found.spread += answers * spread
 
-    def remove(self, expected: Expected) -> None:
-        """Remove a request of which this was expected when it was added."""
-        answers, each, freed, spread = expected
-        found = self._classes[class_of(each)]
-        self.total -= answers * each
+    def remove(self, answers: int, coming: float, freed: int, spread: float) -> None:
+        """Remove a request that was added with these figures."""
+        found = self._classes[class_of(int(coming) // answers)]
+        self.total -= coming
         found.answers -= answers
         if found.answers <= 0.0:
             found.clear()
         else:
-            found.coming -= answers * each
+            found.coming -= coming
             found.freed -= freed
             found.spread -= answers * spread
 
     def most(self, answers: float = 0.0, each: float = 0.0, freed: float = 0.0) -> float:
         """Return how many tokens more than now are held at once, at most.
 
-        Given what is expected of a request that is not there yet, it is there too: its prompt is
-        held already.
+        Given the answers of a request that is not there yet, what each has, and what its end
+        frees, it is there too: its prompt is held already.
         """
         ends = [(each, answers, freed, 0.0)] if answers else []
         for found in self._classes:

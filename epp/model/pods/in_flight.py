@@ -7,13 +7,14 @@ from mypy_extensions import mypyc_attr
 
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.prefill import steps
-from epp.model.pods.growth import Expected
 from epp.model.pods.pace import PaceMark
 from epp.model.pods.pod import Pod
 from epp.model.pods.sequence import Admission, SequenceState
 from epp.model.pods.unobserved import UnobservedRequest
 from epp.model.quote import Estimate, Quote
 
+_SURE: Final = 2.0
+"""A limit of less than so many times what is expected is what an answer comes to: it is certain."""
 _MIN_LEARNED_TOKENS: Final = 64
 """Tokens of a prefill below which its duration is mostly the step's, and is not learned from."""
 
@@ -24,11 +25,13 @@ class InFlightRequest:
 
     __slots__ = (
         "_admission",
+        "_freed",
         "_mark",
+        "_spread",
         "began",
         "cached",
+        "coming",
         "disaggregated",
-        "expected",
         "heard_at",
         "matched",
         "pod",
@@ -56,8 +59,10 @@ class InFlightRequest:
         """What it is there; None once that is over."""
         self.weight = 1.0
         """How many responses it stands for, of which it is observed to its end."""
-        self.expected: Expected | None = None
-        """What its endpoint expects of it; None while it expects nothing."""
+        self.coming = 0.0
+        """How many tokens it is expected to generate yet."""
+        self._freed = -1  # what its end frees; below 0 while its endpoint expects nothing of it
+        self._spread = 0.0
         self._admission: Admission | None = None
         self._mark: PaceMark | None = None
 
@@ -178,17 +183,23 @@ class InFlightRequest:
         quote, answers = self.quote, self.quote.answers
         if self._admission is None or not answers:
             return
-        kind, limit, each = quote.response_kind, quote.output_limit, generated // answers
-        coming = output_lengths.remaining(kind, limit, each)
-        spread = output_lengths.spread(kind, limit, each, coming)
-        freed = float(quote.tokens - self.cached + generated)
-        self.expected = expected = (float(answers), coming, freed, spread)
-        self.pod.growth.add(expected)
+        limit, each = quote.output_limit, generated // answers
+        coming = output_lengths.remaining(quote.response_kind, limit, each)
+        certain = limit is not None and limit - each < _SURE * coming
+        self.coming = coming * answers
+        self._freed = max(0, quote.tokens - self.cached) + generated
+        self._spread = 0.0 if certain else output_lengths.spread
+        self.pod.growth.add(answers, self.coming, self._freed, self._spread)
+
+    def expect_again(self) -> None:
+        """Have an endpoint that has forgotten what it expects expect the same."""
+        if self._freed >= 0:
+            self.pod.growth.add(self.quote.answers, self.coming, self._freed, self._spread)
 
     def _expect_nothing(self) -> None:
-        if self.expected is not None:
-            self.pod.growth.remove(self.expected)
-            self.expected = None
+        if self._freed >= 0:
+            self.pod.growth.remove(self.quote.answers, self.coming, self._freed, self._spread)
+            self.coming, self._freed = 0.0, -1
 
     def release(self, now: float, *, revoked: bool) -> None:
         """Free all that the request holds; `revoked` if no endpoint computed it."""

@@ -1,6 +1,6 @@
 """All endpoints, by id and by target, and those of them that may be picked."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from math import inf, isclose
 from typing import Final
@@ -12,7 +12,6 @@ from epp.model.invariants import check
 from epp.model.kv_changes import BlocksCleared, Cleared
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.prefill import Speed
-from epp.model.pods.growth import Expected
 from epp.model.pods.pace import PaceClass
 from epp.model.pods.pod import Pod
 from epp.model.prefix_index.index import PrefixIndex, Slot
@@ -275,18 +274,14 @@ class Pods:
 
     # For tests.
 
-    def check_invariants(self, in_flight: Sequence[tuple[int, Expected | None]]) -> None:
+    def check_invariants(self, in_flight: Sequence[tuple[int, float]]) -> None:
         """Assert that pods, their caches and the index agree, and their books with what is there.
 
-        That is, for each part of a request in flight, the `id` of its pod, and what is expected of
-        it.
+        That is, for each part of a request in flight, the `id` of its pod, and the tokens that are
+        expected of it.
         """
         there = Counter([at for at, _ in in_flight])
-        coming = defaultdict[int, float](float)
-        for at, expected in in_flight:
-            if expected is not None:
-                answers, each, _, _ = expected
-                coming[at] += answers * each
+        coming = {pod: sum(tokens for at, tokens in in_flight if at == pod) for pod in there}
         pods = list(self._by_id.values())
         held = [pod.scheduler.indexed() for pod in pods]
         holders = {each: self._index.match([each]) for each in set().union(*held)}
@@ -296,7 +291,9 @@ class Pods:
             check(
                 index_has_the_cache=found == blocks,
                 ledger_has_those_in_flight=pod.ledger.requests == there[id(pod)],
-                expects_what_they_do=isclose(pod.growth.total, coming[id(pod)], abs_tol=0.1),
+                expects_what_they_do=isclose(
+                    pod.growth.total, coming.get(id(pod), 0.0), abs_tol=0.1
+                ),
             )
         check(
             slots_differ=len({pod.slot for pod in pods}) == len(pods),

@@ -142,3 +142,18 @@ def test_a_value_that_stands_for_many_counts_for_more_than_others():
         answers.record_length(ASKED, 200, weight=1)
         seen.append(answers.length(ASKED))
     assert sum(seen) / len(seen) == pytest.approx(110, abs=3)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "spread"),
+    [([500], 0.0), ([100, 300], 0.5), ([10, 10, 10, 370], 1.0)],
+    ids=["all the same", "half of them thrice the others", "a few that are far longer"],
+)
+def test_how_far_lengths_are_from_the_mean_of_their_kind_is_learned(lengths, spread):
+    answers = OutputLengths()
+    for _ in range(200):
+        for length in lengths:
+            answers.record_length(ASKED, length)
+            answers.record_length(WHOLE, 7)
+    others_spread = 0.0  # those of the other kind are all the same
+    assert answers.spread == pytest.approx((spread + others_spread) / 2, abs=0.1)
