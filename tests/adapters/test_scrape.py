@@ -11,6 +11,7 @@ from epp.adapters.scrape.page_source import ScrapeSettings
 from epp.adapters.scrape.scraper import next_due
 from epp.model.endpoint import Endpoint
 from epp.model.events import LoadReported, ScrapeFailed, ScrapeFailure
+from tests.adapters.ext_proc_peer import until
 from tests.adapters.scraped_pods import DEADLINE, HASTY, SLOW, pods, scraping
 from tests.adapters.vllm_page import vllm_page
 
@@ -277,11 +278,11 @@ async def test_poll_now_polls_at_once_but_not_at_every_call():
         scraper.poll_now(pod.endpoint("a").id)
         scraper.poll_now(pod.endpoint("b").id)
         await told.loads("a", 2)
+        polls = scraper._by_endpoint[pod.endpoint("a").id]
+        await until(lambda: polls.due is not None)  # the second poll has ended
         for _ in range(50):
             scraper.poll_now(pod.endpoint("a").id)
-        due = scraper._by_endpoint[pod.endpoint("a").id].due
-        assert due is not None
-        assert not due.done()
+        assert not polls.due.done()
         assert pod.requests == 2
 
 
