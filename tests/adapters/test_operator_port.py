@@ -159,12 +159,17 @@ async def test_a_renewed_certificate_is_served(folder, kind):
             await read(session, "/healthz", ssl=before)
 
 
+def trusted_by(folder, known):
+    """TLS whose readers need a certificate of one CA, and the file of that CA."""
+    ca = folder / "ca.crt"
+    ca.write_bytes((known / "tls.crt").read_bytes())
+    return ReaderTls(folder, ca, LEAST, ""), ca
+
+
 @pytest.mark.parametrize("renewed", ["the CA", "both"])
 async def test_a_renewed_ca_decides_who_reads(folder, clients, renewed):
     old, new = clients
-    ca = folder / "ca.crt"
-    ca.write_bytes((old / "tls.crt").read_bytes())
-    tls = ReaderTls(folder, ca, LEAST, "")
+    tls, ca = trusted_by(folder, old)
     watch = tls.watch()
     async with serving(tls) as session:
         ca.write_bytes((new / "tls.crt").read_bytes())
@@ -177,9 +182,7 @@ async def test_a_renewed_ca_decides_who_reads(folder, clients, renewed):
 
 async def test_a_ca_that_cannot_be_used_leaves_the_one_before(folder, clients):
     known, _ = clients
-    ca = folder / "ca.crt"
-    ca.write_bytes((known / "tls.crt").read_bytes())
-    tls = ReaderTls(folder, ca, LEAST, "")
+    tls, ca = trusted_by(folder, known)
     watch = tls.watch()
     async with serving(tls) as session:
         ca.write_bytes(b"oops")

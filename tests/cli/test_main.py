@@ -72,7 +72,6 @@ def test_a_configuration_may_come_from_a_pipe_and_has_an_end(capsys):
     assert "/dev/zero is longer than 16777216 bytes" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="wants a device that is full")
 @pytest.mark.parametrize("words", [["check", "{}"], ["check", "--native"]])
 def test_what_cannot_be_printed_is_said_in_one_line(words, written):
     path = written(POLICIES["round-robin"])
