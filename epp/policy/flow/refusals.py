@@ -145,7 +145,7 @@ class Refusals:
         else:
             retry_after = self._retry_after(held, now)
             error = WaitedTooLong(
-                f"no endpoint had room within {waited:.0f} s", retry_after=retry_after
+                f"there was no room within {waited:.0f} s", retry_after=retry_after
             )
         return _waited(error, waited)
 
