@@ -11,21 +11,19 @@ from mypy_extensions import mypyc_attr
 
 from epp.model.learning.survival import QUARTERS
 
-_OCTAVES: Final = 21
-"""Classes of what is to come: in four parts up to twice as much, and so on."""
 _FIRST: Final = 4
-"""Lengths below this have a class of their own."""
+"""Lengths below this have a class of their own; from each power of two to the next there are four
+classes."""
 _EXACT: Final = 0.05
 """The spread below which lengths are taken for equal."""
 
 
 def class_of(tokens: int) -> int:
     """Return the class of a request that is to generate this many tokens yet."""
-    whole = min(tokens, 1 << (_OCTAVES - 1))
-    if whole < _FIRST:
-        return whole
-    power = whole.bit_length() - 3
-    return 4 * power + (whole >> power)
+    if tokens < _FIRST:
+        return tokens
+    power = tokens.bit_length() - 3
+    return _FIRST * power + (tokens >> power)
 
 
 @mypyc_attr(acyclic=True)
@@ -38,7 +36,7 @@ class _Class:
         self.clear()
 
     def clear(self) -> None:
-        self.answers = 0.0
+        self.answers = 0
         self.coming = 0.0
         self.freed = 0.0
         self.spread = 0.0
@@ -48,7 +46,7 @@ class _Class:
 
         The last is the share of these that ended before.
         """
-        answers = self.answers
+        answers = float(self.answers)
         mean, spread = self.coming / answers, self.spread / answers
         if spread < _EXACT:
             return [(mean, answers, self.freed, 0.0)]
@@ -64,7 +62,7 @@ class Growth:
     def __init__(self) -> None:
         self.total = 0.0
         """How many tokens are to come."""
-        self._classes: Final = [_Class() for _ in range(class_of(1 << _OCTAVES) + 1)]
+        self._classes: Final[dict[int, _Class]] = {}  # those that ever had any
 
     def add(self, answers: int, coming: float, freed: int, spread: float) -> None:
         """Add a request: its answers are to have `coming` tokens yet, its end frees `freed`.
@@ -72,7 +70,10 @@ class Growth:
         `spread` is the deviation of the first from its mean, as a share of it: 0 if it is certain,
         to 1.
         """
-        found = self._classes[class_of(int(coming) // answers)]
+        place = class_of(int(coming) // answers)
+        found = self._classes.get(place)
+        if found is None:
+            found = self._classes[place] = _Class()
         self.total += coming
         found.answers += answers
         found.coming += coming
@@ -84,22 +85,22 @@ class Growth:
         found = self._classes[class_of(int(coming) // answers)]
         self.total -= coming
         found.answers -= answers
-        if found.answers <= 0.0:
+        if not found.answers:
             found.clear()
         else:
             found.coming -= coming
             found.freed -= freed
             found.spread -= answers * spread
 
-    def most(self, answers: float = 0.0, each: float = 0.0, freed: float = 0.0) -> float:
+    def most(self, answers: int = 0, each: float = 0.0, freed: float = 0.0) -> float:
         """Return how many tokens more than now are held at once, at most.
 
         Given the answers of a request that is not there yet, what each has, and what its end
         frees, it is there too: its prompt is held already.
         """
-        ends = [(each, answers, freed, 0.0)] if answers else []
-        for found in self._classes:
-            if found.answers > 0.0:
+        ends = [(each, float(answers), freed, 0.0)] if answers else []
+        for found in self._classes.values():
+            if found.answers:
                 ends += found.ends()
         ends.sort()
         going_on = gone = most = 0.0
