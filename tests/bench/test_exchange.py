@@ -1,6 +1,7 @@
 """What a request costs in instructions: what is played, how it is counted, what fails."""
 
 import asyncio
+import re
 import subprocess
 import sys
 
@@ -8,8 +9,8 @@ import msgspec
 import pytest
 
 from bench.exchange import callgrind
-from bench.exchange.counts import Kept, cheaper, exceeded
-from bench.exchange.parts import REST, cost_of
+from bench.exchange.counts import KEPT, Kept, cheaper, exceeded
+from bench.exchange.parts import NAMES, REST, cost_of
 from bench.exchange.plan import CHUNKS, SIZES, play
 from bench.exchange.play import Took
 from bench.exchange.tape import Connection, Requests, overlapping
@@ -161,6 +162,17 @@ def test_more_than_is_kept_fails_and_says_which_part_has_grown():
 
 
 @native
+def test_the_architecture_page_says_what_a_request_costs():
+    parts = msgspec.json.decode(KEPT.read_bytes(), type=Kept).parts["json_2k"]
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = page.split("| part | thousand instructions |")[1].split("\n\n")[0]
+    rows = re.findall(r"^\| ([^|]+) \| (\d+) \|", table, re.MULTILINE)
+    found = [name for row, _ in rows for name in (*NAMES, REST) if name in row]
+    assert sorted(found) == sorted((*NAMES, REST))
+    for row, thousands in rows:
+        assert round(sum(parts[name] for name in parts if name in row) / 1000) == int(thousands)
+
+
 def test_the_picker_answers_all_that_is_played(tmp_path):
     tree = prepare(ROOT, tmp_path / "tree")
     (tmp_path / "play").write_bytes(msgspec.msgpack.encode(play(tmp_path, 4)))
