@@ -51,14 +51,45 @@ def make_certain() -> Clock:
         setattr(time, name, now)
     random.Random = _Seeded  # type: ignore[assignment, misc]  # as it says
     threading.Thread.start = threading.Thread.run  # type: ignore[method-assign]  # here and now
-    _thread.start_new_thread = _run  # type: ignore[assignment]
+    threads = _Threads()
+    _thread.start_new_thread = threads.run  # type: ignore[assignment]
+    threading.Event.wait = threads.wait  # type: ignore[method-assign, assignment]
     return clock
 
 
-def _run(function: Callable[..., object], arguments: tuple[object, ...]) -> int:
-    """Call what a thread was to run."""
-    function(*arguments)
-    return 0
+class _Waits(BaseException):
+    """A thread waits for `seconds`; nobody ends its wait before."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+class _Threads:
+    """Runs on the loop what threads were to run: from the beginning again after each wait."""
+
+    def __init__(self) -> None:
+        self._waited = False
+
+    def run(self, function: Callable[..., object], arguments: tuple[object, ...]) -> int:
+        """Call a function up to where it waits, and later go on."""
+        try:
+            function(*arguments)
+        except _Waits as waits:
+            loop = asyncio.get_running_loop()
+            loop.call_later(waits.seconds, self._go_on, function, arguments)
+        return 0
+
+    def _go_on(self, function: Callable[..., object], arguments: tuple[object, ...]) -> None:
+        self._waited = True
+        self.run(function, arguments)
+
+    def wait(self, timeout: float) -> bool:
+        """Stand in for `threading.Event.wait`."""
+        if not self._waited:
+            raise _Waits(timeout)
+        self._waited = False
+        return False
 
 
 class Player:

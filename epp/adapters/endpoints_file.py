@@ -1,6 +1,7 @@
 """Discovery from a file: reads it, polls it for changes, and turns them into events."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,7 +31,12 @@ class EndpointsFile:
     read. While the file is missing or invalid its last valid content counts, and one error is
     logged. It is read in a thread. With `names` addresses may be host names, which are resolved
     again every `names.interval` seconds.
+
+    A file has no routing rules, and no leader election that could make another replica ready.
     """
+
+    ready = True
+    routing = None
 
     def __init__(
         self,
@@ -56,17 +62,23 @@ class EndpointsFile:
 
     async def run(self) -> None:
         """Check the file until cancelled; never returns."""
-        while True:
-            await asyncio.sleep(self._poll)
-            await self._refresh()
-
-    async def _refresh(self) -> None:
+        over = threading.Event()
         try:
-            endpoints = await in_daemon_thread(self._read)
+            while True:
+                await self._follow(over)
+        finally:
+            over.set()
+
+    async def release_lease(self) -> None:
+        """Do nothing: there is no lease."""
+
+    async def _follow(self, over: threading.Event) -> None:
+        """Apply the next change, or report the next problem."""
+        try:
+            endpoints = await in_daemon_thread(self._next, over)
         except ConfigError as error:
             self._report(str(error))
-            return
-        if endpoints is not None:
+        else:
             await self._replace(endpoints)
 
     async def _replace(self, endpoints: tuple[Endpoint, ...]) -> None:
@@ -82,6 +94,17 @@ class EndpointsFile:
         if self._problem:
             self._problem = ""
             _log.info("endpoints_file.recovered", path=str(self._file.path))
+
+    def _next(self, over: threading.Event) -> tuple[Endpoint, ...]:
+        """Return the endpoints of the file once it has changed. Raises `ConfigError`.
+
+        One thread checks until then: neither the loop nor another thread starts for a check.
+        """
+        while not over.wait(self._poll):
+            endpoints = self._read()
+            if endpoints is not None:
+                return endpoints
+        return ()
 
     def _read(self) -> tuple[Endpoint, ...] | None:
         """Return the endpoints of the file if it changed, else None. Raises `ConfigError`."""
