@@ -1,6 +1,7 @@
 """Charts as Helm itself renders them, in process; loud where Helm's library cannot be had."""
 
 import functools
+import json
 import os
 from pathlib import Path
 
@@ -33,19 +34,32 @@ def chart(name):
 
 def files(name, values, release="rel", namespace="inf"):
     """Render a chart: {path below the chart: text}. Raises HelmError where the chart refuses."""
-    rendered = chart(name).render(values, name=release, namespace=namespace)
+    return dict(_files(name, json.dumps(values), release, namespace))
+
+
+@functools.cache
+def _files(name, values, release, namespace):
+    """Render once what many tests look at."""
+    rendered = chart(name).render(json.loads(values), name=release, namespace=namespace)
     return {path.removeprefix(f"{name}/"): text for path, text in rendered.items()}
 
 
-def objects(name, values, **more):
+def objects(name, values, release="rel", namespace="inf"):
     """Every object that the chart renders, in the order of its files."""
-    return [
-        thing
-        for path, text in sorted(files(name, values, **more).items())
-        if not path.endswith("NOTES.txt")
-        for thing in yaml.load_all(text, LOADER)
-        if thing is not None
-    ]
+    return json.loads(_objects(name, json.dumps(values), release, namespace))
+
+
+@functools.cache
+def _objects(*rendered):
+    return json.dumps(
+        [
+            thing
+            for path, text in sorted(_files(*rendered).items())
+            if not path.endswith("NOTES.txt")
+            for thing in yaml.load_all(text, LOADER)
+            if thing is not None
+        ]
+    )
 
 
 def notes(name, values):

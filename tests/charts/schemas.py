@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+from collections import Counter
 from pathlib import Path
 
 import yaml
@@ -45,12 +46,38 @@ def complaints(thing):
 @functools.cache
 def _complaints(text):
     thing = json.loads(text)
-    return [
-        f"{thing['kind']} {thing['metadata'].get('name')}: "
+    wrong = [
         f"{'/'.join(map(str, error.absolute_path))}: {error.message}"
         for part, validator in _parts(thing)
         for error in validator.iter_errors(part)
     ]
+    if not wrong and thing["kind"] in {"Deployment", "StatefulSet"}:
+        wrong = _rules(thing["spec"]["template"]["spec"])
+    return [f"{thing['kind']} {thing['metadata'].get('name')}: {each}" for each in wrong]
+
+
+def _rules(pod):
+    """What the API server asks of a pod and no schema says."""
+    containers = pod["containers"] + pod.get("initContainers", [])
+    lists = {"container": [each["name"] for each in containers]}
+    lists["volume"] = [each["name"] for each in pod.get("volumes", ())]
+    for each in containers:
+        name = each["name"]
+        lists[f"{name}'s mount"] = [way["mountPath"] for way in each.get("volumeMounts", ())]
+        ports = [port["name"] for port in each.get("ports", ()) if "name" in port]
+        lists[f"{name}'s port"] = ports
+    found = [
+        f"{what} {name} is there {count} times"
+        for what, names in lists.items()
+        for name, count in Counter(names).items()
+        if count > 1
+    ]
+    grace = pod.get("terminationGracePeriodSeconds", 30)
+    for each in containers:
+        pause = each.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 1)
+        if not 0 < pause <= max(grace, 1):
+            found.append(f"{each['name']} sleeps for {pause} of {grace} seconds")
+    return found
 
 
 def _parts(thing):

@@ -54,6 +54,26 @@ def test_each_fires_when_it_should_and_not_when_it_should_not(tests, tmp_path):
     assert promtool("test", "rules", tmp_path / "tests.yaml") == ""
 
 
+def test_pickers_that_each_have_a_service_are_all_looked_at():
+    preferred = {"enabled": True, "preferredReplicas": 2, "defaultReplicas": 2}
+    on_gke = {"provider": {"name": "gke", "gke": {"preferredBackends": preferred}}}
+    values = v.merged(v.POOL, v.ALERTS, v.SCRAPED, on_gke)
+    things = objects(
+        "warmpick", v.both(values, v.epp(monitoring={"provider": "prometheusoperator"}))
+    )
+    selected = re.search(r'job=~"([^"]+)"', yaml.safe_dump(only(things, "PrometheusRule")))
+    assert selected is not None
+    monitored = only(things, "ServiceMonitor")["spec"]["selector"]["matchLabels"]
+    jobs = [
+        each["metadata"]["name"]
+        for each in things
+        if each["kind"] == "Service" and monitored.items() <= each["metadata"]["labels"].items()
+    ]
+    assert len(jobs) == 4
+    assert [each for each in jobs if not re.fullmatch(selected[1], each)] == []
+    assert re.fullmatch(selected[1], "rel-epp-of-another") is None
+
+
 @pytest.mark.parametrize("alert", SETTINGS)
 def test_each_is_tested_both_ways(alert):
     cases = [

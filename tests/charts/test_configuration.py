@@ -28,7 +28,8 @@ def test_the_picker_takes_its_flags(name):
     assert pool.source.elect == (name in {"leader", "selector-leader"})
     assert said.health_checking == (name in {"standalone", "pool-beside-envoy"})
     assert said.metrics_endpoint_auth == (name != "selector-leader")
-    assert said.drain_timeout == (105 if said.health_checking else 125)
+    # Beside Envoy, which streams go through, it is told to end when Envoy has gone.
+    assert said.drain_timeout == (0 if said.health_checking else 125)
     assert (said.cert_path is not None) == (name in {"secret", "certificate"})
 
 
@@ -73,6 +74,22 @@ def test_the_picker_takes_its_configuration(name, tmp_path, capsys):
     assert ("/models/llama" in warning) == (name == "tokens")
 
 
+@pytest.mark.parametrize(
+    ("said", "path"),
+    [
+        ({}, "/prometheus/metrics"),
+        ({"path": "/metrics"}, "/prometheus/metrics"),
+        ({"path": "/stats"}, "/stats"),
+    ],
+)
+def test_metrics_of_trtllm_serve_are_read_where_it_has_them(said, path):
+    server = {"inferencePool": {"modelServerType": "trtllm-serve"}}
+    things = objects("warmpick", v.merged(v.POOL, server, v.epp(metricsDataSource=said)))
+    file = yaml.safe_load(only(things, "ConfigMap")["data"]["default-plugins.yaml"])
+    (source,) = [each for each in file["plugins"] if each["type"] == "metrics-data-source"]
+    assert source["parameters"]["path"] == path
+
+
 def test_the_default_configuration_is_the_default_policy():
     text = only(rendered("defaults"), "ConfigMap")["data"]["default-plugins.yaml"]
     assert load(text).profile == load(POLICIES["least-ttft"]).profile
@@ -89,3 +106,23 @@ def test_envoy_takes_its_configuration(flags, tmp_path):
     }
     assert ("transport_socket" in clusters["epp"]) == ("secure-serving" not in flags)
     assert complaint(path) == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "addresses"),
+    [
+        # A kubelet asks a pod of an IPv6 cluster at its IPv6 address.
+        ({}, ["0.0.0.0", "::"]),
+        ({"bind-address": "::"}, ["::"]),
+        ({"bind-address": "0.0.0.0"}, ["0.0.0.0"]),
+    ],
+)
+def test_envoy_listens_on_both_families_unless_told_otherwise(flags, addresses):
+    things = objects("warmpick", v.merged(v.CASES["standalone"], v.epp(flags=flags)))
+    text = only(things, "ConfigMap", "rel-epp-envoy")["data"]["envoy.yaml"]
+    for listener in yaml.safe_load(text)["static_resources"]["listeners"]:
+        places = [listener, *listener.get("additional_addresses", ())]
+        sockets = [each["address"]["socket_address"] for each in places]
+        assert [each["address"] for each in sockets] == addresses
+        assert len({each["port_value"] for each in sockets}) == 1
+        assert sockets[-1].get("ipv4_compat", False) == (addresses == ["::"])

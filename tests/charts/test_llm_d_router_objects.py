@@ -107,6 +107,11 @@ SHOWS = [
     ("standalone-guide", lambda t: "--v=2" in container(t)["args"], True),
     ("standalone-guide", lambda t: beside(t, "envoy-proxy")["args"][1], "envoy-sidecar"),
     ("service", lambda things: beside(things, "envoy-proxy"), None),
+    (
+        "standalone",
+        lambda t: [each["name"] for each in beside(t, "envoy-proxy")["ports"]],
+        ["http-8081", "metrics-19001"],
+    ),
     ("tokenizer", lambda t: beside(t, "vllm-render")["args"], ["Qwen/Qwen3-32B", "--port=8000"]),
     ("tokenizer", lambda t: beside(t, "vllm-render")["env"][0], HOME),
     (

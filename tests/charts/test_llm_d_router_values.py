@@ -121,6 +121,18 @@ def test_names_that_values_had_before_v1_5_mean_what_they_meant():
     assert "- inferencePool.targetPortNumber: it is of v1alpha2" in said
 
 
+def test_a_pool_without_a_version_said_is_of_v1():
+    unsaid = v.merged(v.POOL, {"inferencePool": {"apiVersion": ""}})
+    assert objects("warmpick", unsaid) == objects("warmpick", v.POOL)
+
+
+def test_a_chart_that_depends_on_these_may_switch_them_on():
+    # `condition: warmpick.enabled` hands the word down, too.
+    assert objects("warmpick", v.merged(v.POOL, {"enabled": True})) == objects("warmpick", v.POOL)
+    servers = objects("model-server", {"model": "m", "enabled": True, "global": {}})
+    assert servers == objects("model-server", {"model": "m"})
+
+
 def test_upstreams_own_files_render():
     if UPSTREAM is None:
         pytest.skip(

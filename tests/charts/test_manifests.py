@@ -4,6 +4,7 @@ import subprocess
 
 import pytest
 import yaml
+from model_server.client import ASK_SECONDS
 from model_server.command import launch
 from model_server.simulator.cli import parse as simulator
 
@@ -118,6 +119,14 @@ def test_model_servers_are_in_the_pool(folder):
     (container,) = deployment["template"]["spec"]["containers"]
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert [ports["http"]] == [each["number"] for each in pool["targetPorts"]]
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+def test_a_probe_waits_for_both_questions_to_the_engine(device):
+    spec = only(things(f"models/{device}"), "Deployment")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    for probe in ("readinessProbe", "livenessProbe"):
+        assert container[probe]["timeoutSeconds"] > 2 * ASK_SECONDS
 
 
 @pytest.mark.parametrize("device", ["gpu", "cpu"])

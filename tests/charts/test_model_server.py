@@ -2,6 +2,7 @@
 
 import pytest
 from model_server.adapters import read
+from model_server.client import ASK_SECONDS
 from model_server.command import launch
 
 from tests.charts import values as v
@@ -203,8 +204,17 @@ def test_a_pod_has_time_to_end(name, tmp_path):
     made = launched(things, tmp_path)
     drain = made.settings.drain_seconds
     assert pod["spec"]["terminationGracePeriodSeconds"] > pause + drain + 10
+    for probe in ("readinessProbe", "livenessProbe"):  # two questions to the engine each
+        assert container[probe]["timeoutSeconds"] > 2 * ASK_SECONDS
     startup = container["startupProbe"]
     assert startup["periodSeconds"] * startup["failureThreshold"] > made.life.start_seconds
+
+
+def test_without_a_pause_there_is_no_hook():
+    # Kubernetes before 1.33 refuses a pause of 0 seconds.
+    things = objects(CHART, v.merged(MODEL, {"drain": {"preStopSeconds": 0}}))
+    assert [found for thing in things for found in complaints(thing)] == []
+    assert "lifecycle" not in containers(things)[0]
 
 
 def test_kv_events_are_for_pickers_alone():
@@ -227,6 +237,30 @@ def test_the_cache_is_kept_where_it_is_claimed():
     volumes = {each["name"]: each for each in templates(things)[0]["spec"]["volumes"]}
     assert volumes["cache"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     assert volumes["shared-memory"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "8Gi"}
+    security = templates(things)[0]["spec"]["securityContext"]
+    assert (security["fsGroup"], security["fsGroupChangePolicy"]) == (65532, "OnRootMismatch")
+
+
+ONE_NODE = {"modelCache": {"persistentVolumeClaim": {"accessModes": ["ReadWriteOnce"]}}}
+
+
+@pytest.mark.parametrize(
+    ("values", "strategy"),
+    [
+        ({}, ("RollingUpdate", {"maxSurge": 1, "maxUnavailable": 0})),
+        ({"replicas": 2}, ("RollingUpdate", {"maxSurge": 1, "maxUnavailable": 1})),
+        # Where all GPUs are taken a new pod would wait for ever beside the old one.
+        ({"strategy": {"type": "Recreate"}}, ("Recreate", None)),
+        # And one on another node for the claim.
+        (v.merged(CLAIM, ONE_NODE), ("Recreate", None)),
+        (CLAIM, ("RollingUpdate", {"maxSurge": 1, "maxUnavailable": 0})),
+    ],
+)
+def test_a_new_pod_can_take_the_place_of_an_old_one(values, strategy):
+    things = objects(CHART, v.merged(MODEL, values))
+    assert [found for thing in things for found in complaints(thing)] == []
+    said = only(things, "Deployment")["spec"]["strategy"]
+    assert (said["type"], said.get("rollingUpdate")) == strategy
 
 
 @EVERY
@@ -260,6 +294,8 @@ def test_notes_tell_the_next_step(name):
             ),
             "must have ReadWriteMany",
         ),
+        (v.merged(NODES, CLAIM, ONE_NODE), "must have ReadWriteMany"),
+        (v.merged(NODES, {"strategy": {"type": "Recreate"}}), "strategy is a Deployment's"),
         (v.merged(EVENTS, {"kvEvents": {"port": 8000}}), "must differ: 8000, 8080, 8000, 5558"),
         ({"gpus": 1}, "additional properties 'gpus' not allowed"),
         ({"engine": {"kvCacheBytes": "lots"}}, "at '/engine/kvCacheBytes'"),

@@ -8,7 +8,7 @@ import yaml
 from epp.adapters.replicas.settings import LEAST_SECRET, PeerAddress
 from epp.cli.replica_flags import replicas_of
 from tests.charts import values as v
-from tests.charts.helm import objects, only, refused_or_rendered
+from tests.charts.helm import notes, objects, only, refused_or_rendered
 from tests.charts.picker import arguments, container
 from tests.envoy_config import complaint
 
@@ -126,6 +126,16 @@ def test_a_pod_may_take_the_cores_of_its_workers():
         rules = {each.get("alert"): each for group in groups for each in group["rules"]}
         limit = rules["WarmpickPickerSaturated"]["expr"].rpartition("> ")[2]
         assert float(limit) == pytest.approx(cores)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "enough"), [("1", False), ("1500m", False), (2, True), ("2000m", True), (2.5, True)]
+)
+def test_the_notes_say_when_workers_have_fewer_cores_than_they_are(cpu, enough):
+    asked = v.epp(workers=2, resources={"requests": {"cpu": cpu}})
+    said = notes(CHART, v.merged(v.POOL, asked))
+    assert (f"asks for {cpu} CPU for all" in said) is not enough
+    assert "workers take" not in notes(CHART, v.merged(v.POOL, v.epp(resources={"requests": {}})))
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,28 @@ def test_what_was_not_changed_is_not_complained_of():
     assert [found for thing in THINGS for found in complaints(thing)] == []
 
 
+POD = ("spec", "template", "spec")
+ENVOY = (*POD, "containers", 1)
+SLEEP = ("lifecycle", "preStop", "sleep", "seconds")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ((*POD, "volumes", 1, "name"), "plugins-config-volume", "volume plugins-config-volume is"),
+        ((*ENVOY, "name"), "epp", "container epp is there 2 times"),
+        ((*ENVOY, "ports", 1, "name"), "http", "envoy-sidecar's port http is there 2 times"),
+        ((*POD, "containers", 0, "volumeMounts", 1, "mountPath"), "/config", "epp's mount /config"),
+        ((*ENVOY, *SLEEP), 0, "envoy-sidecar sleeps for 0 of 130 seconds"),
+        ((*ENVOY, *SLEEP), 131, "envoy-sidecar sleeps for 131 of 130 seconds"),
+        ((*POD, "terminationGracePeriodSeconds"), 122, "epp sleeps for 125 of 122 seconds"),
+    ],
+)
+def test_what_no_schema_says_of_a_pod_is_noticed(path, value, words):
+    (found,) = complaints(wrong("Deployment", path, value))
+    assert words in found
+
+
 def test_a_kind_without_a_schema_is_a_mistake():
     thing = only(THINGS, "DestinationRule") | {"kind": "UnheardOf"}
     with pytest.raises(AssertionError, match=r"no schema for networking\.istio\.io"):

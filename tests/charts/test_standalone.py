@@ -36,6 +36,7 @@ def here(text, ports):
         address |= {"address": HERE, "port_value": ports[address["port_value"]]}
     for listener in resources["listeners"]:
         listener["enable_reuse_port"] = False
+        listener.pop("additional_addresses", None)
     return json.dumps(config)
 
 
@@ -122,6 +123,12 @@ async def test_requests_go_where_the_picker_says_and_nowhere_while_it_is_gone(
             assert (response.status, answer["model"]) == (200, "sim-model")
             async with client.get(pod.url(8081, "/v1/models"), headers=elsewhere) as response:
                 assert response.status == 200
+            async with client.get(pod.url(19001, "/stats/prometheus")) as response:
+                assert 'envoy_cluster_upstream_rq_total{envoy_cluster_name="pool"}' in (
+                    await response.text()
+                )
+            async with client.get(pod.url(19001, "/config_dump")) as response:
+                assert response.status == 404
         async with client.get(pod.url(8081, "/v1/models"), headers=elsewhere) as response:
             assert response.status in {500, 503}
         await envoy.wait_http(pod.url(19001, "/ready"), SECONDS, without)

@@ -60,7 +60,8 @@ def test_no_object_is_there_twice_and_none_in_another_namespace(name):
 @EVERY
 def test_no_container_has_more_rights_than_it_needs(name):
     spec = pods(rendered(name))["spec"]
-    assert spec["securityContext"] == {
+    group = {"fsGroup", "fsGroupChangePolicy"} if name == "recorded-on-a-claim" else set()
+    assert {key: said for key, said in spec["securityContext"].items() if key not in group} == {
         "runAsNonRoot": True,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
@@ -207,6 +208,26 @@ BESIDES = {
 }
 
 
+@pytest.mark.parametrize("said", ["False", "f", "no", 0])
+def test_gateways_and_the_proxy_know_every_word_by_which_tls_is_off(said):
+    plain = v.epp(flags={"secure-serving": said})
+    rule = objects(CHART, v.merged(v.CASES["on-istio"], plain))
+    assert arguments(rule).secure_serving is False
+    assert only(rule, "DestinationRule")["spec"]["trafficPolicy"]["tls"] == {"mode": "DISABLE"}
+    proxy = objects(CHART, v.merged(v.CASES["standalone"], plain))
+    assert "tls" not in only(proxy, "ConfigMap", "rel-epp-envoy")["data"]["envoy.yaml"]
+
+
+@pytest.mark.parametrize("old", [{}, v.OLD_POOL])
+def test_gke_s_policies_are_about_the_pool(old):
+    things = objects(CHART, v.merged(v.POOL, old, v.provider("gke")))
+    pool = only(things, "InferencePool")
+    for kind in ("HealthCheckPolicy", "GCPBackendPolicy"):
+        target = only(things, kind)["spec"]["targetRef"]
+        assert target["group"] == pool["apiVersion"].partition("/")[0]
+        assert (target["kind"], target["name"]) == (pool["kind"], pool["metadata"]["name"])
+
+
 @pytest.mark.parametrize("name", v.PROVIDERS)
 def test_a_provider_gets_its_own_objects(name):
     usual = {
@@ -290,6 +311,23 @@ def test_the_route_leads_to_the_pool():
     }
     assert rule["timeouts"] == {"request": "300s"}
     assert "timeouts" not in only(rendered("on-gke"), "HTTPRoute")["spec"]["rules"][0]
+
+
+@pytest.mark.parametrize("base", [v.POOL, {"router": {"modelServers": {"matchLabels": {}}}}])
+def test_a_label_that_is_a_number_keeps_its_digits(base):
+    labels = {"build": 20261129, "hot": True}
+    where = v.both(base, {"router": {"modelServers": {"matchLabels": labels}}})
+    if "router" not in base:
+        where = v.both(base, {"inferencePool": {"modelServers": {"matchLabels": labels}}})
+    things = objects(CHART, v.merged(where, v.FENCED))
+    assert [found for thing in things for found in complaints(thing)] == []
+    selected = only(things, "InferencePool")["spec"]["selector"]["matchLabels"]
+    assert {"build": "20261129", "hot": "true"}.items() <= selected.items()
+    peers = [
+        rule["to"][0] for rule in only(things, "NetworkPolicy")["spec"]["egress"] if "to" in rule
+    ]
+    assert peers == [{"podSelector": {"matchLabels": selected}}]
+    assert "build=20261129" in notes(CHART, where)
 
 
 def test_a_changed_configuration_is_a_new_pod():

@@ -10,6 +10,9 @@
 {{- if and (eq $v.variant "cpu") $v.engine.blockSize (ne (mod (int $v.engine.blockSize) 32) 0) -}}
 {{- fail (printf "engine.blockSize is %d: on a CPU vLLM takes multiples of 32" (int $v.engine.blockSize)) -}}
 {{- end -}}
+{{- if and $v.strategy $v.multiNode.enabled -}}
+{{- fail "strategy is a Deployment's, and multiNode.enabled makes a LeaderWorkerSet: leave one or the other out" -}}
+{{- end -}}
 {{- if and $v.lora.adapters (not $v.lora.enabled) -}}
 {{- fail "lora.adapters are given and lora.enabled is false: set it to true, or leave them out" -}}
 {{- end -}}
@@ -20,8 +23,8 @@
 {{- if and $claim.create $claim.existingClaim -}}
 {{- fail "modelCache.persistentVolumeClaim has both create and existingClaim: keep one" -}}
 {{- end -}}
-{{- if and $claim.create (gt (int $v.replicas) 1) (not (has "ReadWriteMany" $claim.accessModes)) -}}
-{{- fail (printf "%d replicas share one claim: modelCache.persistentVolumeClaim.accessModes must have ReadWriteMany, or leave create off" (int $v.replicas)) -}}
+{{- if and (include "model-server.claimOfOneNode" .) (or (gt (int $v.replicas) 1) $v.multiNode.enabled) -}}
+{{- fail "several pods share one claim: modelCache.persistentVolumeClaim.accessModes must have ReadWriteMany, or leave create off" -}}
 {{- end -}}
 {{- $ports := list (int $v.port) (int $v.probes.port) -}}
 {{- if $v.kvEvents.enabled -}}

@@ -54,6 +54,12 @@ labels:
 {{- end -}}
 {{- end -}}
 
+{{- /* Whether only pods of one node can have the claim that the chart makes. */ -}}
+{{- define "model-server.claimOfOneNode" -}}
+{{- $claim := .Values.modelCache.persistentVolumeClaim -}}
+{{- if and $claim.create (not (has "ReadWriteMany" $claim.accessModes)) }}true{{ end -}}
+{{- end -}}
+
 {{- define "model-server.adapters" -}}
 {{- .Values.lora.configMap | default (printf "%s-adapters" (include "model-server.name" .)) -}}
 {{- end -}}

@@ -61,18 +61,20 @@ spec:
     readinessProbe:
       httpGet: {path: /ready, port: probes}
       periodSeconds: 2
-      timeoutSeconds: 2
+      timeoutSeconds: 5
       failureThreshold: 2
     livenessProbe:
       httpGet: {path: /live, port: probes}
       periodSeconds: 10
       timeoutSeconds: 5
       failureThreshold: {{ int $v.probes.livenessFailures }}
+    {{- if gt (int $v.drain.preStopSeconds) 0 }}
     lifecycle:
       preStop:
         # Requests that were picked before the pod was known to go still come.
         sleep:
           seconds: {{ int $v.drain.preStopSeconds }}
+    {{- end }}
     env:
     - name: POD_IP
       valueFrom:

@@ -1,7 +1,12 @@
 {{- /* The pickers that alerts look at, as their monitor names them: a ServiceMonitor's job is the Service. */ -}}
 {{- define "warmpick.alertSelector" -}}
-{{- $job := ternary .Release.Name (include "warmpick.name" .) (eq (include "warmpick.monitoringProvider" .) "gmp") -}}
-{{- .Values.inferenceExtension.monitoring.alerts.selector | default (printf "job=%q,namespace=%q" $job .Release.Namespace) -}}
+{{- $gmp := eq (include "warmpick.monitoringProvider" .) "gmp" -}}
+{{- $job := printf "job=%q" (ternary .Release.Name (include "warmpick.name" .) $gmp) -}}
+{{- if and (include "warmpick.preferred" .) (not $gmp) -}}
+{{- /* Each has a Service. */ -}}
+{{- $job = printf "job=~%q" (printf "%s(-preferred-[0-9]+|-backup(-[0-9]+)?)?" (include "warmpick.name" .)) -}}
+{{- end -}}
+{{- .Values.inferenceExtension.monitoring.alerts.selector | default (printf "%s,namespace=%q" $job .Release.Namespace) -}}
 {{- end -}}
 
 {{- /* files/alerts.yaml with the values in its rules, without those that are off. */ -}}

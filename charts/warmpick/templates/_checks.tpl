@@ -82,6 +82,10 @@
 {{- if and $epp.tokenizer.path (not $epp.tokenizer.modelName) -}}
 {{- fail "inferenceExtension.tokenizer.modelName is needed: the model's name in requests" -}}
 {{- end -}}
+{{- $instead := or (hasKey $epp.flags "config-text") (hasKey $epp.flags "policy") -}}
+{{- if and (or $epp.kvEvents.enabled $epp.tokenizer.path) $instead -}}
+{{- fail "inferenceExtension.tokenizer and kvEvents go into default-plugins.yaml, in place of which the flags config-text and policy are read: leave one or the other out" -}}
+{{- end -}}
 {{- if and (or $epp.kvEvents.enabled $epp.tokenizer.path) (not (has $epp.pluginsConfigFile (list "default-plugins.yaml" "least-ttft.yaml"))) -}}
 {{- fail "inferenceExtension.tokenizer and kvEvents go into default-plugins.yaml, which pluginsConfigFile does not name: write token-producer and precise-prefix-cache-producer into your own file" -}}
 {{- end -}}
@@ -105,13 +109,12 @@
 {{- if and $epp.sidecar.enabled (eq $epp.sidecar.mode "service") (not (include "warmpick.envoy" .)) -}}
 {{- fail (printf "%s.mode=service is for the chart's own Envoy: set %s.proxyType=envoy" $proxy $proxy) -}}
 {{- end -}}
-{{- range $ports := list $epp.extraServicePorts -}}
-{{- range $ports -}}
+{{- range $epp.extraServicePorts -}}
 {{- if has .name (list "http-metrics" "grpc-ext-proc") -}}
 {{- fail (printf "extraServicePorts has %q, which the Service has anyway: leave it out" .name) -}}
 {{- end -}}
 {{- end -}}
-{{- end -}}
+{{- include "warmpick.portChecks" . -}}
 {{- if and $epp.pluginsConfig (hasKey $epp.pluginsCustomConfig $epp.pluginsConfigFile) -}}
 {{- fail (printf "pluginsConfig and pluginsCustomConfig both have %q: keep one" $epp.pluginsConfigFile) -}}
 {{- end -}}
@@ -137,7 +140,7 @@
 {{- end -}}
 {{- end -}}
 {{- $own := dig "configMap" "data" "envoy.yaml" "" $epp.sidecar -}}
-{{- if and (include "warmpick.envoy" .) (not $own) (eq (index $epp.flags "health-checking" | toString) "false") -}}
+{{- if and (include "warmpick.envoy" .) (not $own) (include "warmpick.flagIsOff" (dict "root" . "name" "health-checking")) -}}
 {{- fail (printf "%s.flags.health-checking is false, and the proxy asks for the picker's health at its port for picks: leave it out" $picker) -}}
 {{- end -}}
 {{- if eq .Values.provider.name "envoy-gateway" }}{{ include "warmpick.envoyGatewayChecks" . }}{{ end -}}

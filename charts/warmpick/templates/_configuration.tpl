@@ -113,13 +113,16 @@ schedulingProfiles:
 {{- define "warmpick.sources" -}}
 {{- $epp := .root.Values.inferenceExtension -}}
 {{- $source := $epp.metricsDataSource -}}
-{{- $usual := and (eq $source.scheme "http") (eq $source.path "/metrics") $source.insecureSkipVerify -}}
 {{- $type := include "warmpick.modelServerType" .root -}}
+{{- $path := $source.path -}}
+{{- /* At /metrics it has JSON of its own. */ -}}
+{{- if and (eq $type "trtllm-serve") (eq $path "/metrics") }}{{ $path = "/prometheus/metrics" }}{{ end -}}
+{{- $usual := and (eq $source.scheme "http") (eq $path "/metrics") $source.insecureSkipVerify -}}
 {{- if or .always (not $usual) }}
 - type: metrics-data-source
   parameters:
     scheme: {{ $source.scheme | quote }}
-    path: {{ $source.path | quote }}
+    path: {{ $path | quote }}
     insecureSkipVerify: {{ $source.insecureSkipVerify }}
 {{- end }}
 {{- if or .always (ne $type "vllm") }}

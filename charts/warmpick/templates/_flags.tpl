@@ -5,15 +5,18 @@ flag can be set.
 {{- define "warmpick.flags" -}}
 {{- $epp := .Values.inferenceExtension -}}
 {{- $flags := dict
-      "config-file" (printf "/config/%s" $epp.pluginsConfigFile)
       "zap-encoder" "json"
       "grpc-health-port" (int $epp.grpcHealthPort)
       "metrics-endpoint-auth" (eq (include "warmpick.metricsAuth" .) "true") -}}
+{{- /* These two are a configuration in place of the file. */ -}}
+{{- if not (or (hasKey $epp.flags "config-text") (hasKey $epp.flags "policy")) -}}
+{{- $_ := set $flags "config-file" (printf "/config/%s" $epp.pluginsConfigFile) -}}
+{{- end -}}
 {{- if or .Values.fromLlmDRouter $epp.tracing.enabled -}}
 {{- $_ := set $flags "tracing" $epp.tracing.enabled -}}
 {{- end -}}
 {{- /* Streams may take all of the grace period but what stopping takes, and preStop. */ -}}
-{{- $pause := ternary 20 0 (and (include "warmpick.envoy" .) (include "warmpick.sidecarRuns" .) | not | not) -}}
+{{- $pause := include "warmpick.pickerPause" . | default "0" | int -}}
 {{- $_ := set $flags "drain-timeout" (printf "%ds" (max 0 (sub (int $epp.terminationGracePeriodSeconds) (add $pause 5)))) -}}
 {{- if $epp.endpointsServer.createInferencePool -}}
 {{- $_ := set $flags "pool-name" .Release.Name -}}
@@ -51,11 +54,7 @@ flag can be set.
 {{- $_ := set $flags "health-checking" true -}}
 {{- end -}}
 {{- range $name, $value := $epp.flags -}}
-{{- /* Values files know one kind of number: write 67108864, not 6.7108864e+07. */ -}}
-{{- if kindIs "float64" $value -}}
-{{- $value = ternary (int64 $value) $value (eq (floor $value) $value) -}}
-{{- end -}}
-{{- $_ := set $flags $name (toString $value) -}}
+{{- $_ := set $flags $name (include "warmpick.text" $value) -}}
 {{- end -}}
 {{- toYaml $flags -}}
 {{- end -}}
@@ -86,6 +85,11 @@ flag can be set.
 {{- end -}}
 
 {{- define "warmpick.secureServing" -}}
-{{- $flags := include "warmpick.flags" . | fromYaml -}}
-{{- if ne (toString (index $flags "secure-serving")) "false" }}true{{ end -}}
+{{- if not (include "warmpick.flagIsOff" (dict "root" . "name" "secure-serving")) }}true{{ end -}}
+{{- end -}}
+
+{{- /* Whether flag `name` says no, in any of the words for it that the picker reads. */ -}}
+{{- define "warmpick.flagIsOff" -}}
+{{- $flags := include "warmpick.flags" .root | fromYaml -}}
+{{- if regexMatch "^(?i:0|f|false|no)$" (index $flags .name | toString) }}true{{ end -}}
 {{- end -}}

@@ -104,7 +104,7 @@ inferenceExtension:
   endpointsServer:
     createInferencePool: {{ .inferencePool.create }}
     {{- $terms := list }}
-    {{- range $label, $value := .modelServers.matchLabels }}{{ $terms = append $terms (printf "%s=%v" $label $value) }}{{ end }}
+    {{- range $label, $value := .modelServers.matchLabels }}{{ $terms = append $terms (printf "%s=%s" $label (include "warmpick.text" $value)) }}{{ end }}
     endpointSelector: {{ join "," $terms | quote }}
     {{- $ports := list }}
     {{- range .modelServers.targetPorts }}{{ $ports = append $ports (int .number) }}{{ end }}
@@ -112,7 +112,7 @@ inferenceExtension:
     modelServerType: {{ .modelServers.type }}
   {{- $files := include "warmpick.overlaid" (dict "base" .proxy.configMap.data "over" .proxy.configMapData) | fromYaml }}
   sidecar: {{ omit .proxy "configMapData" | merge (dict "configMap" (dict "name" .proxy.configMap.name "data" $files)) | toJson }}
-  renderer: {{ toJson .tokenizer }}
+  renderer: {{ omit .tokenizer "securityContext" | toJson }}
   monitoring:
     interval: {{ .monitoring.interval }}
     # Unlike the charts of GIE, a gateway on GKE alone makes no PodMonitoring.

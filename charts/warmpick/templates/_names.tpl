@@ -16,6 +16,22 @@
 {{ $key }}: {{ include "warmpick.name" . }}
 {{- end -}}
 
+{{- /* A value as text. Values files know one kind of number: write 67108864, not 6.7108864e+07. */ -}}
+{{- define "warmpick.text" -}}
+{{- if kindIs "float64" . -}}
+{{- ternary (int64 .) . (eq (floor .) .) -}}
+{{- else -}}
+{{- . -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The pool's labels, as a YAML map of texts. */ -}}
+{{- define "warmpick.poolLabels" -}}
+{{- range $label, $value := dig "matchLabels" dict .Values.inferencePool.modelServers }}
+{{ $label }}: {{ include "warmpick.text" $value | quote }}
+{{- end -}}
+{{- end -}}
+
 {{- /* Of pods: no versions, so that an upgrade without a reason restarts none. */ -}}
 {{- define "warmpick.podLabels" -}}
 app.kubernetes.io/name: {{ include "warmpick.name" . }}
@@ -61,7 +77,6 @@ true
 {{- end -}}
 {{- end -}}
 
-{{- /* The Secret that makes a pod a replica: the chart's, or yours. */ -}}
 {{- /* Whether replicas listen for each other: they do not with a server in between. */ -}}
 {{- define "warmpick.replicasListen" -}}
 {{- if and .Values.inferenceExtension.exchange.enabled (not .Values.inferenceExtension.exchange.redis.url) }}true{{ end -}}
@@ -75,6 +90,16 @@ true
 {{- end -}}
 {{- end -}}
 
+{{- /* The port of a collector of spans that is not in the pod; empty: there is none. */ -}}
+{{- define "warmpick.spansPort" -}}
+{{- $tracing := .Values.inferenceExtension.tracing -}}
+{{- $host := regexReplaceAll "^[a-z]+://" ($tracing.otelExporterEndpoint | default "localhost") "" | splitList "/" | first -}}
+{{- if and $tracing.enabled (not (regexMatch "^(localhost|127\\.[0-9.]+|\\[::1\\])(:|$)" $host)) -}}
+{{- regexFind ":[0-9]+$" $host | trimPrefix ":" | default "4317" -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The Secret that makes a pod a replica: the chart's, or yours. */ -}}
 {{- define "warmpick.exchangeSecret" -}}
 {{- .Values.inferenceExtension.exchange.secretName | default (printf "%s-replicas" (include "warmpick.name" .)) -}}
 {{- end -}}
@@ -224,9 +249,7 @@ llm-d-router-proxy: {{ include "warmpick.proxyName" . }}
 {{- define "warmpick.modelServerSelector" -}}
 matchLabels:
 {{- if .Values.inferenceExtension.endpointsServer.createInferencePool }}
-  {{- range $label, $value := dig "matchLabels" dict .Values.inferencePool.modelServers }}
-  {{ $label }}: {{ $value | quote }}
-  {{- end }}
+  {{- include "warmpick.poolLabels" . | trim | nindent 2 }}
 {{- else }}
   {{- range splitList "," .Values.inferenceExtension.endpointsServer.endpointSelector }}
   {{- $parts := splitList "=" (. | replace "==" "=") }}
@@ -240,7 +263,7 @@ matchLabels:
 {{- if .Values.inferenceExtension.endpointsServer.createInferencePool -}}
 {{- $terms := list -}}
 {{- range $label, $value := dig "matchLabels" dict .Values.inferencePool.modelServers -}}
-{{- $terms = append $terms (printf "%s=%v" $label $value) -}}
+{{- $terms = append $terms (printf "%s=%s" $label (include "warmpick.text" $value)) -}}
 {{- end -}}
 {{- join "," $terms -}}
 {{- else -}}

@@ -15,6 +15,7 @@
 {{- end -}}
 {{- with .Values.istio }}{{ $_ := set $.Values.provider "istio" . }}{{ end -}}
 {{- $pool := .Values.inferencePool -}}
+{{- if not $pool.apiVersion }}{{ $_ := set $pool "apiVersion" "inference.networking.k8s.io/v1" }}{{ end -}}
 {{- if and $pool.targetPortNumber (eq $pool.apiVersion "inference.networking.x-k8s.io/v1alpha2") -}}
 {{- $_ := set $pool "targetPorts" (list (dict "number" $pool.targetPortNumber)) -}}
 {{- end -}}

@@ -21,21 +21,24 @@
 # The image's entry point is a shell script, and there is no shell to count on.
 command: [envoy]
 args: [--config-path, /etc/envoy/envoy.yaml, --disable-hot-restart, --log-level, warning]
+{{- /* As llm-d-router's charts call them, whose users' Services and monitors name them. */}}
 ports:
-- name: http
+- name: {{ ternary "http-8081" "http" (not (not .Values.fromLlmDRouter)) }}
   containerPort: 8081
-- name: envoy-ready
+- name: {{ ternary "metrics-19001" "envoy-ready" (not (not .Values.fromLlmDRouter)) }}
   containerPort: 19001
 readinessProbe:
   httpGet:
     path: /ready
     port: 19001
   periodSeconds: 2
+{{- with include "warmpick.proxyPause" . }}
 lifecycle:
   preStop:
     # Envoy ends at once on SIGTERM: first the Service forgets the pod, and streams go on.
     sleep:
-      seconds: 15
+      seconds: {{ . }}
+{{- end }}
 volumeMounts:
 - name: config
   mountPath: /etc/envoy
@@ -103,6 +106,13 @@ env:
 {{- end }}
 resources:
   {{- $renderer.resources | default (dict "requests" (dict "cpu" "4" "memory" "8Gi")) | toYaml | nindent 2 }}
+{{- $context := dict "allowPrivilegeEscalation" false "capabilities" (dict "drop" (list "ALL")) -}}
+{{- if include "warmpick.asImage" . -}}
+{{- /* Root that may read and write the files of a cache, whoever made them. */ -}}
+{{- $_ := set $context "runAsNonRoot" false -}}
+{{- $_ := set $context.capabilities "add" (list "DAC_OVERRIDE") -}}
+{{- end }}
+securityContext: {{ $renderer.securityContext | default $context | toJson }}
 volumeMounts:
 - name: model-cache
   mountPath: /cache/huggingface
