@@ -7,14 +7,14 @@ import argparse
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
 
-from model_server.settings import Life, Settings
+from model_server.extra import flags as flags_of
+from model_server.settings import Life, Settings, check_apart
 
 CPU_DEFAULTS = {"blockSize": 32, "kvCacheBytes": 256 << 20}
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -45,7 +45,7 @@ def size(text: str) -> int:
 
 FLAGS: dict[str, dict[str, tuple[str, Callable[[str], object], str]]] = {
     "what is served": {
-        "--served-model-name": ("NAME", str, "default: the last part of MODEL"),
+        "--served-model-name": ("NAME", str, "default: MODEL; of a folder its last part"),
         "--host": ("HOST", str, "address to listen on (default: 127.0.0.1)"),
         "--port": ("PORT", int, "0, the default, takes a free one"),
         "--max-model-len": ("TOKENS", int, "default: the model's"),
@@ -168,8 +168,11 @@ def complete(said: dict[str, Any], installed: Callable[[], str]) -> dict[str, An
     if said.get("device", "auto") == "auto":
         said["device"] = installed()
     defaults = CPU_DEFAULTS if said["device"] == "cpu" else {}
-    name = {"servedModelName": Path(model).name, "port": 0, "offline": Path(model).is_dir()}
-    return {**defaults, **name, **{key: v for key, v in said.items() if v is not None}}
+    offline = Path(model).is_dir()
+    is_folder = offline or model.startswith(("/", "."))
+    served = Path(model).name if is_folder else model  # vLLM: the model as it is given
+    known = {"servedModelName": served, "port": 0, "offline": offline}
+    return {**defaults, **known, **{key: v for key, v in said.items() if v is not None}}
 
 
 def checked(said: dict[str, Any]) -> tuple[Settings, Life]:
@@ -180,19 +183,19 @@ def checked(said: dict[str, Any]) -> tuple[Settings, Life]:
         except argparse.ArgumentTypeError as error:
             raise Refused(f"kvCacheBytes: {error}") from error
     try:
-        return msgspec.convert(said, Settings), msgspec.convert(said, Life)
+        settings, life = msgspec.convert(said, Settings), msgspec.convert(said, Life)
+        check_apart(settings.ports | life.ports)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$.")
         raise Refused(f"{where.rstrip('`')}: {what}" if where else what) from error
+    except ValueError as error:
+        raise Refused(str(error)) from error
+    return settings, life
 
 
 def api_key(extra: tuple[str, ...], variables: Mapping[str, str]) -> str | None:
     """Return the key that vLLM is started with, if any."""
-    for flag, following in pairwise([*extra, ""]):
-        name, _, value = flag.partition("=")
-        if name == "--api-key":
-            return value or following
-    return variables.get("VLLM_API_KEY") or None
+    return flags_of(extra).get("--api-key") or variables.get("VLLM_API_KEY") or None
 
 
 def launch(

@@ -18,7 +18,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from model_server.settings import Device
+from model_server.settings import Device, Settings
 
 VLLM_COMMAND = (sys.executable, "-m", "vllm.entrypoints.cli.main", "serve")
 HOW_TO_GET_VLLM = (
@@ -66,6 +66,12 @@ def address_of(host: str, port: int) -> str:
     return f"[{reachable}]:{port}" if ":" in reachable else f"{reachable}:{port}"
 
 
+def url_of(settings: Settings) -> str:
+    """Where this machine reaches the engine."""
+    address = address_of(settings.host, settings.port)
+    return f"https://{address}" if settings.tls else f"http://{address}"
+
+
 class Died(Exception):
     """The engine ended by itself; `status` is its exit status (negative: the signal)."""
 
@@ -107,10 +113,10 @@ class Engine(msgspec.Struct, frozen=True):
         """Wait for the first process to end; it always raises Died."""
         raise Died(await self.process.wait())
 
-    async def healthy(self, address: str) -> None:
+    async def healthy(self, url: str) -> None:
         """Wait until `GET /health` answers 200. Raises Died when the engine ends first."""
         death = asyncio.ensure_future(self.ended())
-        health = asyncio.ensure_future(_answers(f"http://{address}/health"))
+        health = asyncio.ensure_future(_answers(f"{url}/health"))
         try:
             await asyncio.wait({death, health}, return_when=asyncio.FIRST_COMPLETED)
             if death.done():
@@ -149,7 +155,9 @@ class Engine(msgspec.Struct, frozen=True):
 
 async def _answers(url: str) -> None:
     timeout = aiohttp.ClientTimeout(total=5)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
+    # The certificate is for the name that clients use, which this machine's own address is not.
+    connector = aiohttp.TCPConnector(ssl=False)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         while True:
             try:
                 async with session.get(url) as response:

@@ -4,8 +4,12 @@ Nothing here touches a file, a process, the environment or vLLM itself. Flags ar
 """
 
 import json
+from collections.abc import Collection
 
 from model_server.settings import Settings
+
+BINDING = "VLLM_CPU_OMP_THREADS_BIND"
+"""Names the cores of a CPU worker, and so how many threads it has."""
 
 
 def serve_arguments(settings: Settings) -> list[str]:
@@ -42,7 +46,7 @@ def _switches(settings: Settings) -> list[str]:
         "--disable-uvicorn-access-log": True,  # a scrape a second would fill it
         "--enforce-eager": settings.device == "cpu",  # compiling takes minutes there
         "--enable-lora": settings.lora,
-        "--headless": not settings.serves,
+        "--headless": settings.node_rank > 0,
     }
     return [flag for flag, on in switches.items() if on]
 
@@ -81,17 +85,16 @@ def _kv_events(settings: Settings) -> str | None:
     return json.dumps(config)
 
 
-def environment(settings: Settings) -> dict[str, str]:
-    """Return the variables that vLLM needs on top of the caller's."""
+def environment(settings: Settings, given: Collection[str] = ()) -> dict[str, str]:
+    """Return the variables that vLLM needs on top of the caller's, whose names are `given`."""
     variables = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     if settings.lora_file is not None:
         variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if settings.offline:
         variables |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if settings.device == "cpu":
-        # "auto" would bind the worker of every server on the machine to core 0.
-        variables |= {
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "OMP_NUM_THREADS": str(settings.threads),
-        }
+        variables["OMP_NUM_THREADS"] = str(settings.threads)
+        if BINDING not in given:
+            # "auto" would bind the worker of every server on the machine to core 0.
+            variables[BINDING] = "nobind"
     return variables

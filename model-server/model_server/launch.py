@@ -29,14 +29,15 @@ from model_server.engine import (
     VLLM_COMMAND,
     Died,
     Engine,
-    address_of,
     installed_device,
     is_installed,
     reserve_port,
+    url_of,
 )
 from model_server.flags import environment, serve_arguments
 from model_server.lora import AdapterSync, read_adapters
 from model_server.probes import Probes, answering
+from model_server.settings import Settings
 from model_server.standing import Phase, Standing
 
 LAST_LINES = 25
@@ -82,6 +83,11 @@ class Stop:
             self.asked.set_result(status)
 
 
+def end_seconds(settings: Settings, phase: Phase) -> float:
+    """Return what vLLM gets to end: while it loads there is no request to wait for."""
+    return KILL_SECONDS + (0 if phase is Phase.LOADING else settings.drain_seconds)
+
+
 class Server:
     """One engine from its first moment to its last."""
 
@@ -99,14 +105,16 @@ class Server:
             await asyncio.wait({serving, stop.asked}, return_when=asyncio.FIRST_COMPLETED)
             if not stop.asked.done():
                 return serving.result()
-            self._standing.phase = Phase.LEAVING
-            await self._leave(stop)
+            if self._standing.phase is Phase.SERVING:
+                self._standing.phase = Phase.LEAVING
+                await self._leave(stop)
             return stop.asked.result()
         finally:
+            seconds = end_seconds(self._settings, self._standing.phase)
             self._standing.phase = Phase.DRAINING
             serving.cancel()
             await asyncio.gather(serving, return_exceptions=True)
-            if not await self._engine.stop(self._settings.drain_seconds + KILL_SECONDS):
+            if not await self._engine.stop(seconds):
                 _say("vLLM did not end in time and was killed")
             self._standing.phase = Phase.ENDED
 
@@ -139,7 +147,7 @@ class Server:
         settings = self._settings
         if settings.serves:
             async with asyncio.timeout(self._life.start_seconds):
-                await self._engine.healthy(address_of(settings.host, settings.port))
+                await self._engine.healthy(url_of(settings))
             if settings.lora_file is not None:
                 name = settings.served_model_name
                 sync = AdapterSync(Path(settings.lora_file), name, self._client, _say)
@@ -181,13 +189,13 @@ async def run(launch: Launch, engine_command: tuple[str, ...] = VLLM_COMMAND) ->
 
 async def _run(launch: Launch, engine_command: tuple[str, ...]) -> int:
     settings, standing, stop = launch.settings, Standing(), Stop()
-    async with opened(address_of(settings.host, settings.port), launch.api_key) as client:
+    async with opened(url_of(settings), launch.api_key) as client:
         probes = Probes(standing, settings.served_model_name, client if settings.serves else None)
         async with answering(probes, settings.host, launch.life.probe_port) as probe_port:
             log = launch.life.log_file
             engine = await Engine.start(
                 [*engine_command, *serve_arguments(settings)],
-                environment(settings),
+                environment(settings, os.environ),
                 None if log is None else Path(log),
             )
             server = Server(launch, engine, client, standing)

@@ -3,9 +3,13 @@
 Nothing here touches a file, a process, the environment or vLLM itself.
 """
 
+from collections.abc import Mapping
+from itertools import combinations
 from typing import Literal
 
 import msgspec
+
+from model_server import extra
 
 Device = Literal["cpu", "gpu"]
 HashAlgorithm = Literal["sha256", "sha256_cbor"]
@@ -83,17 +87,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     leader_address: str | None = None
     """Host name or address of node 0."""
     kv_events_port: int | None = None
-    """Where changes of the KV cache are published (ZMQ), on every interface: vLLM binds no other.
-    None: nowhere. Pickers look for 5557, plus the data-parallel rank."""
+    """Where changes of the KV cache are published (ZMQ), on every IPv4 interface: vLLM binds no
+    other. None: nowhere. Pickers look for 5557, plus the data-parallel rank."""
     kv_replay_port: int | None = None
-    """Where the last 10,000 steps of them are sent again, to those who missed some."""
+    """Where the last 10,000 steps of them are sent again, plus the rank, to who missed some."""
     pod: str | None = None
     """What the topic of the changes calls this server; None: `pod_ip` and `port`."""
     pod_ip: str = "127.0.0.1"
     drain_seconds: int = 5
     """How long running requests may go on once vLLM is told to end."""
     extra: tuple[str, ...] = ()
-    """Arguments handed to `vllm serve` as they are; the last of a repeated flag wins."""
+    """Arguments handed to `vllm serve` as they are; the last of a repeated flag wins. Those of
+    `model_server.extra.OWN` are refused."""
 
     def __post_init__(self) -> None:
         for name in COUNTS:
@@ -102,11 +107,30 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
                 raise ValueError(f"{name.replace('_', ' ')} {count}: a positive number is needed")
         for check in (self._check_ports, self._check_drain, self._check_blocks, self._check_nodes):
             check()
+        extra.check(self.extra)
 
     @property
     def serves(self) -> bool:
         """Whether this node answers requests."""
-        return self.node_rank == 0
+        return self.node_rank == 0 and "--headless" not in extra.flags(self.extra)
+
+    @property
+    def tls(self) -> bool:
+        """Whether it answers them over TLS."""
+        return "--ssl-certfile" in extra.flags(self.extra)
+
+    @property
+    def ports(self) -> dict[str, range]:
+        """What vLLM binds, by what it is for."""
+        told = extra.flags(self.extra).get("--data-parallel-size", "")
+        ranks = (int(told) if told.isdecimal() else self.data_parallel_size) or 1
+        named = {"port": (self.port, 1), "kv events port": (self.kv_events_port, ranks)}
+        named["kv replay port"] = (self.kv_replay_port, ranks)
+        return {
+            name: range(port, port + count)
+            for name, (port, count) in named.items()
+            if port is not None
+        }
 
     @property
     def lora(self) -> bool:
@@ -114,15 +138,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return self.lora_file is not None or bool(self.max_loras or self.max_lora_rank)
 
     def _check_ports(self) -> None:
-        named = {"port": self.port, "kv events port": self.kv_events_port}
-        named["kv replay port"] = self.kv_replay_port
-        last = (self.data_parallel_size or 1) - 1
-        for name, port in named.items():
-            if port is not None and not 0 <= port <= MOST_PORT - last * (name != "port"):
-                raise ValueError(f"{name} {port}: a number up to {MOST_PORT} is needed")
-        given = [port for port in named.values() if port]
-        if len(given) > len(set(given)):
-            raise ValueError(f"ports {', '.join(map(str, given))}: they must differ")
+        for name, ports in self.ports.items():
+            if ports.start < 0 or ports[-1] > MOST_PORT:
+                raise ValueError(f"{name} {ports.start}: a number up to {MOST_PORT} is needed")
+        check_apart(self.ports)
         if self.kv_replay_port is not None and self.kv_events_port is None:
             raise ValueError("kv replay port without a kv events port: nothing would be sent again")
 
@@ -155,6 +174,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             )
 
 
+def check_apart(named: Mapping[str, range]) -> None:
+    """Raise ValueError where two want the same port; 0 is any free one."""
+    for (one, first), (other, second) in combinations(named.items(), 2):
+        common = first.start < second.stop and second.start < first.stop
+        if common and first.start and second.start:
+            raise ValueError(
+                f"{one} and {other} are {_said(first)}, {_said(second)}: they must differ"
+            )
+
+
+def _said(ports: range) -> str:
+    return f"{ports.start}-{ports[-1]}" if len(ports) > 1 else str(ports.start)
+
+
 class Life(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """When a server counts as started, ready and done; seconds throughout.
 
@@ -178,3 +211,9 @@ class Life(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             raise ValueError(f"leave seconds {self.leave_seconds:g}: 0 or more are needed")
         if self.probe_port is not None and not 0 <= self.probe_port <= MOST_PORT:
             raise ValueError(f"probe port {self.probe_port}: a number up to {MOST_PORT} is needed")
+
+    @property
+    def ports(self) -> dict[str, range]:
+        """What the launcher itself binds."""
+        port = self.probe_port
+        return {} if port is None else {"probe port": range(port, port + 1)}

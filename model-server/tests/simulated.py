@@ -15,6 +15,10 @@ FAST = Speed(factor=1000)
 LONG = "A conversation needs some length before its blocks can be found again. " * 8
 
 
+def address(host, port):
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 @asynccontextmanager
 async def serving(**changes):
     """A running server and a client session with its address as the base."""
@@ -22,7 +26,7 @@ async def serving(**changes):
     engine = asyncio.create_task(server.engine.run())
     runner, host, port = await start(server)
     timeout = aiohttp.ClientTimeout(total=DEADLINE)
-    async with aiohttp.ClientSession(f"http://{host}:{port}", timeout=timeout) as client:
+    async with aiohttp.ClientSession(address(host, port), timeout=timeout) as client:
         yield server, client
     await runner.cleanup()
     engine.cancel()

@@ -1,10 +1,11 @@
-"""A process with the outside of `vllm serve`: /health on --port, a child process, SIGTERM.
+"""A process with the outside of `vllm serve`: /health on --port, TLS, a child process, SIGTERM.
 
 The first argument, where vLLM has the model, says how it behaves.
 """
 
 import http.server
 import signal
+import ssl
 import subprocess
 import sys
 
@@ -29,6 +30,13 @@ def main(behaviour, arguments):
     if behaviour == "never-healthy":
         child.wait()
     with http.server.HTTPServer((host, int(port)), Healthy) as server:
+        if "--ssl-certfile" in arguments:
+            files = (
+                arguments[arguments.index(f"--ssl-{each}file") + 1] for each in ("cert", "key")
+            )
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(*files)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         if behaviour == "dies-later":
             for _ in ("the launcher's", "the one that it dies of"):
                 server.handle_request()

@@ -137,6 +137,27 @@ def test_arguments_for_vllm_may_stand_in_the_file(tmp_path):
         ("model: m\nkvCacheBytes: lots", "kvCacheBytes: 'lots' is not a size"),
         ("model: m\nextra: [1]", "extra[0]: Expected `str`, got `int`"),
         ("model: m\nkvEventsPort: 8000\nport: 8000", "8000, 8000: they must differ"),
+        ("model: m\nport: 8000\nprobePort: 8000", "8000, 8000: they must differ"),
+        ("model: m\nkvEventsPort: 8080\nprobePort: 8080", "8080, 8080: they must differ"),
+        (
+            "model: m\ndataParallelSize: 2\nkvEventsPort: 5557\nkvReplayPort: 5558",
+            "kv events port and kv replay port are 5557-5558, 5558-5559: they must differ",
+        ),
+        (
+            "model: m\ndataParallelSize: 3\nkvEventsPort: 7998\nport: 8000",
+            "port and kv events port are 8000, 7998-8000: they must differ",
+        ),
+        ("model: m\ndataParallelSize: 2\nkvEventsPort: 65535", "kv events port 65535: a number up"),
+        (
+            "model: m\nkvEventsPort: 5557\nkvReplayPort: 5558\nextra: [--data-parallel-size=2]",
+            "5557-5558, 5558-5559: they must differ",
+        ),
+        ("model: m\nextra: [--port, '9000']", "--port for vLLM alone: give port"),
+        ("model: m\nextra: [--host=0.0.0.0]", "--host for vLLM alone: give host"),
+        (
+            "model: m\nextra: [--shutdown_timeout, '60']",
+            "--shutdown-timeout for vLLM alone: give drain",
+        ),
         ("model: m\nkvReplayPort: 5558", "without a kv events port"),
         ("model: m\nleaveSeconds: -1", "leave seconds -1: 0 or more"),
         ("model: m\nstartSeconds: 0", "start seconds 0: a positive number"),
@@ -172,6 +193,22 @@ def test_a_leaderworkerset_tells_its_nodes_apart(monkeypatch):
     expected = {"--nnodes": "2", "--node-rank": "1", "--master-addr": "llm-0.llm"}
     assert (expected | {"--pipeline-parallel-size": "2"}).items() <= told.items()
     assert "--headless" not in serve_arguments(parse(["m", "--node-rank", "0"]).settings)
+
+
+def test_an_engine_for_another_nodes_server_answers_nothing_itself():
+    settings = parse(["m", "--lora-file", "l", "--", "--headless"]).settings
+    assert not settings.serves
+    arguments = serve_arguments(settings)
+    assert arguments.count("--headless") == 1
+    assert "--api-server-count" not in arguments  # vLLM refuses both
+
+
+def test_every_rank_has_ports_of_its_own(tmp_path):
+    text = "{model: m, dataParallelSize: 2, kvEventsPort: 5557, kvReplayPort: 5559, port: 5561}"
+    launch = launched(tmp_path, text, "--probe-port", "5562")
+    assert [*launch.settings.ports["kv replay port"]] == [5559, 5560]
+    free = launched(tmp_path, "{model: m, port: 0, probePort: 0}")
+    assert (free.settings.port, free.life.probe_port) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -210,6 +247,8 @@ def test_the_topic_has_the_pods_identity(given, expected):
         ((), {"VLLM_API_KEY": "k"}, "k"),
         (("--api-key", "a"), {"VLLM_API_KEY": "k"}, "a"),
         (("--api-key=a", "--seed", "1"), {}, "a"),
+        (("--api_key", "a", "b"), {}, "a"),
+        (("--api-key", "a", "--api-key", "b"), {}, "b"),
     ],
 )
 def test_the_engines_key_is_known(extra, variables, expected):

@@ -30,6 +30,11 @@ def test_cpu_differs_from_gpu():
     assert "OMP_NUM_THREADS" not in environment(GPU)
 
 
+def test_who_binds_threads_to_cores_is_obeyed():
+    given = environment(CPU, {"VLLM_CPU_OMP_THREADS_BIND": "0-31"})
+    assert "VLLM_CPU_OMP_THREADS_BIND" not in given
+
+
 def test_an_unset_value_is_left_to_vllm():
     arguments = serve_arguments(GPU)
     assert not {"--block-size", "--kv-cache-memory-bytes", "--max-model-len"} & set(arguments)
@@ -50,7 +55,7 @@ def test_kv_events_are_published_where_a_picker_looks_for_them():
             "enable_kv_cache_events": True,
             "publisher": "zmq",
             "endpoint": "tcp://*:5557",
-            "topic": "kv@pod-3@model",
+            "topic": "kv@pod-3@hub/model",
         }
         assert config == expected | ({"replay_endpoint": "tcp://*:5558"} if replay else {})
 
@@ -60,8 +65,10 @@ def test_defaults_of_the_command_line():
     on_gpu = parse(["hub/some-model", "--device", "gpu"]).settings
     assert (on_cpu.block_size, on_cpu.kv_cache_bytes) == (32, 256 << 20)
     assert (on_gpu.block_size, on_gpu.kv_cache_bytes) == (None, None)
-    assert on_cpu.served_model_name == "some-model"
+    assert on_cpu.served_model_name == "hub/some-model"
     assert not on_cpu.offline
+    for folder in ("/models/some-model/", "./some-model"):
+        assert parse([folder, "--device", "cpu"]).settings.served_model_name == "some-model"
 
 
 def test_a_local_model_never_asks_a_hub(tmp_path):

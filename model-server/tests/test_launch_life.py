@@ -9,6 +9,8 @@ import socket
 import aiohttp
 import pytest
 
+from tests.kubeapi.authority import Authority
+
 from .launched import SIMULATED, BeforeStandIn, Launched, ask, eventually
 
 CHAT = {"model": "base", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 30}
@@ -45,6 +47,24 @@ def test_not_ready_but_alive_until_the_model_is_served(tmp_path, probe_port):
         launcher.process.terminate()
         assert launcher.end() == (0, "", "")
     assert ask(probe_port, "/live") == (0, b"")
+
+
+def test_what_still_loads_has_nothing_to_leave(tmp_path, probe_port):
+    flags = ["--probe-port", probe_port, "--leave-seconds", 300]
+    with BeforeStandIn(tmp_path / "engine.log", "never-healthy", *flags) as launcher:
+        eventually(lambda: ask(probe_port, "/live")[0] == 200)
+        launcher.process.terminate()
+        assert launcher.end() == (0, "", "")
+
+
+def test_an_engine_that_answers_over_tls_is_asked_over_tls(tmp_path):
+    issued = Authority().issue("vllm")
+    for name, text in (("cert", issued.certificate), ("key", issued.key)):
+        (tmp_path / name).write_bytes(text)
+    tls = ["--ssl-certfile", tmp_path / "cert", "--ssl-keyfile", tmp_path / "key"]
+    flags = ["--host", "localhost", "--start-seconds", 20, "--probe-port", 0, "--", *tls]
+    with BeforeStandIn(tmp_path / "engine.log", "serves", *flags) as launcher:
+        assert ask(launcher.listening()["probe_port"], "/live") == (200, b'{"ok":true}')
 
 
 def test_ready_when_the_model_is_listed(launch):

@@ -8,6 +8,8 @@ import sys
 import psutil
 import pytest
 from model_server.engine import Engine, reserve_port
+from model_server.launch import end_seconds, parse
+from model_server.standing import Phase
 
 from .launched import STAND_IN, BeforeStandIn, all_gone, ask, eventually
 
@@ -48,11 +50,19 @@ async def test_an_engine_that_ignores_sigterm_is_killed_within_the_bound(tmp_pat
         arguments = ["--host", "127.0.0.1", "--port", str(reserved.getsockname()[1])]
         command = [sys.executable, str(STAND_IN), "stubborn", *arguments]
         engine = await Engine.start(command, {}, tmp_path / "engine.log")
-        await engine.healthy(f"127.0.0.1:{reserved.getsockname()[1]}")
+        await engine.healthy(f"http://127.0.0.1:{reserved.getsockname()[1]}")
     processes = psutil.Process(engine.process.pid).children()
     assert not await engine.stop(0.2)
     assert engine.process.returncode == -signal.SIGKILL
     eventually(lambda: all_gone(processes))
+
+
+@pytest.mark.parametrize(
+    ("phase", "seconds"), [(Phase.LOADING, 10), (Phase.SERVING, 70), (Phase.LEAVING, 70)]
+)
+def test_only_an_engine_that_has_served_gets_time_for_requests(phase, seconds):
+    settings = parse(["m", "--drain-seconds", "60"]).settings
+    assert end_seconds(settings, phase) == seconds
 
 
 def test_an_engine_that_dies_at_start_is_reported_with_its_last_lines(launch):

@@ -37,6 +37,21 @@ BAD = [
     ("/v1/completions", b'{"prompt": "hi", "min_tokens": 17}', 400, "max_tokens=16, got 17"),
     ("/v1/completions", b'{"prompt": "hi", "min_tokens": -1}', 400, "min_tokens must be greater"),
     ("/v1/completions", b'{"prompt": "hi", "cache_salt": ""}', 400, "cache_salt"),
+    (
+        "/v1/completions",
+        b'{"prompt": "hi", "stream_options": {"include_usage": true}}',
+        *(400, "only be defined when `stream=True`"),
+    ),
+    (
+        "/v1/chat/completions",
+        b'{"messages": [{"role": "user"}], "stream_options": {"include_usage": true}}',
+        *(400, "only be defined when `stream=True`"),
+    ),
+    (
+        "/v1/chat/completions",
+        b'{"messages": [{"role": "user", "content": "hi"}], "tools": []}',
+        *(400, "must not be an empty array"),
+    ),
     ("/v1/completions", b'{"prompt": ""}', 400, "cannot be empty"),
     ("/v1/completions", b'{"prompt": []}', 400, "at least one"),
     ("/v1/completions", b'{"prompt": [1, "a"]}', 400, "not a list of token ids"),
@@ -75,6 +90,15 @@ def test_bad_requests_are_told_so_in_openais_form(small_server, path, data, stat
     assert body["error"]["code"] == status
     assert message in body["error"]["message"]
     assert set(body["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_a_body_that_is_not_compressed_as_it_says_is_told_so():
+    headers = {"content-encoding": "gzip"}
+    async with serving() as (_, client):
+        request = client.post("/v1/completions", data=b'{"prompt": "hi"}', headers=headers)
+        async with request as response:
+            assert response.status == 400
+            assert "gzip" in (await response.json())["error"]["message"]
 
 
 async def test_a_prompt_longer_than_the_context_is_refused_and_the_next_request_served():

@@ -109,6 +109,16 @@ async def test_an_answer_without_a_limit_ends_by_itself():
     assert forced["usage"]["completion_tokens"] == 100
 
 
+async def test_the_end_comes_after_the_tokens_that_are_wanted_at_least():
+    async with serving(output_tokens=1) as (_, client):
+        told = {}
+        for most in (5, 6):
+            limits = {"min_tokens": 5, "max_tokens": most}
+            _, _, body = await post(client, "/v1/completions", {"prompt": "hi"} | limits)
+            told[most] = body["choices"][0]["finish_reason"], body["usage"]["completion_tokens"]
+    assert told == {5: ("length", 5), 6: ("stop", 6)}
+
+
 async def test_completions_of_text_ids_and_several_prompts():
     async with serving() as (_, client):
         prompts = ["hello there", ["one", "two words"], [5, 6, 7], [[1, 2], [3]]]
@@ -125,6 +135,14 @@ async def test_completions_of_text_ids_and_several_prompts():
         )
     assert done
     assert sorted(chunk["choices"][0]["index"] for chunk in chunks) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("tokens", [3, 3.0, "3"])
+async def test_numbers_may_be_written_as_vllm_takes_them(tokens):
+    request = {"prompt": "hi", "max_tokens": tokens, "stream_options": {}, "stream": "false"}
+    async with serving() as (_, client):
+        status, _, body = await post(client, "/v1/completions", request)
+    assert (status, body["usage"]["completion_tokens"]) == (200, 3)
 
 
 async def test_completions_default_to_sixteen_tokens():
@@ -184,7 +202,7 @@ async def test_responses():
 
 
 async def test_adapters_and_salts_are_apart_and_adapters_are_listed():
-    async with serving(lora_modules=("a", "b")) as (_, client):
+    async with serving(lora_modules={"a": "a", "b": "hub/b"}) as (_, client):
         cached = []
         for options in (
             *({}, {"model": "a"}, {"model": "b"}, {"cache_salt": "s"}),
@@ -198,10 +216,24 @@ async def test_adapters_and_salts_are_apart_and_adapters_are_listed():
             models = (await response.json())["data"]
         info = [key for key in await samples(client) if key[0] == "vllm:lora_requests_info"]
     assert cached == [False] * 4 + [True] * 4
-    assert [(model["id"], model["parent"]) for model in models] == [
-        *(("sim-model", None), ("a", "sim-model"), ("b", "sim-model"))
+    assert [(model["id"], model["root"], model["parent"]) for model in models] == [
+        ("sim-model", "sim-model", None),
+        *(("a", "a", "sim-model"), ("b", "hub/b", "sim-model")),
     ]
     assert {dict(labels)["max_lora"] for _, labels in info} == {"1"}
+
+
+async def test_an_adapter_loaded_in_place_from_elsewhere_hits_nothing_of_the_one_before():
+    request = chat(LONG, model="a", max_tokens=1)
+    cached = []
+    async with serving(runtime_loras=True) as (_, client):
+        for path in ("hub/1", "hub/1", "hub/2", "hub/1"):
+            body = {"lora_name": "a", "lora_path": path, "load_inplace": True}
+            async with client.post("/v1/load_lora_adapter", json=body) as response:
+                assert response.status == 200
+            _, _, body = await post(client, "/v1/chat/completions", request)
+            cached.append(body["usage"]["prompt_tokens_details"]["cached_tokens"] > 0)
+    assert cached == [False, True, False, True]
 
 
 async def test_the_small_endpoints():

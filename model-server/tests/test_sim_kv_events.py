@@ -11,6 +11,8 @@ from model_server.simulator.cli import parse
 from model_server.simulator.kv_config import KvEventsConfig
 from model_server.simulator.settings import Limits
 
+from tests.loopbacks import loopbacks
+
 from .simulated import DEADLINE, LONG, post, serving
 
 BLOCK = 16
@@ -109,6 +111,17 @@ async def test_replay_starts_where_it_is_asked_to_and_keeps_so_many():
         assert await replay(context, source, 99) == []
 
 
+@pytest.mark.parametrize("host", loopbacks())
+async def test_it_is_published_where_requests_are_answered(host):
+    for endpoint in ("tcp://*:0", f"tcp://{host}:0"):
+        config = msgspec.structs.replace(ON, endpoint=endpoint, replay_endpoint=endpoint)
+        async with publishing(config, host=host.strip("[]")) as (client, source, context):
+            assert source["endpoint"].startswith(f"tcp://{host}:")
+            context.setsockopt(zmq.IPV6, 1)
+            await post(client, "/v1/completions", complete([1] * (BLOCK + 1)))
+            assert len(await replay(context, source, 0)) == 1
+
+
 async def test_eviction_and_reset_are_published():
     tight = Limits(num_gpu_blocks=4, block_size=BLOCK)
     async with publishing(limits=tight) as (client, source, context):
@@ -136,7 +149,7 @@ async def test_eviction_and_reset_are_published():
 
 
 async def test_adapters_have_a_name_and_a_number():
-    async with publishing(lora_modules=("a", "b")) as (client, source, context):
+    async with publishing(lora_modules={"a": "a", "b": "hub/b"}) as (client, source, context):
         body = complete([1] * (BLOCK + 1), model="b")
         await post(client, "/v1/completions", body)
         ((_, (event,)),) = await replay(context, source, 0)

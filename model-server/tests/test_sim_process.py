@@ -81,13 +81,28 @@ def test_flags():
         " --speed 2 --step-ms 3 --no-prompt-tokens-details --faults"
     )
     given = parse(line.split())
-    assert (given.name, given.lora_modules, given.faults) == ("p", ("a", "b"), True)
+    assert (given.name, given.lora_modules, given.faults) == (
+        *("p", {"a": "/x", "b": "b"}),
+        True,
+    )
     assert (given.limits.block_size, given.limits.context_len) == (32, 9 * 32)
     assert (given.speed.factor, given.speed.step_ms) == (2.0, 3.0)
     assert not given.prompt_tokens_details
 
 
-@pytest.mark.parametrize("flags", ["--speed 0", "--num-gpu-blocks-override 1", "--block-size x"])
+def test_adapters_as_json():
+    text = '{"name": "sql", "path": "hub/sql", "base_model_name": "base"}'
+    assert parse(["--lora-modules", text, "a=/x"]).lora_modules == {"sql": "hub/sql", "a": "/x"}
+
+
+SENSELESS = [
+    *("--speed 0", "--speed nan", "--num-gpu-blocks-override 1", "--block-size x"),
+    *("--max-num-seqs 0", "--max-num-batched-tokens 0", "--max-model-len -1", "--max-loras 0"),
+    *("--step-ms -1", "--drain-seconds -1", '--lora-modules {"name":"a"}'),
+]
+
+
+@pytest.mark.parametrize("flags", SENSELESS)
 def test_senseless_flags_are_refused(flags, capsys):
     with pytest.raises(SystemExit) as stopped:
         parse(flags.split())

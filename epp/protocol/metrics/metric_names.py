@@ -121,7 +121,8 @@ VLLM = EngineMetrics(
     offload_blocks=Metric(b"vllm:simple_kv_offload_info", b"capacity_blocks", rare=True),
     offload_signs=(
         Metric(_CONFIG, b"kv_offloading_size"),
-        Metric(b"vllm:kv_offload_total_bytes_total", rare=True),
+        Metric(b"vllm:kv_offload_store_bytes_total", rare=True),
+        Metric(b"vllm:kv_offload_total_bytes_total", rare=True),  # deprecated in 0.32
     ),
     cache_queries=Metric(b"vllm:prefix_cache_queries_total", rare=True),
     cache_hits=Metric(b"vllm:prefix_cache_hits_total", rare=True),

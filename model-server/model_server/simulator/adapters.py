@@ -3,6 +3,7 @@
 Names and paths alone: nothing is read from a path, but one that is absolute must be a folder.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,6 +26,30 @@ class UnloadBody(msgspec.Struct, frozen=True):
     lora_name: str
 
 
+class _Module(msgspec.Struct, frozen=True):
+    name: str
+    path: str
+
+
+def parse_modules(texts: Sequence[str]) -> dict[str, str]:
+    """Return paths by name, of NAME, NAME=PATH or JSON with `name` and `path`, as vLLM takes it.
+
+    Raises ValueError for other JSON.
+    """
+    paths = {}
+    for text in texts:
+        if text.startswith("{"):
+            try:
+                module = msgspec.json.decode(text, type=_Module)
+            except msgspec.DecodeError as error:
+                raise ValueError(f"{text}: {error}") from error
+            paths[module.name] = module.path
+        else:
+            name, _, path = text.partition("=")
+            paths[name] = path or name
+    return paths
+
+
 class InvalidInput(ApiError):
     """An adapter that cannot be loaded as asked."""
 
@@ -34,10 +59,9 @@ class InvalidInput(ApiError):
 class Adapters:
     """Paths by name, as vLLM 0.32 keeps them (`entrypoints/openai/models/serving.py`)."""
 
-    def __init__(self, modules: tuple[str, ...], base: str) -> None:
-        """`modules` are NAME or NAME=PATH, `base` is the model's own name."""
-        pairs = (module.partition("=") for module in modules)
-        self.paths = {name: path or name for name, _, path in pairs}
+    def __init__(self, modules: Mapping[str, str], base: str) -> None:
+        """`modules` are paths by name, `base` is the model's own name."""
+        self.paths = dict(modules)
         self._base = base
 
     def load(self, body: bytes) -> str:

@@ -10,8 +10,8 @@ from model_server.simulator.errors import InvalidBody
 class StreamOptions(msgspec.Struct, frozen=True):
     """`stream_options`."""
 
-    include_usage: bool | None = False
-    continuous_usage_stats: bool | None = False
+    include_usage: bool | msgspec.UnsetType | None = msgspec.UNSET
+    continuous_usage_stats: bool | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Common(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,9 +119,12 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 def decode(data: bytes, kind: type[Body]) -> Body:
-    """Parse a body; raises InvalidBody for everything that is not a valid one."""
+    """Parse a body; raises InvalidBody for everything that is not a valid one.
+
+    Numbers may be strings, and whole ones floats, as vLLM's pydantic takes them.
+    """
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidBody(f"Validation error: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

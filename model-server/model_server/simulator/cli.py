@@ -11,6 +11,7 @@ import msgspec
 import uvloop
 from aiohttp import web
 
+from model_server.simulator.adapters import parse_modules
 from model_server.simulator.kv_config import parse_config
 from model_server.simulator.server import Server
 from model_server.simulator.settings import Limits, Settings, Speed
@@ -69,19 +70,26 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
     """Turn flags into settings; exits with status 2 and a message when they make no sense."""
     reader = parser()
     given = reader.parse_args(arguments)
-    if given.block_size < 1 or given.num_gpu_blocks_override < 2 or given.speed <= 0:
-        reader.error("block size, blocks (at least 2) and speed must be positive")
+    for name, least in _LEAST.items():
+        if not getattr(given, name) >= least:
+            reader.error(f"--{name.replace('_', '-')} must be at least {least:g}")
+    if not given.speed > 0:
+        reader.error("--speed must be positive")
     try:
         kv_events = parse_config(given.kv_events_config)
     except ValueError as error:
         reader.error(f"--kv-events-config: {error}")
+    try:
+        lora_modules = parse_modules(given.lora_modules)
+    except ValueError as error:
+        reader.error(f"--lora-modules: {error}")
     return Settings(
         host=given.host,
         port=given.port,
         name=given.name,
         served_model_name=given.served_model_name,
         runtime_loras=os.environ.get(RUNTIME_LORAS, "").lower() in {"1", "true"},
-        lora_modules=tuple(module.partition("=")[0] for module in given.lora_modules),
+        lora_modules=lora_modules,
         limits=_limits(given),
         speed=_speed(given),
         output_tokens=given.output_tokens,
@@ -148,7 +156,17 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-_LORA_HELP = "adapters served under their own model names; NAME or NAME=PATH, as vLLM takes them"
+_LEAST = {
+    **dict.fromkeys(("block_size", "max_num_batched_tokens", "max_num_seqs", "max_model_len"), 1),
+    **dict.fromkeys(("max_loras", "output_tokens", "tokens_per_chunk"), 1),
+    "num_gpu_blocks_override": 2,
+    **dict.fromkeys(("step_ms", "prefill_us_per_token", "attention_ns", "decode_us_per_seq"), 0),
+    **dict.fromkeys(("decode_ns_per_context_token", "drain_seconds"), 0),
+}
+"""With less of one of these nothing would be answered, or sooner than it was asked."""
+_LORA_HELP = (
+    "adapters served under their own model names; NAME, NAME=PATH or JSON with name and path"
+)
 _SWITCHES = {
     **dict.fromkeys(
         ("--enable-prefix-caching", "--enable-prompt-tokens-details", "--enable-lora"),

@@ -79,7 +79,7 @@ class Engine:
         metrics: Metrics,
         publish: Callable[[Sequence[Event]], None] | None = None,
     ) -> None:
-        size, loras = settings.limits.block_size, settings.lora_modules
+        size, loras = settings.limits.block_size, tuple(settings.lora_modules)
         self._log = EventLog(size, loras) if publish else None
         self._emit = publish
         self.scheduler = Scheduler(settings.limits, self._log)

@@ -11,13 +11,13 @@ _DIGEST = 16
 _SPAN_BLOCKS = 64
 
 
-def root_hash(lora: str | None, salt: str | None) -> BlockHash:
-    """Derive the parent of a sequence's first block: equal only for equal LoRA name and cache salt.
+def root_hash(lora: str | None, salt: str | None, path: str | None = None) -> BlockHash:
+    """Derive the parent of a first block: equal only for equal LoRA name, its path and cache salt.
 
     vLLM puts the LoRA into every block's extra keys and the salt into the first block's; since
     hashes are chained, both separate exactly the same sequences as a keyed root does.
     """
-    return BlockHash(blake2b(repr((lora, salt)).encode(), digest_size=_DIGEST).digest())
+    return BlockHash(blake2b(repr((lora, path, salt)).encode(), digest_size=_DIGEST).digest())
 
 
 class BlockHasher:

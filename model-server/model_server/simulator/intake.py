@@ -1,7 +1,7 @@
 """From request bodies to the scheduler's requests: models, prompts, limits. Knows no HTTP."""
 
 from array import array
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -11,16 +11,18 @@ import msgspec
 from model_server.simulator.bodies import (
     ChatBody,
     Common,
+    CompletionBody,
     Generation,
     Item,
     Message,
     Part,
     ResponsesBody,
+    StreamOptions,
     TokenizeBody,
 )
 from model_server.simulator.errors import ApiError, UnknownModel
 from model_server.simulator.prose import Writer
-from model_server.simulator.scheduler import Request
+from model_server.simulator.scheduler import Request, Token
 from model_server.simulator.settings import Settings
 from model_server.simulator.template import Turn, render
 from model_server.simulator.tokenizer import Tokenizer
@@ -28,18 +30,19 @@ from model_server.simulator.tokenizer import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """The adapter and the cache salt that a prompt runs under."""
+    """The adapter, with its path, and the cache salt that a prompt runs under."""
 
     model: str
     lora: str | None
     salt: str | None
+    path: str | None = None
 
 
 class Intake:
     """Checks what clients send and builds requests; every refusal is an ApiError."""
 
-    def __init__(self, settings: Settings, adapters: Container[str]) -> None:
-        """`adapters` are those served, looked at anew for every request."""
+    def __init__(self, settings: Settings, adapters: Mapping[str, str]) -> None:
+        """`adapters` are the paths of those served by name, looked at anew for every request."""
         self.settings = settings
         self._adapters = adapters
         self.context_len = settings.limits.context_len
@@ -48,6 +51,9 @@ class Intake:
 
     def chat(self, body: ChatBody) -> list[Request]:
         """Build the request of a chat."""
+        _check_stream_options(body)
+        if body.tools == []:
+            raise ApiError("`tools` must not be an empty array.", "tools")
         ids = self._conversation(body.messages, body.tools, generate=body.add_generation_prompt)
         return self.generation(body, [ids])
 
@@ -64,6 +70,11 @@ class Intake:
             turns += [_item_turn(item) for item in body.input]
         return self.generation(body, [render(self._tokenizer, turns, generate=True)])
 
+    def completion(self, body: CompletionBody) -> list[Request]:
+        """Build the requests of a completion."""
+        _check_stream_options(body)
+        return self.generation(body, self.prompts(body.prompt))
+
     def generation(self, body: Generation, prompts: "Sequence[array[int]]") -> list[Request]:
         """One request for each prompt."""
         if body.n not in (1, None):
@@ -76,7 +87,7 @@ class Intake:
         target = self._target(body)
         for ids in prompts:
             self._check_length(ids, wanted=0)
-        return [Request(ids, 0, iter(()), target.lora, target.salt) for ids in prompts]
+        return [self._request(target, ids, 0, iter(())) for ids in prompts]
 
     def prompts(self, given: str | list[Any]) -> "list[array[int]]":
         """Token ids of each prompt in text, ids, or a list of either."""
@@ -111,7 +122,7 @@ class Intake:
         if model == self.settings.served_model_name:
             return _Target(model, None, body.cache_salt)
         if model in self._adapters:
-            return _Target(model, model, body.cache_salt)
+            return _Target(model, model, body.cache_salt, self._adapters[model])
         raise UnknownModel(f"The model `{model}` does not exist.", "model")
 
     def _generate(self, body: Generation, target: _Target, ids: "array[int]") -> Request:
@@ -124,7 +135,12 @@ class Intake:
         seed = blake2b(repr((self.settings.seed, body.seed, target.lora)).encode())
         seed.update(ids.tobytes())
         text = self._writer.write(seed.digest(), endless=body.ignore_eos, at_least=body.min_tokens)
-        return Request(ids, most, text, target.lora, target.salt)
+        return self._request(target, ids, most, text)
+
+    def _request(
+        self, target: _Target, ids: "array[int]", most: int, text: Iterator[Token]
+    ) -> Request:
+        return Request(ids, most, text, target.lora, target.salt, target.path)
 
     def _check_length(self, ids: "array[int]", wanted: int) -> None:
         if not ids:
@@ -144,6 +160,11 @@ class Intake:
         if not turns:
             raise ApiError("messages must not be empty", "messages")
         return render(self._tokenizer, turns, generate=generate)
+
+
+def _check_stream_options(body: Generation) -> None:
+    if body.stream_options not in (None, StreamOptions()) and not body.stream:
+        raise ApiError("Stream options can only be defined when `stream=True`.", "stream_options")
 
 
 def _check_min_tokens(least: int, most: int) -> None:

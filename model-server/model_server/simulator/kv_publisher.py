@@ -70,7 +70,10 @@ class KvPublisher:
     def _bind(self, socket: "zmq.Socket[bytes] | zmq.asyncio.Socket", endpoint: str) -> str:
         """Bind; `*` is this server's host, port 0 a free one. Returns what it became."""
         host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-        host = self._host if host == "*" else host
+        host = self._host if host == "*" else host.strip("[]")
+        if ":" in host:
+            socket.setsockopt(zmq.IPV6, 1)
+            host = f"[{host}]"
         socket.bind(f"tcp://{host}:{'*' if port == '0' else port}")
         return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
 

@@ -54,11 +54,12 @@ class Writer:
     def write(self, seed: bytes, *, endless: bool, at_least: int = 0) -> Iterator[Token]:
         """Tokens of one answer: between half and one and a half times the mean length.
 
-        The end-of-sequence token counts and comes last; an `endless` answer has none. No
-        answer ends before `at_least` tokens.
+        The end-of-sequence token counts and comes last; an `endless` answer has none. It comes
+        after `at_least` others.
         """
         rng = random.Random(seed)
-        natural = max(1, at_least, round(self._mean_tokens * rng.uniform(0.5, 1.5)))
+        # vLLM `v1/sample/logits_processor/builtin.py` masks it until there are `min_tokens`.
+        natural = max(at_least + 1, round(self._mean_tokens * rng.uniform(0.5, 1.5)))
         for written, token in enumerate(self._sentences(rng), start=1):
             if written >= natural and not endless:
                 break

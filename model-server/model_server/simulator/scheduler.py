@@ -46,6 +46,7 @@ class Request:
     source: Iterator[Token]
     lora: str | None = None
     salt: str | None = None
+    lora_path: str | None = None
     prompt_len: int = field(init=False)
     root: BlockHash = field(init=False)
     hashes: list[BlockHash] = field(default_factory=list, init=False)
@@ -59,7 +60,7 @@ class Request:
         if not self.tokens:
             raise ValueError("a prompt has at least one token")
         self.prompt_len = len(self.tokens)
-        self.root = root_hash(self.lora, self.salt)
+        self.root = root_hash(self.lora, self.salt, self.lora_path)
 
     @property
     def generated(self) -> int:

@@ -32,7 +32,7 @@ from model_server.simulator.completions import (
 )
 from model_server.simulator.embeddings import whole_embeddings
 from model_server.simulator.engine import Engine
-from model_server.simulator.errors import ApiError, Overloaded, error_body
+from model_server.simulator.errors import ApiError, InvalidBody, Overloaded, error_body
 from model_server.simulator.faults import Fault, Gone, before_answer, fault_of
 from model_server.simulator.intake import Intake
 from model_server.simulator.metrics import Metrics
@@ -64,13 +64,9 @@ class Api:
     reports_load: bool = True
 
 
-def _completion(intake: Intake, body: CompletionBody) -> list[Request]:
-    return intake.generation(body, intake.prompts(body.prompt))
-
-
 APIS = {
     "/v1/chat/completions": Api(ChatBody, Intake.chat, "chatcmpl-", ChatChunks, whole_chat),
-    "/v1/completions": Api(CompletionBody, _completion, "cmpl-", TextChunks, whole_text),
+    "/v1/completions": Api(CompletionBody, Intake.completion, "cmpl-", TextChunks, whole_text),
     "/v1/responses": Api(
         ResponsesBody,
         Intake.responses,
@@ -137,6 +133,8 @@ class Server:
         except web.HTTPException as error:
             body = error_body(error.reason, error.reason, error.status)
             response = _json(body, status=error.status)
+        except web.RequestPayloadError as error:
+            response = _json(InvalidBody(str(error)).body(), status=InvalidBody.status)
         except Gone:
             response = web.Response()
         return response
@@ -230,7 +228,7 @@ class Server:
         return _json(msgspec.json.encode({"token_ids": made.tokens.tolist()}))
 
     async def _render_texts(self, http: web.Request) -> web.Response:
-        made = _completion(self._intake, decode(await http.read(), CompletionBody))
+        made = self._intake.completion(decode(await http.read(), CompletionBody))
         return _json(msgspec.json.encode([{"token_ids": each.tokens.tolist()} for each in made]))
 
     async def _tokenize(self, http: web.Request) -> web.Response:

@@ -1,5 +1,6 @@
 """Every setting of the simulator, with unit and default. Knows no flags and no files."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from model_server.simulator.kv_config import KvEventsConfig
@@ -43,13 +44,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The whole configuration; `port` 0 means any free port, times are seconds."""
+    """The whole configuration; `port` 0 means any free port, times are seconds.
+
+    `lora_modules` are the adapters' paths by name.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
     name: str = ""
     served_model_name: str = "sim-model"
-    lora_modules: tuple[str, ...] = ()
+    lora_modules: Mapping[str, str] = field(default_factory=dict)
     runtime_loras: bool = False
     limits: Limits = field(default_factory=Limits)
     speed: Speed = field(default_factory=Speed)

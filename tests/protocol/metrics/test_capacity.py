@@ -180,6 +180,7 @@ UNKNOWN_TIER = f"the cache has a second tier, whose size in tokens is unknown: t
         (config(kv_offloading_size=4.0), None, None, False),
         (config(kv_offloading_size=4.0), 7000, 7000, True),
         (config() + BYTES, None, None, False),
+        (config() + b'vllm:kv_offload_store_bytes_total{engine="0"} 0.0\n', None, None, False),
     ],
 )
 def test_a_second_tier(page, label, tokens, told):
