@@ -29,10 +29,10 @@ class Scheduler:
     """Decides by one configuration over one fleet. `below(n)` returns a random number in 0..n-1.
 
     A request is quoted once, decided on any number of times, and committed to one decision.
-    `quoted` are called with each quote, `committing` with each decision before the fleet takes it
-    in; they come with their names. What they raise, and what plug-ins raise that are only notified
-    of something, is passed to `on_fault`; by default it is raised. Calls of plug-ins are timed
-    if a `timer` is given. `unseen` returns what other replicas do meanwhile; None without any.
+    `quoted` are called with each quote, `committing` with each decision before the fleet applies
+    it; both have names. Their errors, and errors of plug-ins that are only notified, are passed to
+    `on_fault`; by default they are raised. Calls of plug-ins are timed if a `timer` is given.
+    `unseen` estimates the decisions of other replicas; None without any.
     """
 
     def __init__(  # noqa: PLR0913 (what it decides by, and who is notified)
@@ -81,16 +81,20 @@ class Scheduler:
         quote: Quote,
         now: float,
         timer: PluginTimer | None = None,
+        *,
+        sheds: bool = True,
     ) -> Decision:
         """Choose endpoints for a request by the state at `now`; the fleet does not change.
 
-        The profile's plug-ins see `request`, which may have been stripped of its prompts and its
-        body since it was quoted. Raises `NoEndpoints`, and what the plug-ins raise.
+        Plug-ins see `request`, which may have lost its prompts and its body since it was quoted.
+        Raises `NoEndpoints`, errors of plug-ins, and if it `sheds` what `check_saturation` does.
         """
         fleet, whole = self._fleet, self._whole
         candidates = fleet.candidates(quote, now, whole=whole)
         if not candidates:
             raise NoEndpoints(_no_candidates(quote, fleet.endpoints), retry_after=1)
+        if sheds and request.priority < 0:
+            self.check_saturation(request, candidates)
         self._turn += 1
         if self.unseen is None:
             context = PickContext(self._below, self._turn)
@@ -113,13 +117,11 @@ class Scheduler:
         context: PickContext,
         timer: PluginTimer | None,
     ) -> Decision:
-        if request.priority < 0:
-            self._check_saturation(request, candidates)
         if self._plain:
             return self._plan.choose(request, candidates, context, timer)
         return self._run_profiles(request, candidates, context, timer)
 
-    def _check_saturation(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> None:
+    def check_saturation(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> None:
         """Raise `Overloaded` if a request of negative priority meets a pool that is full."""
         detector = self._scheduling.saturation_detector
         saturation = 0.0 if detector is None else detector.saturation(candidates)
@@ -190,17 +192,23 @@ class Scheduler:
             raise
 
     def propose(
-        self, request: InferenceRequest, now: float, timer: PluginTimer | None = None
+        self,
+        request: InferenceRequest,
+        now: float,
+        timer: PluginTimer | None = None,
+        *,
+        sheds: bool = True,
     ) -> tuple[Quote, Decision]:
         """Quote a request and decide on it, without committing to the decision.
 
-        Raises `UnknownModel`, `NoEndpoints`, and `NotCached` if the client wants nothing else.
+        Raises `UnknownModel`, what `decide` raises, and `NotCached` if the client wants nothing
+        else.
         """
         model = request.target_model
         if model and self._fleet.serves(model) is False:
             raise UnknownModel(f"the model `{model}` does not exist")
         quote = self.quote(request, now)
-        decision = self.decide(request, quote, now, timer)
+        decision = self.decide(request, quote, now, timer, sheds=sheds)
         if _PREFER in request.headers and _is_unmet(request, decision):
             raise NotCached("no endpoint has the prompt's prefix in its cache")
         return quote, decision
@@ -218,7 +226,7 @@ class Scheduler:
 
 
 def _is_unmet(request: InferenceRequest, decision: Decision) -> bool:
-    """Whether a request wants a cached prefix or nothing, and goes where nothing of it is cached.
+    """Return whether a request that demands a cached prefix goes where none of it is cached.
 
     RFC 7240 §2: a list of preferences, each with parameters; `if-available` is llm-d's.
     """
@@ -229,7 +237,7 @@ def _is_unmet(request: InferenceRequest, decision: Decision) -> bool:
 
 
 def _cached_tokens(decision: Decision) -> int:
-    """Return what the endpoint has cached that the request goes to, wherever its prefill runs."""
+    """Return the cached tokens at the request's endpoint, even if prefill runs at another."""
     if decision.prefill is None:
         return decision.predicted_cached_tokens
     chosen = decision.endpoint.id

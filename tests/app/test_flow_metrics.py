@@ -137,8 +137,12 @@ class TestHeadroom:
         rig.come("b", 20_000)
         assert headroom(rig.flow, rig.fleet, rig.now, batch=False) == (0, 0.0)
 
-    def test_what_it_says_can_be_sent(self):
+    @pytest.mark.parametrize("prefills", [0, 2])
+    def test_what_it_says_can_be_sent(self, prefills):
         rig = FlowRig(pods=1)
+        for number in range(prefills):
+            rig.add(f"p-{number}", f"10.0.1.{number}", labels={"llm-d.ai/role": "prefill"})
+            rig.say(f"p-{number}")
         rig.come("as usual", 1000)
         rig.begin("as usual")
         left = headroom(rig.flow, rig.fleet, rig.now, batch=False).requests

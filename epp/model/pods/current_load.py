@@ -40,6 +40,7 @@ class LoadBooks:
         "_unreached",
         "_unreached_before",
         "_window",
+        "held_up",
     )
 
     def __init__(self, ledger: Ledger, scheduler: EngineScheduler, adapters: set[str]) -> None:
@@ -56,6 +57,8 @@ class LoadBooks:
         # the one before, each at least a step long.
         self._unreached = self._unreached_before = 0.0
         self._window = -inf
+        self.held_up = False
+        """Whether an own prompt of more than a step has run for longer than it was to take."""
 
     def add_request(self, model: str) -> None:
         """Count a request that was sent, for a model or an adapter."""
@@ -97,10 +100,16 @@ class LoadBooks:
             self._unreached = unreached
         else:
             self._unreached = min(self._unreached, unreached)
+        late = ledger.overdue(now)
+        running = load.running - (self._others - self._others_waiting)
+        begun = own - ledger.prefilling(now)
+        self.held_up = late is not None and late[1] > step and running > begun
         # vLLM `schedule`: first come, first served, so that what runs does not wait again.
         self._most_waiting = load.waiting + max(0.0, own - requests) - ledger.sent
         if requests >= own:  # what came too late for the report holds blocks as well
             self._kv_usage = load.kv_usage - scheduler.usage
+        else:  # what the books lack is in the report
+            self._kv_usage = min(self._kv_usage, load.kv_usage)
 
     @property
     def unreached(self) -> float:

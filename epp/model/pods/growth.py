@@ -57,12 +57,13 @@ class _Class:
 class Growth:
     """The requests at one endpoint, by what is to come of them."""
 
-    __slots__ = ("_classes", "total")
+    __slots__ = ("_classes", "_most", "total")
 
     def __init__(self) -> None:
         self.total = 0.0
         """How many tokens are to come."""
         self._classes: Final[dict[int, _Class]] = {}  # those that ever had any
+        self._most = 0.0  # of those that are there; below 0: not known
 
     def add(self, answers: int, coming: float, freed: int, spread: float) -> None:
         """Add a request: its answers are to have `coming` tokens yet, its end frees `freed`.
@@ -74,6 +75,7 @@ class Growth:
         found = self._classes.get(place)
         if found is None:
             found = self._classes[place] = _Class()
+        self._most = -1.0
         self.total += coming
         found.answers += answers
         found.coming += coming
@@ -83,6 +85,7 @@ class Growth:
     def remove(self, answers: int, coming: float, freed: int, spread: float) -> None:
         """Remove a request that was added with these figures."""
         found = self._classes[class_of(int(coming) // answers)]
+        self._most = -1.0
         self.total -= coming
         found.answers -= answers
         if not found.answers:
@@ -98,7 +101,14 @@ class Growth:
         Given the answers of a request that is not there yet, what each has, and what its end
         frees, it is there too: its prompt is held already.
         """
-        ends = [(each, float(answers), freed, 0.0)] if answers else []
+        if each or freed:
+            return self._peak([(each, float(answers), freed, 0.0)])
+        if self._most < 0:  # all endpoints are asked whenever requests wait and something happens
+            self._most = self._peak([])
+        return self._most
+
+    def _peak(self, ends: list[tuple[float, float, float, float]]) -> float:
+        """Return it, of those that are there and of those that are to end like this."""
         for found in self._classes.values():
             if found.answers:
                 ends += found.ends()

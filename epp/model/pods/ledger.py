@@ -76,7 +76,7 @@ class Ledger:
     The last scrape gives what others sent: `running` requests in all run there, and
     `external_waiting` that this picker did not send wait. `queued_tokens` are those of prefills
     that were not over at the last time that anything was asked or recorded with its time. `sent`
-    counts all requests that were ever sent.
+    counts all requests that were ever sent, `begun` the responses that were seen to begin.
     """
 
     __slots__ = (
@@ -90,6 +90,7 @@ class Ledger:
         "_span_expected",
         "_span_measured",
         "_span_seconds",
+        "begun",
         "external_waiting",
         "queued_tokens",
         "running",
@@ -101,6 +102,7 @@ class Ledger:
         self.running = 0.0
         self.queued_tokens = 0
         self.sent = 0
+        self.begun = 0
         self._prefills: dict[RequestId, _Prefill] = {}  # in the order of the queue
         self._queued_seconds = 0.0
         self._head: _Prefill | None = None  # the first of them
@@ -145,7 +147,10 @@ class Ledger:
         entry = self._prefills.get(request)
         if entry is None:
             return seconds > 0
+        # A head that takes longer than predicted has done nothing of those behind it.
         before, done = 0.0, max(0.0, now - self._head_since)
+        if self._head is not None:
+            done = min(done, self._head.seconds)
         for other in self._prefills.values():
             if other is entry or before - done >= seconds:
                 break
@@ -219,6 +224,7 @@ class Ledger:
         prefill: that is about those.
         """
         self._advance(now)
+        self.begun += 1
         entry, span = self._prefills.get(request), None
         if len(self._prefills) > 1 and now - self._head_since > _STEP_SECONDS:
             span = self._end_span(_SPAN_SECONDS)

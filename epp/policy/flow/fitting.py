@@ -12,7 +12,7 @@ from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.fleet import Fleet
 from epp.model.quote import Quote
 from epp.policy.flow.memory_share import MemoryShare
-from epp.policy.flow.rooms import Axis, Rooms
+from epp.policy.flow.rooms import Axis, Rooms, unaccounted
 from epp.policy.flow.settings import FlowSettings
 
 _ADAPTERS: Final = Axis.ADAPTERS
@@ -66,6 +66,12 @@ class Fitting:
             self.rooms.reported(pod)
             self._batch.reported(pod)
 
+    def joined(self, endpoint_id: EndpointId) -> None:
+        """Learn anew about an endpoint that has not reported yet: it may be another engine."""
+        pod = self._fleet.pods.get(endpoint_id)
+        if pod is not None and not pod.reported:
+            self.forget(endpoint_id)
+
     def adapt(self, waiting_seconds: float, now: float) -> None:
         """Adapt the share of memory to the seconds of prefill that wait, and to steps' lengths."""
         pods = self._fleet.pods.values()
@@ -78,6 +84,11 @@ class Fitting:
         """Forget an endpoint that is gone."""
         self.rooms.forget(endpoint_id)
         self._batch.forget(endpoint_id)
+
+    def knows(self, quote: Quote, decision: Decision, now: float) -> bool:
+        """Return whether a request may wait for the endpoint of a decision: its room is known."""
+        pod = self._fleet.pods.get(decision.endpoint.id)
+        return bool(quote.chains) and pod is not None and not unaccounted(pod, now)
 
     def lacks(self, quote: Quote, decision: Decision, priority: int, now: float) -> Axis | None:
         """Return what the endpoints of a decision lack; None if they have room."""

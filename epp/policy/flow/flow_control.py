@@ -107,8 +107,6 @@ class FlowControl:
         self._waits: Final = settings.holds or gate is not None
         self._agenda: Final = Agenda()
         self._scarce_at = -inf  # when a request last found no room
-        self._empty = not fleet.endpoints
-        self._changed_at = -inf  # when the pool got its first endpoint, or lost its last one
         fleet.subscribe(_LEARNED, self._learn, "flow-control")
 
     @property
@@ -126,11 +124,12 @@ class FlowControl:
         Raises what `Scheduler.route` does, and what `Refusals.check` does if it may not wait.
         """
         try:
-            quote, decision = self._scheduler.propose(request, now, timer)
-        except NoEndpoints:
-            if self._fleet.endpoints or not self.settings.empty_seconds:
+            quote, decision = self._propose(request, now, timer)
+        except NoEndpoints as error:
+            if not self.settings.empty_seconds or not self.refusals.may_come(error):
                 raise
-            return self._await_endpoints(request, now)
+            quote = self._scheduler.quote(request, now)
+            return self._wait(self._held(request, quote, now, empty=True), now)
         axis = None
         if quote.chains:
             axis = self.fitting.lacks(quote, decision, request.priority, now)
@@ -147,6 +146,16 @@ class FlowControl:
             return self._send(request, quote, decision, now, 0.0)
         self._scheduler.commit(request, quote, decision, now)
         return decision
+
+    def _propose(
+        self, request: InferenceRequest, now: float, timer: PluginTimer | None
+    ) -> tuple[Quote, Decision]:
+        """Decide on a request; one of negative priority is shed unless it may wait for room."""
+        waits = self.settings.holds and request.most_wait > 0
+        quote, decision = self._scheduler.propose(request, now, timer, sheds=not waits)
+        if waits and request.priority < 0 and not self.fitting.knows(quote, decision, now):
+            self._scheduler.check_saturation(request, decision.candidates)
+        return quote, decision
 
     def _compete(  # noqa: PLR0913 (what was found)
         self,
@@ -167,16 +176,15 @@ class FlowControl:
             return sent
         return self._wait(held, now)
 
-    def _await_endpoints(self, request: InferenceRequest, now: float) -> Held:
-        return self._wait(self._held(request, self._scheduler.quote(request, now), now), now)
-
-    def _held(self, request: InferenceRequest, quote: Quote, now: float) -> Held:
+    def _held(
+        self, request: InferenceRequest, quote: Quote, now: float, *, empty: bool = False
+    ) -> Held:
         due = ttft_due(request)
         return Held(
             request.without_text(self.line.shared_id(request.fairness_id)),
             quote,
             now,
-            until=now + min(request.most_wait, self.settings.most_seconds),
+            until=now + min(request.most_wait, self.settings.longest(empty=empty)),
             deadline=now + self.settings.limits_of(request.priority).ttl,
             ttft_by=now + due if due else inf,
         )
@@ -190,21 +198,9 @@ class FlowControl:
         held.quote.drop_lookup()  # by the time that it goes, caches have changed
         self.line.add(held)
         self.refusals.wait.rate.begin(now)
-        self._agenda.add(held, self._bound(held))
+        self._agenda.add(held, self.refusals.bound(held))
         self._plan(now)
         return held
-
-    def _bound(self, held: Held) -> float:
-        """Return when a request waits no longer, as things are now.
-
-        Its time begins anew when the pool gets its first endpoint, or loses its last one.
-        """
-        began = max(held.since, self._changed_at)
-        if self._fleet.endpoints:
-            return min(held.deadline + began - held.since, held.until, held.latest)
-        seconds = self.settings.empty_seconds
-        bound = began + (self.settings.most_seconds if seconds == inf else seconds)
-        return bound if held.request.most_wait == inf else min(bound, held.until)
 
     def needs_end(self, request: RequestId, now: float) -> bool:
         """Return whether a response that has begun is to be observed to its end.
@@ -227,11 +223,13 @@ class FlowControl:
             self.fitting.reported(event.endpoint_id)
             self.fitting.adapt(self.line.seconds_of_all(now), now)
             return
-        if isinstance(event, EndpointRemoved):
+        if isinstance(event, EndpointUpserted):
+            self.fitting.joined(event.endpoint.id)
+        elif isinstance(event, EndpointRemoved):
             self.fitting.forget(event.endpoint_id)
             self.line.forget(event.endpoint_id)
-        if self._empty == bool(self._fleet.endpoints):
-            self._empty, self._changed_at = not self._empty, now
+        if self.refusals.pool_changed(now):
+            self._agenda.plan_anew(self.refusals.bound)
 
     def watch(self, listener: Listener) -> None:
         """Call `listener` with the events of the fleet that may make room."""
@@ -280,7 +278,7 @@ class FlowControl:
             held = agenda.pop()
             if not held.waits:
                 continue
-            if (bound := self._bound(held)) > now:  # the pool got an endpoint, or lost all
+            if (bound := self.refusals.bound(held)) > now:  # it takes less where it waits now
                 self._agenda.add(held, bound)
             elif self._fleet.endpoints and held.request.priority >= 0 and bound == held.until:
                 if (outcome := self._decide(held, now, anyway=True)) is not None:
@@ -352,9 +350,9 @@ class FlowControl:
         """
         request, quote, line = held.request, held.quote, self.line
         try:
-            decision = self._scheduler.decide(request, quote, now)
+            decision = self._scheduler.decide(request, quote, now, sheds=False)
         except FAULTS as error:  # of a plug-in, too: the client is answered, and others go
-            if isinstance(error, NoEndpoints) and not self._fleet.endpoints and not anyway:
+            if not anyway and self.refusals.may_come(error):
                 line.move(held, ANYWHERE, held.seconds)
                 return None
             line.remove(held)
@@ -363,10 +361,14 @@ class FlowControl:
         if self.settings.holds and not anyway:
             axis = self.fitting.lacks(quote, decision, request.priority, now)
         place, seconds, held.work = self.fitting.price(quote, decision, axis)
-        if axis is not None or (not anyway and self._yields(held, place, now)):
+        late = not anyway and held.ttft_by < now + seconds  # with what is cached by now
+        if late or axis is not None or (not anyway and self._yields(held, place, now)):
             line.move(held, place, seconds)
-            return None
+            if not late:
+                return None
         line.remove(held)
+        if late:
+            return self.refusals.unmet(held, now)
         self._charge(held, now)
         return self._send(request, quote, decision, now, max(0.0, now - held.since))
 

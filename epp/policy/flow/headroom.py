@@ -4,7 +4,7 @@ It is counted in requests like those that are under way, of whose prompts nothin
 endpoints say nothing of, and what waits for a pool that is saturated, has none.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -42,10 +42,16 @@ def headroom(flow: FlowControl, fleet: Fleet, now: float, *, batch: bool) -> Hea
     usual, rooms = _usual(fleet), flow.fitting.rooms_for(batch=batch)
     found = [
         (requests, rooms.free(pod))
-        for pod in fleet.pods.values()
+        for pod in _serving(fleet)
         if pod.may_be_picked and (requests := _requests(pod, rooms, usual, now))
     ]
     return Headroom(sum(each for each, _ in found), sum(free for _, free in found))
+
+
+def _serving(fleet: Fleet) -> Collection[Pod]:
+    """Return the endpoints at which requests end: not those that only prefill, if there are any."""
+    pods = fleet.pods.values()
+    return [pod for pod in pods if not pod.partial] or pods
 
 
 def _requests(pod: Pod, rooms: Rooms, usual: _Usual, now: float) -> int:

@@ -1,6 +1,6 @@
 """Requests that wait: in this picker, and as its other replicas tell of theirs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 from typing import Final
@@ -261,6 +261,14 @@ class Agenda:
     def pop(self) -> Held:
         """Take out the one that is looked at next."""
         return heappop(self._heap)
+
+    def plan_anew(self, bound: Callable[[Held], float]) -> None:
+        """Have all that wait looked at when `bound` says of each."""
+        heap = self._heap
+        heap[:] = [held for held in heap if held.waits]
+        for held in heap:
+            held.due_at = bound(held)
+        heapify(heap)
 
     def tidy(self, waiting: int) -> None:
         """Drop the requests that no longer wait, if they outnumber the `waiting` ones that do."""

@@ -6,7 +6,7 @@ Both count how long a program's next request has waited.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from epp.model.decision import Decision
 from epp.model.events import Event
@@ -14,6 +14,7 @@ from epp.model.learning.bounded import make_room
 from epp.model.request import InferenceRequest, RequestId
 from epp.model.request_events import Aborted, Finished
 from epp.policy.client_keys import ClientKey, client_key
+from epp.policy.effects import mapped_to
 from epp.policy.flow.fairness import StartTimeFairness
 from epp.policy.flow.held import Held
 from epp.policy.plugins import PluginContext, PluginParameters
@@ -23,25 +24,38 @@ _OUTPUT_WEIGHT = 2
 _MOST_PROGRAMS = 10_000
 _MIDDLE = 0.5
 """What each of several equal values counts as, on a scale from 0 to 1."""
+_BY_TIME = mapped_to("`lasHalfLifeSeconds`: service fades with time, however often one is picked")
 
 
 class ProgramAwareFairness(PluginParameters, frozen=True):
     """Shares a band between programs, by attained service (`las`) or by turns."""
 
     strategy: Literal["las", "turn-priority"] = "las"
+    """What programs are compared by."""
     eviction_ttl_seconds: float = 3600.0
+    """Seconds after which an idle program is forgotten."""
     eviction_sweep_seconds: float = 300.0
+    """Seconds between two looks for such."""
     las_weight_service: float = 0.8
+    """What little service counts."""
     las_weight_head_wait: float = 0.2
+    """What a long wait counts."""
     las_half_life_seconds: float = 60.0
+    """Seconds after which service counts half; 0: it never fades."""
+    las_decay_factor: Annotated[float, _BY_TIME] = 0.99997
+    """How service fades with each pick, in llm-d-router up to 0.10."""
     time_weight: float = 1.0
+    """What a second of waiting counts, in turns."""
     inactivity_seconds: float = 60.0
+    """Seconds after which an idle program's turns begin anew."""
 
     def __post_init__(self) -> None:
         if self.eviction_ttl_seconds <= 0 or self.eviction_sweep_seconds <= 0:
             raise ValueError("`evictionTtlSeconds` and `evictionSweepSeconds` must be above 0")
         if self.las_half_life_seconds < 0:
             raise ValueError("`lasHalfLifeSeconds` must not be negative")
+        if not 0 < self.las_decay_factor <= 1:
+            raise ValueError("`lasDecayFactor` must be above 0, and at most 1")
 
     def start(self, context: PluginContext) -> "_Programs":
         """Return what remembers the programs, and learns from the fleet's events."""

@@ -53,6 +53,46 @@ class Refusals:
         self._settings: Final = settings
         self._line: Final = line
         self._fleet: Final = fleet
+        self._empty = self._is_empty
+        self._changed_at = -inf  # when the pool got its first endpoint, or lost its last one
+
+    @property
+    def _is_empty(self) -> bool:
+        """Whether no endpoint is there but those of stages that serve nothing alone."""
+        return all(each.partial for each in self._fleet.endpoints)
+
+    def _has_none(self, held: Held) -> bool:
+        """Return whether nothing that serves a request is there.
+
+        What is decided on waits at an endpoint: where requests are for one stage, that is all.
+        """
+        return not self._fleet.endpoints or (not held.endpoint_id and self._is_empty)
+
+    def may_come(self, error: BaseException) -> bool:
+        """Return whether what is lacking may yet come: a first endpoint, or another stage's."""
+        lacks = isinstance(error, NoEndpoints) and not isinstance(error, Overloaded)
+        return lacks and self._is_empty
+
+    def pool_changed(self, now: float) -> bool:
+        """Return whether the pool has got its first endpoint, or lost its last one."""
+        changed = self._empty is not self._is_empty
+        if changed:
+            self._empty, self._changed_at = not self._empty, now
+        return changed
+
+    def bound(self, held: Held) -> float:
+        """Return when a request waits no longer, as things are now.
+
+        Its time begins anew when the pool gets its first endpoint, or loses its last one. Without
+        times to live one that waited before that loss goes on to wait.
+        """
+        settings, bound = self._settings, min(held.until, held.latest)
+        began = max(held.since, self._changed_at)
+        if not self._has_none(held):
+            return min(bound, held.deadline + began - held.since)
+        if settings.gate is None and held.since < self._changed_at:
+            return bound
+        return min(bound, began + settings.empty_seconds)
 
     def check(self, held: Held, now: float) -> None:
         """Raise `RequestError` if a request may not begin to wait.
@@ -96,7 +136,7 @@ class Refusals:
         priority = held.request.priority
         requests, _ = self._line.waiting(priority)
         said = f"{requests} requests of priority {priority} wait, and no more may"
-        if not self._fleet.endpoints:
+        if self._has_none(held):
             return NoEndpoints(f"no endpoint is ready; {said}", retry_after=1)
         return Overloaded(said, reason="line-full", retry_after=self._retry_after(held, now))
 
@@ -136,7 +176,7 @@ class Refusals:
     def too_late(self, held: Held, now: float) -> RequestError:
         """Return the refusal of a request that may wait no longer."""
         waited = now - held.since
-        if not self._fleet.endpoints:
+        if self._has_none(held):
             error: RequestError = NoEndpoints(
                 f"no endpoint came up within {waited:.0f} s", retry_after=_UNKNOWN_RETRY
             )

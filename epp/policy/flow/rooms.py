@@ -5,7 +5,8 @@
   request with them, is within a share of the cache.
 - Slots: fewer requests run than the engine runs at once (vLLM `max_num_seqs`). No engine reports
   that; it shows when requests wait, report after report, although the engine could have reached
-  them and has memory, while as many run as ever did.
+  them and has memory, while as many run as ever did, and those that end are followed by others: a
+  prompt that takes longer than predicted keeps all others out.
 - Adapters: its LoRA adapter has a slot (vLLM `max_loras`, docs/adr/0022), or takes a free one.
 
 What is used is what the last report says and what was sent since, and never less than what was
@@ -25,6 +26,9 @@ from epp.policy.flow.memory_share import MemoryShare
 
 _STALE_SECONDS: Final = 10.0
 """The age of a report that says nothing any more."""
+_FIRST_SECONDS: Final = 5.0
+"""For how long after it was first looked at an endpoint is taken to be about to report. Until then
+the books are all there is of it, and they know what it owes."""
 _MODELLED: Final = frozenset(("vllm", "sglang", "vllm-v0"))
 """Cache models that know how much of an engine's memory is in use."""
 _FULL: Final = 0.9
@@ -33,7 +37,8 @@ _IN_A_ROW: Final = 4
 _ROW_SECONDS: Final = 2.0
 """Reports that say so, and over how long, until slots are known: a few may show a long step."""
 _STEADY: Final = 0.05
-"""Slots that are just being filled again, as a share; at least one."""
+"""Slots that are just being filled again, as a share; at least one. More responses have to begin
+over these reports: then some took the places of others."""
 _LEAST_SECONDS: Final = 1e-3
 """What the shortest prefill is taken for."""
 
@@ -92,14 +97,18 @@ class Rooms:
             axis = _SLOTS
         elif adapter and load.max_adapters and pod.books.waits_for_slot(adapter):
             axis = _ADAPTERS
-        return axis if axis is not None and self._accounted(pod, now) else None
+        return axis if axis is not None and self._accounted(pod, axis, now) else None
 
-    def _accounted(self, pod: Pod, now: float) -> bool:
+    def _accounted(self, pod: Pod, axis: Axis, now: float) -> bool:
         """Return whether an endpoint's room is known: `unaccounted` says why not."""
         name, load = pod.endpoint.id, pod.load
         account = self._accounts.get(name)
         if account is None or account.load is not load:
-            account = self._accounts[name] = _Account(pod)
+            same = account is not None and account.at == load.at  # but for attributes
+            since = account.since if account is not None and same else now
+            account = self._accounts[name] = _Account(pod, since)
+        if account.at == -inf:
+            return axis is _PREFILL and pod.reachable and now - account.since <= _FIRST_SECONDS
         return account.known and pod.reachable and now - account.at <= _STALE_SECONDS
 
     @staticmethod
@@ -107,7 +116,7 @@ class Rooms:
         scheduler = pod.scheduler
         held = max(scheduler.held, pod.books.held_tokens)
         for sequence in scheduler.waiting:
-            held += sequence.offsets.total
+            held += sequence.computed  # vLLM computes again what one had generated that it preempts
         return held
 
     def used(self, pod: Pod) -> float:
@@ -173,8 +182,8 @@ class Rooms:
                 return
             slots = self._slots[name] = _Slots()
         adapters = len(load.running_adapters) if load.waiting_adapters else -1
-        elsewhere = load.kv_usage >= _FULL or adapters >= load.max_adapters
-        slots.learn(load, waits=pod.books.unreached > 0 and not elsewhere)
+        elsewhere = load.kv_usage >= _FULL or adapters >= load.max_adapters or pod.books.held_up
+        slots.learn(load, pod.ledger.begun, waits=pod.books.unreached > 0 and not elsewhere)
 
     def forget(self, name: EndpointId) -> None:
         """Forget an endpoint that is gone."""
@@ -185,11 +194,12 @@ class Rooms:
 class _Slots:
     """How many requests an engine runs at once: `known` of it, infinite as long as nothing is.
 
-    It is the most that ever ran, once that ran in report after report while others waited. What is
-    learned holds no engine below what it can do: if as many run and none waits, one more may.
+    It is the most that ever ran, once that ran in report after report while others waited and went
+    on to run. What is learned holds no engine below what it can do: if as many run and none waits,
+    one more may.
     """
 
-    __slots__ = ("_from", "_in_a_row", "_most", "_since", "known")
+    __slots__ = ("_begun", "_from", "_in_a_row", "_most", "_since", "known")
 
     def __init__(self) -> None:
         self.known = inf
@@ -197,18 +207,25 @@ class _Slots:
         self._in_a_row = 0
         self._since = 0.0
         self._from = 0.0  # the most that had run when the first of these reports came
+        self._begun = 0  # how many responses had begun then
 
-    def learn(self, load: Load, *, waits: bool) -> None:
-        """Learn from a report; `waits`: requests wait, and for nothing but a slot."""
+    def learn(self, load: Load, begun: int, *, waits: bool) -> None:
+        """Learn from a report; `waits`: requests wait, and for nothing but a slot.
+
+        So many responses have `begun` in all.
+        """
         running = load.running
         self._most = max(self._most, running)
-        if not waits or running < self._most - max(1.0, _STEADY * self._most):
+        few = max(1.0, _STEADY * self._most)
+        if not waits or running < self._most - few:
             self._in_a_row = 0
         elif not self._in_a_row or self._most > self._from + max(1.0, _STEADY * self._from):
             self._in_a_row, self._from, self._since = 1, self._most, load.at
+            self._begun = begun
         else:
             self._in_a_row += 1
-            if self._in_a_row >= _IN_A_ROW and load.at - self._since >= _ROW_SECONDS:
+            long = self._in_a_row >= _IN_A_ROW and load.at - self._since >= _ROW_SECONDS
+            if long and begun - self._begun > few:
                 self.known = self._most
         if running >= self.known and not load.waiting:
             self.known = running + 1
@@ -217,11 +234,15 @@ class _Slots:
 
 
 class _Account:
-    """What one report says of whether an endpoint's room is `known`, if it is not too old."""
+    """What one report says of whether an endpoint's room is `known`, if it is not too old.
 
-    __slots__ = ("at", "known", "load")
+    It was first asked for at the time `since`.
+    """
 
-    def __init__(self, pod: Pod) -> None:
+    __slots__ = ("at", "known", "load", "since")
+
+    def __init__(self, pod: Pod, since: float) -> None:
+        self.since: Final = since
         self.load: Final = pod.load
         self.at: Final = pod.load.at
         self.known: Final = not _unknown(pod)

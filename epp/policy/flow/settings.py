@@ -79,6 +79,11 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: float = inf
     """Bytes of their bodies, at most."""
 
+    def longest(self, *, empty: bool) -> float:
+        """Return how long a request waits at most that comes now, or while the pool is `empty`."""
+        seconds = self.empty_seconds if empty and self.empty_seconds < inf else 0.0
+        return max(self.most_seconds, seconds)
+
     def limits_of(self, priority: int) -> BandLimits:
         """Return the limits of a priority band."""
         rest = self.band

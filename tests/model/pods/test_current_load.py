@@ -116,6 +116,17 @@ def test_what_others_sent_stays_until_the_next_report():
     assert load(rig)[:2] == (1, 2)
 
 
+def test_what_others_held_is_no_more_than_all_that_is_held_by_the_next_report():
+    """Of requests that were sent and not received yet nothing is said of what others hold."""
+    rig = Rig()
+    cache = {"block_size": 16, "num_blocks": 1001}
+    rig.report("pod-0", running=9, kv_usage=0.8, **cache)
+    rig.send("pod-0", "1", text(64))
+    rig.send("pod-0", "2", text(64, "v"))
+    rig.report("pod-0", running=1, kv_usage=0.1, **cache)
+    assert rig.pod("pod-0").books.held_tokens == pytest.approx(0.1 * 16_000 + 2 * 64)
+
+
 def test_none_waits_whose_first_token_came():
     """A report said that it waits, and the next one too; nobody else sent anything."""
     rig = Rig()

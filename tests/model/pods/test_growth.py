@@ -1,7 +1,7 @@
 """Growth: the most that requests hold at once, beside a count at every moment."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.model.learning.survival import QUARTERS
@@ -57,6 +57,25 @@ def test_it_is_no_more_than_all_that_comes_and_nothing_once_all_are_gone(asked, 
         growth.remove(*as_added(each))
     assert growth.most() == 0
     assert growth.total == pytest.approx(0, abs=total * 1e-9)
+
+
+@given(st.randoms(use_true_random=True), st.integers(1, 6))
+@settings(max_examples=20, deadline=None)
+def test_after_any_history_it_is_what_those_that_are_left_make(chance, kept):
+    growth, there = Growth(), []
+    for _ in range(3000):
+        answers, spread = chance.choice((1, 1, 4, 128)), chance.random()
+        coming = answers * chance.choice((0.1, 3.0, 700.3, 65_536.7, 1e8)) * chance.random()
+        there.append((answers, coming, chance.randrange(10**7), spread))
+        growth.add(*there[-1])
+        growth.most()
+        while len(there) > kept * chance.randrange(1, 9):
+            growth.remove(*there.pop(chance.randrange(len(there))))
+    anew = Growth()
+    for each in there:
+        anew.add(*each)
+    assert growth.most() == pytest.approx(anew.most(), rel=1e-6, abs=1e-2)
+    assert growth.total == pytest.approx(anew.total, rel=1e-6, abs=1e-2)
 
 
 @pytest.mark.parametrize("length", [1, 7, 100, 12_345, 1 << 22])

@@ -232,3 +232,14 @@ def test_so_is_one_that_takes_much_longer_than_expected():
 
 def test_a_span_ends_with_a_step():
     assert spans_of(0.4, at_once=4) == [(0.4, 0.4)] * 10
+
+
+def test_none_is_reached_behind_a_prefill_that_takes_longer_than_predicted():
+    ledger = Ledger()
+    for name in ("a", "b", "c"):
+        ledger.admit(RequestId(name), 1.0, 0.0, observed=True)
+    assert ledger.reaches(RequestId("b"), 0.1, 2.9)
+    assert not ledger.reaches(RequestId("c"), 0.1, 2.9)
+    ledger.record_first_token(RequestId("a"), 2.9)
+    assert not ledger.reaches(RequestId("c"), 0.1, 3.7)
+    assert ledger.reaches(RequestId("c"), 0.1, 3.9)

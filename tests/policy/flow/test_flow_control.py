@@ -1,11 +1,13 @@
 """Requests wait while their best endpoint has no room, go in the right order, and none is lost."""
 
 import gc
+from math import inf
 
 import pytest
 
-from epp.errors import NoEndpoints
-from epp.model.events import EndpointRemoved
+from epp.errors import NoEndpoints, Overloaded
+from epp.model.endpoint import EndpointId
+from epp.model.events import AttributesReported, EndpointRemoved
 from epp.model.request import RequestId
 from epp.policy.flow.held import Held
 from epp.policy.flow.rooms import Axis
@@ -149,6 +151,19 @@ def test_each_answer_to_a_prompt_takes_memory(answers, waits):
     assert rig.flow.would_wait[Axis.MEMORY] == waits
 
 
+def test_what_is_preempted_needs_all_its_tokens_again():
+    rig = FlowRig(pods=1, capacity=20_000)
+    for name in ("a", "b"):
+        rig.come(name, 1000)
+        rig.begin(name)
+    for generated in range(1000, 10_000, 500):
+        rig.go_on("a", generated)
+        rig.go_on("b", generated)
+    scheduler = rig.pod("pod-0").scheduler
+    assert [each.request_id for each in scheduler.waiting] == ["b"]
+    assert rig.flow.rooms.used(rig.pod("pod-0")) >= 2 * (1000 + 9500 - 1)
+
+
 def test_an_empty_endpoint_takes_any_single_request():
     rig = FlowRig(pods=1, capacity=1000)
     assert rig.come("huge", 900, max_tokens=10**9) == "pod-0"
@@ -163,21 +178,39 @@ def test_what_others_sent_counts_as_soon_as_it_is_reported():
     assert rig.release() == ["a"]
 
 
-def test_slots_are_learned_from_what_waits_without_need_and_unlearned():
+def with_three_slots():
     rig = FlowRig(pods=1)
     for number in range(4):
         rig.come(str(number), 10)
         rig.begin(str(number))
-    for _ in range(5):
+    for number in range(5):
         rig.wait(30)
+        rig.end(str(number), 10, 10)
+        rig.come(str(number + 4), 10)
+        rig.begin(str(number + 4))
         rig.say("pod-0", running=3.0, waiting=1.0, kv_usage=0.1, counted=True)
+    return rig
+
+
+def test_slots_are_learned_from_what_waits_without_need_and_unlearned():
+    rig = with_three_slots()
     assert rig.come("next", 10) is None
     assert rig.flow.would_wait[Axis.SLOTS] == 1
-    rig.end("0", 10, 10)
+    rig.end("5", 10, 10)
     assert rig.release() == []  # three run: as many as it runs at once
     rig.wait(1)
     rig.say("pod-0", running=3.0, counted=True)
     assert rig.release() == ["next"]  # none waits there: it may run one more than was known
+
+
+def test_slots_of_an_engine_are_not_those_of_another_of_its_name():
+    rig = with_three_slots()
+    rig.add("pod-0", "10.0.0.9")
+    for number in range(4):
+        rig.come(f"new {number}", 10)
+        rig.begin(f"new {number}")
+        rig.say("pod-0", running=number + 1.0, waiting=1.0, counted=True)
+    assert rig.flow.would_wait.get(Axis.SLOTS, 0) == 0
 
 
 ADAPTERS = {
@@ -196,6 +229,7 @@ ADAPTERS = {
         [(12, 1), *[(running, 1) for running in (5, 8, 4, 7) * 3]],
         [(3, 1, {"kv_usage": 0.95})] * 9,
         [(3, 1, ADAPTERS)] * 9,
+        [(3, 1, {"follow": False})] * 9,
     ],
     ids=[
         "short",
@@ -204,6 +238,7 @@ ADAPTERS = {
         "fewer than ran before",
         "no memory",
         "no adapter's slot",
+        "behind one long prompt",
     ],
 )
 def test_what_waits_for_a_step_or_for_something_else_is_no_want_of_slots(reports):
@@ -211,10 +246,32 @@ def test_what_waits_for_a_step_or_for_something_else_is_no_want_of_slots(reports
     for number in range(40):
         rig.come(str(number), 10)
         rig.begin(str(number))
-    for running, waiting, *more in reports:
+    for number, (running, waiting, *more) in enumerate(reports):
         rig.wait(1)
         load = {"kv_usage": 0.1, "counted": True, **(more[0] if more else {})}
+        if load.pop("follow", True):
+            rig.end(str(number), 10, 10)
+            rig.come(str(number + 40), 10)
+            rig.begin(str(number + 40))
         rig.say("pod-0", running=float(running), waiting=float(waiting), **load)
+    rig.come("next", 10)
+    assert rig.flow.would_wait.get(Axis.SLOTS, 0) == 0
+
+
+def test_what_waits_behind_a_prompt_that_is_computed_for_long_is_no_want_of_slots():
+    rig = FlowRig(pods=1)
+    for number in range(10):
+        rig.send("pod-0", str(number), rig.words(10), stream=True)
+        rig.begin(str(number))
+    rig.send("pod-0", "long", rig.words(LONG), stream=True)
+    rig.send("pod-0", "behind", rig.words(10), stream=True)
+    rig.wait(2)
+    for number in range(10):
+        rig.wait(1)
+        rig.end(str(number), 10, 10)
+        rig.send("pod-0", str(number + 10), rig.words(10), stream=True)
+        rig.begin(str(number + 10))
+        rig.say("pod-0", running=11.0, waiting=1.0, kv_usage=0.1, counted=True)
     rig.come("next", 10)
     assert rig.flow.would_wait.get(Axis.SLOTS, 0) == 0
 
@@ -385,12 +442,115 @@ def test_an_empty_pool_holds_if_asked_to_and_serves_its_first_pod_one_by_one():
     assert rig.release() == ["1"]
 
 
-def test_an_empty_pool_that_stays_empty_refuses_with_503():
+def test_a_first_pod_that_has_not_reported_yet_gets_them_one_by_one_for_a_while():
+    rig = FlowRig(pods=0, empty_seconds=30.0)
+    for number in range(4):
+        rig.come(str(number), LONG + number)
+    rig.add("pod-0", "10.0.0.1")
+    assert rig.release() == ["0"]
+    assert rig.come("new", LONG + 9) is None
+    rig.begin("0")
+    assert rig.release() == ["1"]
+    rig.wait(6)  # its metrics page says nothing
+    assert rig.release() == ["2", "3", "new"]
+
+
+def test_an_empty_pool_waits_for_both_stages():
     rig = FlowRig(pods=0, empty_seconds=30.0)
     rig.come("1", 10)
+    rig.wait(20)
+    rig.add("p", "10.0.0.1", labels={"llm-d.ai/role": "prefill"})
+    rig.say("p")
+    assert rig.release() == []
+    assert rig.come("2", 10) is None
+    rig.wait(9)
+    rig.add("d", "10.0.0.2", labels={"llm-d.ai/role": "decode"})
+    rig.say("d")
+    assert rig.release() == ["1", "2"]
+
+
+def test_a_stage_that_does_not_come_refuses_with_503():
+    rig = with_prefill_alone(empty_seconds=30.0)
+    assert rig.come("1", 10) is None
     rig.wait(30)
     assert rig.release() == []
     assert (rig.refused["1"].status, rig.refused["1"].reason) == (503, "no-endpoints")
+    with pytest.raises(NoEndpoints, match="role is prefill"):
+        with_prefill_alone().come("2", 10)
+
+
+def with_prefill_alone(**settings):
+    rig = FlowRig(pods=0, **settings)
+    rig.add("p", "10.0.0.1", labels={"llm-d.ai/role": "prefill"})
+    rig.say("p")
+    return rig
+
+
+PREFILL = """
+plugins: [{type: prefill-filter}, {type: least-ttft-picker}]
+schedulingProfiles:
+- {name: default, plugins: [{pluginRef: prefill-filter}, {pluginRef: least-ttft-picker}]}
+"""
+
+
+def test_where_requests_are_for_one_stage_its_endpoints_are_all_that_is_waited_for():
+    rig = with_prefill_alone(policy=PREFILL, most_seconds=5.0, empty_seconds=2.0)
+    rig.come("first", LONG)
+    assert rig.come("next", 10) is None
+    rig.say("p", running=9.0, kv_usage=1.0)
+    rig.wait(4)
+    assert rig.release() == []
+    rig.wait(1)
+    assert rig.release() == ["next"]
+
+
+def test_of_an_endpoint_that_never_reports_it_is_not_learned_anew_that_it_may():
+    rig = FlowRig(pods=0, empty_seconds=30.0)
+    rig.add("pod-0", "10.0.0.1")
+    rig.come("first", LONG)
+    for second in range(20):
+        rig.apply(AttributesReported(EndpointId("default/pod-0"), {"gpu": float(second)}))
+        rig.come(str(second), LONG)
+        rig.wait(1)
+    rig.release()
+    assert not rig.held
+
+
+@pytest.mark.parametrize("most", [240.0, 20.0])
+def test_an_empty_pool_that_stays_empty_refuses_with_503(most):
+    rig = FlowRig(pods=0, empty_seconds=30.0, most_seconds=most)
+    rig.come("1", 10)
+    rig.wait(29)
+    assert rig.release() == []
+    assert list(rig.held) == ["1"]
+    rig.wait(1)
+    assert rig.release() == []
+    assert (rig.refused["1"].status, rig.refused["1"].reason) == (503, "no-endpoints")
+
+
+@pytest.mark.parametrize("empty_seconds", [0.0, 30.0, 400.0, inf])
+def test_one_that_waits_as_the_last_endpoint_goes_waits_on_to_its_own_bound(empty_seconds):
+    rig = FlowRig(pods=1, empty_seconds=empty_seconds, most_seconds=240.0)
+    fill(rig)
+    rig.come("next", 10)
+    rig.wait(200)
+    rig.say("pod-0", running=9.0, kv_usage=1.0)
+    assert rig.release() == []
+    rig.apply(EndpointRemoved(EndpointId("default/pod-0")))
+    rig.wait(39)
+    assert rig.release() == []
+    assert list(rig.held) == ["next"]
+    rig.wait(1)
+    assert rig.release() == []
+    assert (rig.refused["next"].reason, rig.refused["next"].waited) == ("no-endpoints", 240)
+
+
+def test_in_an_empty_pool_an_objective_is_a_bound_too():
+    rig = FlowRig(pods=0, empty_seconds=30.0)
+    rig.come("1", 10, headers={"x-llm-d-slo-ttft-ms": "2000"})
+    rig.wait(2)
+    assert rig.release() == []
+    assert rig.refused["1"].reason == "no-endpoints"
 
 
 def test_all_answers_are_watched_while_room_is_scarce():
@@ -405,6 +565,34 @@ def test_all_answers_are_watched_while_room_is_scarce():
     assert rig.flow.needs_end(unknown, rig.now)
     rig.wait(60)
     assert not rig.flow.needs_end(unknown, rig.now)
+
+
+FULL = {"running": 3.0, "waiting": 7.0, "kv_usage": 0.95}
+
+
+def test_a_negative_priority_waits_for_room_while_the_pool_is_saturated():
+    rig = FlowRig(pods=1)
+    rig.say("pod-0", **FULL)
+    assert rig.come("batch", 10, priority=-1) is None
+    rig.say("pod-0")
+    assert rig.release() == ["batch"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "load", "asked"),
+    [
+        ({"holds": False}, {}, {}),
+        ({}, {"num_blocks": None}, {}),
+        ({}, {}, {"most_wait": 0.0}),
+    ],
+    ids=["off", "of no known room", "a proxy that does not wait"],
+)
+def test_where_nothing_waits_a_negative_priority_is_refused_then(settings, load, asked):
+    rig = FlowRig(pods=1, **settings)
+    rig.say("pod-0", **FULL, **load)
+    with pytest.raises(Overloaded) as raised:
+        rig.come("batch", 10, priority=-1, **asked)
+    assert raised.value.reason == "saturated"
 
 
 def test_off_only_counts(rig):

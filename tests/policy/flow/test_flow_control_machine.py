@@ -17,7 +17,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.rig = FlowRig(pods=2, capacity=20_000, most_seconds=60.0)
+        self.rig = FlowRig(pods=2, capacity=20_000, most_seconds=60.0, empty_seconds=45.0)
         self.came = {}
         self.number = 0
 
@@ -26,12 +26,14 @@ class AnyOrder(RuleBasedStateMachine):
         most=st.sampled_from((None, 1, 500, 10**9)),
         flow=st.sampled_from(("a", "b", "c")),
         priority=st.sampled_from((-1, 0, 0, 2)),
+        answers=st.sampled_from((1, 1, 3, 128)),
     )
-    def come(self, tokens, most, flow, priority):
+    def come(self, tokens, most, flow, priority, answers):
         self.number += 1
         name = f"r{self.number}"
         self.came[name] = self.rig.now
-        more = {"max_tokens": most, "fairness_id": flow, "priority": priority, "size": 7}
+        more = {"max_tokens": most, "fairness_id": flow, "priority": priority, "n": answers}
+        more["size"] = 7
         if priority < 0:  # which may be dropped at once
             with contextlib.suppress(Overloaded):
                 self.rig.come(name, tokens, **more)
@@ -66,6 +68,14 @@ class AnyOrder(RuleBasedStateMachine):
         self.rig.say(name, kv_usage=usage, running=running, waiting=waiting, counted=True)
 
     @rule(name=st.sampled_from(("pod-0", "pod-1")))
+    def leave(self, name):
+        self.rig.apply(EndpointRemoved(EndpointId(f"default/{name}")))
+
+    @rule(name=st.sampled_from(("pod-0", "pod-1")))
+    def join(self, name):
+        self.rig.add(name, f"10.0.0.{int(name[-1]) + 1}")
+
+    @rule(name=st.sampled_from(("pod-0", "pod-1")))
     def restart(self, name):
         self.rig.apply(EndpointRemoved(EndpointId(f"default/{name}")))
         self.rig.add(name, f"10.0.0.{int(name[-1]) + 1}")
@@ -85,6 +95,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert all(self.rig.now - self.came[name] < 60.0 for name in self.rig.held)
 
     def teardown(self):
+        self.rig.fleet._index.purge(1 << 20)  # it forgets endpoints bit by bit
         self.rig.fleet.check_invariants()
 
 

@@ -176,6 +176,48 @@ def test_time_begins_anew_when_the_pool_loses_its_last_endpoint_or_gets_one():
     assert rig.release() == ["2"]
 
 
+@pytest.mark.parametrize(
+    ("pods", "changed", "lived", "reason"),
+    [(1, "lost", 5, "no-endpoints"), (0, "got", 60, "ttl-expired")],
+    ids=["lost", "got"],
+)
+def test_the_time_that_begins_anew_is_that_of_the_pool_as_it_is_now(pods, changed, lived, reason):
+    ttl = 5 if changed == "lost" else 200
+    rig = gated(f"{TWO_AT_ONCE}  noEndpointRequestTTL: {ttl}s\n", pods=pods)
+    for number in range(3):
+        rig.come(str(number), 10)
+    rig.wait(10)
+    if changed == "lost":
+        rig.apply(EndpointRemoved(EndpointId("default/pod-0")))
+    else:
+        rig.add("pod-0", "10.0.0.1")
+        rig.say("pod-0")
+        assert rig.release() == ["0", "1"]
+    rig.wait(lived - 1)
+    rig.release()
+    assert list(rig.held) == ["2"]
+    rig.wait(1)
+    rig.release()
+    assert (rig.refused["2"].reason, rig.refused["2"].waited) == (reason, 10 + lived)
+
+
+def test_a_pool_that_comes_and_goes_keeps_nobody_for_longer_than_may_be_waited():
+    rig = gated(f"{TWO_AT_ONCE}  noEndpointRequestTTL: 100s\n", most_seconds=240.0)
+    for number in range(3):
+        rig.come(str(number), 10)
+    for _ in range(4):
+        rig.wait(50)
+        rig.apply(EndpointRemoved(EndpointId("default/pod-0")))
+        rig.add("pod-0", "10.0.0.1")
+        rig.say("pod-0", waiting=200.0)
+        rig.apply(EndpointRemoved(EndpointId("default/pod-0")))
+        rig.release()
+    assert list(rig.held) == ["2"]
+    rig.wait(40)
+    rig.release()
+    assert rig.refused["2"].reason == "no-endpoints"
+
+
 def test_no_more_wait_than_may_and_an_empty_pool_answers_503():
     rig = gated(f"{TWO_AT_ONCE}  maxRequests: 1\n")
     for number in range(3):

@@ -5,10 +5,14 @@ from math import inf
 import pytest
 
 from epp.errors import Overloaded
+from epp.model.endpoint import EndpointId
+from epp.model.events import EndpointRemoved
 from epp.policy.flow.expected_wait import ReleaseRate
+from epp.policy.flow.held import Held
 from epp.policy.flow.settings import BandLimits
 from tests.policy.flow.flow_rig import FlowRig
 from tests.protocol.growth import AGAIN, too_steep
+from tests.strategies import request
 
 LONG = 20_000
 
@@ -116,6 +120,26 @@ def test_an_objective_shorter_than_the_prefill_is_refused_once_it_would_wait():
     assert rig.come("first", LONG, **due(1)) == "pod-0"  # there is room: it goes
     with pytest.raises(Overloaded):
         rig.come("next", LONG, **due(1))
+
+
+def test_an_objective_is_judged_by_what_the_prompt_takes_where_it_would_go_now():
+    rig = FlowRig(pods=1)
+    prompt = rig.words(40_000)
+    asked = request("before", prompt)
+    rig.flow.route(asked, rig.now)
+    rig.begin("before")
+    rig.end("before", 40_000)
+    rig.come("first", LONG)
+    waits = rig.flow.route(request("next", prompt, **due(1000)), rig.now)
+    assert isinstance(waits, Held)
+    rig.held["next"] = waits
+    rig.apply(EndpointRemoved(EndpointId("default/pod-0")))
+    rig.add("pod-1", "10.0.0.2")
+    rig.say("pod-1")
+    assert waits.latest > rig.now + 0.5  # as long as its prompt was cached
+    assert rig.release() == []
+    assert rig.refused["next"].reason == "ttft-unmet"
+    assert rig.flow.line.seconds == 0
 
 
 @pytest.mark.parametrize("text", ["", "soon", "nan", "inf", "-5", "0", "1e300", "9" * 400])
