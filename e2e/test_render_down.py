@@ -8,7 +8,8 @@ import pytest_asyncio
 
 from e2e.kv_engine import BLOCK, BLOCKS, Followed, listening, running, simulator
 from epp.adapters.tokens.fallback import FallbackCause
-from epp.adapters.tokens.render.render_tokenizer import RenderSettings, RenderTokenizer
+from epp.adapters.tokens.render.render_server import RenderSettings
+from epp.adapters.tokens.render.render_tokenizer import RenderTokenizer
 from epp.model.endpoint import Load
 from epp.model.events import EndpointUpserted, LoadReported
 from epp.model.fleet import Fleet

@@ -20,7 +20,8 @@ from epp.adapters.tokens.fallback import FallbackCause, TextFallback
 from epp.adapters.tokens.local.model_folder import read_folder
 from epp.adapters.tokens.local.plan import complete, pieces_of, plan
 from epp.adapters.tokens.local.template import ChatTemplate
-from epp.adapters.tokens.render.render_tokenizer import RenderSettings, RenderTokenizer
+from epp.adapters.tokens.render.render_server import RenderSettings
+from epp.adapters.tokens.render.render_tokenizer import RenderTokenizer
 from epp.gateway.processes import spawn
 from epp.model.request import Api, InferenceRequest, Prompt
 from epp.values import replaced

@@ -14,6 +14,7 @@ import structlog
 
 from epp.adapters.kube.kube_settings import KubeSettings
 from epp.adapters.kvevents.publishers import SubscriptionSettings
+from epp.adapters.scrape.client_tls import ClientTlsSettings, client_tls
 from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
 from epp.app.options import ServeOptions
 from epp.config.file import Settings
@@ -22,7 +23,7 @@ from epp.config.tokens import TokenSettings
 from epp.errors import ConfigError
 from epp.label_selector import parse_label_selector
 from epp.model.caches.choice import UNKNOWN_CAPACITY
-from epp.model.events import Event
+from epp.model.events import EndpointRemoved, EndpointUpserted, Event
 from epp.model.fleet import Fleet
 from epp.model.listeners import OnFault, reraise
 from epp.model.pods.outlier_settings import OutlierSettings
@@ -52,9 +53,14 @@ def build_fleet(
     return Fleet(hasher, settings.capacity or UNKNOWN_CAPACITY, outliers, on_fault)
 
 
-def build_tokenizer(settings: TokenSettings) -> PromptTokenizer:
-    """Return a tokenizer. Raises `ConfigError`, which says what to do."""
-    return _local_tokenizer(settings) if settings.tokenizer else _render_tokenizer(settings)
+def build_tokenizer(settings: TokenSettings, fleet: Fleet | None = None) -> PromptTokenizer:
+    """Return a tokenizer, which may have the endpoints of a fleet render.
+
+    Raises `ConfigError`, which says what to do.
+    """
+    if settings.tokenizer:
+        return _local_tokenizer(settings)
+    return _render_tokenizer(settings, fleet)
 
 
 def tokenizer_warning(settings: TokenSettings | None) -> str:
@@ -67,27 +73,52 @@ def tokenizer_warning(settings: TokenSettings | None) -> str:
     return ""
 
 
-def tokenizer_or_none(settings: TokenSettings | None) -> PromptTokenizer | None:
+def tokenizer_or_none(
+    settings: TokenSettings | None, fleet: Fleet | None = None
+) -> PromptTokenizer | None:
     """Return the tokenizer; None if none is wanted, or it cannot be loaded (logged)."""
     try:
-        return None if settings is None else build_tokenizer(settings)
+        return None if settings is None else build_tokenizer(settings, fleet)
     except ConfigError as error:
         _log.error("tokens.not_loaded", error=str(error), instead="prompts are routed as text")
         return None
 
 
-def _render_tokenizer(settings: TokenSettings) -> PromptTokenizer:
-    from epp.adapters.tokens.render.render_tokenizer import RenderSettings, RenderTokenizer  # noqa: PLC0415 (slow)
+def _render_tokenizer(settings: TokenSettings, fleet: Fleet | None) -> PromptTokenizer:
+    from epp.adapters.tokens.render.render_server import RenderSettings  # noqa: PLC0415 (slow)
+    from epp.adapters.tokens.render.render_tokenizer import RenderTokenizer  # noqa: PLC0415
 
-    return RenderTokenizer(
+    tls = ClientTlsSettings(
+        verify=settings.verify,
+        authorities=settings.authorities,
+        certificate=settings.certificate,
+        key=settings.key,
+    )
+    tokenizer = RenderTokenizer(
         RenderSettings(
             url=settings.url,
             model=settings.model,
             timeout=settings.timeout,
             media_timeout=settings.media_timeout,
+            attempt_timeout=settings.attempt_timeout,
             most_bytes=settings.max_bytes,
+            prefill_only=settings.prefill_only,
+            tls=client_tls(tls) if settings.url.startswith("https:") else None,
         )
     )
+    discovery = settings.discovery
+    if fleet is not None and discovery is not None:
+
+        def follow(event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+            if isinstance(event, EndpointUpserted) and (url := discovery.url_of(event.endpoint)):
+                tokenizer.add(event.endpoint.id, url)
+            elif isinstance(event, EndpointUpserted):
+                tokenizer.remove(event.endpoint.id)
+            elif isinstance(event, EndpointRemoved):
+                tokenizer.remove(event.endpoint_id)
+
+        fleet.subscribe((EndpointUpserted, EndpointRemoved), follow, "render endpoints")
+    return tokenizer
 
 
 def _local_tokenizer(settings: TokenSettings) -> PromptTokenizer:

@@ -1,8 +1,7 @@
-"""The flags and environment variables of llm-d-router that have no counterpart here of their name.
+"""The flags and environment variables of llm-d-router that have no counterpart of the same name.
 
-One table each. A picker that is started with one of them logs, once, what it does here.
-Flags of releases that had them, and of GIE's endpoint picker before, are among them; those that
-llm-d-router itself refuses are refused.
+A picker that is started with one of them logs once what it does here. The tables include flags of
+old releases, and of GIE's endpoint picker; flags that llm-d-router refuses are refused.
 """
 
 import argparse
@@ -19,9 +18,9 @@ Effect = Literal["mapped", "without_effect"]
 
 
 class AcceptedFlag(msgspec.Struct, frozen=True):
-    """A flag whose values are checked; `why` says what it does here, and is its help text.
+    """A flag whose values are checked; `why`, its help text, says what it does here.
 
-    Nothing is logged for a value in `quiet`: it asks for what is done anyway.
+    Nothing is logged for a value in `quiet`: it asks for what happens anyway.
     """
 
     name: str
@@ -32,7 +31,7 @@ class AcceptedFlag(msgspec.Struct, frozen=True):
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """The line to log of what was given: the event, the flag or the variables, and the reason."""
+    """A log line about something given: the event, the flag or the variables, and the reason."""
 
     event: str
     name: str
@@ -118,8 +117,8 @@ REMOVED: Mapping[str, tuple[str, str]] = {
     ),
     "--destination-endpoint-hint-metadata-namespace": ("envoy.lb", _ENDPOINTS_IN_METADATA),
 }
-"""Flags of old releases: the value with which they say what is done anyway, as KServe's templates
-up to 0.17 do; and why every other is refused."""
+"""Flags of old releases: the one accepted value, which asks for what happens anyway (KServe's
+templates up to 0.17 pass it), and why all others are refused."""
 
 _TRACING = "OTEL_"
 _PREDICTOR = "latency is predicted in this process: no training or prediction server is asked"
@@ -131,13 +130,14 @@ VARIABLES = {
     "LATENCY_": _PREDICTOR,
     "TRAINING_SERVER_URL": _PREDICTOR,
     "PREDICTION_SERVER_URL": _PREDICTOR,
+    "VLLM_API_KEY": "no prompt is rendered before a client's comes, which brings its own key",
     "ENABLE_EXPERIMENTAL_": "write featureGates into the configuration",
     "GOMAXPROCS": _GO,
     "GOMEMLIMIT": _GO,
     "GOGC": _GO,
     "GODEBUG": _GO,
 }
-"""Variables, or with a `_` at the end the beginnings of their names, without effect here."""
+"""Variables without effect here; a name that ends in `_` is a prefix."""
 
 
 def add_llm_d_router(parser: argparse.ArgumentParser) -> None:
@@ -158,7 +158,7 @@ def add_llm_d_router(parser: argparse.ArgumentParser) -> None:
 
 
 def check_removed(arguments: argparse.Namespace) -> None:
-    """Raise `ConfigError` for a removed flag that asks for what is not done."""
+    """Raise `ConfigError` for a removed flag with any but its accepted value."""
     for name, (accepted, why) in REMOVED.items():
         value = _value(arguments, name)
         if value not in (None, accepted):
@@ -166,14 +166,14 @@ def check_removed(arguments: argparse.Namespace) -> None:
 
 
 def notices(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Iterator[Notice]:
-    """Return what is to be said of flags and variables that were given, in the tables' order."""
+    """Yield a notice for each of these flags and variables that was given, in the tables' order."""
     for flag in FLAGS:
         value = _value(arguments, flag.name)
         if value is not None and value not in flag.quiet:
             yield Notice(f"flag.{flag.effect}", flag.name, flag.why)
     for name in REMOVED:
         if _value(arguments, name) is not None:
-            yield Notice("flag.without_effect", name, "it names what is read without it")
+            yield Notice("flag.without_effect", name, "its value is what the picker uses anyway")
     for known, why in VARIABLES.items():
         if known == _TRACING and arguments.tracing:
             continue

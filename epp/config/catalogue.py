@@ -142,6 +142,7 @@ PLACES: dict[str, str] = {
     "model-server-protocol-metrics": "epp.config.data_extractors:CoreMetricsExtractor",
     "multicluster-metrics-extractor": "epp.config.data_extractors:MulticlusterMetricsExtractor",
     "models-data-extractor": "epp.config.data_extractors:ModelsExtractor",
+    "model-server-protocol-models": "epp.config.data_extractors:ModelsExtractor",
     "dcgm-extractor": "epp.config.data_extractors:DcgmExtractor",
     "topology-extractor": "epp.policy.endpoint_facts:TopologyExtractor",
     "label-producer": "epp.policy.endpoint_facts:LabelProducer",
@@ -174,6 +175,7 @@ other routers' algorithms. Warmpick's own are `least-ttft-scorer`, `least-ttft-p
 
 DEPRECATED: dict[str, str] = {
     "model-server-protocol-metrics": "write `core-metrics-extractor`",
+    "model-server-protocol-models": "write `models-data-extractor`",
     "tokenizer": "write `token-producer`",
     "pd-profile-handler": "write `disagg-profile-handler`",
     "disagg-headers-handler": "leave it out: `disagg-profile-handler` sets the headers",

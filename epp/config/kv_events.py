@@ -9,6 +9,8 @@ from epp.policy.plugins import PluginParameters
 
 _LAST_PORT = 65_535
 _ZMQ_ADDRESS = re.compile(r"(tcp://\S+:(\d{1,5}|\*)|ipc://\S+)")
+_RANKS_KNOWN = without_effect("ranks are known by the pool's ports, or by labels")
+_OWN_ADDRESS = without_effect("the events of an endpoint are heard at its own address alone")
 _HASHED_AGAIN = without_effect("events carry the tokens, which are hashed again")
 
 
@@ -30,6 +32,14 @@ class TokenProcessor(PluginParameters, frozen=True):
         return self.block_size_tokens or self.block_size or 16
 
 
+class RankPods(PluginParameters, frozen=True):
+    """Labels of the pods that hold the ranks of one endpoint."""
+
+    group_label_key: str = ""
+    rank_label_key: str = ""
+    ranks_per_pod: int = 0
+
+
 class PodDiscovery(PluginParameters, frozen=True):
     """Ports at which each pod publishes; a data-parallel rank adds its number to both."""
 
@@ -37,6 +47,8 @@ class PodDiscovery(PluginParameters, frozen=True):
     replay_socket_port: int = 0
     pod_label_selector: str = ""
     pod_namespace: str = ""
+    data_parallel_size: Annotated[int, _RANKS_KNOWN] = 0
+    rank_pod_mapping: Annotated[RankPods | None, _OWN_ADDRESS] = None
 
     def __post_init__(self) -> None:
         parse_label_selector(self.pod_label_selector)
@@ -53,7 +65,9 @@ class KvEventsConfig(PluginParameters, frozen=True):
     zmq_endpoint: str = ""
     topic_filter: str = "kv@"
     concurrency: Annotated[int, without_effect("one event loop reads all events")] = 4
-    engine_type: Annotated[Literal["vllm", "sglang"], _BY_FORM] = "vllm"
+    max_queue_depth: Annotated[int, without_effect("what is not read stays with the engine")] = 0
+    engine_type: Annotated[Literal["", "vllm", "sglang"], _BY_FORM] = "vllm"
+    tracing: Annotated[bool, without_effect("events have no spans")] = False
     discover_pods: bool = True
     pod_discovery_config: PodDiscovery = PodDiscovery()
 

@@ -159,7 +159,7 @@ class Plugins(Mapping[str, Any]):
         return next((each.name for each in self.specs if each.type == kind), kind)
 
     def subscribe(self, kinds: Iterable[type[Event]], listener: Listener) -> None:
-        """Note what a plug-in wants to be notified of (`PluginContext.subscribe`)."""
+        """Remember the subscription of a plug-in (`PluginContext.subscribe`)."""
         self.subscriptions.append(EventSubscription(self._starting[-1], tuple(kinds), listener))
 
     def place(self, name: str) -> str:
@@ -168,15 +168,16 @@ class Plugins(Mapping[str, Any]):
 
 
 def _unhonoured(name: str, kind: type[Any], written: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a warning for each parameter that is written and does not do what it says."""
+    """Yield a warning for each parameter in the file that is not honoured."""
     effect = effect_of(kind)
     if effect is not None:
         yield f"{name}: {effect}"
         return
     known = effects(kind)
-    for path in _written_paths(written, ""):
+    for path in dict.fromkeys(_written_paths(written, "")):  # a list's items have the same ones
         found: Effect | None = known.get(path)
-        if found is not None and known.get(path.rpartition(".")[0]) is None:
+        above = path.rpartition(".")[0].removesuffix("[]")
+        if found is not None and known.get(above) is None:
             yield f"{name}: `{path}` is {found}"
 
 

@@ -1,7 +1,7 @@
-"""The plug-ins that configure how the caches of endpoints are known.
+"""The plug-ins that configure what is known about the caches of endpoints.
 
-Names, parameters and defaults are llm-d-router's. A parameter for which nothing exists here is
-accepted where it would change nothing, and refused where it would.
+Names, parameters and defaults are llm-d-router's. A parameter without a counterpart here is
+accepted if it would not change anything, and refused otherwise.
 """
 
 from collections.abc import Iterable
@@ -22,10 +22,10 @@ _ENTRY_TOKENS = 64
 
 
 class IndexProducer(PluginParameters, frozen=True):
-    """A producer of matches of prefixes. There is one index, and each answers from it."""
+    """A producer of prefix matches; all of them answer from the fleet's one index."""
 
     def start(self, context: PluginContext) -> Any:  # noqa: ANN401 (what it answers)
-        """Return what answers from the fleet's index (`PrefixMatchInfo`)."""
+        """Return a producer that answers from the fleet's index (`PrefixMatchInfo`)."""
         return FROM_FLEET
 
 
@@ -33,8 +33,10 @@ _OWN_INDEX = without_effect("the index is in memory, and as large as the endpoin
 _METRICS = without_effect(
     "the index is counted in `llm_d_epp_prefix_indexer_size` and `warmpick_endpoint_cache_*`"
 )
-_TIERS = without_effect("tiers are known by what engines report of them")
-_EVENTS_SAY = mapped_to("a prompt that was sent counting as cached until events deny it")
+_BESIDE = without_effect("it is read beside `indexerConfig`, not in it, as in llm-d-router")
+_ALL_MATCH = without_effect("a match may be as long as the prompt")
+_TIERS = without_effect("tiers are those that engines report")
+_EVENTS_SAY = mapped_to("sent prompts, which count as cached until events deny it")
 
 
 class IndexMemory(PluginParameters, frozen=True):
@@ -65,20 +67,22 @@ class BlockIndex(PluginParameters, frozen=True):
     cost_aware_memory_config: Annotated[IndexBytes | None, _OWN_INDEX] = None
     enable_metrics: Annotated[bool, _METRICS] = False
     metrics_logging_interval: Annotated[int, _METRICS] = 0
+    max_prefix_blocks_to_match: Annotated[int, _ALL_MATCH] = 0
 
 
 class CacheBackend(PluginParameters, frozen=True):
-    """A tier of caches, and what a block in it is worth."""
+    """A tier of caches, and the weight of a block in it."""
 
     name: str
     weight: float
 
 
 class IndexerConfig(PluginParameters, frozen=True):
-    """The index of llm-d-router's."""
+    """The configuration of llm-d-router's index."""
 
     kv_block_index_config: BlockIndex | None = None
     kv_cache_backend_configs: Annotated[list[CacheBackend], _TIERS] = []
+    token_processor_config: Annotated[dict[str, Any] | None, _BESIDE] = None
     tokenizers_pool_config: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -87,7 +91,7 @@ class IndexerConfig(PluginParameters, frozen=True):
 
 
 class PreciseProducer(IndexProducer, frozen=True):
-    """Makes the engines' KV events the source of what their caches hold."""
+    """Makes the engines' KV events the source of their caches' contents."""
 
     token_processor_config: TokenProcessor = TokenProcessor()
     indexer_config: IndexerConfig = IndexerConfig()
@@ -120,11 +124,12 @@ _WHOLE = without_effect("prompts are matched whole")
 
 
 class ApproxProducer(IndexProducer, frozen=True):
-    """The fleet's index, for the file's first; any other one is an index of its own.
+    """The first in a file is the fleet's index; any other one is an index of its own.
 
-    Of the fleet's it bounds the modelled cache of endpoints that do not report their capacity. The
+    The first one bounds the modelled cache of endpoints that do not report their capacity. The
     others are plain LRUs of `lru_capacity_per_server` entries of 64 tokens, or of
-    `block_size_tokens` if that is more; with `auto_tune`, of as many as an endpoint has blocks.
+    `block_size_tokens` if that is more; with `auto_tune` they have as many entries as an endpoint
+    has blocks.
     """
 
     auto_tune: bool = True
@@ -139,7 +144,7 @@ class ApproxProducer(IndexProducer, frozen=True):
             raise ValueError("`lruCapacityPerServer` must not be negative")
 
     def start(self, context: PluginContext) -> PrefixMatchInfo:
-        """Return the fleet's index for the file's first; for any other one an index of its own."""
+        """Return the fleet's index for the first in the file, and a separate one for any other."""
         if context.first_of_its_type:
             return FROM_FLEET
         from epp.policy.producers.lru_prefixes import LruPrefixes  # noqa: PLC0415 (rarely needed)
@@ -155,11 +160,11 @@ class ApproxProducer(IndexProducer, frozen=True):
 
 
 class MulticlusterApproxProducer(ApproxProducer, frozen=True):
-    """The same, where each endpoint is a cluster."""
+    """The same among clusters, each of which is an endpoint."""
 
 
 class CacheSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What all producers of a configuration say together.
+    """The settings of all producers of a configuration together.
 
     `tokens` None: prompts stay text. `kv_events` None: no engine is subscribed to; `base_model`
     names the model in events without an adapter. `token_block` is the length of blocks of token

@@ -24,12 +24,12 @@ OLD_API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1
 KIND = "EndpointPickerConfig"
 
 _BY_NAME = without_effect("`--replicas` names the other replicas")
-_AT_ONCE = without_effect("what is seen is told within milliseconds")
+_AT_ONCE = without_effect("replicas share what they see within milliseconds")
 _NO_WAIT = without_effect("nothing waits for the server")
 _SMALLEST, _LARGEST = 1e-9, 1e15
-"""The sizes of a number that is not 0: what is computed from several of them is a number, too."""
+"""Bounds of a number that is not 0, so that computations with several of them stay finite."""
 _LONGEST_WORD = 64
-"""Characters of a word for which similar ones are looked for."""
+"""The longest word, in characters, for which similar ones are suggested."""
 
 
 class PluginSpec(msgspec.Struct, forbid_unknown_fields=True):
@@ -119,6 +119,7 @@ class EndpointPickerConfig(msgspec.Struct, forbid_unknown_fields=True, rename="c
 
 Path = tuple[str, ...]
 _MOVED: tuple[tuple[Path, Path], ...] = (
+    (("data",), ("dataLayer",)),
     (("parser",), ("requestHandler", "parsers")),
     (("requestHandler", "parser"), ("requestHandler", "parsers")),
     (("saturationDetector",), ("flowControl", "saturationDetector")),
@@ -131,7 +132,7 @@ _MOVED: tuple[tuple[Path, Path], ...] = (
     (("dataLayer", "crossReplicaSyncInterval"), ("dataLayer", "crossReplica", "syncInterval")),
     (("dataLayer", "crossReplicaPublishTimeout"), ("dataLayer", "crossReplica", "publishTimeout")),
 )
-"""Fields of v1alpha1, and where v1 has them."""
+"""Fields of v1alpha1, and where v1 has them; `data` is GIE's, up to 1.4."""
 _DETECTOR = "utilization-detector"
 
 
@@ -166,9 +167,9 @@ def decode(text: str) -> tuple[EndpointPickerConfig, tuple[str, ...]]:
 
 
 def without_nulls(value: object, kind: object) -> object:
-    """Return what is to be of a type without the fields that are null, which Go takes for absent.
+    """Return a value for a type without fields that are null, which Go treats as absent.
 
-    A null stays where a field takes one, in a mapping that is no struct, and under an unknown key.
+    A null stays if its field accepts it, in a mapping that is not a struct, and under unknown keys.
     """
     if isinstance(value, list):
         return [without_nulls(each, kind) for each in value]
@@ -192,7 +193,7 @@ def structs_in(types: Iterable[object]) -> Iterator[type[msgspec.Struct]]:
 
 
 def _check_numbers(value: object, place: str) -> None:
-    """Raise `ConfigError` for a number that is not finite, or that is beyond all measure."""
+    """Raise `ConfigError` for a number that is not finite, or that is out of range."""
     if isinstance(value, dict):
         for key, each in value.items():
             _check_numbers(each, f"{place}.{key}" if place else key)
@@ -236,7 +237,7 @@ def _modernize(document: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _take(document: dict[str, Any], path: Path) -> object:
-    """Remove and return what is at a path; None if nothing is."""
+    """Remove and return the value at a path; None if there is none."""
     holder: Any = document
     for key in path[:-1]:
         holder = holder.get(key)
@@ -246,7 +247,7 @@ def _take(document: dict[str, Any], path: Path) -> object:
 
 
 def _put(document: dict[str, Any], path: Path, value: object) -> None:
-    """Set what is at a path, unless something is there."""
+    """Set the value at a path, unless there is one."""
     holder: Any = document
     for key in path[:-1]:
         if not isinstance(holder.get(key), dict):

@@ -5,14 +5,122 @@ Names, parameters and defaults are llm-d-router's, except that `tokenizer`, `cha
 """
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from epp.config.estimates import MediaEstimates
-from epp.policy.effects import without_effect
+from epp.model.endpoint import Endpoint, target_of
+from epp.policy.effects import mapped_to, without_effect
+from epp.policy.filters.labels import LabelSelectorFilter
 from epp.policy.plugins import PluginParameters
 from epp.quantities import seconds
+
+_DEFAULT_URL = "http://localhost:8000"
+_LAST_PORT = 65_535
+_NO_LIMITS = without_effect("a server that refuses a prompt leaves it text")
+_EACH_ITS_OWN = mapped_to("the endpoints that each server turns out to have")
+_HASHES = without_effect("the hashes of media alone are asked for")
+_Port = Annotated[int, msgspec.Meta(ge=1, le=_LAST_PORT)]
+_RenderMode = Literal["", "auto", "native", "legacy"]
+
+
+class RenderPortRule(PluginParameters, frozen=True):
+    """Endpoints that a selector selects, an empty one all, render at a port of their own.
+
+    To `base_port` the index of the endpoint's port among those of its pool is added.
+    """
+
+    base_port: _Port
+    selector: LabelSelectorFilter = LabelSelectorFilter()
+
+
+class RenderBalancer(PluginParameters, frozen=True):
+    """How the endpoints take turns."""
+
+    type: Literal["", "round-robin"] = "round-robin"
+
+
+class RenderDiscovery(PluginParameters, frozen=True):
+    """Has the endpoints of the pool render, each in its turn; the timeout is a Go duration."""
+
+    port_rules: list[RenderPortRule] = []
+    """The ports at which they do, the first rule that fits counting; without any, at their own."""
+    load_balancer: RenderBalancer = RenderBalancer()
+    attempt_timeout: str = ""
+    """When to ask another one; empty: when the request's own time is over."""
+    discover_model_limits: Annotated[bool, _NO_LIMITS] = False
+    min_model_len: Annotated[int, _NO_LIMITS] = 0
+    context_limit_label: Annotated[str, _NO_LIMITS] = ""
+
+    def __post_init__(self) -> None:
+        seconds(self.attempt_timeout or "5s")
+
+    def url_of(self, endpoint: Endpoint) -> str:
+        """Return where an endpoint renders; empty if it does not."""
+        port = endpoint.port
+        if self.port_rules:
+            fitting = (rule for rule in self.port_rules if rule.selector.wants(endpoint.labels))
+            rule = next(fitting, None)
+            port = 0 if rule is None else rule.base_port + endpoint.port_index
+        return f"http://{target_of(endpoint.address, port)}" if 0 < port <= _LAST_PORT else ""
+
+
+class RenderEndpoint(PluginParameters, frozen=True):
+    """The servers, by a URL or as the endpoints of the pool; timeouts are Go durations."""
+
+    url: str = _DEFAULT_URL
+    """The server."""
+    http: Annotated[str, mapped_to("`url`, as llm-d-router names it")] = ""
+    """The same, as llm-d-inference-scheduler named it."""
+    endpoint_discovery: RenderDiscovery | None = None
+    """Has the endpoints of the pool asked in its place."""
+    timeout: str = "5s"
+    """How long a request of text waits."""
+    mm_timeout: str = "30s"
+    """How long one with media waits."""
+    messages_render_mode: Annotated[_RenderMode, _EACH_ITS_OWN] = "auto"
+    """By which endpoint Anthropic's messages are rendered."""
+    responses_render_mode: Annotated[_RenderMode, _EACH_ITS_OWN] = "auto"
+    """By which endpoint requests of the Responses API are."""
+    prefill_only: bool = False
+    """Whether prompts are rendered as if one token were to be generated."""
+    omit_mm_kwargs: Annotated[bool, _HASHES] = msgspec.field(default=True, name="omitMMKwargs")
+    """Whether responses lack the processed media."""
+    ca_cert_path: str = ""
+    """Whom to trust, as a PEM file; empty: the system's authorities."""
+    client_cert_path: str = ""
+    """The certificate that is shown to servers that ask for one."""
+    client_key_path: str = ""
+    """Its key."""
+    insecure_skip_verify: bool = False
+    """Whether any certificate of a server is accepted."""
+
+    def __post_init__(self) -> None:
+        if self.http and self.url != _DEFAULT_URL:
+            raise ValueError("one of `url` and `http` is enough")
+        if not re.match(r"https?://[^/]", self.server):
+            raise ValueError(f"`{self.server}` is not a URL; write http://host:port")
+        if bool(self.client_cert_path) != bool(self.client_key_path):
+            raise ValueError("`clientCertPath` and `clientKeyPath` are needed together")
+        if self.endpoint_discovery is not None:
+            if self.server != _DEFAULT_URL:
+                raise ValueError("one of `url` and `endpointDiscovery` is enough")
+            if self.ca_cert_path or self.client_cert_path or self.insecure_skip_verify:
+                raise ValueError("`endpointDiscovery` is over HTTP; write `url` for TLS")
+        seconds(self.timeout or "5s")
+        seconds(self.mm_timeout or "30s")
+
+    @property
+    def server(self) -> str:
+        """The URL of the server, by whichever name it was given."""
+        return self.http or self.url or _DEFAULT_URL
+
+    @property
+    def attempt_seconds(self) -> float | None:
+        """Seconds after which another endpoint is asked; None: no limit of its own."""
+        found = self.endpoint_discovery
+        return seconds(found.attempt_timeout) if found and found.attempt_timeout else None
 
 
 class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,26 +140,26 @@ class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds to wait for the server."""
     media_timeout: float = 30.0
     """The same for requests with images, audio or video."""
+    discovery: RenderDiscovery | None = None
+    """Which endpoints of the pool render, in place of the server at `url`."""
+    attempt_timeout: float | None = None
+    """Seconds after which another of them is asked; None: no limit but these."""
+    prefill_only: bool = False
+    """Whether prompts are rendered as if one token were to be generated."""
+    authorities: str = ""
+    """Whom to trust of servers, as a PEM file; empty: the system's authorities."""
+    certificate: str = ""
+    """The certificate that is shown to servers, as a PEM file; empty: none."""
+    key: str = ""
+    """Its key."""
+    verify: bool = True
+    """Whether the certificates of servers are verified."""
     patience: float = 2.0
     """Seconds to wait for the tokenizer in process."""
     max_bytes: int = 4 << 20
     """The longest body that is tokenized; a longer one stays text."""
     cache_bytes: int = 64 << 20
     """Memory that keeps the tokens of text that was tokenized before."""
-
-
-class RenderEndpoint(PluginParameters, frozen=True):
-    """A vLLM server that renders chat templates and tokenizes; timeouts are Go durations."""
-
-    url: str = "http://localhost:8000"
-    timeout: str = "5s"
-    mm_timeout: str = "30s"
-
-    def __post_init__(self) -> None:
-        if not re.match(r"https?://[^/]", self.url):
-            raise ValueError(f"`{self.url}` is not a URL; write http://host:port")
-        seconds(self.timeout or "5s")
-        seconds(self.mm_timeout or "30s")
 
 
 _NO_SIDECAR = without_effect(
@@ -103,10 +211,17 @@ class TokenProducer(PluginParameters, frozen=True):
             tokenizer=self.tokenizer,
             chat_template=self.chat_template,
             chat_template_kwargs=self.chat_template_kwargs,
-            url="" if self.tokenizer else endpoint.url,
+            url="" if self.tokenizer or endpoint.endpoint_discovery else endpoint.server,
             model=self.model_name,
             timeout=seconds(endpoint.timeout or "5s"),
             media_timeout=seconds(endpoint.mm_timeout or "30s"),
+            discovery=endpoint.endpoint_discovery,
+            attempt_timeout=endpoint.attempt_seconds,
+            prefill_only=endpoint.prefill_only,
+            authorities=endpoint.ca_cert_path,
+            certificate=endpoint.client_cert_path,
+            key=endpoint.client_key_path,
+            verify=not endpoint.insecure_skip_verify,
             patience=seconds(self.patience),
             max_bytes=self.max_bytes,
             cache_bytes=self.cache_bytes,

@@ -13,6 +13,8 @@ from epp.policy.plugins import PluginContext
 
 _CORE_EXTRACTOR = "core-metrics-extractor"
 """The producer of the attributes that configurations define."""
+_DCGM_EXTRACTOR = "dcgm-extractor"
+"""llm-d-router 0.10 names its attribute by both: `GPUUtilization/dcgm-extractor`."""
 
 MULTICLUSTER_QUEUE_SIZE = "llm-d.ai/multicluster-queue-size"
 MULTICLUSTER_KV_USAGE = "llm-d.ai/multicluster-kv-cache-utilization"
@@ -45,7 +47,10 @@ def find_attribute(context: PluginContext, name: str, producer: str | None) -> A
     producer for any.
     """
     if producer is None:
-        if "/" in name:
+        short, slash, last = name.rpartition("/")
+        if short and last == _DCGM_EXTRACTOR:
+            return find_attribute(context, short, last)
+        if slash:
             raise ConfigError(
                 f"attribute `{name}` has a `/`: name its producer with `producer`; empty: any"
             )

@@ -93,7 +93,7 @@ def endpoints_steps(
     loaded = yield from yaml_steps(text)
     if loaded is None:
         raise ConfigError("the file is empty; for no endpoints write `endpoints: []`")
-    entries = convert(loaded, EndpointsDocument).endpoints
+    entries = convert(_without_nulls(loaded, endpoints=[]), EndpointsDocument).endpoints
     del loaded
     listed: list[tuple[int, Endpoint]] = []
     for position, entry in enumerate(entries):
@@ -111,9 +111,22 @@ def endpoints_steps(
     return tuple(endpoint for _, endpoint in listed)
 
 
+def _without_nulls(value: object, **defaults: object) -> object:
+    """Return a mapping without the fields that are null, or the default that is given for those.
+
+    Go, and so llm-d-router, takes null for absent; and an empty text for no namespace.
+    """
+    if not isinstance(value, dict):
+        return value
+    kept = {key: each for key, each in value.items() if each is not None}
+    return kept | {
+        key: default for key, default in defaults.items() if value.get(key, default) in (None, "")
+    }
+
+
 def _entry(entry: object, position: int) -> EndpointEntry:
     try:
-        return convert(entry, EndpointEntry)
+        return convert(_without_nulls(entry, namespace="default"), EndpointEntry)
     except ConfigError as error:
         place = f"endpoints[{position}]" + (f".{error.place}" if error.place else "")
         raise ConfigError(error.problem, place) from error

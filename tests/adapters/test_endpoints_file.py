@@ -53,7 +53,14 @@ def write(path, **targets):
         {"name": name, "address": target.split(":")[0], "port": int(target.split(":")[1])}
         for name, target in targets.items()
     ]
-    path.write_text(yaml.safe_dump({"endpoints": entries}))
+    put(path, yaml.safe_dump({"endpoints": entries}))
+
+
+def put(path, text):
+    """Replace a file at once: one that is written in place is read while it is empty, too."""
+    whole = path.with_suffix(".new")
+    whole.write_text(text)
+    whole.replace(path)
 
 
 async def logged(logs, event):
@@ -155,7 +162,7 @@ async def test_a_broken_file_keeps_the_last_valid_endpoints(path):
     with capture_logs() as logs:
         async with following(path) as told:
             told.take()
-            path.write_text("endpoints: [{name: a, address: 10.0.0.1, port: 0}]")
+            put(path, "endpoints: [{name: a, address: 10.0.0.1, port: 0}]")
             await logged(logs, "endpoints_file.rejected")
             assert told.take() == []
             write(path, a="10.0.0.1:1")

@@ -8,11 +8,16 @@ from epp.app.cache_sources import (
     kv_event_batches,
     kv_events_or_none,
     tokenizer_or_none,
+    tokenizer_warning,
     untokenized_prompts,
 )
 from epp.config.file import load
+from epp.model.events import EndpointRemoved, EndpointUpserted
 from epp.model.request import InferenceRequest, Prompt, RequestId
+from tests.adapters.tokens.bodies import chat, ids
 from tests.adapters.tokens.folders import byte_level, write
+from tests.adapters.tokens.test_render_tokenizer import CHAT, serving
+from tests.strategies import endpoint
 
 EVENTS = "plugins: [{type: least-ttft-picker}, {type: precise-prefix-cache-producer}]"
 
@@ -51,6 +56,35 @@ async def test_events_with_tokens_are_subscribed_to(tmp_path):
     assert listener is not None
     assert kv_event_batches(listener) == {}
     await tokenizer.close()
+
+
+async def test_the_endpoints_of_the_pool_render_prompts():
+    settings = load("""plugins:
+    - type: least-ttft-picker
+    - type: token-producer
+      parameters: {modelName: m, vllm: {endpointDiscovery: {}}}""")
+    fleet = build_fleet(settings, b"", 5)
+    tokenizer = tokenizer_or_none(settings.tokens, fleet)
+    assert tokenizer is not None
+    asked = chat("hello")
+    assert tokenizer.ready(asked) is asked.prompts  # nobody is there
+    async with serving() as server:
+        server.answers[CHAT] = (200, {"token_ids": [1, 2]})
+        port = int(server.url.rpartition(":")[2])
+        here = endpoint("pod-0", address="127.0.0.1", port=port)
+        fleet.apply(EndpointUpserted(here), 1.0)
+        assert tokenizer.ready(asked) is None
+        (prompt,) = await tokenizer.tokenize(asked)
+        assert ids(prompt) == [1, 2]
+        fleet.apply(EndpointRemoved(here.id), 2.0)
+        assert tokenizer.ready(asked) is asked.prompts
+    await tokenizer.close()
+
+
+def test_certificates_of_a_render_endpoint_that_cannot_be_read_are_said(tmp_path):
+    tls = f"{{url: 'https://render', caCertPath: {tmp_path}/ca.crt}}"
+    settings = load(f"plugins: [{{type: token-producer, parameters: {{vllm: {tls}}}}}]")
+    assert f"{tmp_path}/ca.crt" in tokenizer_warning(settings.tokens)
 
 
 @pytest.mark.parametrize("secret", [b"", b"shared"])

@@ -142,6 +142,29 @@ def test_the_name_of_gie_is_the_same_extractor():
     assert "without effect" not in warned(settings)
 
 
+def test_the_name_of_llm_ds_scheduler_is_the_same_extractor_of_models():
+    old = "model-server-protocol-models"
+    settings = layer(
+        plugin("models-data-source"), plugin(old), sources={"models-data-source": [old]}
+    )
+    assert [each.models for each in settings.data_layer.pages] == [False, True]
+    assert f"`{old}` is deprecated: write `models-data-extractor`" in warned(settings)
+
+
+def test_an_observer_of_latencies_may_be_a_source_and_reads_nothing():
+    # llm-d's guide of routing over clusters by predicted latency.
+    settings = layer(
+        plugin("latency-observer-producer-hub", "{minRequests: 3}", "observer"),
+        plugin(
+            "latency-observation-scorer-hub",
+            "{minInflightGap: 0.5, ttftPercentilesProducerName: observer}",
+        ),
+        sources={"observer": []},
+    )
+    assert [each.source.name for each in settings.data_layer.pages] == ["metrics-data-source"]
+    assert "observer: mapped to the fleet's own predictions of TTFT" in warned(settings)
+
+
 @pytest.mark.parametrize(
     ("plugins", "sources", "message"),
     [
@@ -185,7 +208,7 @@ def test_what_is_without_effect_is_said(plugins, sources, message):
         ("models-data-source", "{port: 1}", "unknown parameter `port`"),
         ("dcgm-data-source", "{caCertPath: /a}", "unknown parameter `caCertPath`"),
         ("dcgm-extractor", "{x: 1}", "it takes none"),
-        ("models-data-extractor", "{x: 1}", "it takes none"),
+        ("models-data-extractor", "{x: 1}", "it takes refuseUnlisted"),
         ("k8s-notification-source", "{kind: Pod}", "missing required field `version`"),
         ("k8s-notification-source", "{version: v1, kind: ''}", "`version` and `kind` are needed"),
         ("endpoint-notification-source", "{x: 1}", "it takes none"),

@@ -131,3 +131,13 @@ def test_what_is_written_and_not_honoured_is_a_warning():
         "useless: without effect here, because it is made up",
     ]
     assert plugins(counting("a")).warnings == []
+
+
+def test_of_a_list_it_is_said_once_what_becomes_of_it():
+    assert plugins(counting("a", items=[{"unread": 1}, {"unread": 2}])).warnings == [
+        "a: `items[].unread` is without effect here, because nobody asks"
+    ]
+    tiers = [{"name": "gpu", "weight": 1.0}, {"name": "cpu", "weight": 0.4}]
+    index = {"indexerConfig": {"kvCacheBackendConfigs": tiers}}
+    (said,) = plugins({"type": "precise-prefix-cache-producer", "parameters": index}).warnings
+    assert "`indexerConfig.kvCacheBackendConfigs` is without effect" in said

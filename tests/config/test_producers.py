@@ -5,9 +5,10 @@ import pytest
 from epp.adapters.kvevents.publishers import SubscriptionSettings
 from epp.app.cache_sources import subscription_settings
 from epp.config.file import load
-from epp.config.tokens import TokenSettings
+from epp.config.tokens import RenderDiscovery, TokenSettings
 from epp.errors import ConfigError
 from epp.label_selector import parse_label_selector
+from epp.model.endpoint import Endpoint
 from epp.quantities import seconds
 
 
@@ -52,6 +53,23 @@ IN_PROCESS = """{tokenizer: /m, modelName: m, chatTemplate: /t, chatTemplateKwar
         ),
         ('{vllm: {timeout: ""}}', TokenSettings(url="http://localhost:8000")),
         (
+            "{vllm: {prefillOnly: true, endpointDiscovery: {attemptTimeout: 1s}}}",
+            TokenSettings(
+                discovery=RenderDiscovery(attempt_timeout="1s"),
+                attempt_timeout=1,
+                prefill_only=True,
+            ),
+        ),
+        ("{vllm: {url: ''}}", TokenSettings(url="http://localhost:8000")),
+        (
+            "{vllm: {url: 'https://r', caCertPath: /ca, clientCertPath: /c, clientKeyPath: /k}}",
+            TokenSettings(url="https://r", authorities="/ca", certificate="/c", key="/k"),
+        ),
+        (
+            "{vllm: {url: 'https://r', insecureSkipVerify: true, messagesRenderMode: native}}",
+            TokenSettings(url="https://r", verify=False),
+        ),
+        (
             IN_PROCESS,
             TokenSettings(
                 tokenizer="/m",
@@ -69,10 +87,52 @@ def test_how_prompts_become_tokens(parameters, settings):
     assert tokens(parameters) == settings
 
 
+PORT_RULES = """{vllm: {endpointDiscovery: {portRules: [
+  {selector: {matchLabels: {llm-d.ai/role: prefill}}, basePort: 8100},
+  {selector: {matchExpressions: [{key: llm-d.ai/role, operator: Exists}]}, basePort: 65535}]}}}"""
+
+
+@pytest.mark.parametrize(
+    ("parameters", "labels", "index", "url"),
+    [
+        ("{vllm: {endpointDiscovery: {}}}", {}, 3, "http://[fd00::1]:8003"),
+        (PORT_RULES, {"llm-d.ai/role": "prefill"}, 3, "http://[fd00::1]:8103"),
+        (PORT_RULES, {"llm-d.ai/role": "decode"}, 0, "http://[fd00::1]:65535"),
+        (PORT_RULES, {"llm-d.ai/role": "decode"}, 1, ""),
+        (PORT_RULES, {}, 0, ""),
+        (
+            "{vllm: {endpointDiscovery: {portRules: [{basePort: 1}]}}}",
+            {},
+            0,
+            "http://[fd00::1]:1",
+        ),
+    ],
+)
+def test_where_endpoints_render(parameters, labels, index, url):
+    # llm-d-router, tokenizer/README.md: `basePort + RankIndex`, no fallback beside rules.
+    discovery = tokens(parameters).discovery
+    place = Endpoint("ns", "pod", "fd00::1", 8000 + index, labels, port_index=index)
+    assert discovery.url_of(place) == url
+
+
 def test_the_old_name_of_the_producer_is_deprecated():
     settings = load(producer("tokenizer", "{modelName: m}"))
     assert settings.tokens == TokenSettings(url="http://localhost:8000", model="m")
     assert "`tokenizer` is deprecated: write `token-producer`" in "\n".join(settings.warnings)
+
+
+def test_the_old_name_of_the_servers_address_is_mapped():
+    # llm-d-inference-scheduler, deploy/config/epp-precise-prefix-cache-config.yaml.
+    settings = load(producer("token-producer", "{modelName: m, vllm: {http: 'http://r:1'}}"))
+    assert settings.tokens == TokenSettings(url="http://r:1", model="m")
+    (warning,) = settings.warnings
+    assert "`vllm.http` is mapped to `url`" in warning
+
+
+def test_service_that_faded_with_each_pick_fades_with_time():
+    settings = load(producer("program-aware-fairness", "{lasDecayFactor: 0.99}"))
+    (warning,) = settings.warnings
+    assert "`lasDecayFactor` is mapped to `lasHalfLifeSeconds`" in warning
 
 
 def test_without_a_producer_prompts_stay_text():
@@ -108,6 +168,18 @@ def test_subscription_settings_of_a_producer():
     for name in ("kvEventsConfig.engineType", "enableMetrics", "hashSeed", "concurrency"):
         assert f"{name}` is without effect" in said
     assert "`speculativeIndexing` is mapped to" in said
+
+
+def test_an_index_of_the_first_releases():
+    # llm-d-router v0.9.0, deploy/config/sim-epp-no-hit-lru.yaml: read there, but not used.
+    settings = precise(
+        "{indexerConfig: {tokenProcessorConfig: {blockSize: 5},"
+        " kvBlockIndexConfig: {maxPrefixBlocksToMatch: 256}}}"
+    )
+    assert settings.token_block == 16
+    said = "\n".join(settings.warnings)
+    for name in ("indexerConfig.tokenProcessorConfig", "kvBlockIndexConfig.maxPrefixBlocksToMatch"):
+        assert f"{name}` is without effect" in said
 
 
 def test_a_central_address_and_pods_of_one_namespace():
@@ -172,6 +244,29 @@ def test_assumed_capacity_of_an_endpoint_that_reports_none(parameters, capacity)
         ("token-producer", "{vllm: {timeout: 5}}", "str"),
         ("token-producer", "{vllm: {timeout: soon}}", "`soon` is not a duration"),
         ("token-producer", "{vllm: {url: localhost}}", "is not a URL"),
+        (
+            "token-producer",
+            "{vllm: {url: 'http://a', http: 'http://b'}}",
+            "one of `url` and `http`",
+        ),
+        (
+            "token-producer",
+            "{vllm: {url: 'http://a', endpointDiscovery: {}}}",
+            "one of `url` and `endpointDiscovery`",
+        ),
+        ("token-producer", "{vllm: {endpointDiscovery: {}, caCertPath: /ca}}", "over HTTP"),
+        ("token-producer", "{vllm: {clientKeyPath: /k}}", "needed together"),
+        ("token-producer", "{vllm: {endpointDiscovery: {portRules: [{}]}}}", "basePort"),
+        (
+            "token-producer",
+            "{vllm: {endpointDiscovery: {attemptTimeout: soon}}}",
+            "`soon` is not a duration",
+        ),
+        (
+            "token-producer",
+            "{vllm: {endpointDiscovery: {loadBalancer: {type: random}}}}",
+            "random",
+        ),
         ("token-producer", "{vllm: {}, tokenizer: /m}", "only one of"),
         ("token-producer", "{estimate: {}, modelName: m}", "only one of"),
         ("token-producer", "{tokenizer: /m, patience: 0s}", "must be above 0"),

@@ -141,6 +141,23 @@ requestHandler: {parsers: [{pluginRef: b}]}
     assert warning.startswith("parser is deprecated")
 
 
+def test_the_data_layer_as_gie_called_it():
+    text = """
+apiVersion: inference.networking.x-k8s.io/v1alpha1
+featureGates: [dataLayer]
+plugins: [{type: metrics-data-source}, {type: model-server-protocol-metrics}]
+%s:
+  sources:
+  - pluginRef: metrics-data-source
+    extractors: [{pluginRef: model-server-protocol-metrics}]
+"""
+    config, warnings = decode(text % "data")
+    assert config == decode(text % "dataLayer")[0]
+    assert config.data_layer is not None
+    assert [each.plugin_ref for each in config.data_layer.sources] == ["metrics-data-source"]
+    assert set(warnings) == GROUP | {"data is deprecated: write dataLayer"}
+
+
 def test_the_one_parser_of_old_releases():
     text = "apiVersion: llm-d.ai/v1alpha1\nrequestHandler: {parser: {pluginRef: a}}"
     config, (warning,) = decode(text)

@@ -29,6 +29,17 @@ def test_an_empty_list_is_a_list():
     assert parse_endpoints(b"endpoints: []") == ()
 
 
+def test_a_key_without_a_value_is_as_good_as_absent():
+    # What a template leaves whose list or labels are empty; llm-d-router reads it so.
+    assert parse_endpoints(b"endpoints:\n") == ()
+    empty = "{name: a, namespace: , address: 10.0.0.1, port: 1, labels: , appProtocol: }"
+    plain = "{name: a, address: 10.0.0.1, port: 1}"
+    nameless = "{name: a, namespace: '', address: 10.0.0.1, port: 1}"
+    expected = parse_endpoints(f"endpoints: [{plain}]".encode())
+    assert parse_endpoints(f"endpoints: [{empty}]".encode()) == expected
+    assert parse_endpoints(f"endpoints: [{nameless}]".encode()) == expected
+
+
 def test_ports_may_be_text_as_llm_d_router_writes_them():
     assert rows('endpoints: [{name: a, address: 10.0.0.1, port: "8000"}]') == [
         ("default/a", "10.0.0.1:8000", None)

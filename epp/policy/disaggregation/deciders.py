@@ -10,8 +10,10 @@ import msgspec
 
 from epp.model.decision import Decision
 from epp.model.request import InferenceRequest
+from epp.policy.effects import without_effect
 from epp.policy.plugins import PluginParameters
 
+_ONE_INDEX = without_effect("there is one index of caches")
 _Tokens = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -32,14 +34,15 @@ class AlwaysDisaggMultimodalDecider(PluginParameters, frozen=True):
 
 
 class PrefixBasedPdDecider(PluginParameters, frozen=True):
-    """Has the stage run for prompts of which the endpoint that was chosen has too little cached.
+    """Runs the stage if the chosen endpoint would have to compute too much of the prompt.
 
-    `non_cached_tokens` not cached are too little; 0: never. Prompts of fewer than `prompt_tokens`
-    never count.
+    `non_cached_tokens` or more are too much; 0: never. The stage does not run for prompts of fewer
+    than `prompt_tokens`.
     """
 
     non_cached_tokens: _Tokens = 0
     prompt_tokens: _Tokens = 0
+    prefix_match_info_producer_name: Annotated[str, _ONE_INDEX] = ""
 
     def wants(self, request: InferenceRequest, decision: Decision | None) -> bool:
         """Return whether that many tokens of the prompt are not cached."""

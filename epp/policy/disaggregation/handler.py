@@ -1,4 +1,4 @@
-"""The handlers of disaggregation: a request is decoded, prefilled and encoded where each suits.
+"""The handlers of disaggregation, which choose endpoints for decoding, prefill and encoding.
 
 The request goes to the decoding endpoint, whose sidecar sends the stages before to the endpoints
 that headers name. Types, parameters and rules are llm-d-router's
@@ -43,7 +43,7 @@ class DisaggProfiles(PluginParameters, frozen=True):
 
 
 class DisaggDeciders(PluginParameters, frozen=True):
-    """The names of plug-ins that decide whether a stage runs; of an empty name it does not."""
+    """The names of plug-ins that decide whether a stage runs; with an empty name it does not."""
 
     prefill: str = ""
     encode: str = ""
@@ -63,7 +63,7 @@ class DisaggProfileHandler(PluginParameters, frozen=True):
     profiles: DisaggProfiles = _PROFILES
     """The profile of each stage."""
     deciders: DisaggDeciders = _DECIDERS
-    """What says whether a stage runs."""
+    """The deciders of the stages."""
     decode_profile: Annotated[str, mapped_to("`profiles.decode`")] = ""
     prefill_profile: Annotated[str, mapped_to("`profiles.prefill`")] = ""
     encode_profile: Annotated[str, mapped_to("`profiles.encode`")] = ""
@@ -133,7 +133,7 @@ class PdProfileHandler(PluginParameters, frozen=True):
     """If not 0, requests go to this port of the pod, and a header names the rank."""
     threshold: Annotated[
         float | None,
-        mapped_to("a `prefix-based-pd-decider` of a quarter of it, for it counts bytes"),
+        mapped_to("a `prefix-based-pd-decider` with a quarter of it, since it counts bytes"),
     ] = None
     """From versions before deciders; used if the decider is not listed."""
     prefix_plugin_type: Annotated[str, _ONE_INDEX] = ""
@@ -223,7 +223,7 @@ class Disaggregation:
         """Return the decision on decoding with those on the other stages that ran.
 
         A stage that finds no endpoint is left to the decoding endpoint. Raises `NoEndpoints` if
-        there is none of these.
+        there is no decoding endpoint.
         """
         profiles = self._profiles
         prefill: Decision | None = None
@@ -263,7 +263,7 @@ class Disaggregation:
         self, decode: Decision, encode: Decision | None, prefill: Decision | None
     ) -> Decision:
         if prefill is not None and prefill.endpoint.target == decode.endpoint.target:
-            prefill = None  # one that prefills for itself needs no telling
+            prefill = None  # an endpoint that does its own prefill needs no header
         ran = (prefill, encode) if self._prefill_first else (encode, prefill)
         decision = replaced(
             decode,

@@ -1,4 +1,4 @@
-"""Where an endpoint may copy the blocks of a prompt from, rather than compute them.
+"""Finds an endpoint from which another can copy blocks of a prompt instead of computing them.
 
 Type, parameters and rule are llm-d-router's
 (pkg/epp/framework/plugins/requestcontrol/dataproducer/p2psource).
@@ -23,8 +23,8 @@ _FNV_OFFSET, _FNV_PRIME, _FNV_BITS = 0x811C9DC5, 0x01000193, 32
 class P2pSourceProducer(PluginParameters, frozen=True):
     """Names an endpoint that has more of the prompt cached than the one that computes it.
 
-    It has to have `min_cached_token_delta` tokens more. `prefill_profile_name` is the profile whose
-    endpoint computes the prompt, if it ran.
+    It must have `min_cached_token_delta` more tokens. `prefill_profile_name` is the profile whose
+    endpoint computes the prompt, if that profile ran.
     """
 
     min_cached_token_delta: Annotated[int, msgspec.Meta(ge=1)] = 1

@@ -32,7 +32,7 @@ class RolloutScope(PluginParameters, frozen=True):
 
 
 class RolloutHeader(PluginParameters, frozen=True):
-    """A request header whose value is a label's; a `strict` one without a match leaves no pod."""
+    """A request header that must equal a label; if it is `strict`, no match leaves no pod."""
 
     name: _Text
     header_name: _Text
@@ -41,7 +41,7 @@ class RolloutHeader(PluginParameters, frozen=True):
 
 
 class RequiredRoles(PluginParameters, frozen=True):
-    """The roles of which a revision needs a pod each."""
+    """The roles that a revision must have, with a pod for each."""
 
     values: list[_Text]
 
@@ -168,7 +168,7 @@ class Rollout:
         ]
 
     def _of_revisions(self, candidates: Sequence[Candidate], *, alone: bool) -> list[Candidate]:
-        """Return the endpoints of complete revisions; if `alone`, of one that is drawn."""
+        """Return the endpoints of complete revisions; if `alone`, of one drawn at random."""
         key, weights = self._gating.revision_label_key, self.weights
         revisions = [each.endpoint.labels.get(key, "") for each in candidates]
         kept = sorted({each for each in revisions if each in weights})

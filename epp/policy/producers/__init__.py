@@ -1,1 +1,1 @@
-"""Data producers: plug-ins that tell others what they know of candidates, and learn it."""
+"""Data producers: plug-ins that learn facts about candidates for other plug-ins."""

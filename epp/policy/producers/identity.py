@@ -1,4 +1,4 @@
-"""Who sent a request: the session that it belongs to, and the agent that it speaks for."""
+"""The identity behind a request: its session, and its agent."""
 
 from epp.model.request import DEFAULT_FAIRNESS_ID, InferenceRequest
 from epp.policy.effects import mapped_to

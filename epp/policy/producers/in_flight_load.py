@@ -1,4 +1,4 @@
-"""What is under way at each endpoint, with an estimate of what is still to be generated."""
+"""The load in flight at each endpoint, with an estimate of the output still to come."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -23,11 +23,11 @@ from epp.policy.plugins import PluginContext, PluginParameters
 class InFlightLoadProducer(PluginParameters, frozen=True):
     """Counts requests and tokens under way.
 
-    By default the tokens are the uncached ones of prompts whose first token was not seen, as the
-    fleet's ledgers have them. With `add_estimated_output_tokens` a request counts its uncached
-    tokens and `output_ratio` times its prompt, at most what the client allows and
-    `max_estimated_output_tokens`, until it ends; if another endpoint computes the prompt, its
-    uncached tokens count there, until the first token.
+    By default the tokens are the uncached ones of prompts without a first token, from the fleet's
+    ledgers. With `add_estimated_output_tokens` a request counts, until it ends, with its uncached
+    tokens and `output_ratio` times its prompt, at most the client's limit and
+    `max_estimated_output_tokens`. If another endpoint computes the prompt, its uncached tokens
+    count there, until the first token.
     """
 
     add_estimated_output_tokens: bool = False
@@ -61,7 +61,7 @@ class InFlightLoadProducer(PluginParameters, frozen=True):
 
 
 class _WithMatches:
-    """The fleet's ledgers; of the request at hand, what another producer says is cached."""
+    """The fleet's ledgers, with another producer's prefix match of the request at hand."""
 
     def __init__(self, matches: PrefixMatchInfo) -> None:
         self._matches = matches

@@ -1,8 +1,8 @@
-"""Another index of prefixes beside the fleet's own: one plain LRU for each endpoint.
+"""An index of prefixes apart from the fleet's: one plain LRU for each endpoint.
 
-llm-d-router's guides list one `approx-prefix-cache-producer` for each tier of caches. The file's
-first is the fleet's model of the engines' caches; every other one is an index of its own, with
-llm-d-router's rules (`epp.model.caches.plain_lru`).
+llm-d-router's guides list one `approx-prefix-cache-producer` for each tier of caches. The first in
+a file is the fleet's model of the engines' caches; each other one is an index with llm-d-router's
+rules (`epp.model.caches.plain_lru`).
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ from epp.policy.plugins import PluginContext
 
 
 class LruPrefixes:
-    """Prompts that were sent to each endpoint, as far as `entries` of 64 tokens each hold them.
+    """The prompts sent to each endpoint, in up to `entries` of 64 tokens for each endpoint.
 
-    `auto_tune`: an endpoint that has reported how many blocks it has before its first prompt has
-    as many entries.
+    `auto_tune`: an endpoint that reports its number of blocks before its first prompt has that many
+    entries instead.
     """
 
     def __init__(self, context: PluginContext, entries: int, *, auto_tune: bool) -> None:
@@ -42,7 +42,7 @@ class LruPrefixes:
         size = sum(chain.size for chain in candidate.chains)
         if cache is None or not size:
             return PrefixMatch(0, total)
-        # Blocks of text grow with the prompt (docs/adr/0002): their number says little of tokens.
+        # Blocks of text grow with the prompt (docs/adr/0002), so their number does not tell tokens.
         blocks = covered = 0
         for chain in candidate.chains:
             if found := cache.match(chain.hashes[: chain.lookup]):

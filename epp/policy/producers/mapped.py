@@ -73,10 +73,10 @@ class LatencyObservationScorer(PluginParameters, frozen=True):
 
     effect: ClassVar[Effect] = mapped_to("`least-ttft-scorer`")
     exploration_rate: float = 0.1
-    min_inflight_gap: int = 2
+    min_inflight_gap: float = 2.0
     round_ttft_step: float = msgspec.field(default=0.0, name="roundTTFTStep")
     in_flight_load_producer_name: str = ""
-    latency_observer_producer_name: str = ""
+    ttft_percentiles_producer_name: str = ""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return what `least-ttft-scorer` does."""

@@ -1,6 +1,6 @@
-"""Which images, videos and sounds each endpoint has encoded before, by what was sent there.
+"""The images, videos and sounds that each endpoint has encoded before, by the prompts sent there.
 
-A medium stands in a text prompt as its digest of 16 bytes, repeated over hundreds of bytes
+In a text prompt a medium is its 16-byte digest, repeated over hundreds of bytes
 (`epp.protocol.bodies.content_blocks`): a stretch of period 16.
 """
 
@@ -21,7 +21,7 @@ from epp.policy.plugins import PluginContext, PluginParameters
 
 _DEFAULT_MEBIBYTES = 4096
 _ITEM_MEBIBYTES = 2
-"""What an encoded item takes in an encoder's cache (llm-d-router)."""
+"""The size of an encoded item in an encoder's cache (llm-d-router)."""
 _DIGEST, _PERIODS, _STRIDE = 16, 8, 400
 """Bytes of a digest, how often it repeats at least, and bytes from one probe to the next."""
 _MOST_ITEMS = 256

@@ -31,7 +31,7 @@ _LEAST_TOKENS = 8
 _MEMORY = 0.99
 """The weight of each response against the one after it."""
 _STEP_SECONDS, _SLOPE_SECONDS = 0.006, 20e-6
-"""Seconds of a step, and what a running request adds to it, before anything was seen."""
+"""Seconds of a step, and those that a running request adds, until they are measured."""
 
 
 def slo(request: InferenceRequest, names: Sequence[str]) -> float:
@@ -82,7 +82,7 @@ class PredictedLatencyProducer(PluginParameters, frozen=True):
     """Predicts TTFT and TPOT, and how far they are from the objectives that requests name."""
 
     slo_buffer_factor: float = 1.0
-    """What the objectives are multiplied by."""
+    """A factor on the objectives."""
     context_ttl: Annotated[str | int, without_effect("requests are tracked until they end")] = (
         msgspec.field(default="5m", name="contextTTL")
     )

@@ -10,7 +10,8 @@ from aiohttp import web
 
 from epp.adapters.tokens.fallback import FallbackCause
 from epp.adapters.tokens.render.circuit_breaker import CircuitBreaker
-from epp.adapters.tokens.render.render_tokenizer import RenderSettings, RenderTokenizer
+from epp.adapters.tokens.render.render_server import RenderSettings
+from epp.adapters.tokens.render.render_tokenizer import RenderTokenizer
 from epp.model.request import Api, InferenceRequest, Prompt, RequestId
 from tests.adapters.tokens import bodies
 from tests.adapters.tokens.bodies import chat, completions, ids
@@ -37,11 +38,15 @@ class Clock:
 
 
 class Server:
-    """A server with the test's responses by path; `heard` are paths and bodies of requests."""
+    """A server with the test's responses by path; `heard` are paths and bodies of requests.
+
+    `authorized` are the headers of that name that came with them.
+    """
 
     def __init__(self):
         self.answers = {}
         self.heard = []
+        self.authorized = []
         self.url = ""
         self.headers = {}
 
@@ -50,6 +55,7 @@ class Server:
         with suppress(ValueError, RecursionError):
             body = json.loads(body)
         self.heard.append((request.path, body))
+        self.authorized += request.headers.getall("authorization", [])
         answer = self.answers.get(request.path, (403, {"error": "Forbidden"}))
         status, content = answer(body) if callable(answer) else answer
         if isinstance(content, asyncio.Event):
@@ -61,15 +67,15 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(port=0):
+async def serving(port=0, tls=None):
     server = Server()
     app = web.Application(client_max_size=1 << 24)
     app.router.add_post("/{path:.*}", server.handle)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", port)
+    site = web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls)
     await site.start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    server.url = f"http{'s' if tls else ''}://127.0.0.1:{runner.addresses[0][1]}"
     try:
         yield server
     finally:
