@@ -39,8 +39,8 @@ class Servers:
         self.processes = {}
         self.urls = {}
 
-    async def start(self, name):
-        process = await spawn(name, (*SIMULATOR, "--name", name), log_dir=self.folder)
+    async def start(self, name, *more):
+        process = await spawn(name, (*SIMULATOR, "--name", name, *more), log_dir=self.folder)
         self.processes[name] = process
         line = await process.wait_ready_line(START_SECONDS)
         self.urls[name] = f"http://127.0.0.1:{line['port']}"
@@ -291,6 +291,32 @@ async def test_servers_that_are_down_are_said_and_taken_in_when_they_come(tmp_pa
             assert (await ask(gateway, chat("hello", **USAGE))) == (200, "a", True)
     finally:
         await both.stop()
+
+
+async def test_servers_of_different_models_get_what_they_serve(tmp_path):
+    both = Servers(tmp_path)
+    for name in ("a", "b"):
+        await both.start(name, f"--served-model-name=model-{name}")
+    try:
+        async with up(tmp_path, *both.urls.values()) as gateway:
+
+            async def listed():
+                async with gateway.client.get(gateway.url + "/v1/models") as response:
+                    return [each["id"] for each in (await response.json())["data"]]
+
+            assert await listed() == ["model-a", "model-b"]
+            for name in "ab" * 10:
+                found = await ask(gateway, chat("hello", **USAGE) | {"model": f"model-{name}"})
+                assert found == (200, name, True)
+            assert (await ask(gateway, chat("hello") | {"model": "model-c"}))[0] == 404
+            await both.processes["b"].stop(0)
+            await until(lambda: is_listed(listed, ["model-a"]))
+    finally:
+        await both.stop()
+
+
+async def is_listed(listed, wanted):
+    return await listed() == wanted
 
 
 async def test_an_endpoints_file_is_followed(servers, tmp_path):

@@ -60,7 +60,7 @@ def configurations(name):
     return list(nested(list(blocks((ROOT / name).read_text()))))
 
 
-UP = ProxySettings(ip="10.0.0.9", port=1, picker_port=2, folder=Path("/x"))
+UP = ProxySettings(ip="10.0.0.9", port=1, picker_port=2, models_port=3, folder=Path("/x"))
 
 
 @pytest.mark.parametrize("name", sorted({"docs/gateway.md", RENDERED, FROM_NOTHING, *given()}))

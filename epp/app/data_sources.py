@@ -108,7 +108,7 @@ def _readers(pages: PolledPages) -> Iterator[MakeReader]:
     if pages.numbers:
         yield partial(NumbersReader, metrics=pages.numbers)
     if pages.models:
-        yield ModelsReader
+        yield partial(ModelsReader, serves_others=pages.serves_others)
 
 
 def _reader(readers: Sequence[MakeReader]) -> MakeReader:

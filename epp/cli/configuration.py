@@ -6,8 +6,9 @@ from typing import Any
 
 import msgspec
 
+from epp.cli.files import read_text
 from epp.cli.types import add_boolean, one_of, port_number
-from epp.config.file import DEFAULT_POLICY, POLICIES
+from epp.config.file import DEFAULT_POLICY, POLICIES, Settings, load
 from epp.protocol.yaml import load_yaml
 
 _METRICS_SOURCE = "metrics-data-source"
@@ -17,8 +18,14 @@ _PARAMETERS = {
     "model_server_metrics_port": "port",
     "model_server_metrics_https_insecure_skip_verify": "insecureSkipVerify",
 }
-"""Flags that llm-d-router had up to 0.9, and KServe's templates for these releases still pass; as
-the parameters of the plug-in that has their place since."""
+"""Flags of llm-d-router up to 0.9, which KServe's templates still pass, and the parameters of the
+metrics-data-source that replaced them."""
+_MODELS_SOURCE, _MODELS_EXTRACTOR = "models-data-source", "models-data-extractor"
+_MODELS_PLUGINS = (
+    {"type": _MODELS_SOURCE, "parameters": {"interval": "5s"}},
+    {"type": _MODELS_EXTRACTOR, "parameters": {"refuseUnlisted": False}},
+)
+"""What `--poll-models` stands for."""
 
 
 def add_overrides(group: argparse._ArgumentGroup) -> None:
@@ -45,11 +52,20 @@ def add_overrides(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def configured(text: str, arguments: argparse.Namespace) -> str:
-    """Return the text of a configuration (empty: that of the policy) with what flags change in it.
+def settings_of(arguments: argparse.Namespace) -> Settings:
+    """Return the configuration that the flags choose. Raises `ConfigError`."""
+    if arguments.config_file is not None:
+        text = read_text(arguments.config_file, "--config-file")
+    else:  # an empty text is llm-d-router's default
+        text = arguments.config_text or ""
+    return load(configured(text, arguments))
 
-    `--feature-gates` go in place of the configuration's own. Raises `ConfigError` for a text that
-    is not YAML.
+
+def configured(text: str, arguments: argparse.Namespace) -> str:
+    """Return the text of a configuration with the changes that flags make.
+
+    An empty text stands for `--policy`. A gate in `--feature-gates` overrides the same gate in the
+    text. Raises `ConfigError` for a text that is not YAML.
     """
     text = text or POLICIES[arguments.policy or DEFAULT_POLICY]
     parameters = {
@@ -57,12 +73,15 @@ def configured(text: str, arguments: argparse.Namespace) -> str:
         for flag, name in _PARAMETERS.items()
         if (value := getattr(arguments, flag, None)) not in (None, "", 0) or value is False
     }
-    if not arguments.feature_gates and not parameters:
+    poll_models = getattr(arguments, "poll_models", False)
+    if not arguments.feature_gates and not parameters and not poll_models:
         return text
     document = load_yaml(text.encode(errors="surrogateescape"))
     if not isinstance(document, dict):
         return text
     changed = _with_gates(document, arguments.feature_gates)
+    if poll_models:
+        changed = _with_models(changed)
     return msgspec.json.encode(_with_parameters(changed, parameters)).decode()
 
 
@@ -73,6 +92,23 @@ def _with_gates(document: dict[str, Any], gates: list[str]) -> dict[str, Any]:
     named = {gate.partition("=")[0] for gate in gates}
     kept = [gate for gate in given if str(gate).partition("=")[0] not in named]
     return document | {"featureGates": [*kept, *gates]}
+
+
+def _with_models(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration that polls the models of endpoints, as it says or by default."""
+    plugins, layer = document.get("plugins") or [], document.get("dataLayer")
+    layer = {} if layer is None else layer
+    if not isinstance(plugins, list) or not isinstance(layer, dict):
+        return document
+    sources = layer.get("sources") or []
+    polled = any(isinstance(each, dict) and each.get("type") == _MODELS_SOURCE for each in plugins)
+    if polled or not isinstance(sources, list):
+        return document
+    source = {"pluginRef": _MODELS_SOURCE, "extractors": [{"pluginRef": _MODELS_EXTRACTOR}]}
+    return document | {
+        "plugins": [*plugins, *_MODELS_PLUGINS],
+        "dataLayer": layer | {"sources": [*sources, source]},
+    }
 
 
 def _with_parameters(document: dict[str, Any], more: Mapping[str, object]) -> dict[str, Any]:
@@ -90,7 +126,7 @@ def _is_source(plugin: object) -> bool:
 
 
 def _completed(plugin: Any, more: Mapping[str, object]) -> Any:  # noqa: ANN401 (what YAML holds)
-    """Return a plug-in with parameters that it does not have; others as they are."""
+    """Return a metrics-data-source with the parameters that it lacks, any other as it is."""
     if not _is_source(plugin) or not isinstance(plugin.get("parameters") or {}, dict):
         return plugin
     return plugin | {"parameters": {**more, **(plugin.get("parameters") or {})}}

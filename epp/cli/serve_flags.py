@@ -1,4 +1,4 @@
-"""The flags of `epp serve`, with llm-d-router's names and defaults where it has the same."""
+"""The flags of `epp serve`, with llm-d-router's names and defaults for those that it has too."""
 
 import argparse
 import sys
@@ -62,7 +62,7 @@ def add_eject_after(group: argparse._ArgumentGroup) -> None:
 
 
 def add_hold(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say when requests wait in the picker."""
+    """Add the flags that control when requests wait in the picker."""
     group = parser.add_argument_group("overload")
     group.add_argument(
         "--hold",
@@ -92,8 +92,9 @@ def add_hold(parser: argparse.ArgumentParser) -> None:
         type=duration,
         default=0.2,
         metavar="TIME",
-        help="message_timeout of the gateway's ext_proc filter; in every body mode but full duplex,"
-        " where it does not run, a request waits for half of it at most (default: 200ms, Envoy's)",
+        help="message_timeout of the gateway's ext_proc filter; a request waits for at most half of"
+        " it, in every body mode but full duplex, in which it does not run (default: 200ms,"
+        " Envoy's)",
     )
 
 
@@ -139,6 +140,12 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         metavar="TIME",
         help="llm-d-router's name for it; at least 50ms",
+    )
+    pool.add_argument(
+        "--poll-models",
+        action="store_true",
+        help="read each endpoint's /v1/models every 5 s, and send requests where their model is"
+        " listed (as models-data-source in a configuration)",
     )
     _add_listen(parser)
     behaviour = parser.add_argument_group("behaviour")

@@ -1,10 +1,12 @@
-"""The flags of `epp up`; where `epp serve` has the same, under the same name."""
+"""The flags of `epp up`, with the names of `epp serve` for those that it has too."""
 
 import argparse
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from epp.cli.configuration import settings_of
 from epp.cli.go_arguments import GoArgumentParser
 from epp.cli.observer_flags import add_observers, flags_of
 from epp.cli.serve_flags import add_max_body_bytes, add_policy, observation
@@ -39,6 +41,14 @@ def add_up(parser: GoArgumentParser) -> None:
     add_policy(parser)
     _add_behaviour(parser.add_argument_group("behaviour"))
     add_observers(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    options = up_options(arguments, settings_of(arguments), os.environ)
+    from epp.up.command import run  # noqa: PLC0415 (slow, and options may be refused)
+
+    return run(options)
 
 
 def _add_servers(parser: argparse.ArgumentParser) -> None:
@@ -204,7 +214,7 @@ def _check_tls(arguments: argparse.Namespace, servers: Sequence[ModelServer]) ->
 
 
 def _variable(name: str, environ: Mapping[str, str]) -> str:
-    """Return the name of an environment variable that has a key; the key is never told."""
+    """Return the name of an environment variable that has a key; no error contains the key."""
     if not name:
         return ""
     flag = "--upstream-api-key-env"
@@ -225,23 +235,21 @@ def _variable(name: str, environ: Mapping[str, str]) -> str:
 def _policy_name(arguments: argparse.Namespace) -> str:
     if arguments.config_file is not None:
         return str(arguments.config_file)
-    return "--config-text" if arguments.config_text is not None else _named(arguments)
-
-
-def _named(arguments: argparse.Namespace) -> str:
-    return arguments.policy or DEFAULT_POLICY
+    if arguments.config_text is not None:
+        return "--config-text"
+    return str(arguments.policy or DEFAULT_POLICY)
 
 
 def _picker_flags(arguments: argparse.Namespace) -> list[str]:
-    """Return the flags of `epp serve` that say the same."""
+    """Return the flags of `epp serve` with the same meaning."""
     if arguments.config_file is not None:
-        policy = f"--config-file={arguments.config_file.absolute()}"
+        policy = [f"--config-file={arguments.config_file.absolute()}"]
     elif arguments.config_text is not None:
-        policy = f"--config-text={arguments.config_text}"
+        policy = [f"--config-text={arguments.config_text}"]
     else:
-        policy = f"--policy={_named(arguments)}"
+        policy = [f"--policy={arguments.policy or DEFAULT_POLICY}", "--poll-models"]
     return [
-        policy,
+        *policy,
         *(f"--feature-gates={gate}" for gate in arguments.feature_gates),
         f"--scrape-interval={arguments.scrape_interval}",
         f"--observe-responses={arguments.observe_responses}",

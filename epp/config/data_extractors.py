@@ -1,4 +1,4 @@
-"""Extractors: the plug-ins that say what is taken from the pages of data sources.
+"""Extractors: the plug-ins that choose what is taken from the pages of data sources.
 
 Names, parameters and defaults are llm-d-router's.
 """
@@ -111,9 +111,9 @@ class EngineConfig(PluginParameters, frozen=True):
 class CoreMetricsExtractor(PluginParameters, frozen=True):
     """Reads the load of endpoints, by the metrics of their engines.
 
-    An endpoint's engine is named by its label `engine_label_key`, else by the deprecated label,
-    else it is the one whose metrics its page has; `default_engine` is the first that is tried.
-    An engine of `engine_configs` takes the place of the built-in one of its name.
+    An endpoint's engine is named by its label `engine_label_key`, or by the deprecated label;
+    without both it is the one whose metrics are on its page, and `default_engine` is tried first.
+    An engine in `engine_configs` replaces the built-in one of the same name.
     """
 
     content: ClassVar[Content] = "metrics"
@@ -184,3 +184,5 @@ class ModelsExtractor(PluginParameters, frozen=True):
     """Reads which models an endpoint serves."""
 
     content: ClassVar[Content] = "models"
+
+    refuse_unlisted: bool = True

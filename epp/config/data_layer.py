@@ -1,7 +1,7 @@
-"""The data layer: the sources that are polled, each with what is taken from its pages.
+"""The data layer: the sources that are polled, and what extractors take from their pages.
 
-A source is polled where `dataLayer.sources` refers to it, for what the extractors named there
-take. The metrics page of every endpoint is too, unless `injectDefaults` is false.
+A source is polled if `dataLayer.sources` refers to it with an extractor. The metrics page of every
+endpoint is polled too, unless `injectDefaults` is false.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,8 +36,9 @@ _Extractor = CoreMetricsExtractor | NumbersExtractor | ModelsExtractor
 class PolledPages(msgspec.Struct, frozen=True, kw_only=True):
     """A source that is polled, and what is taken from its pages.
 
-    `load`: the load of endpoints, by `engines`; one source alone has it. `attributes`: of the load
-    nothing but the attributes that are configured. `numbers` become attributes.
+    `load`: the load of endpoints, by `engines`; only one source has it. `attributes`: of the load,
+    only the configured attributes. `numbers` become attributes. `models` are the
+    models that endpoints list; with `serves_others` they may serve more.
     """
 
     source: SourceSettings
@@ -46,26 +47,27 @@ class PolledPages(msgspec.Struct, frozen=True, kw_only=True):
     engines: EngineCatalog = BUILT_IN_ENGINES
     numbers: tuple[AttributeMetric, ...] = ()
     models: bool = False
+    serves_others: bool = False
     vital: bool = False
 
 
 class DataLayerSettings(msgspec.Struct, frozen=True):
-    """The sources that are polled; `warnings` name what is written without effect."""
+    """The sources that are polled; `warnings` name parameters without effect."""
 
     pages: tuple[PolledPages, ...]
     warnings: tuple[str, ...] = ()
 
 
 Wanted = Sequence[tuple[str, Sequence[str]]]
-"""The names of sources, each with those of its extractors, as `dataLayer.sources` has them."""
+"""The names in `dataLayer.sources`: each source with its extractors."""
 
 
 def data_layer(
     wanted: Wanted, plugins: Mapping[str, object], *, inject_defaults: bool
 ) -> DataLayerSettings:
-    """Return what is polled. Raises `ConfigError` for what does not go together.
+    """Return the sources to poll. Raises `ConfigError` for a combination that cannot work.
 
-    `plugins` are all plug-ins by their names, as they were configured.
+    `plugins` has all configured plug-ins by their names.
     """
     pages: list[PolledPages] = []
     warnings: list[str] = []
@@ -90,8 +92,8 @@ def data_layer(
     warnings += (*more, *_unused(wanted, plugins))
     if not any(each.vital for each in pages):
         warnings.append(
-            "no metrics of endpoints are read: what they report of their load, their engine and"
-            " their cache stays unknown, and so does it that one no longer answers"
+            "no metrics of endpoints are read: their load, engine and cache stay unknown, and an"
+            " endpoint that stops answering is not noticed"
         )
     return DataLayerSettings(tuple(pages), tuple(warnings))
 
@@ -102,10 +104,7 @@ def _check_source(name: str, source: object, place: str) -> None:
 
 
 def _has_metrics(source: object) -> bool:
-    """Whether a source is one of metrics pages, beside which there is none by default.
-
-    The pickers of other clusters have no metrics of an engine.
-    """
+    """Return whether a source reads metrics pages, so that the default one is not needed."""
     return isinstance(source, MetricsDataSource)
 
 
@@ -116,7 +115,7 @@ def _pages(
     plugins: Mapping[str, object],
     place: str,
 ) -> PolledPages | None:
-    """Return what is taken from a source; None if nothing is."""
+    """Return a source with what its extractors take; None without extractors."""
     found: list[_Extractor] = []
     for index, extractor in enumerate(extractors):
         plugin, where = plugins[extractor], f"{place}.extractors[{index}].pluginRef"
@@ -133,19 +132,21 @@ def _pages(
     if not found:
         return None
     core = next((each for each in found if isinstance(each, CoreMetricsExtractor)), None)
+    listing = [each for each in found if isinstance(each, ModelsExtractor)]
     numbers = (each.metrics() for each in found if isinstance(each, NumbersExtractor))
     return PolledPages(
         source=source.settings(name),
         load=core is not None,
         engines=core.catalog() if core is not None else BUILT_IN_ENGINES,
         numbers=tuple(metric for metrics in numbers for metric in metrics),
-        models=any(isinstance(each, ModelsExtractor) for each in found),
+        models=bool(listing),
+        serves_others=any(not each.refuse_unlisted for each in listing),
         vital=core is not None or isinstance(source, MulticlusterMetricsDataSource),
     )
 
 
 def _default_extractor(plugins: Mapping[str, object]) -> str:
-    """Return the name of the extractor that llm-d-router takes where the file names none."""
+    """Return the name of the extractor that llm-d-router uses if the file names none."""
     own = plugins.get(CORE_EXTRACTOR), plugins.get(OLD_CORE_EXTRACTOR)
     return OLD_CORE_EXTRACTOR if own[0] is None and own[1] is not None else CORE_EXTRACTOR
 
@@ -161,7 +162,7 @@ def _default_pages(source: MetricsDataSource, plugins: Mapping[str, object]) -> 
 def _one_load(pages: Sequence[PolledPages]) -> tuple[list[PolledPages], list[str]]:
     """Return the pages with load from the first source that has it, and a warning for others.
 
-    One source says whether endpoints answer: that one, else another cluster's.
+    One source decides whether endpoints answer: that one, or else another cluster's.
     """
     first = next((each for each in pages if each.load), None)
     vital = first or next((each for each in pages if each.vital), None)

@@ -54,43 +54,45 @@ class ScrapeFailure(Enum):
     REFUSED = "refused"
     """Nothing listens at the endpoint's address."""
     BROKEN = "broken"
-    """It could not be connected to, or the connection broke before anything was answered."""
+    """It could not be connected to, or the connection broke before an answer."""
     LATE = "late"
-    """It has been connected to, and the page is not there in time."""
+    """It was connected to, but the page did not arrive in time."""
     NO_PAGE = "no page"
-    """What it answered is not a metrics page: it lives, and does not say how it is."""
+    """It answered with something else than a metrics page: it is alive, but its load is unknown."""
 
 
 class ScrapeFailed(msgspec.Struct, frozen=True):
-    """A scrape of an endpoint brought no page, or not yet."""
+    """A scrape of an endpoint failed, or is late."""
 
     endpoint_id: EndpointId
     reason: ScrapeFailure
 
 
 class AttributesReported(msgspec.Struct, frozen=True):
-    """A source beside the metrics page reported numbers, by `attribute_key`; others stay."""
+    """A source other than the metrics page reported numbers, by `attribute_key`; others stay."""
 
     endpoint_id: EndpointId
     attributes: Mapping[str, float]
 
 
 class ModelsListed(msgspec.Struct, frozen=True):
-    """An endpoint listed the models that it serves, adapters among them: all that it serves.
+    """An endpoint listed the models that it serves, adapters among them.
 
-    `max_model_lens` are the longest contexts of those that said so (vLLM `max_model_len`): tokens
+    With `serves_others` it may serve more than these, such as adapters that it loads when they
+    are first requested. `max_model_lens` are the longest contexts of those that said so (vLLM `max_model_len`): tokens
     of a prompt and of what is generated after it.
     """
 
     endpoint_id: EndpointId
     models: frozenset[str]
     max_model_lens: Mapping[str, int] = {}
+    serves_others: bool = False
 
 
 class OrcaReported(msgspec.Struct, frozen=True):
-    """The response to a request carried ORCA metrics: the parts of a `Load` that it named.
+    """The response to a request carried ORCA metrics, which are parts of a `Load`.
 
-    `target` is where it was served.
+    `target` served it.
     """
 
     request_id: RequestId
@@ -108,7 +110,7 @@ class EjectionReason(Enum):
 
 
 class Ejected(msgspec.Struct, frozen=True):
-    """An endpoint is left out, for `seconds` at most, as long as there are others."""
+    """An endpoint is left out while there are others, for `seconds` at most."""
 
     endpoint_id: EndpointId
     reason: EjectionReason
@@ -131,18 +133,16 @@ class BooksCorrected(msgspec.Struct, frozen=True):
 ClassState = tuple[
     str, FitState, ClassSlownessState, FitState, ClassSlownessState, MeanState | None
 ]
-"""What is learned of a class: its label; its prefill, its decoding, each with how slow it is; and
+"""The state of a class: its label; its models of prefill and decoding, each with its slowness; and
 the seconds of a token, None if none was timed."""
 EndpointState = tuple[EndpointId, str, SlownessState, SlownessState]
-"""What is learned of an endpoint, and the label of its class: how slow it is in prefill, and in
-decoding."""
+"""The state of an endpoint: the label of its class, and its slowness in prefill and in decoding."""
 
 
 class LearnedCopied(msgspec.Struct, frozen=True):
-    """What another replica has learned of speeds and lengths, in place of what was learned here.
+    """The speeds and lengths that another replica has learned, to replace those learned here.
 
-    Classes and endpoints that are not known here are passed over, as are endpoints whose class is
-    another one here.
+    Unknown classes and endpoints are ignored, and so are endpoints that have another class here.
     """
 
     classes: Sequence[ClassState]

@@ -1,11 +1,11 @@
 """The fleet, the one mutable object of the model: events go in, candidates come out.
 
-Every event passes `Fleet.apply`, or is guessed or found by the fleet itself and passes the same
-way; `Fleet.subscribe` notifies listeners of all of them. An event that the fleet fails on changes
-what it can, and its listeners and its sender go on: the error goes to `on_fault`.
+Every event goes through `Fleet.apply`, including those that the fleet guesses or finds itself;
+`Fleet.subscribe` notifies listeners of all of them. If the fleet fails on an event, what was done
+stays, listeners are notified, and the error goes to `on_fault` instead of the sender.
 
-It has one writer, on the event loop between awaits, and reads no clock: every call is given the
-time in seconds, which never goes back.
+It has one writer, on the event loop between awaits, and does not read the clock: every call is
+given the time in seconds, which never decreases.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -66,10 +66,10 @@ class Fleet:
     """The state of all endpoints and of the requests at them.
 
     Fleets that share the secret of `hasher` admit each other's quotes. `capacity`, in tokens, is
-    that of a cache whose endpoint has not reported one; `outliers` says when endpoints that fail
-    are left out. `synced`: all endpoints were listed. `pods`, `in_flight` and `output_lengths` are
-    for reading only. What an event or a listener raised goes to `on_fault`, which by default raises
-    it, once requests that end are released.
+    the default for endpoints that have not reported theirs; `outliers` controls when failing
+    endpoints are left out. `synced`: all endpoints were listed. `pods`, `in_flight` and
+    `output_lengths` are read-only. An error in an event or a listener goes to `on_fault`, which by
+    default raises it, after requests that end are released.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Fleet:
         self._ends: Final = RequestEnds(self._prompts, self.output_lengths, self.pods)
         self._listeners: Final = Listeners()
         self._on_repeated: Final = self._learn_repeated
-        self._version = 0  # counts changes of the index, and of what predictions are made of
+        self._version = 0  # counts changes of the index, and of the inputs of predictions
 
     # Queries.
 
@@ -116,7 +116,7 @@ class Fleet:
         return self.pods.serves(model)
 
     def needs_end(self, request: RequestId, now: float) -> bool:
-        """Return whether a response that has begun is to be observed to its end (`Uncertainty`)."""
+        """Return whether a response that has begun must be observed to its end (`Uncertainty`)."""
         in_flight = self.in_flight.get(request)
         return in_flight is not None and self._uncertainty.needs_end(in_flight, now)
 
@@ -129,7 +129,7 @@ class Fleet:
         return [pod.cache_stats() for pod in self.pods.values()]
 
     def quote(self, request: InferenceRequest, now: float) -> Quote:
-        """Hash a request's prompts and estimate their lengths, once for all that follows.
+        """Hash a request's prompts and estimate their lengths, once for all later steps.
 
         Responses that the prompts repeat are learned from (`ResponseRepeated`).
         """
@@ -148,16 +148,15 @@ class Fleet:
     ) -> list[Candidate]:
         """Return the endpoints that may be picked, with their predicted costs for a request.
 
-        The caches are looked up as they are at `now`, however old the quote. Endpoints outside
-        the quote's subset are left out; those that do not answer or are ejected (unless these are
-        wanted by `ejected`) too, as long as there are others, and of a `whole` request those whose
-        roles are for parts of requests.
+        The caches are looked up as they are at `now`, however old the quote. Left out are
+        endpoints outside the quote's subset and those that `Pods.eligible` leaves out.
         """
         if now >= self._unobserved.due:
             self._catch_up(now)
         if now >= self._outliers.due:
             self._learn_found(self._outliers.returns(now), now)
-        eligible = self.pods.eligible(quote.subset, whole=whole, ejected=ejected)
+        model = quote.target_model
+        eligible = self.pods.eligible(quote.subset, model, whole=whole, ejected=ejected)
         # Prompts that an engine has reached since then are in its cache by now.
         for pod in [pod for pod in eligible.pods if pod.scheduler.waiting]:
             pod.scheduler.schedule(pod.pace.longest_step, now)
@@ -166,7 +165,7 @@ class Fleet:
         length = self.output_lengths.length(quote.response_kind, quote.output_limit)
         share = self.output_lengths.ttft_share.value
         context = self.pods.least_context(quote, self._prompts)
-        slot = quote.target_model in self.pods.adapters
+        slot = model in self.pods.adapters
         return price(quote, eligible, self._busy, share, length, context, now, takes_slot=slot)
 
     # Events.
@@ -178,10 +177,10 @@ class Fleet:
         name: str = "listener",
         on_fault: OnFault | None = None,
     ) -> None:
-        """Call `listener` with every event of these kinds once it took effect, in their order.
+        """Call `listener` with every event of these kinds, in order, after it took effect.
 
-        That includes what the fleet guesses of unobserved requests, and what it finds in prompts.
-        A listener must not call `apply`. What it raises is passed to `on_fault` with its name, by
+        This includes events that the fleet guesses for unobserved requests or finds in prompts. A
+        listener must not call `apply`. Its errors are passed to `on_fault` with its name, by
         default to the fleet's.
         """
         self._listeners.add(kinds, listener, name, on_fault or self._on_fault)

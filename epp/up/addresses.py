@@ -14,8 +14,8 @@ from epp.protocol.endpoints import MAX_BYTES, parse_endpoints
 from epp.system.daemon_thread import in_daemon_thread
 from epp.system.files import FollowedFile
 from epp.system.host_names import HostNames
+from epp.up.pages import PageRelay
 from epp.up.proxy import SERVERS_FILE, servers_file
-from epp.up.relay import MetricsRelay
 from epp.up.servers import Address, ModelServer, addresses_of
 
 ENDPOINTS_FILE = "endpoints.json"
@@ -50,7 +50,7 @@ class AddressBook:
         """The file that the picker reads its endpoints from."""
         return self._path or self._folder / ENDPOINTS_FILE
 
-    async def load(self, say: Say, relay: MetricsRelay | None) -> None:
+    async def load(self, say: Say, relay: PageRelay | None) -> None:
         """Find the addresses for the first time. Raises `ConfigError` for a file it cannot read."""
         self._say, self._relay = say, relay
         await self._write(await self._look())

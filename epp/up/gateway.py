@@ -22,11 +22,11 @@ from epp.up.envoy_admin import EnvoyAdmin
 from epp.up.figures import PickerPage, Window, picker_page, status_line
 from epp.up.lines import Front, envoy_line, introduction, picker_line
 from epp.up.listening import check_differ, free_listener, listening_ip
+from epp.up.model_list import LIST_SECONDS, ModelList
 from epp.up.options import UpOptions
-from epp.up.pages import ServerPages
+from epp.up.pages import RELAY_SECONDS, PageRelay, ServerPages
 from epp.up.probe import probe
 from epp.up.proxy import ProxySettings, proxy_config
-from epp.up.relay import RELAY_SECONDS, MetricsRelay
 from epp.up.servers import any_https
 from epp.up.terminal import Terminal
 
@@ -58,6 +58,7 @@ class Gateway:
             ip=ip,
             port=self._port,
             picker_port=self._picker_port,
+            models_port=free_port(),
             folder=folder,
             servers=options.servers,
             tls=options.tls_cert is not None,
@@ -66,7 +67,8 @@ class Gateway:
         )
         self._certificate = self._served_certificate()
         self._addresses = AddressBook(options.servers, options.endpoints_path, folder)
-        self._relay: MetricsRelay | None = None
+        self._relay: PageRelay | None = None
+        self._models: ModelList | None = None
         self._picker = Child("picker", self._picker_argv(), folder, self._picker_hooks())
         self._envoy = Child("envoy", self._envoy_argv(), folder, self._envoy_hooks())
         self._admin = EnvoyAdmin(folder)
@@ -170,6 +172,7 @@ class Gateway:
         await self._addresses.load(self._terminal.say, self._started_relay())
         how = self._options.servers, self._tls, self._api_key
         probing = probe(self._addresses.addresses, *how)
+        self._models = await self._started_models()
         probes, _ = await asyncio.gather(probing, self._picker.start())
         await self._envoy.start()
         self.started = True
@@ -192,13 +195,21 @@ class Gateway:
     def _job_failed(self, name: str, error: BaseException | None, _wait: float) -> None:
         self._terminal.say(f"{name} failed and goes on: {error!r}")
 
-    def _started_relay(self) -> MetricsRelay | None:
-        """Return what gets metrics pages for the picker, which knows neither keys nor names."""
+    def _started_relay(self) -> PageRelay | None:
+        """Return what gets pages for the picker, which knows neither keys nor names."""
         servers = self._options.servers
         if any_https(servers) or (servers and self._api_key):
             pages = ServerPages(servers, self._tls, self._api_key, RELAY_SECONDS)
-            self._relay = MetricsRelay(pages)
+            self._relay = PageRelay(pages)
         return self._relay
+
+    async def _started_models(self) -> ModelList:
+        """Return what lists the models of all servers; clients bring their own keys."""
+        pages = ServerPages(self._options.servers, self._tls, "", LIST_SECONDS)
+        addresses = self._addresses
+        models = ModelList(pages, lambda: addresses.addresses, self._settings.models_port)
+        await models.start()
+        return models
 
     def _front(self) -> Front:
         options = self._options
@@ -267,5 +278,6 @@ class Gateway:
         await self._picker.stop(0)
         await self._admin.close()
         await self._client.close()
-        if self._relay is not None:
-            await self._relay.close()
+        for served in (self._relay, self._models):
+            if served is not None:
+                await served.close()

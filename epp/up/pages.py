@@ -1,14 +1,20 @@
-"""Pages of model servers, read as their URLs say."""
+"""Pages of model servers, read as their URLs say, and relayed to the picker."""
 
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
+from http import HTTPStatus
 from typing import Self
 
 import aiohttp
+from aiohttp import web
 
 from epp.up.servers import Address, ModelServer
 
 MOST_METRICS_BYTES, MOST_MODELS_BYTES = 4 << 20, 1 << 20
+RELAY_SECONDS = 5.0
+_PAGES = {"/metrics": MOST_METRICS_BYTES, "/v1/models": MOST_MODELS_BYTES}
+"""What is relayed, and how long it may be."""
 
 
 class ServerPages:
@@ -35,17 +41,23 @@ class ServerPages:
             auto_decompress=False,
         )
 
-    async def get(self, address: Address, path: str, most: int) -> tuple[int, bytes]:
+    async def get(
+        self, address: Address, path: str, most: int, authorization: str = ""
+    ) -> tuple[int, bytes]:
         """Return the status and the whole page. Raises `aiohttp.ClientError` or `OSError`.
 
         The former for a page that breaks off, too, and for one of more than `most` bytes.
+        `authorization`, if not empty, is sent in place of the API key.
         """
         server = self._servers.get(address.server)
+        headers = {"host": address.server or address.target}
+        if authorization:
+            headers["authorization"] = authorization
         async with self._session.get(
             f"{server.scheme if server else 'http'}://{address.target}{path}",
             ssl=self._context or True,
             server_hostname=server.tls_name if server else None,
-            headers={"host": address.server or address.target},
+            headers=headers,
             allow_redirects=False,
         ) as response:
             page = bytearray()
@@ -65,3 +77,48 @@ class ServerPages:
 
     async def __aexit__(self, *_error: object) -> None:
         await self.close()
+
+
+class PageRelay:
+    """Serves `_PAGES` of each address on a port of 127.0.0.1; closes `pages` in the end.
+
+    A page that cannot be had whole is answered with 502, one that is late with 504, and any other
+    status as it came.
+    """
+
+    def __init__(self, pages: ServerPages) -> None:
+        self._pages = pages
+        self._sites: dict[Address, tuple[web.AppRunner, str]] = {}
+
+    async def hosts(self, addresses: Iterable[Address]) -> Mapping[str, str]:
+        """Serve these addresses and no others; return where, as `ip:port` by their names."""
+        wanted = set(addresses)
+        for gone in self._sites.keys() - wanted:
+            runner, _ = self._sites.pop(gone)
+            await runner.cleanup()
+        for added in wanted - self._sites.keys():
+            self._sites[added] = await self._serve(added)
+        return {address.name: host for address, (_, host) in self._sites.items()}
+
+    async def close(self) -> None:
+        """Stop serving."""
+        await self.hosts(())
+        await self._pages.close()
+
+    async def _serve(self, address: Address) -> tuple[web.AppRunner, str]:
+        app = web.Application()
+        for path in _PAGES:
+            app.router.add_get(path, partial(self._page, address))
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return runner, f"127.0.0.1:{runner.addresses[0][1]}"
+
+    async def _page(self, address: Address, request: web.Request) -> web.Response:
+        try:
+            status, page = await self._pages.get(address, request.path, _PAGES[request.path])
+        except TimeoutError:
+            return web.Response(status=HTTPStatus.GATEWAY_TIMEOUT)
+        except (aiohttp.ClientError, OSError):
+            return web.Response(status=HTTPStatus.BAD_GATEWAY)
+        return web.Response(body=page, status=status)

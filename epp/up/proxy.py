@@ -30,6 +30,7 @@ from epp.gateway.envoy import (
     typed,
 )
 from epp.protocol.extproc.names import DESTINATION, HEADERS_OF_CLIENTS, HEADERS_OF_PICKER
+from epp.up import model_list
 from epp.up.servers import Address, ModelServer, ip_or_none
 
 ADMIN_SOCKET = "admin.sock"
@@ -43,27 +44,33 @@ STAT = "gateway"
 _IDLE_SECONDS = 3
 """How long a connection to a model server is kept: uvicorn, which vLLM runs on, closes after 5."""
 _CERTIFICATE = "clients"
+_MODELS = "models"
+_GET: Json = {"name": ":method", "string_match": {"exact": "GET"}}
 _TLS = "envoy.extensions.transport_sockets.tls.v3"
 _MATCH = "envoy.transport_socket_match"
 
 
 class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """One Envoy: clients come to `ip:port`, the picker is at `picker_port` of loopback.
-
-    `folder` holds the files of this module. With `tls` clients speak TLS. Of `servers` that are
-    https the certificates are checked against the authorities in `ca_file`; not at all without.
-    The environment variable `api_key_env`, if not empty, has the key that requests are sent
-    with in place of what the client sent.
-    """
+    """What one Envoy is configured by."""
 
     ip: str
+    """The address at which clients connect."""
     port: int
+    """The port at which clients connect."""
     picker_port: int
+    """The port of the picker, at 127.0.0.1."""
+    models_port: int
+    """The port of the list of all models, at 127.0.0.1."""
     folder: Path
+    """Where the files of this module are."""
     servers: tuple[ModelServer, ...] = ()
+    """The servers that were given by URL."""
     tls: bool = False
+    """Whether clients speak TLS."""
     ca_file: Path | None = None
+    """Authorities of the certificates of https servers; None: any certificate will do."""
     api_key_env: str = ""
+    """The environment variable with the key that replaces what clients send, if not empty."""
 
 
 def proxy_config(settings: ProxySettings) -> str:
@@ -76,7 +83,11 @@ def proxy_config(settings: ProxySettings) -> str:
             "overload_manager": {"resource_monitors": [_most_connections()]},
             "static_resources": {
                 "listeners": [_listener(settings)],
-                "clusters": [_pool(settings), picker_cluster(settings.picker_port)],
+                "clusters": [
+                    _pool(settings),
+                    picker_cluster(settings.picker_port),
+                    _models(settings.models_port),
+                ],
             },
         },
         indent=1,
@@ -177,6 +188,11 @@ def _host(settings: ProxySettings) -> Json:
         # By the router, behind the picker; that alone may set others (`early_removal`).
         "request_headers_to_remove": [DESTINATION, *HEADERS_OF_CLIENTS],
         "routes": [
+            {
+                "match": {"path": model_list.PATH, "headers": [_GET]},
+                "route": {"cluster": _MODELS, "timeout": f"{model_list.LIST_SECONDS * 2}s"},
+                "typed_per_filter_config": {EXT_PROC: without},
+            },
             {"match": {"prefix": "/", "runtime_fraction": asked}, "route": to_pool},
             {
                 "match": {"prefix": "/"},
@@ -240,6 +256,20 @@ def _pool(settings: ProxySettings) -> Json:
     if secure:
         cluster["transport_socket_matches"] = _server_tls(secure, settings.ca_file)
     return cluster
+
+
+def _models(port: int) -> Json:
+    """Return the cluster of the list of models."""
+    endpoint = {"endpoint": {"address": socket_address("127.0.0.1", port)}}
+    return {
+        "name": _MODELS,
+        "type": "STATIC",
+        "connect_timeout": f"{CONNECT_SECONDS}s",
+        "load_assignment": {
+            "cluster_name": _MODELS,
+            "endpoints": [{"lb_endpoints": [endpoint]}],
+        },
+    }
 
 
 def _server_tls(servers: Sequence[ModelServer], ca_file: Path | None) -> list[Json]:

@@ -6,7 +6,7 @@ import pytest
 
 from epp.cli.configuration import configured
 from epp.cli.serve_flags import add_serve
-from epp.config.file import POLICIES
+from epp.config.file import POLICIES, load
 from epp.protocol.yaml import load_yaml
 
 
@@ -74,3 +74,18 @@ def test_where_metrics_pages_are(text, flags, expected):
     plugins = document(text, *flags)["plugins"]
     (source,) = [each for each in plugins if each["type"] == "metrics-data-source"]
     assert source["parameters"] == expected
+
+
+def test_models_are_polled_beside_what_is_configured():
+    settings = load(merged("", "--poll-models", "--policy=linear"))
+    metrics, models = settings.data_layer.pages
+    assert (metrics.load, models.source.path, models.source.interval) == (True, "/v1/models", 5)
+    assert (models.models, models.serves_others, settings.warnings) == (True, True, ())
+    assert [each.name for each in settings.scheduling.profiles.values()] == ["default"]
+
+
+def test_a_configuration_that_polls_models_itself_is_left_alone():
+    text = "plugins: [{type: models-data-source, parameters: {interval: 1m}}]"
+    assert document(text, "--poll-models") == load_yaml(text.encode())
+    for broken in ("plugins: 3", "{plugins: [], dataLayer: []}"):
+        assert document(broken, "--poll-models") == load_yaml(broken.encode())

@@ -25,6 +25,7 @@ def test_a_url_is_enough():
     assert found.policy == "least-ttft"
     assert found.picker_flags == (
         "--policy=least-ttft",
+        "--poll-models",
         "--scrape-interval=1.0",
         "--observe-responses=auto",
         "--max-body-bytes=67108864",

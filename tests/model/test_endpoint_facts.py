@@ -8,6 +8,8 @@ from epp.model.events import (
     EndpointRemoved,
     ModelsListed,
     OrcaReported,
+    ScrapeFailed,
+    ScrapeFailure,
 )
 from epp.model.request import RequestId
 from epp.model.topology import Topology, TopologyLabels, topology_of
@@ -112,3 +114,52 @@ def test_labels_of_other_names_say_where_an_endpoint_is():
     names = TopologyLabels(hostname="host", rack="rack")
     found = topology_of(endpoint("a", labels={"host": "h", "rack": "r"}), names)
     assert found == Topology("h", "r", "", "")
+
+
+def asked(rig, model, **more):
+    return set(rig.ask("x", target_model=model, **more))
+
+
+def test_a_request_goes_where_its_model_is_listed():
+    rig = Rig(4)
+    listed(rig, "pod-0", "a")
+    listed(rig, "pod-1", "b", "both")
+    listed(rig, "pod-2", "a", "both")
+    assert asked(rig, "a") == {"pod-0", "pod-2", "pod-3"}  # pod-3 has not listed its models
+    assert asked(rig, "b") == {"pod-1", "pod-3"}
+    assert asked(rig, "both") == {"pod-1", "pod-2", "pod-3"}
+    assert asked(rig, "c") == {"pod-0", "pod-1", "pod-2", "pod-3"}
+    listed(rig, "pod-0", "c")
+    assert asked(rig, "c") == {"pod-0", "pod-3"}
+    assert asked(rig, "a") == {"pod-2", "pod-3"}
+    rig.apply(EndpointRemoved(EndpointId("default/pod-2")))
+    assert asked(rig, "a") == {"pod-0", "pod-1", "pod-3"}  # no one lists it any more
+
+
+def test_those_that_serve_its_model_are_asked_before_those_that_answer():
+    rig = Rig(3)
+    listed(rig, "pod-0", "a")
+    listed(rig, "pod-1", "a")
+    listed(rig, "pod-2", "b")
+    rig.apply(ScrapeFailed(EndpointId("default/pod-0"), ScrapeFailure.REFUSED))
+    assert asked(rig, "a") == {"pod-1"}
+    rig.apply(ScrapeFailed(EndpointId("default/pod-1"), ScrapeFailure.REFUSED))
+    assert asked(rig, "a") == {"pod-0", "pod-1"}
+
+
+def test_a_subset_that_does_not_list_the_model_stays():
+    rig = Rig(3)
+    for name, model in (("pod-0", "a"), ("pod-1", "b"), ("pod-2", "a")):
+        listed(rig, name, model)
+    targets = {name: rig.pod(name).endpoint.target for name in ("pod-0", "pod-1")}
+    assert asked(rig, "a", subset=(targets["pod-1"],)) == {"pod-1"}
+    assert asked(rig, "a", subset=tuple(targets.values())) == {"pod-0"}
+
+
+def test_engines_that_may_serve_others_leave_an_unlisted_model_open():
+    rig = Rig(2)
+    listed(rig, "pod-0", "a")
+    rig.apply(ModelsListed(EndpointId("default/pod-1"), frozenset("a"), serves_others=True))
+    assert [rig.fleet.serves(model) for model in ("a", "b")] == [True, None]
+    listed(rig, "pod-1", "a")
+    assert rig.fleet.serves("b") is False

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.up.pages import MOST_METRICS_BYTES, MOST_MODELS_BYTES, ServerPages
+from epp.up.pages import MOST_METRICS_BYTES, MOST_MODELS_BYTES, PageRelay, ServerPages
 from epp.up.probe import probe
-from epp.up.relay import MetricsRelay
 from epp.up.servers import Address, model_servers
 
 MODELS = b'{"data": [{"id": "llama"}, {"id": "lora"}]}'
@@ -121,7 +120,7 @@ async def test_a_page_that_is_not_whole_is_none(pieces_of, problem):
 
 
 async def relayed(servers, address):
-    relay = MetricsRelay(ServerPages(servers, None, "key", 5))
+    relay = PageRelay(ServerPages(servers, None, "key", 5))
     try:
         hosts = await relay.hosts([address])
         url = f"http://{hosts[address.name]}/metrics"

@@ -26,7 +26,8 @@ def settings(tmp_path):
     paths = (str(tmp_path / "tls.crt"), str(tmp_path / "tls.key"))
     (tmp_path / CERTIFICATE_FILE).write_text(certificate_file(*paths, tmp_path))
     (tmp_path / SERVERS_FILE).write_text(servers_file([Address("a", "10.0.0.1", 8000)]))
-    return ProxySettings(ip="127.0.0.1", port=8080, picker_port=9002, folder=tmp_path)
+    ports = {"port": 8080, "picker_port": 9002, "models_port": 9005}
+    return ProxySettings(ip="127.0.0.1", folder=tmp_path, **ports)
 
 
 CASES = [
@@ -95,7 +96,8 @@ def test_requests_can_go_past_the_picker(settings):
     config = json.loads(proxy_config(settings))
     (listener,) = config["static_resources"]["listeners"]
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
-    asked, past = manager["route_config"]["virtual_hosts"][0]["routes"]
+    models, asked, past = manager["route_config"]["virtual_hosts"][0]["routes"]
+    assert (models["match"]["path"], models["route"]["cluster"]) == ("/v1/models", "models")
     assert asked["match"]["runtime_fraction"]["runtime_key"] == "up.picks"
     assert "typed_per_filter_config" not in asked
     (without,) = past["typed_per_filter_config"].values()

@@ -114,11 +114,13 @@ _decode_models = msgspec.json.Decoder(_ModelList).decode
 class ModelsReader:
     """Reads OpenAI's list of models, which names adapters beside the models that they are for.
 
-    A page that is not such a list leaves what was listed before.
+    A page that is not such a list leaves what was listed before. `serves_others`: endpoints may
+    serve models that they do not list.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, *, serves_others: bool = False) -> None:
         self.endpoint = endpoint
+        self._serves_others = serves_others
         self._listed: ModelsListed | None = None
         self._doubted = False
 
@@ -139,7 +141,8 @@ class ModelsReader:
         if len(models) > _MAX_MODELS:
             return self._doubt(f"it lists more than {_MAX_MODELS} models")
         names = frozenset(each.id for each in models if 0 < len(each.id) <= _MAX_NAME)
-        listed = ModelsListed(self.endpoint.id, names, _max_model_lens(models, names))
+        limits = _max_model_lens(models, names)
+        listed = ModelsListed(self.endpoint.id, names, limits, self._serves_others)
         if listed == self._listed:
             return Findings()
         self._listed, self._doubted = listed, False

@@ -91,6 +91,7 @@ class Pod:
         self.models: frozenset[str] | None = None
         """Those that it listed, None before."""
         self.max_model_lens: Mapping[str, int] = {}
+        self.serves_others = False
         """The longest contexts of its models, in tokens, as far as it said."""
         self.scheduler = EngineScheduler(index, self.ledger, spec_of(endpoint, UNREPORTED, unknown))
         self.books = LoadBooks(self.ledger, self.scheduler, adapters)

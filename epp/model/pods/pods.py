@@ -40,6 +40,12 @@ class EligiblePods:
         self.places: Final[list[tuple[Slot, Speed]]] = [(pod.slot, pod.speed) for pod in pods]
 
 
+def _serving(pods: list[Pod], model: str) -> list[Pod]:
+    """Return those that may serve a model; all if none lists it."""
+    serving = [pod for pod in pods if pod.models is None or model in pod.models]
+    return serving if any(pod.models for pod in serving) else pods
+
+
 class Pods:
     """All pods. `capacity`, in tokens, is that of a cache whose endpoint has not reported one.
 
@@ -63,6 +69,7 @@ class Pods:
         self._blocks: Final[dict[EndpointId, int]] = {}
         self._served: Counter[str] = Counter()
         self._listed = 0
+        self._open = 0
         self.shortest_context = inf
         self._contexts: Counter[int] = Counter()
 
@@ -143,10 +150,13 @@ class Pods:
         if pod is not None:
             self._unlist(pod)
             pod.models, pod.max_model_lens = event.models, event.max_model_lens
+            pod.serves_others = event.serves_others
             self._listed += 1
+            self._open += event.serves_others
             self._served.update(event.models)
             self._contexts.update(event.max_model_lens.values())
             self.shortest_context = min(self._contexts, default=inf)
+            self.refresh()
 
     def least_context(self, quote: Quote, prompts: Prompts) -> int:
         """Return the tokens of a request's context, at least; 0 if it has room everywhere.
@@ -160,6 +170,7 @@ class Pods:
     def _unlist(self, pod: Pod) -> None:
         if pod.models is not None:
             self._listed -= 1
+            self._open -= pod.serves_others
             self._served -= Counter(pod.models)
             self._contexts -= Counter(pod.max_model_lens.values())
             self.shortest_context = min(self._contexts, default=inf)
@@ -171,7 +182,7 @@ class Pods:
             return None
         if self._served[model]:
             return True
-        return None if self._listed < len(self._by_id) else False
+        return None if self._listed - self._open < len(self._by_id) else False
 
     def size_blocks(self, pod: Pod) -> bool:
         """Note the size of an engine's blocks, once it has reported; return whether it is new."""
@@ -196,18 +207,27 @@ class Pods:
         self._eligible = self._whole = None
 
     def eligible(
-        self, subset: tuple[str, ...] | None, *, whole: bool = False, ejected: bool = False
+        self,
+        subset: tuple[str, ...] | None,
+        model: str = "",
+        *,
+        whole: bool = False,
+        ejected: bool = False,
     ) -> EligiblePods:
         """Return the pods of a subset that answer and are not ejected; those too with `ejected`.
 
         If all that answer are ejected, they are all returned; if none answers, all are.
-        Of a `whole` request those whose roles are for parts of requests are left out.
+        Of a `whole` request those whose roles are for parts of requests are left out. Pods that
+        list their models, and not `model`, are left out if others list it.
 
         `subset` holds targets (`ip:port`) or addresses, as GIE's endpoint picker protocol has
         them in `x-gateway-destination-endpoint-subset`; None stands for all pods.
         """
-        if subset is not None or ejected:
+        differ = self._listed and 0 < self._served[model] < self._listed
+        if subset is not None or ejected or differ:
             within = list(self._by_id.values() if subset is None else self._within(subset))
+            if differ:
+                within = _serving(within, model)
             return self._answering(within, whole, ejected)
         known = self._whole if whole else self._eligible
         if known is None:

@@ -1,0 +1,137 @@
+"""The models of all servers in one list: what `GET /v1/models` is answered with."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from http import HTTPStatus
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from epp.up.pages import MOST_MODELS_BYTES, ServerPages
+from epp.up.servers import Address
+
+PATH = "/v1/models"
+LIST_SECONDS = 5.0
+"""How long servers have to answer; the list is without those that take longer."""
+_KEPT_SECONDS = 1.0
+_SECONDS_PER_SERVER = 0.002
+"""The pause after a list was made: whoever asks on and on takes a part of this process at most."""
+_MOST_ASKED, _MOST_AT_ONCE = 64, 32
+_AWAY = b'{"error": {"message": "no model server lists its models", "type": "%s", "code": 503}}' % (
+    b"ServiceUnavailableError"
+)
+
+Page = tuple[int, bytes]
+
+
+class _Card(msgspec.Struct, frozen=True):
+    id: str
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    data: list[msgspec.Raw]
+
+
+_decode_list = msgspec.json.Decoder(_Listed).decode
+_decode_card = msgspec.json.Decoder(_Card).decode
+
+
+class ModelList:
+    """Serves the list at `port` of 127.0.0.1, made of those of `addresses`.
+
+    Servers are asked with the client's authorization. Clients with the same one share a list for
+    a second; when too many differ, 503 is the answer.
+    """
+
+    def __init__(
+        self, pages: ServerPages, addresses: Callable[[], Sequence[Address]], port: int
+    ) -> None:
+        self._pages = pages
+        self._addresses = addresses
+        self._port = port
+        self._asked: dict[str, asyncio.Task[Page]] = {}
+        self._turn = asyncio.Lock()
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        """Listen."""
+        app = web.Application()
+        app.router.add_get(PATH, self._answer)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
+
+    async def close(self) -> None:
+        """Stop listening."""
+        for task in self._asked.values():
+            task.cancel()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        await self._pages.close()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        authorization = request.headers.get("authorization", "")
+        task = self._asked.get(authorization)
+        if task is None:
+            if len(self._asked) >= _MOST_ASKED:
+                return _response((HTTPStatus.SERVICE_UNAVAILABLE, _AWAY))
+            task = self._asked[authorization] = asyncio.create_task(self._list(authorization))
+            task.add_done_callback(lambda _: self._forget_later(authorization))
+        return _response(await asyncio.shield(task))
+
+    def _forget_later(self, authorization: str) -> None:
+        asyncio.get_running_loop().call_later(_KEPT_SECONDS, self._asked.pop, authorization, None)
+
+    async def _list(self, authorization: str) -> Page:
+        async with self._turn:
+            addresses = self._addresses()
+            limit = asyncio.Semaphore(_MOST_AT_ONCE)
+            asking = [
+                asyncio.create_task(self._page(each, authorization, limit)) for each in addresses
+            ]
+            if asking:
+                _, late = await asyncio.wait(asking, timeout=LIST_SECONDS)
+                for task in late:
+                    task.cancel()
+            await asyncio.sleep(_SECONDS_PER_SERVER * len(addresses))
+        found = [each.result() for each in asking if each.done() and not each.cancelled()]
+        return merged(page for page in found if page is not None)
+
+    async def _page(
+        self, address: Address, authorization: str, limit: asyncio.Semaphore
+    ) -> Page | None:
+        async with limit:
+            try:
+                return await self._pages.get(address, PATH, MOST_MODELS_BYTES, authorization)
+            except (aiohttp.ClientError, TimeoutError, OSError):
+                return None
+
+
+def merged(pages: Iterable[Page]) -> Page:
+    """Return the lists of several servers as one, which has each model once.
+
+    A single list stays as it is. If there is none, the first answer is returned, such as 401.
+    """
+    answers = list(pages)
+    lists = [body for status, body in answers if status == HTTPStatus.OK]
+    cards: dict[str, msgspec.Raw] = {}
+    readable = 0
+    for body in lists:
+        try:
+            listed = [(_decode_card(card).id, card) for card in _decode_list(body).data]
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue
+        readable += 1
+        for name, card in listed:
+            cards.setdefault(name, card)
+    if readable > 1:
+        return 200, msgspec.json.encode({"object": "list", "data": list(cards.values())})
+    if lists:
+        return 200, lists[0]
+    return answers[0] if answers else (HTTPStatus.SERVICE_UNAVAILABLE, _AWAY)
+
+
+def _response(page: Page) -> web.Response:
+    status, body = page
+    return web.Response(status=status, body=body, content_type="application/json")
