@@ -4,9 +4,7 @@ python -m bench replicas [--quick]
 """
 
 import asyncio
-import multiprocessing
 import tempfile
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from bench.figures import Budget, Figure, Report
@@ -14,6 +12,7 @@ from bench.hold.benchmark import QUICK_SEEDS, SEEDS
 from bench.options import Options
 from bench.progress import Progress
 from bench.replicas import costs, healing, killed, processes, simulated
+from epp.replay import sweep
 
 _COUNTS = (2, 4, 8)
 _REQUESTS, _QUICK_REQUESTS = 12_000, 2_000
@@ -153,8 +152,8 @@ async def _played(progress: Progress, *, quick: bool) -> list[Figure]:
         for count, told in ((1, True), *((count, True) for count in _COUNTS), (4, False))
     ]
     progress.step(f"{requests:,} requests at 1, 2, 4 and 8 replicas, and at 4 on their own")
-    loop, spawn = asyncio.get_running_loop(), multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(2, mp_context=spawn) as pool:
+    loop = asyncio.get_running_loop()
+    with sweep.processes(2) as pool:
         played = [loop.run_in_executor(pool, simulated.play, case) for case in cases]
         busiest = [
             loop.run_in_executor(pool, simulated.busiest, count, _QUICK_BUSY if quick else _BUSY)
@@ -191,13 +190,13 @@ async def _played(progress: Progress, *, quick: bool) -> list[Figure]:
 
 
 async def _held(seeds: int) -> list[Figure]:
-    loop, spawn = asyncio.get_running_loop(), multiprocessing.get_context("spawn")
+    loop = asyncio.get_running_loop()
     says = {
         simulated.LOADED: "at 120 %, four replicas beside one: mean time to first token",
         simulated.FLOODED: "the same of a client beside a flood",
     }
     figures = []
-    with ProcessPoolExecutor(2, mp_context=spawn) as pool:
+    with sweep.processes(2) as pool:
         for name, said in says.items():
             runs = [
                 loop.run_in_executor(pool, simulated.held_up, name, replicas, seed)

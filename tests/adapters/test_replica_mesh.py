@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import os
+import socket as sockets
+from pathlib import Path
 
 import pytest
 import zmq
@@ -140,6 +143,38 @@ async def test_one_that_comes_back_is_found_again():
     finally:
         second.mesh.close()
         third.mesh.close()
+
+
+def tcp_connections(port):
+    """The connected sockets of this process with a port at either end."""
+    for each in Path("/proc/self/fd").iterdir():
+        try:
+            made = sockets.socket(fileno=os.dup(int(each.name)))
+        except OSError:
+            continue
+        with made, contextlib.suppress(OSError):
+            if made.family in {sockets.AF_INET, sockets.AF_INET6}:
+                ports = made.getsockname()[1], made.getpeername()[1]
+                if port in ports:
+                    yield made
+
+
+async def test_a_network_that_was_cut_is_not_waited_for_longer_than_it_was():
+    """What is on its way is sent again more and more rarely, by default for a quarter of an hour.
+
+    tcp(7), TCP_USER_TIMEOUT. The same goes for attempts to connect, which take two minutes.
+    """
+    async with station() as one, station(one_port(one)) as other:
+        await other.tell(b"?how")
+        await other.until(lambda: other.heard)
+        limits = [
+            made.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_USER_TIMEOUT)
+            for made in tcp_connections(one_port(one))
+        ]
+        assert len(limits) == 2
+        assert all(0 < each <= 30_000 for each in limits)
+        (reader,) = other.mesh._connections.values()
+        assert 0 < reader.socket.getsockopt(zmq.CONNECT_TIMEOUT) <= 2000
 
 
 @contextlib.contextmanager

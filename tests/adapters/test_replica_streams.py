@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+import signal
 import ssl
 import subprocess
 from collections import Counter
@@ -12,7 +13,7 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from epp.adapters.replicas import streams
+from epp.adapters.replicas import redis_link, streams
 from epp.adapters.replicas.redis_server import RedisServer, redis_server
 from epp.adapters.replicas.sealing import SEALED_BYTES, Seal
 from epp.adapters.replicas.streams import RedisStreams, prefix_of
@@ -39,6 +40,7 @@ class Station:
 
     def __init__(self, address, secret=SECRET, pool=POOL, password=None):
         self.heard = []
+        self.replies = []
         self.dropped = Counter[Dropped]()
         self.streams = RedisStreams(
             redis_server(address, password), secret, pool, self.receive, self.drop
@@ -46,6 +48,7 @@ class Station:
 
     def receive(self, message, reply):
         self.heard.append(message)
+        self.replies.append(reply)
         if message.startswith(b"?"):
             reply(b"!" + message[1:])
         else:
@@ -151,6 +154,72 @@ async def test_what_was_answered_is_taken_away(server, monkeypatch):
             return server.do("XLEN", one.streams._own) < 200
 
         await until(taken)
+
+
+async def test_facts_find_room_beside_long_answers(server):
+    """A snapshot is tens of megabytes, and the server may be slow to take it."""
+    async with station(server.address) as one, station(server.address) as other:
+        await other.tell(b"?how")
+        await until(lambda: one.heard)
+        server.signal(signal.SIGSTOP)
+        answer = one.replies[0]
+        taken = sum(answer(b"x" * 400_000) for _ in range(100))
+        assert 0 < taken < 10
+        assert answer(b"a short one")
+        assert one.streams.send(b"a fact")
+        assert one.streams.unsent == 0
+        server.signal(signal.SIGCONT)
+        await until(lambda: b"a fact" in other.heard)
+        assert len(other.heard) == taken + 3
+        await until(lambda: answer(b"x" * 400_000))
+
+
+@contextlib.asynccontextmanager
+async def narrow(server, most):
+    """A way to the server whose connections bring so many bytes and no more."""
+    done = list[asyncio.Task[object]]()
+
+    async def bring(there, writer):
+        left = most
+        while left > 0 and (data := await there.read(min(left, 1 << 16))):
+            left -= len(data)
+            writer.write(data)
+
+    async def connected(reader, writer):
+        task = asyncio.current_task()
+        assert task is not None
+        done.append(task)
+        there, into = await asyncio.open_connection(HERE, server.port)
+        bringing = asyncio.create_task(bring(there, writer))
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                into.write(data)
+        bringing.cancel()
+        await asyncio.gather(bringing, return_exceptions=True)
+        for each in (into, writer):
+            each.transport.abort()
+            await asyncio.gather(each.wait_closed(), return_exceptions=True)
+
+    async with await asyncio.start_server(connected, HERE, 0) as listening:
+        try:
+            yield f"redis://{HERE}:{listening.sockets[0].getsockname()[1]}"
+        finally:
+            await asyncio.gather(*done)
+
+
+async def test_more_than_comes_in_time_is_read_a_little_at_a_time(server, monkeypatch):
+    monkeypatch.setattr(redis_link, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(streams, "_BLOCK_SECONDS", 0.1)
+    seal = Seal(SECRET)
+    messages = [b"%d " % number + b"x" * 10_000 for number in range(200)]
+    async with narrow(server, most=400_000) as address, station(address) as one:
+        with redis.Redis(HERE, server.port) as client, client.pipeline() as at_once:
+            for message in messages:
+                at_once.xadd(ALL, {"m": seal.seal(ALL, message)})
+            at_once.execute()
+        await until(lambda: len(one.heard) == len(messages))
+        assert one.heard == messages
+        assert not one.dropped
 
 
 async def test_who_starts_reads_what_comes_from_then_on(server):

@@ -7,8 +7,7 @@ from structlog.testing import capture_logs
 
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.app.director import PickerDirector
-from epp.app.faults import Faults
-from epp.app.observers import Observer, Observers
+from epp.app.observers import Faults, Observer, Observers
 from epp.errors import RequestError
 from epp.model.decision import Decision
 from epp.model.request import RequestId, Usage

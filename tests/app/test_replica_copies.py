@@ -1,16 +1,18 @@
 """Caches as a whole: compared, mended and copied between replicas, over real sockets."""
 
 import asyncio
+import itertools
 
 import pytest
 from structlog.testing import capture_logs
 
 from epp.adapters.replicas.settings import PeerAddress
 from epp.app.replicas import copies, warm_boot
+from epp.model.events import EndpointRemoved, EndpointUpserted, Listed
 from epp.model.kv_changes import CacheFeedUp
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished
-from epp.protocol.replicas.facts import NoSnapshot
+from epp.protocol.replicas.facts import BucketsQuery, BucketsReply, ContentsReply, NoSnapshot
 from tests.app.test_replicas import HERE, Started, started, two, until
 from tests.protocol.replicas.pair import Replica, held
 from tests.strategies import text
@@ -174,6 +176,99 @@ async def test_a_snapshot_with_a_part_missing_is_none(monkeypatch):
             assert held(fresh)["default/pod-0"] == set()
 
 
+@pytest.mark.parametrize("late", ["listed", "read"])
+async def test_a_snapshot_that_comes_before_the_endpoints_are_known_waits_for_them(late):
+    async with started() as one:
+        for pod in ("pod-0", "pod-1"):
+            one.report(pod, started_at=1000.0)
+        serve_many(one)
+        await until(lambda: one.replicas.warm)
+        await settled(one)
+        fresh = Started(one.port)
+        endpoints = fresh.fleet.endpoints
+        if late == "listed":
+            for each in endpoints:
+                fresh.apply(EndpointRemoved(each.id))
+        fresh.start()
+        one.replicas.transport._settings.peers.append(PeerAddress(HERE, fresh.port))
+        task = asyncio.ensure_future(fresh.run())
+        try:
+            await until(lambda: fresh.replicas.warm or len(fresh.replicas._boot._parts) == 2)
+            for each in endpoints:
+                fresh.apply(EndpointUpserted(each))
+                fresh.report(each.name, started_at=1000.0)
+            await until(lambda: fresh.replicas.warm)
+            assert held(fresh) == held(one)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await fresh.stop()
+
+
+async def test_endpoints_that_are_not_listed_any_more_hold_no_start_up():
+    async with started() as one:
+        one.add("pod-2", "10.0.0.3")
+        serve_many(one)
+        await until(lambda: one.replicas.warm)
+        await settled(one)
+        async with started(one.port) as fresh:
+            fresh.apply(Listed())
+            one.replicas.transport._settings.peers.append(PeerAddress(HERE, fresh.port))
+            await until(lambda: fresh.replicas.warm)
+            assert held(fresh)["default/pod-0"] == held(one)["default/pod-0"]
+
+
+def without_room(rig):
+    """Have there be no room for a long answer when it is told first."""
+    copies_of, room = rig.replicas.copies, itertools.cycle([False, True])
+    answer = copies_of._answer
+
+    def answered_if_there_is_room(number, facts):
+        is_long = isinstance(facts[0], BucketsReply | ContentsReply)
+        return (not is_long or next(room)) and answer(number, facts)
+
+    copies_of._answer = answered_if_there_is_room
+
+
+async def test_what_finds_no_room_at_first_is_told_a_little_later():
+    async with started() as one:
+        serve_many(one)
+        await until(lambda: one.replicas.warm)
+        await settled(one)
+        without_room(one)
+        async with started(one.port) as fresh:
+            one.replicas.transport._settings.peers.append(PeerAddress(HERE, fresh.port))
+            await until(lambda: fresh.replicas.warm)
+            assert held(fresh) == held(one)
+            await settled(one, fresh)
+            without_room(fresh)
+            unheard(one)
+            serve_many(one, seed="lost", pod="pod-1")
+            heard(one)
+            await compare(one, fresh)
+            await until(lambda: held(fresh) == held(one))
+
+
+async def test_what_was_asked_of_a_replica_that_is_gone_is_forgotten():
+    async with started() as one:
+        kept = one.replicas.copies
+        async with started(one.port) as other:
+            one.replicas.transport._settings.peers.append(PeerAddress(HERE, other.port))
+            await settled(one, other)
+            (peer,), (there,) = peers(one), peers(other)
+            peer.losses += 1
+            epoch = copies.epoch_now(other.pod("pod-0"))
+            other.replicas._answer(there.number, [BucketsQuery("default/pod-0", epoch, [1])])
+            await until(lambda: kept._mended)
+            await kept.tell_own()
+            assert kept._mended
+        one.now += 1000
+        await until(lambda: not peers(one))
+        await kept.tell_own()
+        assert not kept._mended
+        assert not kept._asked
+
+
 async def test_a_replica_that_hears_answers_alone_is_not_the_first(monkeypatch):
     """Those that were there before connect to one that is new when they try again."""
     monkeypatch.setattr(warm_boot, "_FIRST_SECONDS", 0.0)
@@ -258,6 +353,30 @@ async def test_both_sides_of_a_partition_come_together():
         await compare(one, other)
         await until(lambda: held(one) == held(other))
         assert held(one)["default/pod-0"] == both
+
+
+def lose_a_message(rig):
+    """Have a message of a replica not arrive: its next one has a later number."""
+    rig.replicas._writer._sequence += 1
+
+
+async def test_replicas_that_lose_messages_all_the_time_come_together():
+    async with two() as (one, other):
+        await settled(one, other)
+        both = set[int]()
+        for number in range(3):
+            for each, seed in ((one, "left"), (other, "right")):
+                unheard(each)
+                serve_many(each, seed=f"{seed}{number}", pod="pod-1")
+                heard(each)
+                both |= held(each)["default/pod-1"]
+                (peer,) = peers(each)
+                lost = peer.losses
+                lose_a_message(other if each is one else one)
+                await until(lambda peer=peer, lost=lost: peer.losses > lost)
+            await compare(one, other)
+            for each in (one, other):
+                await until(lambda each=each, both=both: held(each)["default/pod-1"] >= both)
 
 
 async def test_little_is_left_as_it_is():

@@ -58,6 +58,17 @@ async def test_a_replica_that_does_not_answer_is_said(tmp_path):
     assert f"{HERE}:{one.port} does not answer within 1 s" in errors
 
 
+async def test_a_replica_that_has_just_started_is_not_said_to_differ(tmp_path):
+    async with two() as (one, other):
+        await settled(one, other)
+        serve_many(one)
+        await until(lambda: held(one) == held(other))
+        other.replicas._writer.settled = False
+        status, lines, errors = await epp_replicas_diff(tmp_path, one.port, other.port)
+    assert (status, lines) == (2, [])
+    assert f"{HERE}:{other.port} has just started" in errors
+
+
 async def test_two_starts_of_an_engine_differ_whatever_they_hold(tmp_path):
     async with two() as (one, other):
         await settled(one, other)

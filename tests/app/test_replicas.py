@@ -25,7 +25,7 @@ from epp.policy.flow.held import Held
 from epp.policy.flow.line import MOST_TOLD, Line
 from tests.adapters.ext_proc_peer import Peer, body, destination, head, response_body, response_head
 from tests.model.rig import Rig
-from tests.processes import picker, said
+from tests.processes import forked_picker, said
 from tests.strategies import request, text
 
 SECRET = b"a secret of sixteen bytes and more"
@@ -241,7 +241,7 @@ async def test_two_pickers_decide_as_one(tmp_path):
         channels, pages = [], []
         for number, port in enumerate(ports):
             lines = await stack.enter_async_context(
-                picker((*words, f"--replicas-port={port}"), tmp_path)
+                forked_picker((*words, f"--replicas-port={port}"), tmp_path)
             )
             # Who asks a replica that is not warm yet is sent where nothing is known to be cached.
             await said(lines, "replicas.warm" if number else "replicas.first")

@@ -27,7 +27,7 @@ from tests.app.test_replicas import (
     started,
     until,
 )
-from tests.processes import picker, said
+from tests.processes import forked_picker, said
 from tests.protocol.replicas.pair import held
 from tests.redis_process import redis_process
 
@@ -253,7 +253,7 @@ async def test_two_pickers_decide_as_one(server, tmp_path):
     async with contextlib.AsyncExitStack() as stack:
         channels, pages = [], []
         for number in range(2):
-            lines = await stack.enter_async_context(picker(words, tmp_path))
+            lines = await stack.enter_async_context(forked_picker(words, tmp_path))
             await said(lines, "replicas.warm" if number else "replicas.first")
             serving = await said(lines, "serving")
             channel = grpc.aio.insecure_channel(f"{HERE}:{serving['grpc_port']}")

@@ -21,7 +21,7 @@ from tests.adapters.ext_proc_peer import Peer, body, head, response_body, respon
 from tests.adapters.tracing.collector import attributes, collecting_grpc, collecting_http
 from tests.adapters.vllm_page import vllm_page
 from tests.app.watched import Watched
-from tests.processes import picker, said
+from tests.processes import forked_picker, said
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED, UNSAMPLED = f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00"
@@ -385,7 +385,7 @@ async def test_a_picker_of_its_own_traces_as_its_environment_says(grpc_collector
             "OTEL_RESOURCE_ATTRIBUTES": "k8s.pod.name=epp-0",
             "OTEL_BSP_SCHEDULE_DELAY": "10",
         }
-        async with picker((*flags, "--secure-serving=false"), tmp_path, **environ) as log:
+        async with forked_picker((*flags, "--secure-serving=false"), tmp_path, **environ) as log:
             warning = await said(log, "tracing.warning")
             assert warning["warning"].startswith("OTEL_TRACES_SAMPLER_ARG: `two`")
             ports = await said(log, "serving")

@@ -17,8 +17,7 @@ from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.app.cache_sources import build_fleet
 from epp.app.director import PickerDirector
 from epp.app.exchanges import exchange_settings
-from epp.app.faults import Faults
-from epp.app.observers import Observer, Observers
+from epp.app.observers import Faults, Observer, Observers
 from epp.config.file import POLICIES, load
 from epp.model.events import EndpointUpserted, LoadReported
 from epp.model.request import RequestId

@@ -78,8 +78,9 @@ def test_of_one_that_does_not_answer_only_counts_are_taken():
     assert list(counts_of(page)) == ["x_total"]
 
 
-def test_labels_are_left_as_they_are_written():
-    line = 'x_total{model="a \\"b\\" } 7",le="+Inf"} 3\n'
+@pytest.mark.parametrize("model", ['a \\"b\\" } 7', "a\u2028b", "a\x85b\x0cc\rd", "# TYPE a b"])
+def test_labels_are_left_as_they_are_written(model):
+    line = f'x_total{{model="{model}",le="+Inf"}} 3\n'
     page = f"# HELP x_total A text.\n# TYPE x_total counter\n{line}"
     assert text(read_page(page)) == page
 

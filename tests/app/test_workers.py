@@ -220,12 +220,12 @@ def _two_bases():
     return first, second
 
 
-async def started(folder, *flags):
+async def started(folder, *flags, **environ):
     """Run a picker to its end; return its status, and what it said."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "epp", "serve", "--workers=2", *flags, *LISTEN),
         cwd=folder,
-        env=os.environ | {"KUBECONFIG": str(folder / "kubeconfig")},
+        env=os.environ | {"KUBECONFIG": str(folder / "kubeconfig"), **environ},
         stderr=asyncio.subprocess.PIPE,
     )
     async with asyncio.timeout(60):
@@ -237,3 +237,12 @@ async def test_if_no_worker_can_start_the_process_ends(folder):
     status, errors = await started(folder, "--endpoints-file=nowhere.yaml")
     assert status == 1
     assert "epp: nowhere.yaml" in errors
+
+
+async def test_a_place_for_sockets_whose_path_is_too_long_is_said(folder):
+    place = folder / ("long" * 20)
+    place.mkdir()
+    status, errors = await started(folder, *WORDS, TMPDIR=str(place))
+    assert status == 1
+    assert f"epp: the path of the folder for temporary files, {place}, is too long" in errors
+    assert not list(place.iterdir())

@@ -23,6 +23,14 @@ _KEEPALIVE_SECONDS, _KEEPALIVES = 5, 2
 
 ZMTP's own heartbeats end the process in libzmq 4.3.5 (its issues 4364 and 4767).
 """
+_UNREAD_SECONDS: Final = 30
+"""How long what was sent may be on its way, or a peer may read nothing, until it is gone.
+
+While anything is on its way TCP asks nothing: it sends that again, each time after twice as long,
+for a quarter of an hour. A network that was cut for a minute would be mended a minute later.
+"""
+_CONNECT_SECONDS: Final = 2
+"""How long it may take to connect. The system would try for two minutes, more rarely each time."""
 _TURN_SECONDS: Final = 0.001
 """How long messages are read at a stretch while others wait for the event loop."""
 _DOMAIN: Final = b"replicas"
@@ -136,6 +144,7 @@ def connection(context: Context, keys: Keys, settings: ReplicaSettings, endpoint
         zmq.CURVE_PUBLICKEY: keys.public,
         zmq.CURVE_SECRETKEY: keys.secret,
         zmq.IMMEDIATE: 1,  # nothing is queued for one that is not there
+        zmq.CONNECT_TIMEOUT: 1000 * _CONNECT_SECONDS,
         zmq.RECONNECT_IVL: round(1000 * first),
         zmq.RECONNECT_IVL_MAX: round(1000 * most),
     }
@@ -155,6 +164,7 @@ def _set_limits(socket: Socket) -> None:
         zmq.TCP_KEEPALIVE_IDLE: _KEEPALIVE_SECONDS,
         zmq.TCP_KEEPALIVE_INTVL: _KEEPALIVE_SECONDS,
         zmq.TCP_KEEPALIVE_CNT: _KEEPALIVES,
+        zmq.TCP_MAXRT: 1000 * _UNREAD_SECONDS,
         zmq.IPV6: 1,
     }
     for option, value in options.items():

@@ -31,8 +31,12 @@ _ANSWERS_KEPT_SECONDS: Final = 60
 """and how long that of a replica is."""
 _MOST_QUEUED: Final = 16 << 20
 """Bytes that wait to be written, at most."""
+_WRITTEN_AT_ONCE: Final = 1 << 20
+"""Bytes that are written at once, about: the server has to take them in time."""
+_LONG: Final = 1 << 16
+"""Bytes from which on an answer waits for room behind others, and facts do not wait for it."""
 _AT_ONCE: Final = 128
-"""Entries of a stream that are read at once."""
+"""Entries of a stream that are read at once, fewer where these did not come in time."""
 _BLOCK_SECONDS: Final = 1.0
 """How long a read waits for an entry."""
 _GATHER_SECONDS: Final = 0.001
@@ -77,6 +81,7 @@ class RedisStreams:
         self._queued: Final = asyncio.Event()
         self._heard: Final[dict[bytes, float]] = {}
         self._read_at = 0.0
+        self._at_once = _AT_ONCE
         self._works: Final = {"write": False, "read": False}
         self._said: Final[set[str]] = set()
 
@@ -129,10 +134,14 @@ class RedisStreams:
         """Send a message to all; return to how many, at least 1 if the server takes it."""
         return max(1, self._others()) if self._put(self._all, message, MOST_TOLD) else 0
 
-    def _answer(self, sender: bytes, message: bytes) -> None:
+    def _answer(self, sender: bytes, message: bytes) -> bool:
         stream = self._stream_of(sender)
-        if message != THIS_IS_YOU and self._put(stream, message, _MOST_ANSWERS):
-            self._queue.append((b"EXPIRE", stream, _ANSWERS_KEPT_SECONDS))
+        if len(message) > _LONG and self._queued_bytes > _WRITTEN_AT_ONCE:
+            return False
+        if message == THIS_IS_YOU or not self._put(stream, message, _MOST_ANSWERS):
+            return False
+        self._queue.append((b"EXPIRE", stream, _ANSWERS_KEPT_SECONDS))
+        return True
 
     def _put(self, stream: bytes, message: bytes, most: int) -> bool:
         if not self._works["write"] or self._queued_bytes + len(message) > _MOST_QUEUED:
@@ -161,12 +170,22 @@ class RedisStreams:
             try:
                 await link.ask(commands)
             except FAILURES:
-                self.unsent += sum(each[0] == b"XADD" for each in commands)
+                self.unsent += sum(each[0] == b"XADD" for each in commands + self._queue)
+                self._queue, self._queued_bytes = [], 0  # it is late by the next connection
+                self._queued.clear()
                 raise
 
     def _take_queue(self) -> list[Command]:
-        commands, self._queue, self._queued_bytes = self._queue, [], 0
-        self._queued.clear()
+        """Return the commands that are to be written next."""
+        size = count = 0
+        while count < len(self._queue) and size < _WRITTEN_AT_ONCE:
+            command = self._queue[count]
+            size += len(command[-1]) if isinstance(command[-1], bytes) else 0
+            count += 1
+        commands, self._queue = self._queue[:count], self._queue[count:]
+        self._queued_bytes -= size
+        if not self._queue:
+            self._queued.clear()
         return commands
 
     def _upkeep(self) -> list[Command]:
@@ -191,7 +210,9 @@ class RedisStreams:
         try:
             async with asyncio.timeout(1.0):
                 await link.open()
-                await link.ask([*self._take_queue(), *self._upkeep(), (b"DEL", self._own)])
+                while self._queue:
+                    await link.ask(self._take_queue())
+                await link.ask([*self._upkeep(), (b"DEL", self._own)])
         except FAILURES as error:
             self._fails("write", error)
         finally:
@@ -203,11 +224,16 @@ class RedisStreams:
         """Take in what comes, until that fails."""
         await self._find_places(link)
         loop = asyncio.get_running_loop()
-        blocking = b"COUNT", _AT_ONCE, b"BLOCK", round(1000 * _BLOCK_SECONDS)
+        blocking = b"BLOCK", round(1000 * _BLOCK_SECONDS)
         while True:
-            places = self._places.values()
-            wanted: Command = (b"XREAD", *blocking, b"STREAMS", *self._places, *places)
-            (answer,) = await link.ask([wanted], _BLOCK_SECONDS)
+            streams = b"STREAMS", *self._places, *self._places.values()
+            wanted: Command = (b"XREAD", b"COUNT", self._at_once, *blocking, *streams)
+            try:
+                (answer,) = await link.ask([wanted], _BLOCK_SECONDS)
+            except TimeoutError:  # it may be more than comes in time
+                self._at_once = max(1, self._at_once // 4)
+                raise
+            self._at_once = min(_AT_ONCE, 2 * self._at_once)
             self._read_at = loop.time()
             self._succeeds("read")
             end = self._read_at + _TURN_SECONDS

@@ -9,8 +9,8 @@ THIS_IS_YOU: Final = b""
 
 Names list these among the others."""
 
-Reply = Callable[[bytes], object]
-"""Sends a message to the replica that another one came from, now or later."""
+Reply = Callable[[bytes], bool]
+"""Sends a message to the replica that another one came from; returns whether there was room."""
 Receive = Callable[[bytes, Reply], None]
 """Called with each message, and with what replies to it: `THIS_IS_YOU` to an own one."""
 

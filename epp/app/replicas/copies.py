@@ -3,7 +3,8 @@
 Facts that are lost, or come in another order, leave caches that differ. Every 15 seconds the owner
 of an endpoint tells a digest of what it believes its cache to hold; who differs by more than facts
 under way explain asks for what differs, and believes it. An owner that has missed facts of who asks
-asks back first, so that what both sides of a partition have seen comes together.
+asks back, and each adds what the other holds: what both sides of a partition have seen comes
+together.
 
 Long loops run in a thread, and caches change a little at a time.
 """
@@ -56,6 +57,10 @@ _AT_ONCE: Final = 1024
 _TOLD_AT_ONCE: Final = 64
 """Digests in a message."""
 _SIZE_BYTES: Final = 4
+_ROOM_SECONDS: Final = 1.0
+"""How long a long answer waits for room, at most,"""
+_LOOK_SECONDS: Final = 0.01
+"""and how often it is looked for."""
 
 SnapshotFact = ContentsReply | NoSnapshot | LearnedReply
 """What answers `SnapshotQuery`."""
@@ -64,8 +69,9 @@ SnapshotFact = ContentsReply | NoSnapshot | LearnedReply
 class CacheCopies:
     """Compares what caches hold with what the endpoints' owners believe, and copies.
 
-    `tell` tells all, `answer` one by its number. `snapshot` is called with what others tell of a
-    snapshot. `compared` counts comparisons by whether they differed, `copied` blocks.
+    `tell` tells all, `answer` one by its number, and returns whether there was room. `snapshot` is
+    called with what others tell of a snapshot. `compared` counts comparisons by whether they
+    differed, `copied` blocks.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (what it joins)
@@ -74,7 +80,7 @@ class CacheCopies:
         writer: FactWriter,
         reader: FactReader,
         tell: Callable[[Sequence[AnyFact]], None],
-        answer: Callable[[int, Sequence[AnyFact]], None],
+        answer: Callable[[int, Sequence[AnyFact]], bool],
         apply: Callable[[Iterable[Event]], None],
         snapshot: Callable[[int, SnapshotFact], None],
     ) -> None:
@@ -118,15 +124,27 @@ class CacheCopies:
 
     async def tell_own(self) -> None:
         """Tell them once."""
+        self._forget()
         facts: list[AnyFact] = []
         for pod in [each for each in self._own() if each.mirror is None]:
             sums = await asyncio.to_thread(digest, pod.scheduler.cache.hashes())
-            facts.append(DigestFact(pod.endpoint.id, _epoch(pod), sums))
+            facts.append(DigestFact(pod.endpoint.id, epoch_now(pod), sums))
             if len(facts) >= _TOLD_AT_ONCE:
                 self._tell(facts)
                 facts = []
         if facts:
             self._tell(facts)
+
+    def _forget(self) -> None:
+        """Forget what was asked of replicas and about endpoints that are gone."""
+        for key in [*self._asked, *self._mended]:
+            sender, endpoint = key
+            if (
+                sender not in self._reader.peers
+                or self._fleet.pods.get(EndpointId(endpoint)) is None
+            ):
+                self._asked.discard(key)
+                self._mended.pop(key, None)
 
     def _own(self) -> Iterator[Pod]:
         if not self._writer.settled:
@@ -141,7 +159,7 @@ class CacheCopies:
         pod = self._fleet.pods.get(EndpointId(fact.endpoint))
         if pod is None or pod.mirror is not None:  # what its engine reports is not told
             return None
-        if _epoch(pod) != fact.epoch:
+        if epoch_now(pod) != fact.epoch:
             self._reader.dropped[Dropped.STALE_ENDPOINT] += 1
             return None
         return pod
@@ -167,17 +185,26 @@ class CacheCopies:
         pod = self._pod(fact)
         if pod is None or not all(each < BUCKETS for each in fact.buckets):
             return
-        peer, key = self._reader.peers.get(sender), (sender, fact.endpoint)
-        if peer is not None and not fact.added and self._mended.get(key, 0) < peer.losses:
-            self._mended[key] = peer.losses
+        peer, key, added = self._reader.peers.get(sender), (sender, fact.endpoint), fact.added
+        if peer is not None and not added and self._mended.get(key, 0) < peer.losses:
+            self._mended[key], added = peer.losses, True
             self._ask(sender, BucketsQuery(fact.endpoint, fact.epoch, fact.buckets, added=True))
-            return
         contents = pod.scheduler.cache.contents()
         hashes, sizes = await asyncio.to_thread(within, *contents, fact.buckets)
         told = written_words(hashes), written_sizes(sizes)
-        self._answer(
-            sender, [BucketsReply(fact.endpoint, fact.epoch, fact.buckets, *told, fact.added)]
+        await self._answer_in_time(
+            sender, BucketsReply(fact.endpoint, fact.epoch, fact.buckets, *told, added)
         )
+
+    async def _answer_in_time(self, sender: int, fact: BucketsReply | ContentsReply) -> bool:
+        """Answer once there is room; return whether there was."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _ROOM_SECONDS
+        while not self._answer(sender, [fact]):
+            if loop.time() > end:
+                return False
+            await asyncio.sleep(_LOOK_SECONDS)
+        return True
 
     async def _believe(self, sender: int, fact: BucketsReply) -> None:
         if (sender, fact.endpoint) not in self._asked:
@@ -211,7 +238,9 @@ class CacheCopies:
         if not pods:
             self._answer(sender, [NoSnapshot()])
         for position, pod in enumerate(pods, 1):
-            self._answer(sender, [contents_reply(pod, len(pods) - position, len(pods))])
+            part = contents_reply(pod, len(pods) - position, len(pods))
+            if not await self._answer_in_time(sender, part):  # all or nothing
+                return
             await asyncio.sleep(0)
 
     async def _hear_snapshot(self, sender: int, fact: SnapshotFact) -> None:
@@ -229,7 +258,8 @@ _READERS: Final[dict[type[CopyFact], Callable[[CacheCopies, int, Any], Any]]] = 
 }
 
 
-def _epoch(pod: Pod) -> int:
+def epoch_now(pod: Pod) -> int:
+    """Return what tells this start of an endpoint's engine from another, as far as it is known."""
     return cache_epoch(pod.endpoint, pod.load.started_at)
 
 
@@ -244,7 +274,7 @@ def contents_reply(pod: Pod, left: int, total: int) -> ContentsReply:
     cache: CacheModel = pod.scheduler.cache
     hashes, sizes = cache.contents()
     told = written_words(hashes), written_sizes(sizes)
-    return ContentsReply(pod.endpoint.id, _epoch(pod), *told, cache.closed, left, total)
+    return ContentsReply(pod.endpoint.id, epoch_now(pod), *told, cache.closed, left, total)
 
 
 def copied_from(pod: Pod, fact: ContentsReply) -> CacheCopied | None:
@@ -255,7 +285,7 @@ def copied_from(pod: Pod, fact: ContentsReply) -> CacheCopied | None:
     hashes, sizes = read_words(fact.hashes), read_sizes(fact.sizes)
     if len(hashes) != len(sizes):
         raise ValueError("as many sizes as blocks")
-    if _epoch(pod) != fact.epoch:
+    if epoch_now(pod) != fact.epoch:
         return None
     return CacheCopied(pod.endpoint.id, _named(hashes), sizes, closed=fact.closed)
 

@@ -17,7 +17,13 @@ from epp.protocol.replicas.chains import KnownChains, read_words
 from epp.protocol.replicas.digests import LEAST_DIFFERENT, MOST_DIFFERENT
 from epp.protocol.replicas.fact_reader import FactReader
 from epp.protocol.replicas.fact_writer import FactWriter
-from epp.protocol.replicas.facts import ContentsReply, LeavingFact, NoSnapshot, SnapshotQuery
+from epp.protocol.replicas.facts import (
+    ContentsReply,
+    LearnedReply,
+    LeavingFact,
+    NoSnapshot,
+    SnapshotQuery,
+)
 
 _HERE = "127.0.0.1"
 _LOOK_SECONDS = 0.02
@@ -53,6 +59,7 @@ class _Dump:
     def __init__(self, address: PeerAddress, secret: bytes, pool: str) -> None:
         self.parts: dict[str, ContentsReply] = {}
         self.done = asyncio.Event()
+        self._knows = False
         self._address = address
         mark, known = mark_of(secret, pool), KnownChains()
         own = int.from_bytes(os.urandom(7), "big")
@@ -67,11 +74,16 @@ class _Dump:
                 self.parts[fact.endpoint] = fact
                 if not fact.left:
                     self.done.set()
+            elif isinstance(fact, LearnedReply):
+                self._knows = True
             elif isinstance(fact, NoSnapshot):
                 self.done.set()
 
     async def read(self, seconds: float) -> dict[str, ContentsReply]:
-        """Return what the replica holds. Raises `ConfigError` if it does not say so in time."""
+        """Return what the replica holds.
+
+        Raises `ConfigError` if it does not say so in time, or has just started.
+        """
         self._mesh.open()
         try:
             async with asyncio.timeout(seconds):
@@ -89,6 +101,11 @@ class _Dump:
             ) from None
         finally:
             self._mesh.close()
+        if not self.parts and not self._knows:  # it has said that it has nothing to tell
+            raise ConfigError(
+                f"{self._address} has just started, and learns from others yet: ask it again in a"
+                " minute"
+            )
         return self.parts
 
 

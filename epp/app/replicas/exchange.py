@@ -200,12 +200,11 @@ class Replicas:
             self._answer(heard.sender, heard.answers)
         return heard.sender
 
-    def _answer(self, sender: int, facts: Sequence[AnyFact]) -> None:
-        """Answer one replica; what the answer is about comes before it."""
+    def _answer(self, sender: int, facts: Sequence[AnyFact]) -> bool:
+        """Answer one replica if there is room; what the answer is about comes before it."""
         self._tell()
         reply = self._replies.get(sender)
-        if reply is not None:
-            reply(self._writer.to_one(facts, self._clock()))
+        return reply is not None and reply(self._writer.to_one(facts, self._clock()))
 
     def _apply(self, events: Iterable[Event]) -> None:
         self._apply_at(events, self._clock())

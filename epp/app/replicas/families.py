@@ -5,68 +5,52 @@ from typing import Final
 
 from epp.adapters.replicas.transport import Transport
 from epp.adapters.telemetry.histogram import Histogram
-from epp.adapters.telemetry.series import Family, FamilyText, expose
+from epp.adapters.telemetry.series import FamilyText, counter, expose, gauge, histogram
 from epp.app.replicas.copies import CacheCopies
 from epp.protocol.replicas.fact_reader import FactReader
 from epp.protocol.replicas.fact_writer import FactWriter
 from epp.protocol.replicas.messages import Dropped
 
-KNOWN: Final = Family(
-    name="warmpick_replicas_known",
-    help="Other replicas of this picker, by their addresses; over Redis, that were heard lately.",
-    kind="gauge",
+KNOWN: Final = gauge(
+    "warmpick_replicas_known",
+    "Other replicas of this picker, by their addresses; over Redis, that were heard lately.",
 )
-REACHED: Final = Family(
-    name="warmpick_replicas_reached",
-    help="Other replicas of this picker that could be sent to within a second or so.",
-    kind="gauge",
+REACHED: Final = gauge(
+    "warmpick_replicas_reached",
+    "Other replicas of this picker that could be sent to within a second or so.",
 )
-HEARD: Final = Family(
-    name="warmpick_replicas_heard",
-    help="Other replicas of this picker that were heard within ten seconds.",
-    kind="gauge",
+HEARD: Final = gauge(
+    "warmpick_replicas_heard", "Other replicas of this picker that were heard within ten seconds."
 )
-SENT: Final = Family(
-    name="warmpick_replica_facts_sent_total",
-    help="Facts that were told to the other replicas.",
-    kind="counter",
+SENT: Final = counter(
+    "warmpick_replica_facts_sent_total", "Facts that were told to the other replicas."
 )
-UNSENT: Final = Family(
-    name="warmpick_replica_messages_unsent_total",
-    help="Messages that a replica, or the server in between, was not there for or had no room for.",
-    kind="counter",
+UNSENT: Final = counter(
+    "warmpick_replica_messages_unsent_total",
+    "Messages that a replica, or the server in between, was not there for or had no room for.",
 )
-APPLIED: Final = Family(
-    name="warmpick_replica_facts_applied_total",
-    help="Facts of other replicas that were taken in.",
-    kind="counter",
+APPLIED: Final = counter(
+    "warmpick_replica_facts_applied_total", "Facts of other replicas that were taken in."
 )
-DROPPED: Final = Family(
-    name="warmpick_replica_dropped_total",
-    help="What others sent that was not used, by reason.",
-    kind="counter",
-    labels=("reason",),
+DROPPED: Final = counter(
+    "warmpick_replica_dropped_total", "What others sent that was not used, by reason.", "reason"
 )
-MISSING: Final = Family(
-    name="warmpick_replica_messages_missing",
-    help="Messages of the replicas that are known that did not arrive.",
-    kind="gauge",
+MISSING: Final = gauge(
+    "warmpick_replica_messages_missing",
+    "Messages of the replicas that are known that did not arrive.",
 )
-LAG: Final = Family(
-    name="warmpick_replica_lag_seconds",
-    help="Time from when a fact was noted at another replica to when it was taken in here.",
-    kind="histogram",
+LAG: Final = histogram(
+    "warmpick_replica_lag_seconds",
+    "Time from when a fact was noted at another replica to when it was taken in here.",
 )
-COMPARED: Final = Family(
-    name="warmpick_replica_caches_compared_total",
-    help="Caches that were compared with what the replica that owns the endpoint believes.",
-    kind="counter",
-    labels=("result",),
+COMPARED: Final = counter(
+    "warmpick_replica_caches_compared_total",
+    "Caches that were compared with what the replica that owns the endpoint believes.",
+    "result",
 )
-COPIED: Final = Family(
-    name="warmpick_replica_blocks_copied_total",
-    help="Blocks that were added or dropped because another replica believed otherwise.",
-    kind="counter",
+COPIED: Final = counter(
+    "warmpick_replica_blocks_copied_total",
+    "Blocks that were added or dropped because another replica believed otherwise.",
 )
 _COMPARED: Final = (("same", False), ("different", True))
 LAGS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 10.0)

@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from epp.app.replicas.copies import SnapshotFact, copied_from
+from epp.app.replicas.copies import SnapshotFact, copied_from, epoch_now
 from epp.model.endpoint import EndpointId
 from epp.model.events import Event, LearnedCopied
 from epp.model.fleet import Fleet
@@ -28,6 +28,8 @@ _ALL_SECONDS: Final = 2.0
 """How long it waits for what all others tell to arrive; then for what one tells."""
 _FIRST_SECONDS: Final = 1.0
 """How long a replica waits for another one to be heard before it is the first."""
+_PAGES_SECONDS: Final = 0.5
+"""How long it waits for endpoints to say when they were started, once it has a snapshot."""
 
 
 class WarmBoot:
@@ -40,7 +42,7 @@ class WarmBoot:
         self,
         fleet: Fleet,
         reader: FactReader,
-        ask: Callable[[int], None],
+        ask: Callable[[int], object],
         apply: Callable[[Iterable[Event]], None],
         limit: float,
         kept: Callable[[], Awaitable[Sequence[ContentsReply | LearnedReply]]],
@@ -124,6 +126,7 @@ class WarmBoot:
         """Return what all replicas that were there before knew, as far as it was kept."""
         kept = await self._kept()
         self._parts = {each.endpoint: each for each in kept if isinstance(each, ContentsReply)}
+        await self._endpoints_known()
         try:
             copied = list(self._copied())
         except ValueError:
@@ -159,7 +162,36 @@ class WarmBoot:
         self._told = asyncio.get_running_loop().create_future()
         self._asked, self._parts, self._learned = peer.number, {}, None
         self._ask(peer.number)
-        return list(self._copied()) if await self._told else None
+        if not await self._told:
+            return None
+        await self._endpoints_known()
+        return list(self._copied())
+
+    async def _endpoints_known(self) -> None:
+        """Wait until the endpoints of the snapshot are known here, as far as they will be soon.
+
+        Another replica may answer before endpoints are listed, or their first pages have come.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _PAGES_SECONDS
+        while self._unlisted() or (self._unread() and loop.time() < end):  # noqa: ASYNC110 (none is set)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _unlisted(self) -> bool:
+        """Whether an endpoint of the snapshot may be listed yet."""
+        return not self._fleet.synced and any(
+            self._fleet.pods.get(EndpointId(name)) is None for name in self._parts
+        )
+
+    def _unread(self) -> bool:
+        """Whether one of them has not said yet when it was started."""
+        pods = (self._fleet.pods.get(EndpointId(name)) for name in self._parts)
+        return any(
+            pod is not None
+            and pod.load.started_at is None
+            and epoch_now(pod) != self._parts[pod.endpoint.id].epoch
+            for pod in pods
+        )
 
     def _copied(self) -> Iterator[Event]:
         for name, fact in self._parts.items():

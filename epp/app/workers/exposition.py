@@ -74,7 +74,7 @@ def read_page(text: str) -> Page:
     """Read a page that a picker has written, in either format."""
     page: Page = {}
     head, family = "", FamilySamples("", "", {})
-    for line in text.splitlines():
+    for line in text.split("\n"):  # labels may have what else ends a line to Python
         if line.startswith("# TYPE "):
             _, _, name, kind = line.split(" ", 3)
             family = page[name] = FamilySamples(kind, f"{head}{line}\n", {})

@@ -30,6 +30,8 @@ _log = structlog.get_logger(__name__)
 
 _LAST_GRACE_SECONDS: Final = 10.0
 """How long workers may take to end, beyond their drain, before they are killed."""
+_LONGEST_FOLDER: Final = 90
+"""Bytes of the path of a folder whose sockets can be bound: with their names they have 107."""
 _STATUS: Final = {True: ServingStatus.SERVING, False: ServingStatus.NOT_SERVING}
 
 
@@ -41,8 +43,7 @@ async def serve(options: ServeOptions) -> int:
     """
     for warning in options.settings.warnings:
         _log.warning("config.warning", warning=warning)
-    with temporary_folder_wanted():
-        folder = Path(tempfile.mkdtemp(prefix="warmpick-workers-"))
+    folder = _folder()
     stop = asyncio.Event()
     parent = _Parent(options, folder)
 
@@ -59,6 +60,19 @@ async def serve(options: ServeOptions) -> int:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     return status
+
+
+def _folder() -> Path:
+    """Make the folder of the workers' sockets. Raises `ConfigError` if there is no place for it."""
+    with temporary_folder_wanted():
+        folder = Path(tempfile.mkdtemp(prefix="warmpick-workers-"))
+    if len(bytes(folder)) > _LONGEST_FOLDER:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise ConfigError(
+            f"the path of the folder for temporary files, {folder.parent}, is too long for sockets;"
+            " set TMPDIR to a shorter one"
+        )
+    return folder
 
 
 def _status(ended: BaseExceptionGroup[WorkerEnded]) -> int:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import Ejected, Event, Returned
+from epp.model.learning.bounded import make_room
 from epp.model.prompts.hashing import BlockHash
 from epp.model.prompts.repeated import ResponseRepeated
 from epp.model.quote import Quote
@@ -26,6 +27,7 @@ from epp.model.request_events import (
 from epp.protocol.replicas.chains import KnownChains, UnknownChain, read_prompt, read_words
 from epp.protocol.replicas.fact_writer import FactWriter
 from epp.protocol.replicas.facts import (
+    MOST_EPOCHS,
     AbortedFact,
     AdmittedFact,
     AnyFact,
@@ -148,12 +150,22 @@ class FactReader:
             raise Rejected(Dropped.OWN)
         peer = self.peers.get(message.sender)
         if peer is None:
-            if len(self.peers) >= _MOST_PEERS:
+            if len(self.peers) >= _MOST_PEERS and not self._forget_one():
                 raise Rejected(Dropped.STRANGER)
             peer = self.peers[message.sender] = Peer(message.sender)
         if message.sequence and not peer.is_new(message.sequence):
             raise Rejected(Dropped.REPEATED)
         return peer
+
+    def _forget_one(self) -> bool:
+        """Forget the peer that is gone for the longest; return whether there is one."""
+        gone = [
+            each for each in self.peers.values() if not each.present and not each.requests.in_flight
+        ]
+        if not gone:
+            return False
+        del self.peers[min(gone, key=_heard_at).number]
+        return True
 
     def lapse(self, now: float) -> Iterator[Event]:
         """Yield what becomes of the requests of peers that say nothing any more.
@@ -227,6 +239,7 @@ class FactReader:
             return False
         known = self._epochs.get(endpoint_id)
         if known is None or known[0] is not endpoint:
+            make_room(self._epochs, MOST_EPOCHS)
             known = self._epochs[endpoint_id] = endpoint, epoch_of(endpoint)
         if known[1] != epoch:
             self.dropped[Dropped.STALE_ENDPOINT] += 1
@@ -341,6 +354,10 @@ _READERS: Final[dict[type[AnyFact], Callable[[FactReader, Peer, Any], Any]]] = {
     WaitingFact: FactReader._waits,  # noqa: SLF001
     **dict.fromkeys(CopyFact.__args__, FactReader._copy),  # noqa: SLF001
 }
+
+
+def _heard_at(peer: Peer) -> float:
+    return peer.heard_at
 
 
 def _finished(request: RequestId, fact: FinishedFact) -> Event:

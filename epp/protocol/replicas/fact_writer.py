@@ -11,6 +11,7 @@ import msgspec
 
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Ejected, Event, Returned
+from epp.model.learning.bounded import make_room
 from epp.model.prompts.repeated import ResponseRepeated
 from epp.model.request import RequestId
 from epp.model.request_events import (
@@ -25,6 +26,7 @@ from epp.model.request_events import (
 from epp.protocol.replicas.chains import KnownChains, write_prompt, written_words
 from epp.protocol.replicas.facts import (
     LARGEST,
+    MOST_EPOCHS,
     AbortedFact,
     AdmittedFact,
     AnyFact,
@@ -202,6 +204,7 @@ class FactWriter:
             return None
         known = self._epochs.get(endpoint_id)
         if known is None or known[0] is not endpoint:
+            make_room(self._epochs, MOST_EPOCHS)
             known = self._epochs[endpoint_id] = endpoint, epoch_of(endpoint)
         return known[1]
 

@@ -68,7 +68,11 @@ class RequestsOfPeer:
         if number in self.in_flight or number in self._over:
             return False
         before = self._by_id.get(request)
-        if before is not None:  # sent again, under another number
+        if before is not None:  # sent again, under another number: the last one counts
+            if number < before:
+                self._early.pop(number, None)
+                self._remember(number)
+                return False
             self._forget(before)
         self.in_flight[number] = Told(request)
         self._by_id[request] = number
@@ -124,6 +128,10 @@ class RequestsOfPeer:
         request = self.in_flight.pop(number).request
         if self._by_id.get(request) == number:
             del self._by_id[request]
+        self._remember(number)
+
+    def _remember(self, number: int) -> None:
+        """Remember that a request is over."""
         make_room(self._over, _MOST_OVER)
         self._over[number] = None
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.endpoint import Target
+from epp.model.endpoint import EndpointId, Target
+from epp.model.events import EndpointRemoved
 from epp.model.request import RequestId
 from epp.model.request_events import Served
 from epp.protocol.replicas.facts import (
@@ -20,6 +21,7 @@ from epp.protocol.replicas.facts import (
     HeartbeatSeen,
     InFlightQuery,
     InFlightReply,
+    LeavingFact,
     RequestsQuery,
 )
 from epp.protocol.replicas.messages import LONGEST
@@ -171,6 +173,34 @@ def test_more_senders_than_any_pool_has_are_not_listened_to():
         replica.hear(raw(number, 1, [FirstTokenFact(1)]))
     assert len(replica.reader.peers) == 1024
     assert set(replica.dropped) == {"STRANGER"}
+
+
+def test_replicas_that_come_and_go_keep_no_place_from_those_that_come():
+    replica = Replica(2)
+    for number in range(3, 3000):
+        replica.now += 0.1
+        replica.hear(raw(number, 1, [FirstTokenFact(1)]))
+        if number > 3:
+            replica.hear(raw(number, 2, [LeavingFact()]))
+    assert replica.dropped == {}
+    assert {3, 2999} < replica.reader.peers.keys()
+    assert len(replica.reader.peers) == 1024
+    assert replica.reader.present == 1
+
+
+def test_epochs_of_endpoints_that_come_and_go_are_kept_within_bounds():
+    one, other = Replica(1), Replica(2)
+    for number in range(5000):
+        name = f"pod-{number}"
+        for each in (one, other):
+            each.add(name, f"10.{number >> 8}.{number & 255}.1")
+        one.admit(name, "prompt", pod=name)
+        for message in one.tell():
+            other.hear(message)
+        for each in (one, other):
+            each.apply(EndpointRemoved(EndpointId(f"default/{name}")))
+    assert other.dropped == {}
+    assert len(one.writer._epochs) == len(other.reader._epochs) == 4096
 
 
 def test_the_longest_message_is_long_enough_for_a_prompt_of_a_million_tokens():

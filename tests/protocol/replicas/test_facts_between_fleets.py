@@ -18,6 +18,7 @@ from epp.model.request_events import (
 )
 from epp.protocol.replicas.fact_reader import LEASE_SECONDS
 from epp.protocol.replicas.facts import InFlightReply, LeavingFact
+from epp.protocol.replicas.messages import read_facts, read_message
 from epp.protocol.replicas.requests_of_peer import digest_of
 from epp.values import replaced
 from tests.protocol.replicas.pair import POD, Replica, exchange, held, in_flight, settle
@@ -31,6 +32,10 @@ ENDS = (
     Aborted(RequestId(""), refused=True),
     Aborted(RequestId(""), failure=Failure.ERROR, served=True),
 )
+
+
+def facts_of(message):
+    return read_facts(read_message(message))[0]
 
 
 def named(event, request):
@@ -99,6 +104,26 @@ def test_any_order_any_number_of_times_comes_to_the_same_requests(data, script):
     other.fleet.check_invariants()
     exchange(one, other, one.heartbeat())
     assert in_flight(other) == in_flight(one)
+
+
+@settings(deadline=None)
+@given(st.permutations(range(6)), st.booleans())
+def test_requests_that_are_sent_again_are_where_they_were_sent_last_in_any_order(order, beats):
+    """Also those that are told once more, after a silence or because they were lost."""
+    one, other = Replica(1), Replica(2)
+    for number in range(3):
+        one.admit(f"r{number}", PROMPTS[number], pod="pod-0")
+    for number in range(3):
+        one.admit(f"r{number}", PROMPTS[number], pod="pod-1")
+    sent = one.tell()
+    messages = [one.writer.to_all([fact], one.now) for each in sent for fact in facts_of(each)]
+    for position in order:
+        exchange(one, other, messages[position])
+        if beats:
+            exchange(one, other, one.heartbeat())
+    exchange(one, other, one.heartbeat())
+    assert in_flight(other) == in_flight(one) == dict.fromkeys(("r0", "r1", "r2"), "default/pod-1")
+    other.fleet.check_invariants()
 
 
 @settings(deadline=None)

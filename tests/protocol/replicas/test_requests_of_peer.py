@@ -1,5 +1,5 @@
 from epp.model.request import RequestId
-from epp.protocol.replicas.facts import FinishedFact, FirstTokenFact
+from epp.protocol.replicas.facts import FinishedFact, FirstTokenFact, ServedFact
 from epp.protocol.replicas.requests_of_peer import RequestsOfPeer
 
 REMEMBERED = 8192
@@ -25,3 +25,17 @@ def test_a_stage_that_comes_after_a_later_one_changes_nothing():
     assert requests.take(FinishedFact(7)) == "request"
     assert requests.take(FirstTokenFact(7)) is None
     assert requests.early(7) == ()
+
+
+def test_of_a_request_that_is_sent_again_the_last_time_counts_whichever_is_told_first():
+    requests, name = RequestsOfPeer(), RequestId("request")
+    assert requests.admit(8, name)
+    assert requests.take(ServedFact(7, "10.0.0.1:8000")) is None
+    assert not requests.admit(7, name)
+    assert requests.early(7) == ()
+    assert list(requests.in_flight) == [8]
+    assert requests.take(FinishedFact(7)) is None
+    assert requests.take(FirstTokenFact(8)) == name
+    assert not requests.admit(7, name)
+    assert requests.admit(9, name)
+    assert list(requests.in_flight) == [9]
