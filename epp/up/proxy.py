@@ -265,6 +265,7 @@ def _models(port: int) -> Json:
         "name": _MODELS,
         "type": "STATIC",
         "connect_timeout": f"{CONNECT_SECONDS}s",
+        "circuit_breakers": breakers(),
         "load_assignment": {
             "cluster_name": _MODELS,
             "endpoints": [{"lb_endpoints": [endpoint]}],
