@@ -3,10 +3,13 @@
 import argparse
 import asyncio
 import os
+import shlex
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Protocol, get_args
+from typing import NoReturn, Protocol, get_args
 
 import msgspec
 from rich.console import Console
@@ -16,7 +19,7 @@ from bench.accuracy.benchmark import measure as measure_accuracy
 from bench.accuracy.engines import ENGINES
 from bench.accuracy.identities import Identity
 from bench.adversary.benchmark import measure as measure_adversary
-from bench.exchange import callgrind
+from bench.exchange.benchmark import fault as exchange_fault
 from bench.exchange.benchmark import measure as measure_exchange
 from bench.extproc.benchmark import measure as measure_extproc
 from bench.figures import Report
@@ -24,7 +27,7 @@ from bench.freshness import measure as measure_freshness
 from bench.hold.benchmark import measure as measure_hold
 from bench.index.benchmark import measure as measure_index
 from bench.kube.benchmark import measure as measure_kube
-from bench.machine import describe
+from bench.machine import describe, uncompiled
 from bench.options import Options
 from bench.pick import measure as measure_pick
 from bench.profiling import measure as measure_profile
@@ -41,7 +44,7 @@ from bench.traces import measure as measure_traces
 from bench.validation.benchmark import measure as measure_validation
 from bench.workers import measure as measure_workers
 from epp.adapters.extproc.transports import Transport
-from epp.errors import WarmpickError
+from epp.errors import ConfigError, WarmpickError
 from epp.protocol.extproc.observation import Observation
 
 
@@ -144,7 +147,10 @@ REAL = ("replay-validation",)
 """Those that need vLLM, which `all` leaves out too."""
 REPLAYED = ("freshness",)
 """Those that need a trace."""
+TRACED = ("accuracy", "freshness", "hold", "replay")
+"""Those that replay a trace if there is one."""
 _TERMINAL_COLUMNS = 160
+_DEFAULT_TRANSPORT = "native"
 _TRANSPORTS: dict[str, tuple[Transport, ...]] = {
     "native": ("native",),
     "grpcio": ("grpcio",),
@@ -172,20 +178,50 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, (sentence, _) in BENCHMARKS.items():
             console.print(f"{name:17} {sentence}")
         return 0
+    left_out = (*JUDGED, *REAL) if options.trace else (*JUDGED, *REAL, *REPLAYED)
+    counted = ("exchange",) if exchange_fault() else ()
+    everything = [name for name in BENCHMARKS if name not in {*left_out, *counted}]
+    names = everything if options.name == EVERYTHING else [options.name]
     try:
-        left_out = (*JUDGED, *REAL) if options.trace else (*JUDGED, *REAL, *REPLAYED)
-        counted = ("exchange",) if callgrind.fault() else ()
-        everything = [name for name in BENCHMARKS if name not in {*left_out, *counted}]
-        names = everything if options.name == EVERYTHING else [options.name]
-        return max(_run(name, options, console) for name in names)
+        if status := _said(partial(_check, options)):
+            return status
+        return max([_said(partial(_run, name, options, console)) for name in names])
+    except KeyboardInterrupt:
+        return 130
+
+
+def _said(work: Callable[[], int]) -> int:
+    """Return the status of work; 1 once it is said why it could not be done."""
+    try:
+        return work()
     except WarmpickError as error:
-        Console(stderr=True).print(f"bench: {error}", style="red", markup=False)
+        said = Console(stderr=True)
+        said.print(f"bench: {error}", style="red", markup=False, soft_wrap=True)
         return 1
+
+
+def _check(asked: argparse.Namespace) -> int:
+    """Return 0; raise `ConfigError` for what else is found out once everything is measured."""
+    trace = asked.trace if asked.name in {*TRACED, EVERYTHING} else None
+    if trace is not None and not trace.exists():
+        raise ConfigError("there is no such file or folder", f"--trace {trace}")
+    if asked.records is not None and not asked.records.absolute().parent.is_dir():
+        raise ConfigError("there is no such folder to write to", f"--records {asked.records}")
+    place = _place(asked.name, asked)
+    if asked.write_docs and asked.name != EVERYTHING and not docs.has_place(place):
+        raise ConfigError(f"{docs.PAGE.name} has no place marked for {place}", "--write-docs")
+    return 0
+
+
+def _interrupt(*_: object) -> NoReturn:
+    """Raise at once: asyncio would wait for the next await, which may be a minute away."""
+    raise KeyboardInterrupt
 
 
 def _run(name: str, asked: argparse.Namespace, console: Console) -> int:
     _, measure = BENCHMARKS[name]
-    machine, command = describe(), _command(name, asked)
+    machine = ", ".join(filter(None, (describe(), uncompiled())))
+    command = _command(name, asked)
     options = Options(
         quick=asked.quick,
         engine=asked.engine,
@@ -199,7 +235,8 @@ def _run(name: str, asked: argparse.Namespace, console: Console) -> int:
     )
     report = asyncio.run(_awaited(lambda: measure(Progress(), options)))
     table.show(report, console)
-    if asked.write_docs:
+    console.print(f"{command} on {machine}.", style="dim", soft_wrap=True)
+    if asked.write_docs and docs.has_place(_place(name, asked)):
         text = table.markdown(report, machine=machine, command=command)
         docs.write(_place(name, asked), text, report.picture)
     if asked.json:
@@ -236,18 +273,31 @@ def _command(name: str, asked: argparse.Namespace) -> str:
         words.append(f"--engine {asked.engine}")
     if name == "accuracy":
         words += [f"--identity {identity}" for identity in asked.identity]
-    if name in {"accuracy", "hold", *REPLAYED} and asked.trace:
+    if name in TRACED and asked.trace:
         words.append(f"--trace {asked.trace.name}")
     if name == "accuracy" and asked.observe:
         shares = (str(each).removeprefix("sample:") for each in asked.observe)
         words.append(f"--observe {','.join(shares)}")
     if name == "exchange" and asked.against:
         words.append(f"--against {asked.against}")
+    if name in {"adversary", "published"}:
+        words += [f"--only {shlex.quote(row)}" for row in asked.only]
+    if name == "adversary" and asked.transport != _DEFAULT_TRANSPORT:
+        words.append(f"--transport {asked.transport}")
     return " ".join([*words, *(["--quick"] if asked.quick else [])])
 
 
 async def _awaited(work: Callable[[], Awaitable[Report]]) -> Report:
-    return await work()
+    """Return the report of some work; of what tasks raise together, raise the first."""
+    try:
+        return await work()
+    except ExceptionGroup as group:
+        error: Exception = group
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        if isinstance(error, WarmpickError):
+            raise error from group
+        raise
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -309,10 +359,14 @@ def _parser() -> argparse.ArgumentParser:
         ),
     )
     parser.add_argument(
-        "--transport", choices=[*_TRANSPORTS], default="native", help="adversary: (default: native)"
+        "--transport",
+        choices=[*_TRANSPORTS],
+        default=_DEFAULT_TRANSPORT,
+        help="adversary: (default: %(default)s)",
     )
     return parser
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, _interrupt)
     sys.exit(main())

@@ -4,7 +4,13 @@ from pathlib import Path
 
 from epp.errors import ConfigError
 
+_BEGIN = "<!-- %s: begin -->"
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+
+
+def has_place(name: str, page: Path = PAGE) -> bool:
+    """Return whether there are markers for the table of benchmark `name`."""
+    return _BEGIN % name in page.read_text(encoding="utf-8")
 
 
 def write(name: str, text: str, picture: bytes = b"", page: Path = PAGE) -> None:
@@ -12,7 +18,7 @@ def write(name: str, text: str, picture: bytes = b"", page: Path = PAGE) -> None
 
     Raises `ConfigError` without markers.
     """
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    begin, end = _BEGIN % name, f"<!-- {name}: end -->"
     before, mark, rest = page.read_text(encoding="utf-8").partition(begin)
     _, end_mark, after = rest.partition(end)
     if not mark or not end_mark:

@@ -10,13 +10,14 @@ import asyncio
 import json
 import signal
 import time
+from typing import get_args
 
 import uvloop
 
 from bench.extproc.fixed import FixedExchange
 from epp.adapters.extproc.contract import ExtProcSettings
-from epp.adapters.extproc.memory import keep_freed_memory
-from epp.adapters.extproc.transports import TRANSPORTS, Transport, server_class
+from epp.adapters.extproc.transports import Transport, server_class
+from epp.system.memory import keep_freed_memory
 
 
 async def serve(port: int, target: str, transport: Transport) -> None:
@@ -39,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="the floor of the benchmark extproc")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--target", required=True, help="ip:port that every request goes to")
-    parser.add_argument("--transport", choices=TRANSPORTS, default="grpcio")
+    parser.add_argument("--transport", choices=get_args(Transport), default="grpcio")
     options = parser.parse_args()
     keep_freed_memory()  # as the product does
     uvloop.run(serve(options.port, options.target, options.transport))

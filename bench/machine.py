@@ -6,6 +6,8 @@ from pathlib import Path
 
 import psutil
 
+from epp import compiled
+
 
 def describe() -> str:
     """Processor, cores, memory, kernel and Python, with the load average before the run."""
@@ -15,6 +17,15 @@ def describe() -> str:
         f"{_processor()}, {os.cpu_count()} cores, {memory:.0f} GiB, "
         f"Linux {platform.release()}, Python {platform.python_version()}, load {load:.1f} at start"
     )
+
+
+def uncompiled() -> str:
+    """Return how many modules that are to be compiled are not; empty if all are.
+
+    From source the picker takes several times as much.
+    """
+    missing = sum(bool(compiled.FAULT or compiled.fault(module)) for module in compiled.MODULES)
+    return f"{missing} of {len(compiled.MODULES)} modules not compiled" if missing else ""
 
 
 def _processor() -> str:

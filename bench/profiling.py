@@ -63,25 +63,37 @@ _COLOURS = ("#495057", "#868e96", "#ced4da", "#fab005", "#fd7e14", "#d9480f", "#
 async def measure(progress: Progress, options: Options) -> Report:
     """Sample the product at every size of body. Raises `MeasurementFailed` without py-spy."""
     seconds = 5 if options.quick else 15
-    shares: dict[str, dict[str, float]] = {}
+    counts: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as name:
         async with running(Path(name), _PODS) as stack:
             for size in SIZES:
                 progress.step(f"sampling at {size}")
-                shares[size] = await _shares(stack, size, seconds, Path(name))
-    figures = tuple(
+                stacks = await _sampled_under_load(stack, size, seconds, Path(name))
+                counts[size] = counted(stacks)
+    return report(counts)
+
+
+def report(counts: Mapping[str, Counter[str]]) -> Report:
+    """Tell the shares of samples, by size of body and by part, and how many samples there were."""
+    shares = {size: shares_of(found) for size, found in counts.items()}
+    figures = [
         Figure(key=f"{part}_{size}", says=f"{part}, {size}", unit="%", runs=(share,))
         for size, found in shares.items()
         for part, share in found.items()
-    )
-    rows = tuple((part, tuple(f"{part}_{size}" for size in SIZES)) for part in (*PARTS, REST))
-    grid = Grid("share of the picker's CPU", tuple(SIZES), rows)
+    ]
+    figures += [
+        Figure(key=f"samples_{size}", says=f"samples, {size}", unit="", runs=(found.total(),))
+        for size, found in counts.items()
+    ]
+    names = (*PARTS, REST, "samples")
+    rows = tuple((name, tuple(f"{name}_{size}" for size in counts)) for name in names)
+    grid = Grid("share of the picker's CPU", tuple(counts), rows)
     return Report(
-        name="profile", figures=figures, notes=NOTES, grids=(grid,), picture=_draw(shares)
+        name="profile", figures=tuple(figures), notes=NOTES, grids=(grid,), picture=_draw(shares)
     )
 
 
-async def _shares(stack: Stack, size: str, seconds: int, folder: Path) -> dict[str, float]:
+async def _sampled_under_load(stack: Stack, size: str, seconds: int, folder: Path) -> str:
     route = MAIN[0]
     order = Order(
         port=stack.port[route],
@@ -93,7 +105,7 @@ async def _shares(stack: Stack, size: str, seconds: int, folder: Path) -> dict[s
     await asyncio.sleep(1.0)  # connections open, caches fill
     stacks = await _sampled(stack.meter[route].pid, seconds, folder / f"{size}.txt")
     await load
-    return shares_of(stacks)
+    return stacks
 
 
 async def _sampled(pid: int, seconds: int, path: Path) -> str:
@@ -112,8 +124,14 @@ async def _sampled(pid: int, seconds: int, path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def shares_of(stacks: str) -> dict[str, float]:
-    """Share out samples of the main thread, in per cent by part.
+def shares_of(counts: Counter[str]) -> dict[str, float]:
+    """Return the share of each part, in per cent of all samples."""
+    total = max(1, counts.total())
+    return {part: 100 * counts[part] / total for part in (*PARTS, REST)}
+
+
+def counted(stacks: str) -> Counter[str]:
+    """Count samples of the main thread by part.
 
     A sample is a line `thread (ID): NAME;outermost;...;innermost COUNT`. The main thread does all
     work on requests; py-spy takes others for busy that wait at a lock of the C library.
@@ -123,8 +141,7 @@ def shares_of(stacks: str) -> dict[str, float]:
         frames, _, count = line.rpartition(" ")
         if _MAIN_THREAD.match(frames) and _IDLE not in frames.rpartition(";")[2]:
             counts[_part_of(frames.split(";"))] += int(count)
-    total = max(1, counts.total())
-    return {part: 100 * counts[part] / total for part in (*PARTS, REST)}
+    return counts
 
 
 def _part_of(frames: list[str]) -> str:

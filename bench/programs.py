@@ -3,7 +3,7 @@
 python -m bench programs
 
 smg is taken from .cache/peers, where `make peers` puts it; so is `llm-d-router`, the endpoint
-picker of that name, if somebody has put it there.
+picker of that name, if somebody has put it there. What is not there is not played.
 """
 
 import asyncio
@@ -36,7 +36,6 @@ from epp.demo.figures import Sample, summarize
 from epp.demo.pools import SPEED, DemoPool, Size, choose_pool
 from epp.demo.testbed import start_servers
 from epp.demo.workload import Conversation, conversations, shipped_sections
-from epp.errors import ConfigError
 from epp.gateway.processes import Process, free_port, spawn
 from tests.llm_d_router_configs import CHART_PLUGINS
 
@@ -89,9 +88,7 @@ async def _smg(targets: Sequence[str], logs: Path) -> Front:
 
 
 def smg_argv(port: int, targets: Sequence[str]) -> list[str]:
-    """Return the command that starts smg with its cache-aware policy. Raises `ConfigError`."""
-    if not SMG.exists():
-        raise ConfigError("smg is not there; `make peers` installs it", str(SMG))
+    """Return the command that starts smg with its cache-aware policy."""
     argv = [str(SMG), "launch", "--policy", "cache_aware", "--host", _HOST, "--port", str(port)]
     argv += ["--prometheus-host", _HOST, "--prometheus-port", str(free_port())]
     return [*argv, "--worker-urls", *(f"http://{target}" for target in targets)]
@@ -175,10 +172,10 @@ FLEETS = (
 async def measure(progress: Progress, options: Options) -> Report:
     """Play the conversations through each program in turn. Raises what `run` does."""
     runs: dict[str, list[float]] = {}
+    programs = [each for each in PROGRAMS if each not in missing()]
     with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as name:
         folder = Path(name)
         pool = choose_pool("simulator", Size(quick=options.quick), folder)
-        programs = [each for each in PROGRAMS if each != "llm_d_router" or LLM_D_ROUTER.exists()]
         for turn in range(1 if options.quick else ROUNDS):
             plan = conversations(shipped_sections(), pool.workload, turn)
             for program, fleet in product(rotated(programs, turn), FLEETS):
@@ -204,9 +201,15 @@ async def measure(progress: Progress, options: Options) -> Report:
         name="programs",
         figures=tuple(figures),
         grids=tuple(_grid(fleet, programs) for fleet in FLEETS),
-        notes=NOTES,
+        notes=(*NOTES, *(f"Not played: {each} is not there." for each in missing().values())),
         picture=draw({each.key: each.value for each in figures}),
     )
+
+
+def missing() -> Mapping[str, Path]:
+    """Return the programs that are not there, with the places where they would be."""
+    places = {"smg": SMG, "llm_d_router": LLM_D_ROUTER}
+    return {each: place.relative_to(ROOT) for each, place in places.items() if not place.exists()}
 
 
 def draw(found: Mapping[str, float]) -> bytes:

@@ -17,7 +17,7 @@ from bench.accuracy.engines import BLOCK, BLOCKS, ENGINES, MODEL, Engine, Engine
 from bench.accuracy.errors import Errors, errors
 from bench.accuracy.figures import Part, counted, grid, noticed, scored
 from bench.accuracy.gateway import gateway
-from bench.accuracy.identities import IDENTITIES, Identity
+from bench.accuracy.identities import Identity, chosen
 from bench.accuracy.lru import Blocks
 from bench.accuracy.observation import Guess, Observation
 from bench.accuracy.restart import noticed_after, reset, restart
@@ -120,7 +120,7 @@ async def _sampled(
 async def _served(engine: Engine, progress: Progress, options: Options) -> Part:
     """Play against servers, every identity in every round."""
     results, effort = _Results(), QUICK if options.quick else FULL
-    identities = options.identities or IDENTITIES[engine.name]
+    identities = chosen(engine.name, options.identities)
     with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as name:
         progress.step(f"two servers: {engine.name}")
         async with running(engine, Path(name)) as servers:

@@ -1,9 +1,11 @@
 """The three ways in which the picker can know blocks, as its configuration says them."""
 
 import json
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from bench.accuracy.engines import MODEL, Engine, EngineName, Ports
+from epp.errors import ConfigError
 
 Identity = Literal["text", "tokens", "events"]
 IDENTITIES: dict[EngineName, tuple[Identity, ...]] = {
@@ -12,6 +14,19 @@ IDENTITIES: dict[EngineName, tuple[Identity, ...]] = {
 }
 EVENTS_PORT = "warmpick.io/kv-events-port"
 REPLAY_PORT = "warmpick.io/kv-replay-port"
+
+
+def chosen(engine: EngineName, asked: Sequence[Identity]) -> Sequence[Identity]:
+    """Return what is asked for, by default all that the engine allows. Raises `ConfigError`.
+
+    A picker without the tokenizer takes text, whatever it is told.
+    """
+    allowed = IDENTITIES[engine]
+    if other := next((each for each in asked if each not in allowed), None):
+        raise ConfigError(
+            f"blocks of {engine} can be known by {', '.join(allowed)}", f"--identity {other}"
+        )
+    return asked or allowed
 
 
 def configuration(identity: Identity, engine: Engine) -> str:

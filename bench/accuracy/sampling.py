@@ -11,7 +11,7 @@ from bench.accuracy.engines import BLOCK, MODEL, Engine
 from bench.accuracy.errors import Errors, errors
 from bench.accuracy.figures import Part, counted
 from bench.accuracy.gateway import gateway
-from bench.accuracy.identities import IDENTITIES, Identity
+from bench.accuracy.identities import Identity, chosen
 from bench.accuracy.replay import BLOCK as TRACE_BLOCK
 from bench.accuracy.replay import Replay
 from bench.accuracy.servers import Servers, running
@@ -56,12 +56,13 @@ async def sampled_servers(
 ) -> Part:
     """Play against servers behind an Envoy that shows response bodies as `STREAMED`."""
     scores: defaultdict[Case, list[Errors]] = defaultdict(list)
+    identities = chosen(engine.name, options.identities)
     with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as name:
         progress.step(f"two servers: {engine.name}")
         async with running(engine, Path(name)) as servers:
             for turn, shape in enumerate(rounds):
                 workload = Workload(shape, turn)
-                for identity in options.identities or IDENTITIES[engine.name]:
+                for identity in identities:
                     for observation in options.observe:
                         progress.step(f"{identity}, {_share(observation)}, round {turn + 1}")
                         score = await _play(servers, identity, workload, observation)

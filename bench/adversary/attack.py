@@ -15,7 +15,7 @@ BYTES_FACTOR = 4.0
 FLOOR_MB = 48.0
 """Growth that is not judged: what allocators take at once, code that is used the first time."""
 REMAINS_MB = 128.0
-"""Freed memory that glibc keeps (64 MiB, `epp.adapters.extproc.memory`), and caches that fill."""
+"""Freed memory that glibc keeps (64 MiB, `epp.system.memory`), and caches that fill."""
 SETTLE_S = 10.0
 
 Row = Literal["1", "2", "3", "4", "5", "6", "8", "9", "10", "more"]

@@ -17,6 +17,7 @@ from bench.exchange.trees import ROOT, built, prepare
 from bench.figures import Figure, Grid, Report
 from bench.options import Options
 from bench.progress import Progress
+from epp.adapters.extproc.transports import native_fault
 
 NOTES = (
     "Instructions by callgrind, of one thread, the same in each run. No system calls are in them.",
@@ -37,8 +38,8 @@ _HERE = "here"
 
 
 async def measure(progress: Progress, options: Options) -> Report:
-    """Count once and time in turn. Raises `MeasurementFailed` without valgrind."""
-    if why := callgrind.fault():
+    """Count once and time in turn. Raises `MeasurementFailed` if `fault` says why it cannot."""
+    if why := fault():
         raise MeasurementFailed(f"nothing can be counted: {why}")
     trees = {_HERE: ROOT}
     if options.against is not None:
@@ -64,6 +65,11 @@ async def measure(progress: Progress, options: Options) -> Report:
     return Report(
         name="exchange", figures=tuple(figures), notes=NOTES, grids=tuple(_grids(list(trees)))
     )
+
+
+def fault() -> str:
+    """Return why this tree cannot be played and counted; empty if it can."""
+    return callgrind.fault() or native_fault()
 
 
 def _figures(

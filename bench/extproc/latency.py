@@ -6,9 +6,10 @@ from bench.extproc.cpu import SIZES
 from bench.extproc.effort import Effort
 from bench.extproc.generator import Generator
 from bench.extproc.load import Order, Result
-from bench.extproc.samples import Samples, percentile
+from bench.extproc.samples import Samples
 from bench.extproc.stack import MAIN, Route, Stack, rotated
 from bench.extproc.workload import Shape
+from epp.replay.results.measures import percentile
 
 ROUTES: tuple[Route, ...] = (*MAIN, "none")
 RATES = {"2k": 300.0, "220k": 60.0}
@@ -25,8 +26,8 @@ async def added(stack: Stack, effort: Effort, samples: Samples) -> None:
                 route: (await stack.load.run(_order(stack, route, size, effort, turn)))
                 for route in rotated(ROUTES, turn)
             }
-            for name, share in (("p50", 0.5), ("p99", 0.99)):
-                _add(samples, f"added_{name}_ms_{size}", share, seen)
+            for percent in (50, 99):
+                _add(samples, f"added_p{percent}_ms_{size}", percent, seen)
 
 
 async def added_beside_large(stack: Stack, effort: Effort, samples: Samples) -> None:
@@ -45,7 +46,7 @@ async def added_beside_large(stack: Stack, effort: Effort, samples: Samples) -> 
                 )
                 small = _order(stack, route, "2k", effort, turn)
                 _, seen[route] = await asyncio.gather(other.run(large), stack.load.run(small))
-            _add(samples, "added_p99_ms_2k_beside_20mb", 0.99, seen)
+            _add(samples, "added_p99_ms_2k_beside_20mb", 99, seen)
 
 
 def _order(stack: Stack, route: Route, size: str, effort: Effort, turn: int) -> Order:
@@ -59,7 +60,7 @@ def _order(stack: Stack, route: Route, size: str, effort: Effort, turn: int) -> 
     )
 
 
-def _add(samples: Samples, key: str, share: float, seen: dict[Route, Result]) -> None:
-    alone = percentile(seen["none"].first_byte_ms, share)
+def _add(samples: Samples, key: str, percent: float, seen: dict[Route, Result]) -> None:
+    alone = percentile(seen["none"].first_byte_ms, percent)
     for route in MAIN:
-        samples.add(key, percentile(seen[route].first_byte_ms, share) - alone, route)
+        samples.add(key, percentile(seen[route].first_byte_ms, percent) - alone, route)

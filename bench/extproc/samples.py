@@ -1,7 +1,6 @@
 """What the measurements find, key by key, run by run."""
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 from bench.extproc.stack import Route, is_floor
 
@@ -15,9 +14,3 @@ class Samples:
     def add(self, key: str, value: float, route: Route = "none") -> None:
         """Note one run; the floor's are kept under the same key with `_floor` appended."""
         self.runs[f"{key}_floor" if is_floor(route) else key].append(value)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of the values do not exceed."""
-    ranked = sorted(values)
-    return ranked[min(len(ranked) - 1, int(share * len(ranked)))]

@@ -28,7 +28,7 @@ _WARM_UP_S = 10.0
 """A thousand answers, in which `auto` learns what there is to learn."""
 
 
-class _Watched(msgspec.Struct, frozen=True):
+class Watched(msgspec.Struct, frozen=True):
     """An Envoy's port, and the meter of its picker."""
 
     port: int
@@ -39,7 +39,7 @@ async def per_stream(
     stack: Stack, pods: int, effort: Effort, log_dir: Path, samples: Samples
 ) -> None:
     """CPU per answer of 100 chunks, in turn; a round to warm up is left out."""
-    async with _watching(pods, log_dir) as watched:
+    async with watching(pods, log_dir, stack.meter[TRANSPORT].idle_cores) as watched:
         for turn in range(-1, effort.slow_rounds):
             costs = {}
             for name in rotated(OBSERVED, turn):
@@ -61,8 +61,13 @@ async def per_stream(
 
 
 @asynccontextmanager
-async def _watching(pods: int, log_dir: Path) -> AsyncIterator[Mapping[str, _Watched]]:
-    """Start model servers, and a picker with its Envoy for each way to observe."""
+async def watching(
+    pods: int, log_dir: Path, idle_cores: float
+) -> AsyncIterator[Mapping[str, Watched]]:
+    """Start model servers, and a picker with its Envoy for each way to observe.
+
+    `idle_cores` are taken off what is measured of a picker.
+    """
     async with AsyncExitStack() as exits:
         backends, ports = await start_backends(pods, log_dir)
         exits.push_async_callback(backends.stop)
@@ -74,5 +79,5 @@ async def _watching(pods: int, log_dir: Path) -> AsyncIterator[Mapping[str, _Wat
             exits.push_async_callback(picker.stop)
             settings = replace(before(ports, product.grpc_port), response_body_mode="STREAMED")
             port = await exits.enter_async_context(envoy(name, log_dir, settings))
-            watched[name] = _Watched(port, Meter(pid=picker.pid))
+            watched[name] = Watched(port, Meter(pid=picker.pid, idle_cores=idle_cores))
         yield watched

@@ -5,6 +5,7 @@ fast as these have room (`python -m bench.hold.loads` measures it). The times be
 which the traffic could have come.
 """
 
+import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from bench.accuracy import mooncake
 from bench.hold.runs import DRAIN_SECONDS, POD, WARM_UP_SECONDS, Case, Got, Offered, play
 from bench.hold.traffic import Client
+from epp.errors import ConfigError
 from epp.policy.flow.settings import FlowSettings
 from epp.replay.plan import Policy, RunPlan, Traffic
 from epp.replay.policies import NAMED
@@ -73,7 +75,19 @@ def served(got: Got) -> float:
     return share * (SECONDS - WARM_UP_SECONDS) / (sent[last] - sent[first])
 
 
-if __name__ == "__main__":
-    place = Path(sys.argv[1]) if sys.argv[1:] else None
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print what the pods can serve; return 0, or 2 if the trace cannot be read."""
+    parser = argparse.ArgumentParser(prog="python -m bench.hold.loads", description=__doc__)
+    parser.add_argument("trace", nargs="?", type=Path, help="a file or folder (default: drawn)")
+    place = parser.parse_args(argv).trace
     unit, said = ("requests/s", CAPACITY_PER_S) if place is None else ("copies", CAPACITY_COPIES)
-    print(f"{said * capacity(place):.3g} {unit}; {said:g} are kept")
+    try:
+        print(f"{said * capacity(place):.3g} {unit}; {said:g} are kept")
+    except ConfigError as error:
+        print(f"loads: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

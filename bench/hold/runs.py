@@ -1,9 +1,7 @@
 """Runs in virtual time, and what their clients got; each in a process of its own."""
 
-import multiprocessing
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from math import isnan
 
 import msgspec
@@ -14,7 +12,7 @@ from epp.replay.plan import PodPlan, RunPlan, Traffic
 from epp.replay.results.measures import mean, percentile, ratio
 from epp.replay.simulation.outcome import CallOutcome, CallStatus
 from epp.replay.simulation.run import Simulation
-from epp.replay.sweep import read_traffic
+from epp.replay.sweep import processes, read_traffic
 
 POD = PodPlan(limits=limits_of(1_600_000))
 """A server like an 8B model on an H100, with 1.6M tokens of cache."""
@@ -76,8 +74,7 @@ def play(case: Case) -> Result:
 
 def on_cores(cases: Sequence[Case], jobs: int = 2) -> Iterator[Result]:
     """Yield what each case gave, in their order."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(cases)), mp_context=spawn) as pool:
+    with processes(min(jobs, len(cases))) as pool:
         yield from pool.map(play, cases)
 
 

@@ -26,6 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench.chart import GOOD, OTHER, drawing, png
 from bench.docs import PAGE
 from bench.envoy import EnvoySettings, start_envoy
+from bench.machine import describe, uncompiled
 from bench.progress import Progress
 from epp.gateway.processes import free_port, spawn
 from epp.replay.results.look import in_seconds
@@ -222,16 +223,27 @@ def _statuses(run: Run) -> Iterator[int]:
 
 
 async def _main(place: Path) -> None:
+    machine = ", ".join(filter(None, (describe(), uncompiled())))
     progress, runs = Progress(), {}
     with tempfile.TemporaryDirectory(prefix="warmpick-spike-") as name:
         for hold in ("off", "auto"):
             progress.step(f"{len(arrivals())} requests, --hold {hold}")
             runs[hold] = await play(hold, Path(name))
             print(told(hold, runs[hold]))
+    print(f"python -m bench.hold.spike on {machine}.")
     place.write_bytes(draw(runs))
 
 
-if __name__ == "__main__":
+def main(argv: Sequence[str] | None = None) -> int:
+    """Play the spike and draw it; return 0."""
     parser = argparse.ArgumentParser(prog="python -m bench.hold.spike", description=__doc__)
     parser.add_argument("file", nargs="?", type=Path, default=PAGE.with_name("overload.png"))
-    asyncio.run(_main(parser.parse_args().file))
+    place = parser.parse_args(argv).file
+    if not place.absolute().parent.is_dir():
+        parser.error(f"there is no folder for {place}")
+    asyncio.run(_main(place))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -9,6 +9,7 @@ from bench.kube.cluster import Order
 from bench.kube.follower import Cluster, Follower, cluster, serving
 from bench.options import Options
 from bench.progress import Progress
+from epp.replay.results.measures import percentile
 
 PODS = 1_000
 _RATE = 50.0
@@ -75,6 +76,6 @@ async def _delays(made: Cluster, runs: dict[str, list[float]], events: int) -> N
     async with follower.following():
         await made.order(Order(events, _RATE))
         await follower.heard(events)
-    delays = sorted(follower.delays)
-    runs["event_to_pick_ms_p50"].append(delays[len(delays) // 2] * 1e3)
-    runs["event_to_pick_ms_p99"].append(delays[int(len(delays) * 0.99)] * 1e3)
+    for percent in (50, 99):
+        delay = percentile(follower.delays, percent)
+        runs[f"event_to_pick_ms_p{percent}"].append(delay * 1e3)

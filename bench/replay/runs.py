@@ -1,10 +1,8 @@
 """Time and memory of a whole run of `epp replay`, each in a process of its own."""
 
 import asyncio
-import multiprocessing
 import resource
 import time
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from bench.accuracy import mooncake
@@ -13,7 +11,7 @@ from epp.replay.engines.contract import Limits
 from epp.replay.plan import PodPlan, RunPlan, Traffic
 from epp.replay.policies import NAMED
 from epp.replay.simulation.run import Simulation
-from epp.replay.sweep import read_traffic
+from epp.replay.sweep import processes, read_traffic
 
 REQUESTS = 12_000
 PODS = 8
@@ -29,10 +27,10 @@ async def figures(place: Path | None, rounds: int) -> list[Figure]:
     if place is not None:
         source = str(place / mooncake.NAME if place.is_dir() else place)
     traffic = Traffic(source=source, requests=REQUESTS)
-    loop, spawn = asyncio.get_running_loop(), multiprocessing.get_context("spawn")
+    loop = asyncio.get_running_loop()
     measured = []
     for _ in range(rounds):
-        with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+        with processes(1) as pool:
             measured.append(await loop.run_in_executor(pool, _run, traffic))
     seconds, memory = zip(*measured, strict=True)
     return [

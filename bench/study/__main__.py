@@ -17,10 +17,11 @@ import msgspec
 
 from bench.study import field, page
 from bench.study.grid import BASELINE, QUICK, Grid, subjects, tasks
+from epp.cli.replay_types import positive
 from epp.errors import ConfigError
 from epp.replay.policies import NAMED
 from epp.replay.results.bar import RunsBar
-from epp.replay.results.digest import Digest
+from epp.replay.results.digest import Curves, Digest, RunFigures
 from epp.replay.sweep import Task, on_cores
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     extent.add_argument("--quick", action="store_true", help="4 pods, one load, three seeds")
     extent.add_argument("--all", action="store_true", help="all policies, on fewer cases")
     parser.add_argument("--kept", action="store_true", help="play nothing: write what was played")
-    parser.add_argument("--jobs", type=int, help="processes (default: all cores)")
+    parser.add_argument("--jobs", type=positive, help="processes (default: all cores)")
     parser.add_argument(
         "--again",
         action="append",
@@ -108,7 +109,9 @@ def whole_cases(wanted: Sequence[Task]) -> list[Task]:
 
 def _place(task: Task) -> Path:
     # What is observed by default is not in what is encoded, and what was played with another is.
-    asked = msgspec.json.encode((task, str(task.plan.observation)), enc_hook=str)
+    # What is kept is read again by these fields.
+    known = (Digest.__struct_fields__, RunFigures.__struct_fields__, Curves.__struct_fields__)
+    asked = msgspec.json.encode((task, str(task.plan.observation), known), enc_hook=str)
     key = blake2b(asked, digest_size=12).hexdigest()
     return KEPT / f"{key}.msgpack"
 

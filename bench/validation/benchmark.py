@@ -4,6 +4,7 @@ python -m bench replay-validation
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from statistics import fmean
 
 import msgspec
@@ -12,7 +13,7 @@ from bench.figures import Figure, Grid, Report
 from bench.options import Options
 from bench.progress import Progress
 from bench.validation.real import SERVERS, WORKLOAD, Question, ask, planned
-from bench.validation.simulated import calibrated, play
+from bench.validation.simulated import CannotCalibrate, calibrated, play
 from epp.demo.figures import Sample
 from epp.demo.testbed import PolicyName
 from epp.replay.engines.cost import StepCost
@@ -43,15 +44,21 @@ async def measure(progress: Progress, options: Options) -> Report:
 
 
 def compared(questions: Sequence[Question], seen: Mapping[str, Sequence[Sample]]) -> Report:
-    """Hold what was seen of each policy against simulations; the first policy is the base."""
+    """Hold what was seen of each policy against simulations; the first policy is the base.
+
+    The runs of the others need not show what a prompt token costs. Raises `CannotCalibrate`.
+    """
     base = next(iter(seen))
-    costs = {policy: calibrated(samples) for policy, samples in seen.items()}
+    costs = {base: calibrated(seen[base])}
+    for policy, samples in seen.items():
+        with suppress(CannotCalibrate):
+            costs[policy] = calibrated(samples)
     runs = {policy: _runs(policy, questions, costs[base]) for policy in seen}
-    own = {policy: _runs(policy, questions, costs[policy]) for policy in seen}
+    own = {policy: _runs(policy, questions, cost) for policy, cost in costs.items()}
     ttft: Mapping[str, _Results] = {
         "really": {name: (fmean(each.ttft for each in seen[name]),) for name in seen},
         "simulated": {name: _ttft(runs[name]) for name in seen},
-        "simulated at its run's speed": {name: _ttft(own[name]) for name in seen},
+        "simulated at its run's speed": {name: _ttft(own[name]) for name in own},
     }
     cached: Mapping[str, _Results] = {
         "really": {
@@ -59,7 +66,7 @@ def compared(questions: Sequence[Question], seen: Mapping[str, Sequence[Sample]]
             for name in seen
         },
         "simulated": {name: _cached(runs[name]) for name in seen},
-        "simulated at its run's speed": {name: _cached(own[name]) for name in seen},
+        "simulated at its run's speed": {name: _cached(own[name]) for name in own},
     }
     ratios = {says: _ratios(results, base) for says, results in ttft.items()}
     parts = [
@@ -115,7 +122,7 @@ def _side_by_side(
             runs=results[policy],
         )
         for column, results in columns.items()
-        for policy in policies
+        for policy in results
     ]
     rows = tuple(
         (policy, tuple(f"{key}_{keys[column]}_{policy}" for column in columns))

@@ -62,6 +62,7 @@ async def ask(
             progress.step(f"{policy}: {SERVERS} servers start")
             async with start_testbed(pool, policy, logs) as testbed:
                 questions = questions or await _tokenized(testbed.servers[0], pool.model, plan)
+                await warm_up(testbed.servers, pool.model)
                 progress.step(f"{policy}: {len(plan)} questions in {WORKLOAD.seconds:g} s")
                 samples: list[Sample] = []
                 await Player(testbed.url, pool.model, samples.append).play(plan)
@@ -87,6 +88,19 @@ def _pool() -> DemoPool:
     # Faster than bfloat16 on processors without AVX-512.
     argv = (*pool.argv[:4], *flags, "--", "--dtype", "float32")
     return replace(pool, argv=argv, workload=WORKLOAD, cache_tokens=BLOCKS * BLOCK)
+
+
+async def warm_up(servers: Sequence[str], model: str) -> None:
+    """Have each server answer once: its first answer takes longer.
+
+    What is asked fills no block, so that caches stay empty.
+    """
+    body = {"model": model, "prompt": "Hello", "max_tokens": 4}
+    async with aiohttp.ClientSession() as session:
+        for server in servers:
+            async with session.post(f"http://{server}/v1/completions", json=body) as response:
+                response.raise_for_status()
+                await response.read()
 
 
 async def _tokenized(server: str, model: str, plan: Sequence[Conversation]) -> tuple[Question, ...]:

@@ -11,6 +11,7 @@ from epp.replay.engines.contract import Limits
 from epp.replay.engines.cost import StepCost
 from epp.replay.plan import PodPlan, RunPlan
 from epp.replay.policies import NAMED
+from epp.replay.results.measures import percentile
 from epp.replay.simulation.outcome import CallOutcome
 from epp.replay.simulation.run import Simulation
 from epp.replay.traffic.calls import Call, Run, Trace
@@ -36,10 +37,12 @@ def calibrated(samples: Sequence[Sample]) -> StepCost:
     """Return what a step costs, from the prompts of one real run that had a server to themselves.
 
     A prompt token costs what it took in the median of those that were at least half computed. A
-    step decodes in the shortest time that was seen between an answer's tokens. Raises
+    step decodes in the time between an answer's tokens that a quarter of the answers are below:
+    others share steps with prompts, and a client that was busy sees tokens come at once. Raises
     `CannotCalibrate`.
     """
-    step = min((each.seconds - each.ttft) / (each.completion_tokens - 1) for each in samples)
+    steps = ((each.seconds - each.ttft) / (each.completion_tokens - 1) for each in samples)
+    step = percentile(steps, 25)
     alone = [each for each in samples if 2 * each.computed_tokens >= each.prompt_tokens]
     alone = [each for each in alone if not any(_meet(each, other) for other in samples)]
     if not alone:

@@ -18,6 +18,7 @@ from epp.cli.replay_types import (
     listed,
     positive,
     roles,
+    seed,
     slo,
     span,
     tokens,
@@ -83,6 +84,14 @@ def add_replay(parser: GoArgumentParser) -> None:
     _add_fleet(parser.add_argument_group("the fleet"))
     _add_pickers(parser.add_argument_group("pickers"))
     _add_runs(parser.add_argument_group("runs and results"))
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    options = replay_options(arguments, sys.argv[1:])
+    from epp.replay.command import run  # noqa: PLC0415 (slow, and options may be refused)
+
+    return run(options)
 
 
 def _add_traffic(group: argparse._ArgumentGroup) -> None:
@@ -232,7 +241,7 @@ def _add_pickers(group: argparse._ArgumentGroup) -> None:
 
 def _add_runs(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="the first seed (default: 0)"
+        "--seed", type=seed, default=0, metavar="N", help="the first seed (default: 0)"
     )
     group.add_argument(
         "--seeds",
@@ -275,6 +284,8 @@ def check(arguments: argparse.Namespace) -> None:
     for name in ("duration", "exchange", "scrape_interval", "warm_up"):
         if (getattr(arguments, name) or 0.0) > MOST_SECONDS:
             raise ConfigError("more than a year cannot be replayed", f"--{name.replace('_', '-')}")
+    if arguments.duration is not None and arguments.duration <= arguments.warm_up:
+        raise ConfigError("nothing is sent after it: all figures would be of nothing", "--duration")
     if arguments.exchange is not None and arguments.pickers == 1:
         raise ConfigError("one picker has no other to exchange with: add --pickers 2", "--exchange")
 

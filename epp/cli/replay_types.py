@@ -46,6 +46,13 @@ def up_to(most: int) -> Callable[[str], int]:
 positive = up_to(_MOST)
 
 
+def seed(text: str) -> int:
+    """Return a seed. Below 0 there is none: -1 would draw what 1 draws."""
+    if not re.fullmatch(r"\d{1,18}", text):
+        raise argparse.ArgumentTypeError(f"`{text}` is not a seed, which is a number from 0")
+    return int(text)
+
+
 def factor(text: str) -> float:
     """Return a number of more than 0, and not beyond reason."""
     if not re.fullmatch(r"\d*\.?\d+", text) or not _LEAST_FACTOR <= float(text) <= _MOST_FACTOR:

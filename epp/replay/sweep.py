@@ -2,9 +2,11 @@
 
 import multiprocessing
 import os
+import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
 from hashlib import blake2b
 from importlib import import_module
@@ -83,23 +85,42 @@ def fingerprint(traffic: Traffic) -> str:
 def on_cores(tasks: Sequence[Task], jobs: int | None = None) -> Iterator[tuple[int, Digest]]:
     """Yield each task's number and what its run has shown, as they end.
 
-    `jobs` processes work at once, by default as many as there are cores; one runs in place.
+    `jobs` processes work at once, by default as many as there are cores; one runs in place. Raises
+    `ConfigError` if one of them is killed.
     """
     workers = min(len(tasks), jobs or os.cpu_count() or 1)
     if workers <= 1:
         for number, task in enumerate(tasks):
             yield number, play(task)
         return
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=spawn) as pool:
+    with processes(workers) as pool:
         futures: dict[Future[Digest], int] = {
             pool.submit(play, task): number for number, task in enumerate(tasks)
         }
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
+        except BrokenProcessPool as error:
+            raise ConfigError(
+                f"one of {workers} processes was killed in a run, as where memory is short: fewer"
+                " take less",
+                "--jobs",
+            ) from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def processes(count: int | None) -> ProcessPoolExecutor:
+    """Return so many new processes (None: one for each core).
+
+    Ctrl-C ends them at once: a run takes minutes, and another one may be next in line.
+    """
+    return ProcessPoolExecutor(
+        count,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def on_ray(tasks: Sequence[Task], address: str) -> Iterator[tuple[int, Digest]]:

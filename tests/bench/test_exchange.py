@@ -1,6 +1,7 @@
 """What a request costs in instructions: what is played, how it is counted, what fails."""
 
 import asyncio
+import os
 import re
 import subprocess
 import sys
@@ -173,6 +174,7 @@ def test_the_architecture_page_says_what_a_request_costs():
         assert round(sum(parts[name] for name in parts if name in row) / 1000) == int(thousands)
 
 
+@native
 def test_the_picker_answers_all_that_is_played(tmp_path):
     tree = prepare(ROOT, tmp_path / "tree")
     (tmp_path / "play").write_bytes(msgspec.msgpack.encode(play(tmp_path, 4)))
@@ -210,3 +212,17 @@ def test_files_between_marks_come_in_the_order_of_their_numbers(tmp_path):
     for end in ("", ".10", ".2", ".1"):
         out.with_name(f"{out.name}{end}").touch()
     assert [path.suffix for path in callgrind.between_marks(out)] == [".1", ".2", ".10"]
+
+
+def test_a_picker_that_is_not_compiled_is_not_played():
+    done = subprocess.run(
+        [sys.executable, "-m", "bench", "exchange", "--quick"],
+        cwd=ROOT,
+        env=os.environ | {"WARMPICK_NATIVE": "off"},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("bench: nothing can be counted: ")

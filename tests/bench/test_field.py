@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from bench.study import page as routing_study
 from bench.study.field import write
 from bench.study.grid import Grid, shared_prefixes, tasks
 from epp.replay.plan import PodPlan, RunPlan
@@ -103,3 +104,17 @@ def test_shared_prefixes_come_at_their_own_rates_by_what_the_pods_can_do():
         ["shared B warm", "20/s"],
         ["shared B warm", "14/s"],
     ]
+
+
+def test_who_answers_fewer_is_best_in_no_case_of_the_routing_study(tmp_path):
+    routing_study.write(
+        [
+            *runs("llm-d-router", "equal", (1.0, 10.0)),
+            *runs("least-ttft", "equal", (0.5, 9.0)),
+            *runs("random", "equal", (0.1, 1.0), served=90),
+        ],
+        tmp_path / "page.md",
+        whole=3,
+    )
+    rows = (tmp_path / "page.md").read_text().splitlines()
+    assert "| chat, 4 equal pods, load 0.5 | 1.000 | **0.500** | 0.100* |" in rows

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from bench.hold import beside, loads
+from bench.hold import beside, loads, spike
 from bench.hold.benchmark import FIGURES
 from bench.hold.runs import POD, Case, Got, on_cores, play
 from bench.hold.traffic import Client, drawn
@@ -116,3 +116,14 @@ def test_the_figures_are_those_that_were_promised():
         *("tenant_ratio", "batch_p95_ratio", "us_per_release_10k", "bytes_per_waiting"),
     }
     assert promised <= set(FIGURES)
+
+
+def test_a_trace_that_is_not_there_is_said(capsys):
+    assert loads.main(["nowhere.jsonl"]) == 2
+    assert capsys.readouterr().err.startswith("loads: there is no file `nowhere.jsonl`")
+
+
+def test_a_plot_that_could_not_be_written_is_refused_before_anything_is_played(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        spike.main([str(tmp_path / "no" / "spike.png")])
+    assert "there is no folder for " in capsys.readouterr().err

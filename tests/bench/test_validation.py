@@ -1,12 +1,19 @@
 """The cost that a real run is worth, and the trace that its questions make."""
 
+from contextlib import AsyncExitStack
+
+import aiohttp
 import msgspec
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from bench.table import markdown
 from bench.validation.benchmark import compared
-from bench.validation.real import BLOCK, WORKLOAD, Question, planned
+from bench.validation.real import BLOCK, WORKLOAD, Question, planned, warm_up
 from bench.validation.simulated import SCRAPED, CannotCalibrate, calibrated, play
 from epp.demo.figures import Sample
+from epp.demo.pools import Size, choose_pool
+from epp.demo.testbed import start_servers
 from epp.replay.engines.cost import StepCost
 from epp.replay.simulation.outcome import CallStatus
 
@@ -53,6 +60,40 @@ def test_prompts_that_shared_a_server_teach_nothing():
     crowd = [msgspec.structs.replace(each, at=0.0) for each in QUESTIONS]
     with pytest.raises(CannotCalibrate, match="too high"):
         calibrated(samples(play("round-robin", crowd, COST)))
+
+
+def test_tokens_that_come_at_once_are_no_short_step():
+    seen = samples(play("round-robin", QUESTIONS, COST))
+    late = [msgspec.structs.replace(each, ttft=each.seconds) for each in seen[:3]]
+    assert calibrated([*late, *seen[3:]]).step_ms == pytest.approx(STEP_MS, rel=1e-6)
+
+
+def test_the_runs_of_the_other_policies_need_not_show_what_a_token_costs():
+    seen = {name: samples(play(name, QUESTIONS, COST)) for name in ("round-robin", "least-ttft")}
+    at_once = [msgspec.structs.replace(each, sent_at=0.0) for each in seen["least-ttft"]]
+    report = compared(QUESTIONS, seen | {"least-ttft": at_once})
+    runs = {figure.key: figure.runs for figure in report.figures}
+    assert "ttft_own_speed_least-ttft" not in runs
+    assert runs["ttft_real_least-ttft"][0] == pytest.approx(runs["ttft_simulated_least-ttft"][0])
+    assert "What a prompt token took in each real run: round-robin 1,500 us." in report.notes
+    markdown(report, machine="", command="")
+
+
+async def test_servers_answer_before_the_first_question_and_cache_nothing(tmp_path):
+    pool = choose_pool("simulator", Size(servers=1), tmp_path)
+    async with AsyncExitStack() as stack:
+        _, servers = await start_servers(pool, tmp_path, stack)
+        await warm_up(servers, pool.model)
+        client = await stack.enter_async_context(aiohttp.ClientSession())
+        async with client.get(f"http://{servers[0]}/metrics") as response:
+            page = await response.text()
+    said = {
+        each.name: each.value
+        for family in text_string_to_metric_families(page)
+        for each in family.samples
+    }
+    assert said["vllm:generation_tokens_total"] == 4
+    assert 0 < said["vllm:prompt_tokens_total"] < pool.block_size
 
 
 def test_a_report_has_each_policy_in_reality_and_in_simulation():

@@ -3,11 +3,17 @@
 import html
 import json
 import re
+import signal
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
 from epp.cli.main import main
+from epp.errors import ConfigError
 from epp.printable import printable
+from epp.replay.plan import RunPlan, Traffic
+from epp.replay.policies import NAMED
+from epp.replay.sweep import Task, on_cores, processes
 
 SMALL = ("replay", "chat:sessions=6,rate=4", "--requests", "20", "--jobs", "1", "--pods", "2")
 
@@ -47,6 +53,39 @@ def test_processes_change_nothing(capsys):
     assert main([*SMALL[:4], "--jobs", "2", *SMALL[6:], "--json"]) == 0
     beside = capsys.readouterr().out
     assert json.loads(alone) | {"command": ""} == json.loads(beside) | {"command": ""}
+
+
+def test_ranks_are_no_pods(capsys, tmp_path):
+    page = tmp_path / "r.html"
+    argv = ("--policy", "random", "--ranks", "3")
+    assert "20 requests, 2 pods with 6 ranks, " in printed(capsys, *argv, "--html", str(page)).out
+    assert "20 requests to 2 pods with 6 ranks in " in page.read_text()
+    (cell,) = json.loads(printed(capsys, *argv, "--json").out)["cells"]
+    assert (cell["pods"], cell["endpoints"]) == (2, 6)
+
+
+def test_a_warm_up_that_leaves_no_request_chooses_nothing(capsys):
+    out = printed(capsys, "--warm-up", "1h").out
+    assert out.endswith("\nNo policy can be chosen: no request came after the warm-up.\n")
+
+
+class Deadly(Task, frozen=True):
+    """Kills the process that it is sent to."""
+
+    def __reduce__(self):
+        return signal.raise_signal, (signal.SIGKILL,)
+
+
+def test_a_process_that_is_killed_is_said():
+    deadly = Deadly(
+        traffic=Traffic(source="chat"),
+        plan=RunPlan(policy=NAMED["random"], pods=[]),
+        cell="",
+        workload="",
+        load=1.0,
+    )
+    with pytest.raises(ConfigError, match=r"--jobs: one of 2 processes was killed"):
+        list(on_cores([deadly, deadly], 2))
 
 
 def test_faults_and_pickers_are_played(capsys):
@@ -166,20 +205,19 @@ def test_seeds_of_an_unchanged_file_are_no_other_traffic(capsys, tmp_path):
 LABELS = (r"$\frac{$", "a\udcff\udce9", "a\x1b[31mb\nc\x00", "\u202egnol", "x" * 3000)
 
 
-@pytest.mark.parametrize("label", LABELS)
-def test_a_label_is_text_wherever_it_stands(label, capsys, tmp_path):
-    policy = tmp_path / "p.yaml"
+def test_labels_are_text_wherever_they_stand(capsys, tmp_path):
+    policy, page = tmp_path / "p.yaml", tmp_path / "r.html"
     policy.write_text("plugins: [{type: random-picker}]")
     argv = [lengths(tmp_path / "t.csv", 5), "--jobs", "1", "--policy", "round-robin"]
-    argv += ["--policy", f"{label}={policy}", "--html", str(tmp_path / "r.html")]
-    for more in ([], ["--json"]):
+    argv += [word for label in LABELS for word in ("--policy", f"{label}={policy}")]
+    for more in (["--html", str(page)], ["--json"]):
         assert main(["replay", *argv, *more]) == 0
         said = "".join(capsys.readouterr())
         assert all(each.isprintable() for each in said.splitlines())
         said.encode()
-    page = (tmp_path / "r.html").read_text()
-    assert all(each.isprintable() for each in page.replace("\t", "").splitlines())
-    assert html.escape(printable(label, 40)) in page
+    text = page.read_text()
+    assert all(each.isprintable() for each in text.replace("\t", "").splitlines())
+    assert [each for each in LABELS if html.escape(printable(each, 40)) not in text] == []
 
 
 def test_a_file_that_is_named_oddly_is_named_as_it_can_be_shown(capsys, tmp_path):
@@ -187,3 +225,8 @@ def test_a_file_that_is_named_oddly_is_named_as_it_can_be_shown(capsys, tmp_path
     assert main(["replay", path, "--jobs", "1", "--policy", "random", "--json"]) == 0
     (cell,) = json.loads(capsys.readouterr().out)["cells"]
     assert cell["name"] == r"a\u001b[31m\udcff$_{"
+
+
+def test_ctrl_c_ends_a_process_in_the_middle_of_a_run():
+    with processes(1) as pool, pytest.raises(BrokenProcessPool):
+        pool.submit(signal.raise_signal, signal.SIGINT).result()

@@ -66,19 +66,26 @@ class PolicyResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """The policies in one cell; `best` is by `LEADING`, of those that answer as much as others.
-
-    `one_traffic`: there are several seeds, with all of which the very same was sent.
-    """
+    """The policies in one cell."""
 
     name: str
+    """The cell's label."""
     workload: str
+    """The name of the traffic."""
     pods: int
+    """How many pods there were."""
+    endpoints: int
+    """How many endpoints: each rank of a pod is one."""
     load: float
+    """Requests a second, or a factor on the trace's; NaN if unknown."""
     seconds: float
+    """Virtual time after the warm-up, on average."""
     standings: Mapping[str, PolicyResult]
+    """What each policy did."""
     best: str
+    """The best by `LEADING`, of those that answer as much as others."""
     one_traffic: bool = False
+    """Whether there are several seeds, with all of which the very same was sent."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,6 +188,7 @@ def _cell(name: str, by_policy: Mapping[str, Mapping[int, Digest]], baseline: st
         name=name,
         workload=first.workload or name,
         pods=first.pods,
+        endpoints=first.endpoints,
         load=first.load,
         seconds=mean(run.seconds for by_seed in by_policy.values() for run in by_seed.values()),
         standings=standings,

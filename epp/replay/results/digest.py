@@ -133,7 +133,9 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True):
     workload: str
     """The name of the traffic, on an axis of a sweep."""
     pods: int
-    """How many endpoints there were."""
+    """How many pods there were."""
+    endpoints: int
+    """How many endpoints: each rank of a pod is one."""
     load: float
     """Requests a second, or a factor on the trace's; NaN if unknown."""
     seconds: float
@@ -158,6 +160,7 @@ def digest(played: Played, slo: Slo | None = None) -> Digest:
         cell=played.cell,
         workload=played.workload,
         pods=played.pods,
+        endpoints=played.endpoints,
         load=played.load,
         seconds=played.seconds,
         slo=slo,
@@ -206,8 +209,8 @@ def _figures(outcomes: Sequence[CallOutcome], played: Played, slo: Slo) -> RunFi
         cached_ratio=ratio(cached, prompt),
         reusable_ratio=ratio(reusable, prompt),
         cached_of_reusable=ratio(cached, reusable),
-        imbalance=_imbalance(answered, played.pods, lambda _: 0),
-        imbalance_windows=_imbalance(answered, played.pods, _window),
+        imbalance=_imbalance(answered, played.endpoints, lambda _: 0),
+        imbalance_windows=_imbalance(answered, played.endpoints, _window),
         cached_over=ratio(sum(miss for miss in missed if miss > 0), prompt),
         cached_under=ratio(-sum(miss for miss in missed if miss < 0), prompt),
         ttft_error=percentile((abs(said / real - 1) for said, real in foreseen), 50),
@@ -239,7 +242,7 @@ def _window(outcome: CallOutcome) -> int:
 
 
 def _imbalance(
-    answered: Iterable[CallOutcome], pods: int, window: Callable[[CallOutcome], int]
+    answered: Iterable[CallOutcome], endpoints: int, window: Callable[[CallOutcome], int]
 ) -> float:
     """Return the computed prompt tokens of each window's busiest pod over those of the mean pod."""
     windows = defaultdict[int, Counter[int]](Counter)
@@ -247,7 +250,7 @@ def _imbalance(
         pod = outcome.endpoint if outcome.prefill is None else outcome.prefill
         windows[window(outcome)][pod] += outcome.prompt - outcome.cached
     most = sum(max(computed.values()) for computed in windows.values())
-    return ratio(most * pods, sum(computed.total() for computed in windows.values()))
+    return ratio(most * endpoints, sum(computed.total() for computed in windows.values()))
 
 
 def _curves(outcomes: Sequence[CallOutcome], played: Played) -> Curves:
@@ -273,7 +276,7 @@ def _load(samples: Sequence[PodSample], played: Played) -> tuple[tuple[int, ...]
     """Return nothing without samples; a part without any is as the one before it."""
     if not samples:
         return ()
-    seen: list[list[list[int]]] = [[[] for _ in range(BINS)] for _ in range(played.pods)]
+    seen: list[list[list[int]]] = [[[] for _ in range(BINS)] for _ in range(played.endpoints)]
     for sample in samples:
         if sample.at >= played.began:
             seen[sample.pod][_bin(sample.at, played)].append(sample.waiting + sample.running)

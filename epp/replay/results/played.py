@@ -10,7 +10,7 @@ from epp.replay.simulation.outcome import CallOutcome
 
 
 class PodSample(NamedTuple):
-    """The load of the pod numbered `pod` at a time of the run, as its metrics page would say.
+    """The load of the endpoint numbered `pod` at a time of the run, as its metrics page would say.
 
     `kv_usage` is the share of its blocks in use, 0..1.
     """
@@ -36,7 +36,9 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     """How long the run went on after `began`, in virtual time."""
     pods: int
-    """How many endpoints `CallOutcome.endpoint` numbers."""
+    """How many pods there were."""
+    endpoints: int
+    """How many endpoints `CallOutcome.endpoint` numbers: each rank of a pod is one."""
     samples: Sequence[PodSample] = ()
     """Taken from each pod once a virtual second, in a long run more seldom."""
     began: float = 0.0

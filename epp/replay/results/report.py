@@ -10,7 +10,14 @@ from epp.replay.results.comparison import LEADING, Cell, Comparison, Spread
 from epp.replay.results.measures import BY_NAME, format_figure
 from epp.replay.results.plots import cell_plots, ratio_plot, view
 from epp.replay.results.sweep_plots import sweep_plot
-from epp.replay.results.table import NOT_SERVED, Column, columns, format_ratio
+from epp.replay.results.table import (
+    NOT_SERVED,
+    Column,
+    columns,
+    format_fleet,
+    format_ratio,
+    format_slo,
+)
 from epp.replay.results.verdict import confidence, headline, reason
 
 MOST_CELLS = 6
@@ -129,7 +136,7 @@ def _cells(comparison: Comparison) -> Iterable[str]:
     shown = comparison.cells[:MOST_CELLS]
     for cell in shown:
         parts = "".join(_cell(comparison, cell))
-        title = f"{html.escape(cell.name)}: {cell.pods} pods, {cell.seconds:,.0f} s"
+        title = f"{html.escape(cell.name)}: {format_fleet(cell)}, {cell.seconds:,.0f} s"
         many = len(comparison.cells) > 1
         yield f"<details><summary>{title}</summary>{parts}</details>" if many else parts
     if len(comparison.cells) > len(shown):
@@ -142,7 +149,7 @@ def _cell(comparison: Comparison, cell: Cell) -> Iterable[str]:
     requests = max(result.requests for result in cell.standings.values())
     yield _section(
         "The figures",
-        f"{cell.name}: {requests:,.0f} requests to {cell.pods} pods in {cell.seconds:,.0f} s. "
+        f"{cell.name}: {requests:,.0f} requests to {format_fleet(cell)} in {cell.seconds:,.0f} s. "
         "Green is best. Small: least to most of the seeds, below a ratio its 95 % interval.",
     )
     for group in _abreast(comparison, cell):
@@ -228,9 +235,8 @@ def _facts(comparison: Comparison, command: str) -> Iterable[str]:
         "requests than another cannot be best: refusing is the cheapest way to be quick."
     )
     yield (
-        f"Goodput counts what was served with the first token within {slo.ttft:g} s and "
-        f"{slo.tpot * 1000:g} ms for each after it; refused, lost and unfinished requests count "
-        "against it."
+        f"Goodput counts what was served with {format_slo(slo)}; refused, lost and unfinished "
+        "requests count against it."
     )
     if any(not math.isnan(cell.load) for cell in comparison.cells):
         loads = sorted({cell.load for cell in comparison.cells if not math.isnan(cell.load)})

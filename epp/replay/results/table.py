@@ -7,6 +7,7 @@ from itertools import chain
 import msgspec
 
 from epp.replay.results.comparison import LEADING, Cell, Comparison, Paired, PolicyResult, winners
+from epp.replay.results.digest import Slo
 from epp.replay.results.measures import BY_NAME, MEASURES, format_figure
 from epp.replay.results.verdict import confidence, headline, reason
 
@@ -63,7 +64,7 @@ def columns(comparison: Comparison, cell: Cell) -> tuple[list[Column], list[Colu
 def _cell(comparison: Comparison, cell: Cell, screen: Screen) -> Iterator[str]:
     """Yield the figures of one cell: latencies with the statuses beside them, and the others."""
     requests = max(result.requests for result in cell.standings.values())
-    yield f"{cell.name}: {requests:,.0f} requests, {cell.pods} pods, {cell.seconds:,.0f} s"
+    yield f"{cell.name}: {requests:,.0f} requests, {format_fleet(cell)}, {cell.seconds:,.0f} s"
     yield ""
     names = tuple(cell.standings)
     latencies, others = columns(comparison, cell)
@@ -91,6 +92,18 @@ def format_ratio(found: Paired) -> str:
     if math.isnan(found.low):
         return f"{found.ratio:.2f}"
     return f"{found.ratio:.2f} ({found.low:.2f}-{found.high:.2f})"
+
+
+def format_fleet(cell: Cell) -> str:
+    """Return how many pods there are, and how many endpoints if that is not the same."""
+    ranks = "" if cell.endpoints == cell.pods else f" with {cell.endpoints} ranks"
+    return f"{cell.pods} pods{ranks}"
+
+
+def format_slo(slo: Slo) -> str:
+    """Return what users shall get, as a part of a sentence. TPOT may have no bound."""
+    others = "" if math.isinf(slo.tpot) else f" and the others {slo.tpot * 1000:g} ms apart"
+    return f"the first token within {slo.ttft:g} s{others}"
 
 
 def _overview(comparison: Comparison, screen: Screen) -> Iterator[str]:
@@ -173,7 +186,6 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     paired = ", ratios paired by seed with 95 % intervals" if seeds > 1 else ""
     yield f"{over}{paired}; * is best; a policy that answers fewer requests cannot be."
     yield (
-        "Latencies are those of answered requests. in SLO: of all requests, the first token "
-        f"within {slo.ttft:g} s and the others {slo.tpot * 1000:g} ms apart. of inf.: of what one "
-        "infinite cache would have."
+        f"Latencies are those of answered requests. in SLO: of all requests, {format_slo(slo)}. "
+        "of inf.: of what one infinite cache would have."
     )

@@ -13,8 +13,14 @@ TELLING = 0.05
 def headline(comparison: Comparison) -> str:
     """Return which policy is best, and by how much."""
     best, baseline = comparison.best, comparison.baseline
+    if not _got_first_token(comparison, best):
+        came = any(each.requests for cell in comparison.cells for each in cell.standings.values())
+        why = "no request got a first token" if came else "no request came after the warm-up"
+        return f"No policy can be chosen: {why}."
     if len(comparison.policies) == 1:
         return f"{best}: the first token after {_means(comparison, best)} on average."
+    if not _got_first_token(comparison, baseline):
+        return f"Choose {best}: with {baseline} no request got a first token."
     found = comparison.overall[best][LEADING]
     if best == baseline or found.ratio == 1:
         return f"No policy is faster than {baseline} to the first token{_where(comparison)}."
@@ -51,6 +57,8 @@ def _confidence(comparison: Comparison) -> Iterable[str]:
     best, baseline = comparison.best, comparison.baseline
     if len(comparison.policies) == 1:
         yield _seeds(comparison)
+        return
+    if not _got_first_token(comparison, best):
         return
     if best != baseline:
         sent_alike = all(cell.one_traffic for cell in comparison.cells)
@@ -141,6 +149,15 @@ def _saved(pairs: _Pairs, name: str) -> float:
 
 def _means(comparison: Comparison, policy: str) -> str:
     return format_figure(LEADING, comparison.cells[0].standings[policy].figures[LEADING].mean)
+
+
+def _got_first_token(comparison: Comparison, policy: str) -> bool:
+    """Return whether any request did, in any cell."""
+    return any(
+        not math.isnan(cell.standings[policy].figures[LEADING].mean)
+        for cell in comparison.cells
+        if policy in cell.standings
+    )
 
 
 def _where(comparison: Comparison) -> str:

@@ -121,7 +121,8 @@ class Simulation:
             cell=self._trace.name,
             outcomes=self.outcomes,
             seconds=self.now,
-            pods=len(self.pods),
+            pods=len(self._plan.pods),
+            endpoints=len(self.pods),
             samples=self._samples,
         )
 

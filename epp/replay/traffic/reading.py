@@ -19,6 +19,9 @@ from epp.replay.traffic.workloads.catalog import CATALOG
 from epp.replay.traffic.workloads.shapes import SHAPES
 
 _WITH_PARAMETERS = re.compile(r"(.*?):((?:\w+(?:=.*)?)?)")
+_BENDING = ("to_rate", "cv")
+_ALONE = {"users": ("rate", *_BENDING, "like"), "like": _BENDING}
+"""Parameters that say when requests come, and those that they leave nothing to say."""
 _Given = TypeVar("_Given", bound=Arrivals)
 
 
@@ -98,6 +101,15 @@ def _parameters(given: str, called: str, kind: type[_Given]) -> _Given:
             raise ConfigError(f"parameter `{key}` of {called} {problem}")
         values[key] = value
     try:
-        return msgspec.convert(values, kind, strict=False)
+        asked = msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{called}: {error}") from error
+    for said, others in _ALONE.items():
+        if said in values and (ignored := next((each for each in others if each in values), None)):
+            raise ConfigError(f"{called}: `{ignored}` says nothing beside `{said}`")
+    bending = next((each for each in _BENDING if each in values), None)
+    if bending is not None and asked.rate is None:
+        raise ConfigError(
+            f"{called}: `{bending}` says nothing without a `rate`: its times are kept"
+        )
+    return asked

@@ -132,7 +132,7 @@ def _columns(line: bytes) -> Sequence[str]:
     if len(line) > _MOST_CSV_BYTES:
         raise ValueError(f"it has more than {_MOST_CSV_BYTES:,} bytes, too many for a line of CSV")
     try:
-        return next(csv.reader([line.decode().lstrip("\ufeff")]), ())
+        return next(csv.reader([line.decode()]), ())
     except csv.Error as error:
         raise ValueError(str(error)) from error
 

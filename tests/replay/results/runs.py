@@ -108,6 +108,7 @@ def played(policy, seed, *, pods=8, load=1.0, requests=3000, **more):
         outcomes=outcomes,
         seconds=seconds,
         pods=pods,
+        endpoints=pods,
         samples=[
             PodSample(float(at), pod, 0, sum(a <= at < b for a, b in work[pod]), 0.5)
             for at in range(0, int(seconds), 10)

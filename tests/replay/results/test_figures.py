@@ -28,7 +28,7 @@ from tests.replay.results.runs import digests, nowhere, outcome, played
 
 def run(outcomes, **more):
     plain: dict[str, Any] = {"policy": "a", "seed": 1, "cell": "c", "seconds": 10.0, "pods": 2}
-    return Played(**plain | {"outcomes": outcomes} | more)
+    return Played(**plain | {"endpoints": 2, "outcomes": outcomes} | more)
 
 
 def figures(outcomes, **more):
@@ -291,6 +291,36 @@ def test_nothing_served_makes_a_page_and_a_table():
     found = compare(digest(run([nowhere(CallStatus.REFUSED)], policy=each)) for each in "ab")
     assert "refused" in show(found, Screen())
     assert "Warmpick replay" in report(found)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "said"),
+    [
+        ([], [], "No policy can be chosen: no request came after the warm-up."),
+        ([nowhere(CallStatus.LOST)], [], "No policy can be chosen: no request got a first token."),
+        ([outcome()], [nowhere(CallStatus.LOST)], "Choose a: with b no request got a first token."),
+    ],
+)
+def test_nothing_is_chosen_by_times_that_nobody_has(ours, theirs, said):
+    runs = {"a": ours, "b": theirs}
+    found = compare((digest(run(runs[policy], policy=policy)) for policy in runs), "b")
+    assert headline(found) == said
+    assert "nan" not in f"{confidence(found)} {show(found, Screen())} {report(found)}"
+    alone = compare([digest(run(theirs))])
+    assert headline(alone).startswith("No policy can be chosen: ")
+
+
+@pytest.mark.parametrize(
+    ("slo", "said"),
+    [
+        (Slo(2.0, 0.05), "the first token within 2 s and the others 50 ms apart"),
+        (Slo(0.5, math.inf), "the first token within 0.5 s"),
+    ],
+)
+def test_an_objective_without_a_bound_on_other_tokens_names_none(slo, said):
+    found = compare([digest(run([outcome()]), slo)])
+    assert f"of all requests, {said}." in show(found, Screen())
+    assert f"served with {said};" in report(found)
 
 
 def test_without_a_terminal_each_ended_run_is_a_line():

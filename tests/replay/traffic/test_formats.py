@@ -1,5 +1,6 @@
 """Files of traffic: packed or not, cut off, empty, of no format."""
 
+import codecs
 import gzip
 import io
 import json
@@ -44,6 +45,13 @@ def test_a_file_is_read_however_it_is_packed(tmp_path, name):
     trace = read(tmp_path / name, strict=True)
     assert (len(trace.calls), trace.name) == (len(ROWS), name.split(".")[0])
     assert [call.at for call in trace.calls] == list(range(len(ROWS)))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path, name):
+    rows = b"TIMESTAMP,ContextTokens,GeneratedTokens\n" + b"1,5,5\n" * len(ROWS)
+    (tmp_path / name).write_bytes(codecs.BOM_UTF8 + (rows if name == "a.csv" else DATA))
+    assert len(read(tmp_path, strict=True).calls) == len(ROWS)
 
 
 @pytest.mark.parametrize("name", PACKED)

@@ -51,6 +51,8 @@ def test_files_have_arrivals_too(tmp_path):
     assert read(f"reasoning:like={path},sessions=3").calls[-1].at == 14
     with pytest.raises(ConfigError, match=r"trace\.csv has no parameter `sessions`"):
         read(f"{path}:sessions=4")
+    with pytest.raises(ConfigError, match=r"trace\.csv: `cv` says nothing without a `rate`"):
+        read(f"{path}:cv=4")
 
 
 def test_parameters():
@@ -76,6 +78,9 @@ def test_parameters():
         ("chat:sessions=1.5", "chat: Expected `int`"),
         ("chat:rate=nan", "chat: "),
         ("chat:like=nowhere.csv", "cannot read nowhere.csv"),
+        ("chat:users=4,rate=9", "chat: `rate` says nothing beside `users`"),
+        ("chat:cv=2,users=4", "chat: `cv` says nothing beside `users`"),
+        ("chat:like=a.csv,to_rate=9", "chat: `to_rate` says nothing beside `like`"),
     ],
 )
 def test_what_cannot_be_meant(name, problem):

@@ -3,6 +3,7 @@
 This file knows no format; it knows what to do with a bad line, and how long a file may be.
 """
 
+import codecs
 import io
 import math
 import tarfile
@@ -240,6 +241,8 @@ class _Reader:
             if not line:
                 break
             self._count(place, len(line), lines=1)
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
             if is_long:
                 self._problems.skip(place, f"the line has more than {self._longest:,} bytes")
             elif text := line.strip():

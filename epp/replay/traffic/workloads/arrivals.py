@@ -64,13 +64,27 @@ def arriving(trace: Trace, arrivals: Arrivals, seed: int) -> Trace:
 
 
 def _started(calls: Sequence[Call], starts: Iterable[float]) -> list[Call]:
-    """Let conversations begin at these times, in the order in which they have begun."""
+    """Let conversations begin at these times, in the order in which they have begun.
+
+    None waits for another one any more, as those of one user do.
+    """
     coming = iter(starts)
     shifts: dict[int, float] = {}
     for call in calls:
         if call.session not in shifts:
             shifts[call.session] = next(coming) - call.at
-    return ordered(replace(call, at=call.at + shifts[call.session]) for call in calls)
+    return ordered(
+        replace(
+            call,
+            at=call.at + shifts[call.session],
+            after=None if call.after is None else _within(calls, call.after, call.session),
+        )
+        for call in calls
+    )
+
+
+def _within(calls: Sequence[Call], number: int, session: int) -> int | None:
+    return number if calls[number].session == session else None
 
 
 def _drawn(trace: Trace, arrivals: Arrivals, seed: int) -> Iterator[float]:
@@ -121,7 +135,8 @@ def _closed(trace: Trace, users: int) -> Trace:
             places = {number: len(calls) + place for place, number in enumerate(conversation)}
             for number in conversation:
                 call = trace.calls[number]
-                after = last if call.after is None else places[call.after]
+                # What comes after another conversation was one of another user's.
+                after = last if call.after is None else places.get(call.after, last)
                 calls.append(replace(call, at=at, after=after))
             last = len(calls) - 1
     return replace(trace, calls=calls, closed=True)

@@ -111,6 +111,19 @@ def test_users_have_one_conversation_after_the_other(turns, users):
             assert (call.prompt[0].length, call.think) == (1, 0.0)
 
 
+def test_other_arrivals_take_conversations_from_their_users():
+    plain = conversations([2, 1, 3, 1, 2])
+    shared = arriving(plain, Arrivals(users=2), 1)
+    drawn = arriving(shared, Arrivals(rate=0.5), 1)
+    assert not drawn.closed
+    assert len(starts(drawn)) == 5
+    for call in drawn.calls:
+        assert call.after is None or drawn.calls[call.after].session == call.session
+    again = arriving(shared, Arrivals(users=3), 1)
+    assert (len(again.calls), len(starts(again))) == (len(plain.calls), 3)
+    assert len({call.after for call in again.calls if call.after is not None}) == 9 - 3
+
+
 def test_nothing_asked_for_changes_nothing():
     trace = conversations([2, 3])
     assert arriving(trace, Arrivals(), 1) is trace
