@@ -118,7 +118,7 @@ def test_each_says_what_is_wrong_what_to_do_and_where_that_is_explained(alert):
     section = re.search(rf"^### {alert}\n(.*?)(?=^##|\Z)", DOCS, re.MULTILINE | re.DOTALL)
     assert section is not None
     words = " ".join(section[1].split())
-    assert f": for {SETTINGS[alert]['for']}, {SETTINGS[alert]['severity']}." in words
+    assert f"Fires after {SETTINGS[alert]['for']}, {SETTINGS[alert]['severity']}." in words
 
 
 def test_the_documentation_has_no_other():
