@@ -34,7 +34,11 @@ def program(name):
 def promtool(*words):
     """Run promtool; give what it says if it is not content."""
     done = subprocess.run(
-        [program("promtool"), *map(str, words)], capture_output=True, text=True, check=False
+        [program("promtool"), *map(str, words)],
+        env=os.environ | {"GOGC": "400"},  # its collector takes a quarter of its time else
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return "" if done.returncode == 0 else done.stdout + done.stderr
 

@@ -38,8 +38,8 @@ def prompt(words):
 
 def text(tokens, seed=""):
     """Write a text of `tokens` tokens at the default four bytes each; equal seeds, equal starts."""
-    words = "".join(f"{seed}{number:07d} ".translate(_LETTERS) for number in range(tokens))
-    return words[: tokens * 4]
+    words = "".join(f"{seed}{number:07d} " for number in range(tokens // 2 + 1))  # 8 bytes or more
+    return words[: tokens * 4].translate(_LETTERS)
 
 
 _LETTERS = str.maketrans("0123456789", "etaoinshrd")

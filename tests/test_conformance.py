@@ -7,7 +7,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tests.adapters.kube.rig import CRDS, POOLS, pod
 from tests.conformance import FILE
 from tests.kubeapi import FakeKubernetes
-from tests.processes import picker, said
+from tests.processes import forked_picker, said
 from tests.protocol.kube.objects import pool
 
 NAMESPACE = "inference-conformance-app-backend"
@@ -61,7 +61,7 @@ async def test_a_picker_of_the_suites_becomes_ready(release, tmp_path):
         token = api.token("default", rules, NAMESPACE)
         api.kubeconfig(tmp_path / "kubeconfig", user={"token": token})
         (tmp_path / "plugins.yaml").write_text(FILE)
-        async with picker(arguments, tmp_path) as lines:
+        async with forked_picker(arguments, tmp_path) as lines:
             started = await said(lines, "serving")
             assert started["secure"] is True
             assert await probe(started["health_port"]) == "NOT_SERVING"

@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 from epp.adapters.tls import certificate
 from tests.adapters.ext_proc_peer import Peer, body, destination, head
 from tests.adapters.vllm_page import vllm_page
-from tests.processes import picker, said
+from tests.processes import forked_picker, said
 
 QUEUE = "plugins: [{type: queue-scorer}, {type: max-score-picker}]"
 PAGES = {"a": vllm_page(waiting=3), "b": vllm_page(waiting=0)}
@@ -46,7 +46,7 @@ async def started(folder, *flags):
     """A picker for the two pods; give the peer of a stream, and their targets."""
     async with two_pods(folder) as targets:
         words = ("--endpoints-file", "endpoints.yaml", "--config-text", QUEUE, "--zap-encoder=json")
-        async with picker((*words, "--secure-serving=false", *flags), folder) as lines:
+        async with forked_picker((*words, "--secure-serving=false", *flags), folder) as lines:
             port = (await said(lines, "serving"))["grpc_port"]
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
                 yield Peer(channel), targets
@@ -93,7 +93,10 @@ async def test_the_metrics_port_has_tls_and_profiles_where_they_are_wanted(tmp_p
     (tmp_path / "tls.crt").write_bytes(chain)
     flags = ("--metrics-cert-dir", str(tmp_path), "--tls-min-version", "VersionTLS12")
     words = ("--endpoints-file", "endpoints.yaml", "--zap-encoder=json", *flags)
-    async with two_pods(tmp_path), picker((*words, "--enable-pprof=false"), tmp_path) as lines:
+    async with (
+        two_pods(tmp_path),
+        forked_picker((*words, "--enable-pprof=false"), tmp_path) as lines,
+    ):
         port = (await said(lines, "serving"))["metrics_port"]
         trusting = ssl.create_default_context(cafile=tmp_path / "tls.crt")
         async with aiohttp.ClientSession(f"https://127.0.0.1:{port}") as session:

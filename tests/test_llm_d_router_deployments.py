@@ -11,7 +11,7 @@ from epp.adapters.tls import certificate
 from tests.adapters.kube.rig import CRDS, pod
 from tests.kubeapi import FakeKubernetes
 from tests.llm_d_router_deployments import DEPLOYMENTS, NAMESPACE, reads
-from tests.processes import picker
+from tests.processes import forked_picker
 from tests.protocol.kube.objects import pool
 
 LABELS = {"app": "vllm-qwen3-32b"}
@@ -74,7 +74,7 @@ async def test_it_serves_with_the_arguments_the_files_and_the_rights_of_its_char
         token = api.token("epp", deployment.rules, NAMESPACE)
         api.kubeconfig(tmp_path / "kubeconfig", user={"token": token})
         arguments = mounted(deployment, tmp_path)
-        async with picker(arguments, tmp_path, **deployment.env) as lines:
+        async with forked_picker(arguments, tmp_path, **deployment.env) as lines:
             started = await until_ready(lines)
             (serving,) = started["serving"]
             assert [line["endpoints"] for line in started["ready"]] == [3]
@@ -102,7 +102,7 @@ async def test_a_right_that_is_missing_is_named(tmp_path):
         put_objects(api, with_pool=True)
         token = api.token("epp", [reads("", "pods")], NAMESPACE)
         api.kubeconfig(tmp_path / "kubeconfig", user={"token": token})
-        async with picker(mounted(deployment, tmp_path), tmp_path) as lines:
+        async with forked_picker(mounted(deployment, tmp_path), tmp_path) as lines:
             async for line in lines:
                 if "inferencepools" in str(line.get("missing_rules", line.get("missing_rule"))):
                     break

@@ -1,7 +1,7 @@
 """Every number that others write, in every reader: nothing raises, and each has its range."""
 
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 
@@ -36,7 +36,7 @@ from epp.protocol.metrics.orca import KV_USAGE, RUNNING, WAITING, parse_orca
 from epp.protocol.metrics.page import Page
 from tests.native.built import loaded
 from tests.protocol.extproc.conversation import OK, Stub, body, chat_body, exchange, headers, play
-from tests.values import JSON, NO_JSON, PLAIN
+from tests.values import JSON, NO_JSON, PLAIN, case
 
 READERS = [each.BodyReader for each in loaded("epp.protocol.bodies.body_reader")]
 POD = Endpoint("default", "pod-0", "10.0.0.1", 8000)
@@ -100,38 +100,36 @@ def check_parsed(parsed):
     parsed.user.encode()
 
 
-@pytest.mark.parametrize("name", JSON)
 @pytest.mark.parametrize("api", PROMPTS)
-def test_no_value_beside_the_prompt_is_refused(api, name):
+def test_no_value_beside_the_prompt_is_refused(api):
     plain = read(READERS[0], api, object_of({"model": '"m"'} | PROMPTS[api]))
-    for field, form in FIELDS.items():
-        text = form % JSON[name]
-        for first in (True, False):
-            beside = {field: text}
+    lengths = [len(each.data) for each in plain.prompts]
+    for name, (field, form), first in product(JSON, FIELDS.items(), (True, False)):
+        with case(name, field, first):
+            beside = {field: form % JSON[name]}
             fields = {"model": '"m"'} | (beside | PROMPTS[api] if first else PROMPTS[api] | beside)
             data = object_of(fields)
             found = [read(reader, api, data) for reader in READERS]
             found.append(read(READERS[0], api, data, (len(data) // 3, len(data) // 2)))
             assert found.count(found[0]) == len(found)
             check_parsed(found[0])
-            assert [len(each.data) for each in found[0].prompts] == [
-                len(each.data) for each in plain.prompts
-            ]
+            assert [len(each.data) for each in found[0].prompts] == lengths
 
 
-@pytest.mark.parametrize("name", JSON | NO_JSON)
 @pytest.mark.parametrize("api", PROMPTS)
-def test_values_of_the_prompt_and_the_model_are_read_or_refused(api, name):
-    for field in ("model", *PROMPTS[api], "prompt", "input", "messages", "system", "tools"):
+def test_values_of_the_prompt_and_the_model_are_read_or_refused(api):
+    fields = ("model", *PROMPTS[api], "prompt", "input", "messages", "system", "tools")
+    for name, field in product(JSON | NO_JSON, fields):
         data = object_of({"model": '"m"'} | PROMPTS[api] | {field: (JSON | NO_JSON)[name]})
         outcomes = []
-        for reader in READERS:
-            try:
-                outcomes.append(read(reader, api, data))
-                check_parsed(outcomes[-1])
-            except MalformedRequest as error:
-                outcomes.append((error.reason, str(error)))
-        assert outcomes.count(outcomes[0]) == len(outcomes)
+        with case(name, field):
+            for reader in READERS:
+                try:
+                    outcomes.append(read(reader, api, data))
+                    check_parsed(outcomes[-1])
+                except MalformedRequest as error:
+                    outcomes.append((error.reason, str(error)))
+            assert outcomes.count(outcomes[0]) == len(outcomes)
 
 
 @pytest.mark.parametrize("name", NO_JSON)
@@ -294,17 +292,17 @@ def usage_of(reader, pieces):
     return merge_usage(usage, reader.end())
 
 
-@pytest.mark.parametrize("name", JSON | NO_JSON)
 @pytest.mark.parametrize("api", USAGES)
-def test_usage(api, name):
-    form, value = USAGES[api], (JSON | NO_JSON)[name]
-    count = form.count("%s")
-    for at in range(count + 1):  # the last: in all of them
-        for others in ("9", str(MOST_TOKENS), "0"):
-            texts = [value if at in {place, count} else others for place in range(count)]
-            data = (form % tuple(texts)).encode()
-            event = b"data: " + data + b"\n\n"
-            later = b"data: " + (form % tuple(others for _ in texts)).encode() + b"\n\n"
+def test_usage(api):
+    form, count = USAGES[api], USAGES[api].count("%s")
+    places = range(count + 1)  # the last: in all of them
+    for name, at, others in product(JSON | NO_JSON, places, ("9", str(MOST_TOKENS), "0")):
+        value = (JSON | NO_JSON)[name]
+        texts = [value if at in {place, count} else others for place in range(count)]
+        data = (form % tuple(texts)).encode()
+        event = b"data: " + data + b"\n\n"
+        later = b"data: " + (form % tuple(others for _ in texts)).encode() + b"\n\n"
+        with case(name, at, others):
             for reader in (usage_reader(api, "application/json", streaming=False), ObjectScanner()):
                 check_usage(usage_of(reader, [data]))
             for pieces in ([event], [event, later], [later, event]):
@@ -387,23 +385,24 @@ def sample(engine, metric, text, rank):
     return metric.family + b"{" + joined + b"} " + value + b"\n"
 
 
-@pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
-def test_pages(engine, name):
-    metrics, text = (*configuration_of(engine), *polled(engine)), PLAIN[name].encode()
+def test_pages(engine):
+    metrics = (*configuration_of(engine), *polled(engine))
     assert STARTED in metrics
-    for odd in (*metrics, None):  # None: all of them
+    signs = [sign + b"x 1\n" for sign in engine.signs]
+    good = [sample(engine, metric, b"16", 0) for metric in metrics]
+    for name, odd in product(PLAIN, (*metrics, None)):  # None: all of them
+        text = PLAIN[name].encode()
         page = [
             sample(engine, metric, text if odd in {metric, None} else b"16", rank)
             for metric in metrics
             for rank in (0, 1)
         ]
-        signs = [sign + b"x 1\n" for sign in engine.signs]
-        good = [sample(engine, metric, b"16", 0) for metric in metrics]
-        for rank in (None, 1):
-            reader = MetricsReader(Endpoint("default", "a", "10.0.0.1", 8000, rank=rank))
-            for lines in (page, good, page):
-                check_load(reader.read(Page(b"".join(lines + signs)), at=1.0).load)
+        with case(name, odd):
+            for rank in (None, 1):
+                reader = MetricsReader(Endpoint("default", "a", "10.0.0.1", 8000, rank=rank))
+                for lines in (page, good, page):
+                    check_load(reader.read(Page(b"".join(lines + signs)), at=1.0).load)
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -444,7 +443,6 @@ def test_objectives(name):
         assert 0 <= slo(request, TPOT_HEADERS) <= 1e9
 
 
-@pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize(
     "header",
     [
@@ -454,28 +452,31 @@ def test_objectives(name):
         *("x-gateway-destination-endpoint-subset", "x-llm-d-model-name-rewrite"),
     ],
 )
-def test_headers_of_requests(header, name):
-    stub = Stub()
-    play(exchange(stub), [headers(**{header: PLAIN[name]}), body(chat_body())])
-    if header == "content-length":  # one that says more than the limit is refused
-        assert len(stub.requests) <= 1
-    else:
-        (request,) = stub.requests
-        assert (request.model, request.priority) == ("m", 0)
+def test_headers_of_requests(header):
+    for name, text in PLAIN.items():
+        with case(name):
+            stub = Stub()
+            play(exchange(stub), [headers(**{header: text}), body(chat_body())])
+            if header == "content-length":  # one that says more than the limit is refused
+                assert len(stub.requests) <= 1
+            else:
+                (request,) = stub.requests
+                assert (request.model, request.priority) == ("m", 0)
 
 
-@pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize(
     "header", [":status", "grpc-status", "content-length", "retry-after", "endpoint-load-metrics"]
 )
-def test_headers_of_responses(header, name):
-    stub = Stub()
-    machine = exchange(stub)
-    answer = OK | {header: PLAIN[name]}
+def test_headers_of_responses(header):
     end = ResponseBody(body=b"x", end_of_stream=True)
-    play(machine, [headers(), body(chat_body()), ResponseHeaders(headers=answer), end])
-    assert 0 <= (machine.record.status or 0) <= 999
-    assert len(stub.closed) == 1
+    for name, text in PLAIN.items():
+        with case(name):
+            stub = Stub()
+            machine = exchange(stub)
+            answer = ResponseHeaders(headers=OK | {header: text})
+            play(machine, [headers(), body(chat_body()), answer, end])
+            assert 0 <= (machine.record.status or 0) <= 999
+            assert len(stub.closed) == 1
 
 
 @pytest.mark.parametrize("name", PLAIN | JSON)

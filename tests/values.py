@@ -4,6 +4,8 @@ Each value has a name, for the identifiers of tests, and is the text that travel
 object would be written so.
 """
 
+from contextlib import contextmanager
+
 from hypothesis import strategies as st
 
 NUMBERS = {
@@ -107,3 +109,13 @@ PLAIN = {
 
 json_texts = st.sampled_from(sorted(JSON.values()))
 plain_texts = st.sampled_from(sorted(PLAIN.values()))
+
+
+@contextmanager
+def case(*which):
+    """Have what fails within name its case; a test for each would take longer than they do."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"with {', '.join(map(repr, which))}")
+        raise

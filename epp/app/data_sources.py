@@ -1,4 +1,4 @@
-"""Builders of what polls the pages of endpoints, by the configuration's data layer."""
+"""Builds the pollers of endpoints' pages from the configuration's data layer."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence

@@ -34,7 +34,7 @@ _REMEDY: Final = (
     "set response_body_mode: STREAMED in the ext_proc filter; Envoy 1.40 announces its modes"
 )
 _UNTIMED: Final = 63
-"""Decisions between two whose plug-ins are timed."""
+"""The number of decisions between two whose plug-ins are timed."""
 _VARIANTS: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 """A hexadecimal digit with its upper bits set to 10."""
 _UNREACHED: Final = frozenset((502, 503, 504))
@@ -46,12 +46,12 @@ class PickerDirector:
 
     `observe` is called with the events of admitted requests. With a `tokenizer`, requests are
     scheduled by token ids; None: by the text that came. `poll_now` is called with an endpoint that
-    may be gone. `needs_end` says of a response that has begun whether it is to be observed to its
-    end; None: no response is. `clock` returns seconds of the monotonic clock. A prompt that
-    takes longer than `tokenize_timeout` seconds to tokenize is answered with status 429. `timer`
-    times the plug-ins of one decision in 64. With `flow`, requests wait for room. `ended` are
-    called with the record of each exchange that is over, and come with their names. What is only
-    notified of requests does not hurt them: what it raises is passed to `on_fault`.
+    may be gone. `needs_end` decides, when a response begins, whether it is observed to its end;
+    None: no response is. `clock` returns seconds of the monotonic clock. A prompt that takes longer
+    than `tokenize_timeout` seconds to tokenize is answered with status 429. `timer` times the
+    plug-ins of one decision in 64. With `flow`, requests wait for room. `ended` are calls, by their
+    names, that take the record of each exchange that has ended. An error in one of them, or in
+    another observer, is passed to `on_fault` and does not affect requests.
     """
 
     def __init__(  # noqa: PLR0913 (what it directs, and one limit)
@@ -156,7 +156,7 @@ class PickerDirector:
             self._on_fault("decision", error)
 
     def needs_end(self, record: RequestRecord, now: float) -> bool:
-        """Return whether a response that may be left is to be observed to its end."""
+        """Return whether a response must be observed to its end."""
         try:
             return self._needs_end is not None and self._needs_end(record.id, now)
         except FAULTS as error:  # whatever it is, the response goes on
@@ -185,7 +185,7 @@ class PickerDirector:
             self._on_fault("director", error)
 
     def _follow_up(self, record: RequestRecord) -> None:
-        """Poll an endpoint that a proxy cannot reach, and warn of what an exchange showed."""
+        """Poll an endpoint that a proxy cannot reach, and log what an exchange revealed."""
         if record.status in _UNREACHED and record.decision is not None:
             self._poll_now(record.decision.endpoint.id)
             if record.decision.prefill is not None:
@@ -221,7 +221,7 @@ class PickerDirector:
             )
 
     def forget(self, endpoint_id: EndpointId) -> None:
-        """Forget what was warned of at an endpoint that is gone."""
+        """Forget the warnings about an endpoint that is gone."""
         self._warned_usage.discard(endpoint_id)
 
     async def stop(self) -> None:
@@ -240,7 +240,7 @@ def exchange_factory(
     observation: Observation,
     chance: random.Random,
 ) -> Callable[[float], Exchange]:
-    """Return what makes an exchange, given the time: with an id, and ending early or not."""
+    """Return a function that makes an exchange, given the time: with an id, ending early or not."""
     early = replaced(settings, end_early=True)
     ends_early, randrange, draw = observation.ends_early, chance.randrange, chance.getrandbits
     return lambda now: Exchange(

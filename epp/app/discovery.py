@@ -1,4 +1,4 @@
-"""Builders of what depends on Kubernetes: endpoint discovery, and the review of tokens."""
+"""Builders of the parts that may use Kubernetes: endpoint discovery, and the review of tokens."""
 
 from collections.abc import Callable
 from http import HTTPStatus
@@ -23,10 +23,7 @@ class Discovery(Protocol):
 
     @property
     def routing(self) -> RoutingTable | None:
-        """The current rules that requests are routed by: model rewrites and objectives.
-
-        None: there never are any.
-        """
+        """The current model rewrites and objectives; None if this source never has any."""
 
     async def load(self) -> None:
         """Read the endpoints for the first time. Raises `ConfigError` if it cannot."""
@@ -36,26 +33,6 @@ class Discovery(Protocol):
 
     async def release_lease(self) -> None:
         """Stop being the leader, so that another replica may become ready at once."""
-
-
-class FileDiscovery:
-    """Discovery from an endpoints file, which has no routing rules and no other replicas."""
-
-    ready = True
-    routing = None
-
-    def __init__(
-        self, path: Path, apply: Callable[[Event], None], *, host_names: bool = False
-    ) -> None:
-        self._file = EndpointsFile(path, apply, names=ClusterNames() if host_names else None)
-        self.run = self._file.run
-
-    async def load(self) -> None:
-        """Read the file. Raises `ConfigError`."""
-        await self._file.load()
-
-    async def release_lease(self) -> None:
-        """Do nothing: a file has no leader election."""
 
 
 def build_discovery(
@@ -68,18 +45,18 @@ def build_discovery(
 ) -> Discovery:
     """Return the discovery of a source; it calls `changed` whenever `ready` may have changed.
 
-    With `host_names` the addresses of a file may be names of hosts. A pool is never ready whose
-    `appProtocol` has a fault.
+    With `host_names` the addresses in a file may be host names. A pool is not ready while
+    `protocol_fault` finds a fault in its `appProtocol`.
     """
     if isinstance(source, Path):
-        return FileDiscovery(source, apply, host_names=host_names)
+        return EndpointsFile(source, apply, names=ClusterNames() if host_names else None)
     from epp.adapters.kube.kube_discovery import KubeDiscovery  # noqa: PLC0415 (its client takes long)
 
     return KubeDiscovery(source, apply, changed, protocol_fault)
 
 
 class Reviewer(Protocol):
-    """Authorizes the bearer of a token to read a path (TokenReview, SubjectAccessReview)."""
+    """Decides whether the bearer of a token may read a path (TokenReview, SubjectAccessReview)."""
 
     async def review(self, token: str, path: str) -> HTTPStatus:
         """Return 200, or the status to refuse with: 401, 403 or 503."""

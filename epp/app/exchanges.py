@@ -1,4 +1,4 @@
-"""What a configuration means for exchanges: headers of responses, and what resolves requests."""
+"""Builds the settings of exchanges from a configuration."""
 
 from collections.abc import Callable, Sequence
 
@@ -34,9 +34,8 @@ def exchange_settings(  # noqa: PLR0913 (one for each flag)
 ) -> ExchangeSettings:
     """Return the settings of a picker's exchanges.
 
-    `resolve` sets what the API's objects say of a request, None if there are none of these; the
-    plug-ins go after it. Without
-    `heed_subset` a request may go to endpoints that the gateway does not name.
+    `resolve` applies the API's objects to a request before plug-ins see it; None without any.
+    Without `heed_subset` a request may go to endpoints that the gateway does not name.
     """
     scheduling = settings.scheduling
     header_sources: list[HeaderSource] = []
@@ -65,7 +64,7 @@ def exchange_settings(  # noqa: PLR0913 (one for each flag)
 
 
 def resolve_by(discovery: Discovery, below: Callable[[int], int]) -> Resolve | None:
-    """Return what sets what the routing rules of the moment say; None if there are none."""
+    """Return a function that applies the current routing rules; None if there are never any."""
     if discovery.routing is None:
         return None
 
@@ -99,7 +98,7 @@ def _in_turn(steps: Sequence[Resolve]) -> Resolve:
 
 
 def _header_source(processor: ResponseProcessor) -> HeaderSource:
-    """Return what gives a response the headers of a plug-in."""
+    """Return a source of a plug-in's headers for a response."""
 
     def headers(record: RequestRecord) -> Headers:
         if record.request is None or record.decision is None:

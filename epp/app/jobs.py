@@ -1,4 +1,4 @@
-"""Jobs that last as long as the process: one that fails is started again, and said."""
+"""Jobs that last as long as the process: one that fails is logged and started again."""
 
 import asyncio
 import traceback
@@ -14,17 +14,17 @@ from epp.errors import FAULTS
 _log = structlog.get_logger(__name__)
 
 _PAUSES = 0.1, 30.0
-"""Seconds before a job is started again: the first time, and at most. They double each time."""
+"""Seconds before a failed job is started again: at first, and at most. They double each time."""
 _LASTED_SECONDS = 60.0
-"""A job that ran for so long before it failed has the first pause again."""
+"""After a run of this length the pause is the first one again."""
 _FRAMES, _CHARACTERS = 5, 500
-"""What is said of an error: the frames nearest to it, and the characters of its text."""
+"""What is logged of an error: its innermost frames, and the characters of its text."""
 
 
 def log_failure(name: str, error: BaseException | None, wait: float) -> None:
-    """Log that a job is started again after `wait` seconds; `error` None: it has ended."""
-    said = {"error": "it has ended"} if error is None else error_fields(error)
-    _log.error("job.failed", job=name, again_in=wait, **said)
+    """Log that a job will be started again after `wait` seconds; `error` is None if it returned."""
+    fields = {"error": "it has ended"} if error is None else error_fields(error)
+    _log.error("job.failed", job=name, again_in=wait, **fields)
 
 
 async def keep_running(
@@ -35,8 +35,8 @@ async def keep_running(
 ) -> NoReturn:
     """Run a job until cancelled; start it again, after a pause, when it ends.
 
-    What others send may be what a job fails on: that must not end the process, which serves with
-    what it knows. `failed` is called each time, as `log_failure` is; what it raises ends this.
+    A job may fail on what others send; the process then goes on serving with what it knows.
+    `failed` is called each time, like `log_failure`; an exception that it raises ends this too.
     """
     await keep_running_until(asyncio.Event(), name, job, failed, pauses)
     raise AssertionError("the event is never set")
@@ -49,7 +49,7 @@ async def keep_running_until(
     failed: Callable[[str, BaseException | None, float], None],
     pauses: tuple[float, float],
 ) -> None:
-    """Do as `keep_running` does, but return if the job has ended and `stopping` is set."""
+    """Like `keep_running`, but return once the job has ended and `stopping` is set."""
     loop = asyncio.get_running_loop()
     wait, longest = pauses
     while not stopping.is_set():
@@ -70,7 +70,7 @@ async def keep_running_until(
 
 
 async def attempt(what: str, step: Awaitable[object]) -> None:
-    """Await a step of a shutdown, whose failure must not keep others from theirs."""
+    """Await a step of a shutdown; log its failure, so that the next steps are taken too."""
     try:
         await step
     except FAULTS as error:

@@ -1,27 +1,37 @@
-"""Observers of requests, which have no say in them: a recording, a shadow, and what is to come.
+"""Observers of requests, such as a recording or a shadow, which do not influence them.
 
-To add one (a span exporter, a feed to peers, a console) is to write a function that returns an
-`Observer`, and to list it in `epp.app.picker`. Each is apart: what one raises is counted under its
-name (`epp.app.faults`) and hurts neither requests nor other observers.
+To add one (a span exporter, a feed to peers, a console), write a function that returns an
+`Observer` and list it in `epp.app.picker`. An error in one is counted under its name (`Faults`)
+and affects neither requests nor other observers.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
+import structlog
 
-from epp.adapters.telemetry.series import FamilyText
+from epp.adapters.telemetry.series import FamilyText, counter, expose
+from epp.app.jobs import error_fields
 from epp.policy.scheduler import OnCommit, OnQuote
 from epp.protocol.extproc.record import RequestRecord
 
 OnEnd = Callable[[RequestRecord], None]
 T = TypeVar("T")
+_log = structlog.get_logger(__name__)
+
+FAULTS: Final = counter(
+    "warmpick_faults_total",
+    "Errors in code that observes requests or learns from them, by its name; the requests"
+    " themselves were served.",
+    "source",
+)
 
 
 class Observer(msgspec.Struct, frozen=True, kw_only=True):
-    """One observer; None if it does not want to be called.
+    """The calls that one observer wants; None for each that it does not.
 
-    They are called on the event loop, and wait for nothing.
+    All run on the event loop, and must not block it.
     """
 
     name: str
@@ -44,8 +54,8 @@ class Observer(msgspec.Struct, frozen=True, kw_only=True):
 class Observers:
     """The observers of one picker, in their order.
 
-    `quoted` and `committing` are for its scheduler, `ended` for its director: those that want to
-    be called, with the names of their observers.
+    `quoted` and `committing` are for its scheduler, `ended` for its director: the calls that are
+    wanted, with the names of their observers.
     """
 
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
@@ -55,7 +65,7 @@ class Observers:
         self.ended = _wanted((each.name, each.ended) for each in observers)
 
     def jobs(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
-        """Start all; yield what is to run as long as the picker, by name."""
+        """Start all observers; yield those that run as long as the picker, by name."""
         for each in self._observers:
             if each.start is not None:
                 each.start()
@@ -64,13 +74,13 @@ class Observers:
                 yield each.name, each.run
 
     def collect(self) -> Iterator[FamilyText]:
-        """Yield the families of all."""
+        """Yield the families of all observers."""
         for each in self._observers:
             if each.collect is not None:
                 yield from each.collect()
 
     def stops(self) -> Iterator[tuple[str, Awaitable[None]]]:
-        """Yield what is to be awaited at the end, by name."""
+        """Yield what to await at the end, by name."""
         for each in self._observers:
             if each.stop is not None:
                 yield each.name, each.stop()
@@ -78,3 +88,23 @@ class Observers:
 
 def _wanted(calls: Iterator[tuple[str, T | None]]) -> tuple[tuple[str, T], ...]:
     return tuple((f"observer/{name}", call) for name, call in calls if call is not None)
+
+
+class Faults:
+    """Counts errors in observers, listeners and plug-ins by their source; logs the first of each.
+
+    They are bugs, of the picker or of a user's plug-in, and do not affect requests.
+    """
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def __call__(self, source: str, error: BaseException) -> None:
+        """Count an error (`OnFault`)."""
+        times = self.counts[source] = self.counts.get(source, 0) + 1
+        if times == 1:
+            _log.error("fault", source=source, **error_fields(error))
+
+    def collect(self) -> Iterator[FamilyText]:
+        """Yield the family, once there was an error."""
+        yield from expose(FAULTS, [((source,), times) for source, times in self.counts.items()])

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from epp.adapters.extproc.memory import memory_limit
 from epp.adapters.extproc.transports import Transport
 from epp.adapters.kube.kube_settings import KubeAccess
 from epp.adapters.recording.writer import RecordingSettings
@@ -16,6 +15,7 @@ from epp.config.file import Settings
 from epp.model.pods.outlier_settings import OUTLIERS
 from epp.policy.flow.settings import FlowSettings
 from epp.protocol.extproc.observation import AUTO, Observation
+from epp.system.memory import memory_limit
 
 if TYPE_CHECKING:  # see `reader_tls`
     from epp.adapters.replicas.settings import ReplicaSettings
@@ -30,7 +30,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `epp serve` for one pool: seconds and bytes; port 0 is any free one."""
 
     settings: Settings
-    """What the configuration file says."""
+    """The configuration."""
     source: Source
     """Where the endpoints come from."""
     pool_name: str = "default"
@@ -56,19 +56,19 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     metrics_cert_path: Path | None = None
     """The folder of the metrics port's certificate and key; None: plaintext."""
     metrics_client_ca: Path | None = None
-    """The CAs that sign the certificates of readers of metrics; None: none is asked for."""
+    """The CAs that sign the certificates of readers of metrics; None: readers need none."""
     profiles: bool = False
     """Whether the metrics port serves profiles."""
     health_on_grpc_port: bool = False
     """Whether the ext_proc port answers gRPC health too."""
     transport: Transport = "native"
-    """What serves ext_proc and health."""
+    """The transport of ext_proc and health."""
     max_body_bytes: int = 64 << 20
     """The longest request body; longer ones get 413."""
     max_receive_bytes: int = 0
     """The longest ext_proc message; 0: the longest body and 1 MiB."""
     max_held_bytes: int = 0
-    """What unfinished requests may hold, over all streams; 0: a quarter of the memory."""
+    """Bytes that unfinished requests may hold, over all streams; 0: a quarter of the memory."""
     request_timeout: float = 300.0
     """How long a request may take to end; 0: as long as it likes."""
     observation: Observation = AUTO
@@ -80,7 +80,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     show_decision: bool = False
     """Whether a response header shows the decision."""
     emit_scores: bool = False
-    """Whether the proxy is told the endpoints' scores."""
+    """Whether the endpoints' scores are sent to the proxy."""
     stream_metrics: bool = False
     """Whether ext_proc streams are measured."""
     former_metrics: bool = False
@@ -100,21 +100,21 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     eject_after: int = OUTLIERS.consecutive_failures
     """Failures in a row after which an endpoint is left out for a while; 0: never."""
     replicas: "ReplicaSettings | None" = None
-    """Where the pool's other replicas are; None: nothing is exchanged with any."""
+    """Where the pool's other replicas are; None: nothing is exchanged."""
     workers: int = 1
     """How many processes serve as one; each has all of these options."""
     worker: "Worker | None" = None
-    """This process's part in these; None: it is the only one, or the one that starts them."""
+    """This process's place among the workers; None: it is the only one, or their parent."""
     recording: RecordingSettings | None = None
     """Where traffic is recorded; None: nowhere."""
     tracing: TracingSettings | None = None
     """How requests are traced; None: they are not."""
     shadow: tuple[str, Settings] | None = None
-    """The name and configuration that decide beside the live one; None: none."""
+    """The name and configuration of the shadow; None: there is none."""
 
     @property
     def held_bytes(self) -> int:
-        """What requests that have not ended may hold together."""
+        """Bytes that unfinished requests may hold together."""
         return self.max_held_bytes or memory_limit() // _HELD_SHARE
 
 

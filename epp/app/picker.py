@@ -34,11 +34,10 @@ from epp.app.data_sources import DataSources
 from epp.app.director import PickerDirector, exchange_factory
 from epp.app.discovery import build_discovery, build_reviewer
 from epp.app.exchanges import exchange_settings, resolve_by
-from epp.app.faults import Faults
-from epp.app.fleet_news import FleetNews
+from epp.app.fleet_log import FleetLog
 from epp.app.flow import flow_metrics
 from epp.app.jobs import attempt, keep_running
-from epp.app.observers import Observer, Observers
+from epp.app.observers import Faults, Observer, Observers
 from epp.app.observing.decision_ring import DecisionRing
 from epp.app.observing.pages import DebugPages
 from epp.app.observing.recording import recording
@@ -46,9 +45,7 @@ from epp.app.observing.shadow import Shadow
 from epp.app.observing.tracing import tracing_or_none
 from epp.app.options import ServeOptions, key_and_certificate, reader_tls
 from epp.app.plugin_timing import PluginTimes
-from epp.app.process import (
-    freeze_long_lived_objects,
-)
+from epp.app.process import freeze_long_lived_objects
 from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
 from epp.policy.explanations.ranking import measures
@@ -79,7 +76,7 @@ class EndpointPicker:
         self._fleet = build_fleet(
             options.settings, options.hash_secret, options.eject_after, faults
         )
-        self._tokenizer = tokenizer_or_none(options.settings.tokens)
+        self._tokenizer = tokenizer_or_none(options.settings.tokens, self._fleet)
         self._kv_events = kv_events_or_none(
             options.settings.kv_events,
             options.settings.base_model,
@@ -157,10 +154,10 @@ class EndpointPicker:
         )
 
     def _observing(self) -> Iterator[Observer]:
-        """Yield what observes requests, and what is seen of the fleet and of faults."""
+        """Yield the observers of requests, of the fleet and of faults."""
         options = self._options
         yield Observer(name="faults", collect=self._faults.collect)
-        yield FleetNews(self._fleet).observer
+        yield FleetLog(self._fleet).observer
         yield Observer(name="flow-control", collect=self._collect_flow)
         if self._replicas is not None:
             yield self._replicas.observer
@@ -196,7 +193,7 @@ class EndpointPicker:
             )
 
     def _metric_sources(self) -> MetricSources:
-        """Return where the metrics page reads its values."""
+        """Return the sources of the metrics page's values."""
         return MetricSources(
             self._options.pool_name,
             self._fleet.loads,

@@ -1,4 +1,4 @@
-"""Times plug-ins: of one decision in sixty-four, so that the others pay nothing."""
+"""Times the plug-ins of one decision in 64, so that the others pay nothing."""
 
 from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter

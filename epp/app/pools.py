@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
-from epp.adapters.extproc.memory import keep_freed_memory
 from epp.app.options import ServeOptions
 from epp.app.picker import EndpointPicker
 from epp.app.process import (
@@ -16,6 +15,7 @@ from epp.app.process import (
     stop_signals,
 )
 from epp.errors import ConfigError
+from epp.system.memory import keep_freed_memory
 
 _log = structlog.get_logger(__name__)
 

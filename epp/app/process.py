@@ -22,27 +22,28 @@ import structlog  # noqa: E402, F401 (imported here so that it does not find ric
 if not _rich_loaded:
     del sys.modules["rich"]
 
-from epp.adapters.extproc.memory import resident_bytes, trim_freed_memory  # noqa: E402 (after structlog)
+from epp.system.memory import resident_bytes, trim_freed_memory  # noqa: E402 (after structlog)
 
 _SWITCH_SECONDS = 0.0005
-"""How long a thread keeps the interpreter that the event loop asks for; by default 5 ms."""
-_LEAST_PAUSE, _MOST_PAUSE = 0.1, 0.3
-"""How long nothing is collected: at 10,000 requests a second the least is some 15 ms of work."""
+"""How long a thread may keep the interpreter while the event loop waits for it; default 5 ms."""
+_MIN_PAUSE, _MAX_PAUSE = 0.1, 0.3
+"""The pause between collections; after the least one, at 10,000 requests a second, a collection
+takes some 15 ms."""
 _ROUND_SECONDS = 0.001
-"""How long collecting what was made since may take before it is done more often."""
+"""If collecting the newest objects takes longer than this, it is done more often."""
 _ALL_SECONDS, _ALL_PAUSE = 60.0, 600
-"""How often all objects are collected, at most, and how many times as long as that took."""
+"""The least time between collections of all objects: seconds, and a multiple of their duration."""
 _LOOK_SECONDS, _MUCH_BYTES = 2.0, 32 << 20
-"""How often it is looked whether the process has grown, and by how much it may have."""
+"""How often the size of the process is checked, and the growth that is tolerated."""
 _TRIM_PAUSE = 200
-"""How many times as long as it took, at least, until freed memory is given back again."""
+"""The least pause before freed memory is given back again, as a multiple of the time it took."""
 
 
 def freeze_long_lived_objects(*, collected: bool = False) -> None:
-    """Exempt every object that exists from garbage collection: it lives as long as the process.
+    """Exempt all current objects from garbage collection: they live as long as the process.
 
-    What `collect_garbage` has `collected` is not looked at again, which at 1,000 endpoints would
-    hold the loop for 50 ms.
+    With `collected`, `collect_garbage` runs already, and objects that it has seen are not examined
+    again, which would hold the loop for 50 ms at 1,000 endpoints.
     """
     gc.collect(1 if collected else 2)
     gc.freeze()
@@ -50,9 +51,9 @@ def freeze_long_lived_objects(*, collected: bool = False) -> None:
 
 @contextmanager
 def interpreter_shared() -> Iterator[None]:
-    """Have threads release the interpreter soon: the loop asks for it after each look at sockets.
+    """Make threads release the interpreter soon, since the loop needs it after each poll.
 
-    A thread that reads a long body would otherwise make it wait several times a request.
+    Otherwise a thread that reads a long body would make the loop wait several times per request.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -65,22 +66,22 @@ def interpreter_shared() -> Iterator[None]:
 async def collect_garbage() -> None:
     """Collect garbage a little at a time until cancelled.
 
-    CPython collects when this many more objects were made than freed, and then all that were made
-    since, of which those of open streams are most: of 10,000 streams 0.2 s of work at once, for
-    nothing, as exchanges are freed by their reference counts. What was made in a tenth of a second
-    is little, and so is that of a longer time while the process idles; all objects are collected
-    once a minute, or more rarely if that takes long.
+    By default CPython waits until many more objects were made than freed, and then examines all of
+    those at once. Most belong to open streams and are freed by their reference counts anyway: at
+    10,000 streams this takes 0.2 s for nothing. A tenth of a second makes few objects, and so does
+    a longer time in an idle process. All objects are examined once a minute, or less often if that
+    takes long.
     """
     gc.disable()
-    pause, due = _LEAST_PAUSE, time.monotonic() + _ALL_SECONDS
+    pause, due = _MIN_PAUSE, time.monotonic() + _ALL_SECONDS
     try:
         while True:
             await asyncio.sleep(pause)
             started = time.monotonic()
             if started < due:
-                gc.collect(1)  # what is left belongs to the oldest generation from here on
+                gc.collect(1)  # survivors move to the oldest generation
                 brief = time.monotonic() - started < _ROUND_SECONDS
-                pause = min(_MOST_PAUSE, 2 * pause) if brief else _LEAST_PAUSE
+                pause = min(_MAX_PAUSE, 2 * pause) if brief else _MIN_PAUSE
                 continue
             gc.collect()
             took = time.monotonic() - started
@@ -90,11 +91,11 @@ async def collect_garbage() -> None:
 
 
 async def give_back_freed_memory() -> None:
-    """Return freed memory to the kernel while the process is larger than it was, until cancelled.
+    """Return freed memory to the kernel whenever the process has grown, until cancelled.
 
-    Long bodies, texts that are tokenized, endpoints that go, and tables of blocks, which grow by
-    being moved, leave holes in the heap, which would stay. What is in use cannot be told from what
-    is freed, so that it is tried again and again, for half a percent of the time.
+    Long bodies, tokenized texts, removed endpoints, and tables that were moved to grow leave holes
+    in the heap. How much of it is free is not known, so this tries repeatedly, for half a percent
+    of the time.
     """
     least, pause = resident_bytes(), _LOOK_SECONDS
     while True:
@@ -111,8 +112,7 @@ async def give_back_freed_memory() -> None:
 def stop_signals(stop: asyncio.Event, at_once: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Set `stop` on the first SIGTERM or SIGINT; a second one ends the process at once.
 
-    The status is then 128 plus the number of the signal, as shells report it; `at_once` is called
-    before.
+    The status is then 128 plus the number of the signal, as in shells; `at_once` is called first.
     """
     loop = asyncio.get_running_loop()
     received = count()

@@ -1,1 +1,1 @@
-"""The command line: `epp serve`, `epp check` and `epp demo`."""
+"""The command line: `epp` and its subcommands."""

@@ -1,4 +1,4 @@
-"""The configuration that the flags choose, and what further flags change in its text."""
+"""The configuration that the flags choose, and the changes that further flags make to it."""
 
 import argparse
 from collections.abc import Mapping
@@ -96,19 +96,32 @@ def _with_gates(document: dict[str, Any], gates: list[str]) -> dict[str, Any]:
 
 def _with_models(document: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration that polls the models of endpoints, as it says or by default."""
-    plugins, layer = document.get("plugins") or [], document.get("dataLayer")
+    section = "data" if "data" in document and "dataLayer" not in document else "dataLayer"
+    plugins, layer = document.get("plugins") or [], document.get(section)
     layer = {} if layer is None else layer
     if not isinstance(plugins, list) or not isinstance(layer, dict):
         return document
     sources = layer.get("sources") or []
-    polled = any(isinstance(each, dict) and each.get("type") == _MODELS_SOURCE for each in plugins)
-    if polled or not isinstance(sources, list):
+    if not isinstance(sources, list):
         return document
-    source = {"pluginRef": _MODELS_SOURCE, "extractors": [{"pluginRef": _MODELS_EXTRACTOR}]}
-    return document | {
-        "plugins": [*plugins, *_MODELS_PLUGINS],
-        "dataLayer": layer | {"sources": [*sources, source]},
+    listing, reading = _names_of(_MODELS_SOURCE, plugins), _names_of(_MODELS_EXTRACTOR, plugins)
+    if any(isinstance(each, dict) and each.get("pluginRef") in listing for each in sources):
+        return document
+    missing = [each for each in _MODELS_PLUGINS if not _names_of(each["type"], plugins)]
+    source = {
+        "pluginRef": (*listing, _MODELS_SOURCE)[0],
+        "extractors": [{"pluginRef": (*reading, _MODELS_EXTRACTOR)[0]}],
     }
+    return document | {
+        "plugins": [*plugins, *missing],
+        section: layer | {"sources": [*sources, source]},
+    }
+
+
+def _names_of(kind: object, plugins: list[Any]) -> list[str]:
+    """Return the names of the plug-ins of a type."""
+    given = [each for each in plugins if isinstance(each, dict) and each.get("type") == kind]
+    return [str(each.get("name") or kind) for each in given]
 
 
 def _with_parameters(document: dict[str, Any], more: Mapping[str, object]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Files that flags name. What cannot be read is a `ConfigError` with the flag."""
+"""Reads the files that flags name; a `ConfigError` names the flag of one that cannot be read."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -9,18 +9,18 @@ from epp.config.schema import near
 from epp.errors import ConfigError
 from epp.printable import printable
 
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 
 
 def read(path: Path, flag: str) -> bytes:
     """Return the content of a file, which may be a pipe: `epp check <(...)`."""
     try:
         with path.open("rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+            content = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", flag) from None
-    if len(content) > _MOST_BYTES:
-        raise ConfigError(f"{path} is longer than {_MOST_BYTES} bytes", flag)
+    if len(content) > _MAX_BYTES:
+        raise ConfigError(f"{path} is longer than {_MAX_BYTES} bytes", flag)
     return content
 
 
@@ -33,7 +33,7 @@ def read_text(path: Path, flag: str) -> str:
 
 
 class PolicyFile(NamedTuple):
-    """A policy that is a configuration file: its name, its text, and what the text means."""
+    """A policy from a configuration file: its name, its text, and its settings."""
 
     name: str
     text: str
@@ -41,9 +41,9 @@ class PolicyFile(NamedTuple):
 
 
 def policy_file(given: str, known: Collection[str], flag: str) -> PolicyFile:
-    """Read the policy `[LABEL=]FILE`, which has the name of the file if it has no label.
+    """Read the policy `[LABEL=]FILE`, whose name is the label, or that of the file.
 
-    `known` are the names that would have been no file, one of which may have been meant.
+    `known` are the named policies, which an error suggests if one of them may have been meant.
     """
     label, _, place = given.rpartition("=")
     path = Path(place)

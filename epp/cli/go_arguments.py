@@ -17,11 +17,11 @@ _SERVE = "serve"
 
 
 class GoArgumentParser(argparse.ArgumentParser):
-    """A parser that reads Go's forms of flags, and names what an unknown word resembles.
+    """A parser of Go's flag syntax that suggests a known word for an unknown one.
 
-    `commands`, if there are any, are the words that it may begin with. `words_go_to` names the
-    argument that takes words wherever they stand among flags. `build` adds what there is to parse,
-    when it is first asked to: the parser of a command that is not used stays empty.
+    `commands` are the subcommands, if there are any. `words_go_to` names the positional argument
+    whose words may stand anywhere among the flags. `build` adds the arguments before the first
+    parse, so that only the command that is used has to import them.
     """
 
     commands: Collection[str] = ()
@@ -32,7 +32,7 @@ class GoArgumentParser(argparse.ArgumentParser):
         super().__init__(*arguments, **more | {"allow_abbrev": False})
 
     def error(self, message: str) -> NoReturn:
-        """End the program with a usage, and what is wrong as one line."""
+        """Exit with the usage, and the error as one line."""
         super().error(printable(message))
 
     def plain(self, words: Sequence[str]) -> list[str]:
@@ -50,13 +50,13 @@ class GoArgumentParser(argparse.ArgumentParser):
                 made += [word] if word else []
             elif sign or known[name].nargs is not None:
                 made.append(f"{name}{sign}{value}")
-            else:  # what follows is its value, whatever it looks like
+            else:  # the next word is its value, even if it looks like a flag
                 following = next(rest, None)
                 made.append(name if following is None else f"{name}={following}")
         return made
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 (argparse's own)
-        """Parse words in Go's forms; end the program if a flag is not known."""
+        """Parse words in Go's syntax; exit if a flag is not known."""
         build, self.build = self.build, None
         if build:
             build(self)
@@ -68,7 +68,7 @@ class GoArgumentParser(argparse.ArgumentParser):
             hint = hint or f": choose from {known}"
             self.error(f"argument COMMAND: invalid choice: {args[0]!r}{hint}")
         found, unknown = super().parse_known_args(args, namespace)
-        if self.words_go_to:  # argparse takes those of one place only
+        if self.words_go_to:  # argparse takes only those that stand together
             words = [word for word in unknown if not word.startswith("-")]
             setattr(found, self.words_go_to, [*getattr(found, self.words_go_to), *words])
             unknown = [word for word in unknown if word.startswith("-")]
@@ -79,7 +79,7 @@ class GoArgumentParser(argparse.ArgumentParser):
 
 
 def _spelt(flag: str, known: Mapping[str, object]) -> str:
-    """Return a flag as it is known: with two dashes, and dashes for capitals."""
+    """Return the known spelling of a flag: `--pool-name` for `-poolName`."""
     if not flag.startswith("-") or (flag in known and f"-{flag}" not in known):
         return flag
     name = "--" + flag.lstrip("-")
@@ -87,7 +87,7 @@ def _spelt(flag: str, known: Mapping[str, object]) -> str:
 
 
 def with_command(words: Sequence[str]) -> list[str]:
-    """Return a command line that names its command: without one it is `serve`."""
+    """Return a command line with its command; `serve` if it names none."""
     words = list(words)
     while words and not words[0]:
         del words[0]

@@ -6,23 +6,24 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, TextIO
 
 from msgspec.structs import replace
 
 import epp.app.process  # noqa: F401 (before anything that imports structlog)
 from epp import __version__, compiled
-from epp.cli.configuration import configured
+from epp.cli.configuration import settings_of
 from epp.cli.files import read, read_text
 from epp.cli.go_arguments import GoArgumentParser, with_command
 from epp.cli.llm_d_router_flags import check_removed, notices
 from epp.cli.observer_flags import recording_of, shadow_of, tracing_of
-from epp.cli.pool_flags import pool_of, unheeded
-from epp.cli.replica_flags import replicas_of, unshared
+from epp.cli.pool_flags import pool_notices, pool_of
+from epp.cli.replica_flags import replica_notices, replicas_of
 from epp.cli.serve_flags import add_serve, log_settings
 from epp.cli.several_pools import parse, pools_of
 from epp.cli.tls_flags import check_metrics_tls
-from epp.config.file import Settings, load
+from epp.config.file import load
 from epp.config.report import report
 from epp.config.schema import dump
 from epp.errors import ConfigError
@@ -30,14 +31,6 @@ from epp.printable import printable, printable_lines
 
 if TYPE_CHECKING:  # see `_options`
     from epp.app.options import ServeOptions
-
-
-def _settings(arguments: argparse.Namespace) -> Settings:
-    if arguments.config_file is not None:
-        text = read_text(arguments.config_file, "--config-file")
-    else:  # an empty text is llm-d-router's default
-        text = arguments.config_text or ""
-    return load(configured(text, arguments))
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -64,13 +57,11 @@ def _serve(arguments: argparse.Namespace) -> int:
             uvloop.run(serve([worker.options]))
             return 0
     log = structlog.get_logger(__name__)
-    said = [notices(flags, os.environ) for flags in pools]
-    said += [unheeded(flags, pool.source) for flags, pool in zip(pools, every, strict=True)]
-    said += [
-        unshared(flags, pool.settings.redis_syncer)
-        for flags, pool in zip(pools, every, strict=True)
-    ]
-    for notice in dict.fromkeys(chain.from_iterable(said)):
+    given = [notices(flags, os.environ) for flags in pools]
+    for flags, pool in zip(pools, every, strict=True):
+        given.append(pool_notices(flags, pool.source))
+        given.append(replica_notices(flags, pool.settings.redis_syncer))
+    for notice in dict.fromkeys(chain.from_iterable(given)):
         log.info(notice.event, name=notice.name, reason=notice.why)
     if several:
         from epp.app.workers import parent  # noqa: PLC0415
@@ -83,7 +74,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 def _options(arguments: argparse.Namespace) -> "ServeOptions":
     check_removed(arguments)
     check_metrics_tls(arguments)
-    settings = _settings(arguments)
+    settings = settings_of(arguments)
     pool = pool_of(arguments, settings.endpoints_file, os.environ)
     # Imported here so that `epp check` and `epp --help` do not wait for servers they do not run.
     from epp.app.options import ServeOptions  # noqa: PLC0415
@@ -166,30 +157,14 @@ def _check_native() -> int:
     return int(os.environ.get("WARMPICK_REQUIRE_NATIVE") == "1" and any(faults.values()))
 
 
-def _up(arguments: argparse.Namespace) -> int:
-    from epp.cli.up_flags import up_options  # noqa: PLC0415 (see `_COMMANDS`)
-    from epp.up.command import run  # noqa: PLC0415 (see `_options`)
-
-    return run(up_options(arguments, _settings(arguments), os.environ))
-
-
-def _replay(arguments: argparse.Namespace) -> int:
-    from epp.cli.replay_flags import replay_options  # noqa: PLC0415 (see `_COMMANDS`)
-
-    options = replay_options(arguments, sys.argv[1:])
-    from epp.replay.command import run  # noqa: PLC0415 (see `_options`)
-
-    return run(options)
-
-
 _SERVE_TEXT = """Run the endpoint picker. Envoy, or any gateway that speaks ext_proc, asks it where
 each inference request should go. The command may be left out: epp FLAGS. Try it: epp serve
 --endpoints-file endpoints.yaml --secure-serving=false. Several pools: epp serve --pool-name a and
---pool-name b --grpc-port 9102 --grpc-health-port 9103 --metrics-port 9190; flags that a pool does
-not repeat are the first's."""
+--pool-name b --grpc-port 9102 --grpc-health-port 9103 --metrics-port 9190; further pools inherit
+the flags of the first."""
 
 
-def _build_serve(parser: GoArgumentParser) -> None:
+def _add_serve(parser: GoArgumentParser) -> None:
     parser.usage = "epp [serve] FLAGS [and FLAGS]..."
     parser.description = _SERVE_TEXT
     add_serve(parser)
@@ -197,7 +172,7 @@ def _build_serve(parser: GoArgumentParser) -> None:
     parser.set_defaults(run=_serve, refused=1)
 
 
-def _build_check(parser: GoArgumentParser) -> None:
+def _add_check(parser: GoArgumentParser) -> None:
     parser.description = (
         "Validate an EndpointPickerConfig; print it with every default written out."
     )
@@ -208,66 +183,49 @@ def _build_check(parser: GoArgumentParser) -> None:
         action="store_true",
         help="say which modules are compiled, and why others are not",
     )
-    parser.set_defaults(run=_check, refused=2)
+    parser.set_defaults(run=_check)
 
 
-def _build_up(parser: GoArgumentParser) -> None:
-    from epp.cli.up_flags import add_up  # noqa: PLC0415 (see `_COMMANDS`)
+def _imported(name: str) -> Callable[[GoArgumentParser], None]:
+    """Return the function `module:name`, which is imported when it is called."""
 
-    add_up(parser)
-    parser.set_defaults(run=_up, refused=2)
+    def add(parser: GoArgumentParser) -> None:
+        resolve_name(name)(parser)
 
-
-def _build_replay(parser: GoArgumentParser) -> None:
-    from epp.cli.replay_flags import add_replay  # noqa: PLC0415 (see `_COMMANDS`)
-
-    add_replay(parser)
-    parser.set_defaults(run=_replay, refused=2)
-
-
-def _build_replicas(parser: GoArgumentParser) -> None:
-    from epp.cli.replica_flags import add_replica_commands  # noqa: PLC0415 (see `_COMMANDS`)
-
-    add_replica_commands(parser)
-
-
-def _build_explain(parser: GoArgumentParser) -> None:
-    from epp.cli.operators.explain import add_explain, run  # noqa: PLC0415 (see `_COMMANDS`)
-
-    add_explain(parser)
-    parser.set_defaults(run=run, refused=2)
-
-
-def _build_top(parser: GoArgumentParser) -> None:
-    from epp.cli.operators.top import add_top, run  # noqa: PLC0415 (see `_COMMANDS`)
-
-    add_top(parser)
-    parser.set_defaults(run=run, refused=2)
-
-
-def _build_demo(parser: GoArgumentParser) -> None:
-    from epp.demo.command import add_arguments, run  # noqa: PLC0415 (see `_COMMANDS`)
-
-    add_arguments(parser)
-    parser.set_defaults(run=run, refused=2)
+    return add
 
 
 _COMMANDS: Mapping[str, tuple[str, Callable[[GoArgumentParser], None]]] = {
-    "serve": ("run the endpoint picker (Envoy ext_proc)", _build_serve),
-    "check": ("validate a configuration and print the effective one", _build_check),
-    "up": ("put one port in front of model servers, with Envoy and the picker", _build_up),
+    "serve": ("run the endpoint picker (Envoy ext_proc)", _add_serve),
+    "check": ("validate a configuration and print the effective one", _add_check),
+    "up": (
+        "put one port in front of model servers, with Envoy and the picker",
+        _imported("epp.cli.up_flags:add_up"),
+    ),
     "replay": (
         "compare policies on recorded traffic, in front of simulated engines",
-        _build_replay,
+        _imported("epp.cli.replay_flags:add_replay"),
     ),
-    "replicas": ("compare what several pickers know", _build_replicas),
-    "explain": ("show why a running picker sent a request where it did", _build_explain),
-    "top": ("show the endpoints of a running picker, live", _build_top),
-    "demo": ("try Envoy, model servers and the picker on this machine", _build_demo),
+    "replicas": (
+        "compare what several pickers know",
+        _imported("epp.cli.replica_flags:add_replica_commands"),
+    ),
+    "explain": (
+        "show why a running picker sent a request where it did",
+        _imported("epp.cli.operators.explain:add_explain"),
+    ),
+    "top": (
+        "show the endpoints of a running picker, live",
+        _imported("epp.cli.operators.top:add_top"),
+    ),
+    "demo": (
+        "try Envoy, model servers and the picker on this machine",
+        _imported("epp.demo.command:add_arguments"),
+    ),
 }
-"""What a command is for, and what builds its parser once it is the one that is asked for.
+"""What each command is for, and the function that adds its flags and sets `run`.
 
-What flags of one command import, others do not wait for: `epp serve` imports nothing of replay.
+The function is called for the command that is used, so that no command waits for imports of others.
 """
 
 
@@ -277,32 +235,34 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"warmpick {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for name, (purpose, build) in _COMMANDS.items():
-        commands.add_parser(name, help=purpose).build = build
+    for name, (purpose, add) in _COMMANDS.items():
+        command = commands.add_parser(name, help=purpose)
+        command.build = add
+        command.set_defaults(refused=2)
     parser.commands = commands.choices
     return parser
 
 
 def all_parsers() -> dict[str, GoArgumentParser]:
-    """Return the parser of each command, by the words that call it, with all that it parses."""
+    """Return the complete parser of each command, by the words that call it."""
     made: dict[str, GoArgumentParser] = {}
-    for name, (_, build) in _COMMANDS.items():
+    for name, (_, add) in _COMMANDS.items():
         made[f"epp {name}"] = parser = GoArgumentParser(prog=f"epp {name}")
-        build(parser)
+        add(parser)
     return made
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status.
 
-    0: it ended well; 1: `serve` cannot start, or the system refuses something; 2: an option, or
-    what another command was given, cannot be used; 130: Ctrl-C.
+    0: success; 1: `serve` cannot start, or an error of the operating system; 2: an option, or the
+    input of another command, cannot be used; 130: Ctrl-C.
     """
     arguments = parse(_parser(), with_command(sys.argv[1:] if argv is None else argv))
     run: Callable[[argparse.Namespace], int] = arguments.run
     try:
         status = run(arguments)
-        print(end="", flush=True)  # what cannot be written is to be told here
+        print(end="", flush=True)  # raises here, not at exit, if stdout cannot be written
     except ConfigError as error:
         print(f"epp: {printable(str(error))}", file=sys.stderr)
         refused: int = arguments.refused

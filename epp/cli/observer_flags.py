@@ -1,4 +1,4 @@
-"""The flags of what goes on beside the picks: `--record`, `--shadow` and `--tracing`."""
+"""The flags `--record`, `--shadow` and `--tracing`."""
 
 import argparse
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # its import takes long, and `epp --help` does not wait for i
     from epp.adapters.recording.writer import RecordingSettings
     from epp.adapters.tracing.settings import TracingSettings
 
-_LEAST_RECORDING = 1 << 20
+_MIN_RECORDING = 1 << 20
 
 
 def add_observers(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +37,8 @@ def add_observers(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--shadow",
         metavar="POLICY",
-        help="a policy by name, or [LABEL=]FILE (an EndpointPickerConfig), that decides beside the"
-        " live one; how often they agree, and what it would gain, is in /metrics and logged each"
+        help="a policy to compare with the live one, by name or [LABEL=]FILE (an"
+        " EndpointPickerConfig); agreement and predicted gain are in /metrics and logged each"
         " minute",
     )
     add_boolean(
@@ -51,7 +51,7 @@ def add_observers(parser: argparse.ArgumentParser) -> None:
 
 
 def flags_of(arguments: argparse.Namespace) -> list[str]:
-    """Return the flags as they are typed, once they are checked. Raises `ConfigError`."""
+    """Check the flags, and return them as command-line words. Raises `ConfigError`."""
     _check_size(arguments)
     shadow_of(arguments)
     flags = [f"--shadow={arguments.shadow}"] if arguments.shadow is not None else []
@@ -63,7 +63,7 @@ def flags_of(arguments: argparse.Namespace) -> list[str]:
 
 
 def _check_size(arguments: argparse.Namespace) -> None:
-    if arguments.record is not None and arguments.record_max_bytes < _LEAST_RECORDING:
+    if arguments.record is not None and arguments.record_max_bytes < _MIN_RECORDING:
         raise ConfigError(
             f"{arguments.record_max_bytes} bytes are too few for a recording; write 1Mi or more",
             "--record-max-bytes",
@@ -73,7 +73,7 @@ def _check_size(arguments: argparse.Namespace) -> None:
 def recording_of(
     arguments: argparse.Namespace, pool: str, base_model: str
 ) -> "RecordingSettings | None":
-    """Return what is to be recorded; None if nothing is. Raises `ConfigError`."""
+    """Return the settings of the recording; None without one. Raises `ConfigError`."""
     if arguments.record is None:
         return None
     _check_size(arguments)
@@ -108,7 +108,7 @@ def shadow_of(arguments: argparse.Namespace) -> tuple[str, Settings] | None:
 def tracing_of(
     arguments: argparse.Namespace, environ: Mapping[str, str], pool: str
 ) -> "TracingSettings | None":
-    """Return how requests are traced; None if they are not."""
+    """Return the settings of tracing; None if requests are not traced."""
     if not arguments.tracing:
         return None
     from epp.adapters.tracing.settings import tracing_settings  # noqa: PLC0415 (see above)

@@ -14,11 +14,11 @@ from epp.protocol.kube.objects import GATEWAY_GROUP, LEGACY_GROUP
 from epp.protocol.kube.resources import POOL_GROUPS
 
 _MAX_PORTS = 8
-"""As many targetPorts as an InferencePool may have."""
+"""The most targetPorts that an InferencePool may have."""
 _GENERATED_PARTS = 2
 """A Deployment's pod is named DEPLOYMENT-REPLICASET-POD, with two generated parts."""
 _GENERATED_LENGTH = 5
-"""Of the last of them, which may be digits alone."""
+"""The length of the last part, which may be digits alone."""
 
 
 class PoolOptions(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ def add_pool(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_api(group: argparse._ArgumentGroup) -> None:
-    """Add the flags for what else the Kubernetes API is used for."""
+    """Add the flags for the other uses of the Kubernetes API."""
     add_boolean(
         group,
         "--metrics-endpoint-auth",
@@ -84,7 +84,7 @@ def _add_api(group: argparse._ArgumentGroup) -> None:
         group,
         "--ha-enable-leader-election",
         default=False,
-        help="of several replicas only the leader (by a Lease) is ready; the others stand by",
+        help="only one of several replicas, the leader by a Lease, is ready; the others stand by",
     )
     group.add_argument(
         "--kubeconfig",
@@ -110,8 +110,8 @@ def pool_of(
     return msgspec.structs.replace(pool, metrics_access=_access(arguments, environ))
 
 
-def unheeded(arguments: argparse.Namespace, source: Path | KubeSettings) -> Iterator[Notice]:
-    """Return what is to be said of flags that the source of endpoints leaves no meaning."""
+def pool_notices(arguments: argparse.Namespace, source: Path | KubeSettings) -> Iterator[Notice]:
+    """Yield a notice for each flag that has no effect with this source of endpoints."""
     given: tuple[tuple[str, object], ...]
     if isinstance(source, Path):
         given = (
@@ -192,7 +192,7 @@ def _access(arguments: argparse.Namespace, environ: Mapping[str, str]) -> KubeAc
 def _deployment(pod: str) -> str:
     """Return the name of a pod's Deployment or StatefulSet.
 
-    A pool without an object, and its Lease, are named after it.
+    A pool that a selector defines, and its Lease, have this name.
     """
     owner, _, last = pod.rpartition("-")
     if owner and last.isdecimal() and len(last) < _GENERATED_LENGTH:

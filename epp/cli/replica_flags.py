@@ -1,4 +1,4 @@
-"""The flags of what replicas tell each other, and the command `epp replicas`."""
+"""The flags of the exchange between replicas, and the command `epp replicas`."""
 
 import argparse
 import asyncio
@@ -19,12 +19,12 @@ if TYPE_CHECKING:  # it needs an extra
     from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings
     from epp.app.replicas.diff import CacheDiff
 
-_MOST_WORKERS = 64
+_MAX_WORKERS = 64
 _EXTRA = "pip install 'warmpick[replicas]'"
 _REDIS_EXTRA = "pip install 'warmpick[redis]'"
 _TEXT = """Ask two replicas what they believe all endpoints' caches to hold, and show where they
-differ. Exit status: 0 if they agree, but for facts that are under way; 1 if they do not; 2 if one
-does not answer."""
+differ. Exit status: 0 if they agree, apart from facts that are under way; 1 if they do not; 2 if
+one does not answer."""
 
 
 def add_replicas(parser: argparse.ArgumentParser) -> None:
@@ -38,8 +38,8 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
         metavar="HOSTS",
         help="where this pool's other replicas listen, HOST[:PORT] separated by commas, or the name"
         " of their headless Service; or the one Redis or Valkey server that all write to and read,"
-        " redis[s]://[USER@]HOST[:PORT][/DATABASE]. All tell each other what they see of requests;"
-        " needs --hash-secret-file, the same for all",
+        " redis[s]://[USER@]HOST[:PORT][/DATABASE]. Replicas share what they see of requests; all"
+        " need the same --hash-secret-file",
     )
     group.add_argument(
         "--replicas-password-file",
@@ -59,14 +59,14 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
         type=_workers,
         default=1,
         metavar="N",
-        help="processes that serve the same ports as one picker, each a core's worth, and tell each"
-        " other what they see; needs --transport native (default: 1)",
+        help="processes that serve the same ports as one picker and share what they see, each with"
+        " the load of a core; needs --transport native (default: 1)",
     )
 
 
 def _workers(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _MOST_WORKERS):
-        raise argparse.ArgumentTypeError(f"`{text}` is not a number from 1 to {_MOST_WORKERS}")
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _MAX_WORKERS):
+        raise argparse.ArgumentTypeError(f"`{text}` is not a number from 1 to {_MAX_WORKERS}")
     return int(text)
 
 
@@ -75,8 +75,8 @@ def replicas_of(
 ) -> "ReplicaSettings | None":
     """Return where the other replicas are; None without any. Raises `ConfigError`.
 
-    `syncer` is the server of the configuration file, in place of which the flag counts. Without a
-    secret it has no effect: llm-d-router's needs none.
+    `syncer` is the server that the configuration file names; the flag overrides it. Without a
+    secret it has no effect, since llm-d-router's configurations have none.
     """
     given: list[str] = [each for each in arguments.replicas if each]
     server = _server(given, arguments.replicas_password_file)
@@ -93,7 +93,7 @@ def replicas_of(
 
 
 def _server(given: Sequence[str], password_file: Path | None) -> RedisServer | None:
-    """Return the server that is given in place of replicas. Raises `ConfigError`."""
+    """Return the server that `--replicas` names, if it names one. Raises `ConfigError`."""
     servers = [each for each in given if is_redis(each)]
     if not servers:
         if password_file is not None:
@@ -126,8 +126,8 @@ def _configured(syncer: RedisSyncer) -> RedisServer:
     )
 
 
-def unshared(arguments: argparse.Namespace, syncer: RedisSyncer | None) -> Iterator[Notice]:
-    """Yield what is to be said of a server that the configuration file names in vain."""
+def replica_notices(arguments: argparse.Namespace, syncer: RedisSyncer | None) -> Iterator[Notice]:
+    """Yield a notice if the server that the configuration file names has no effect."""
     place = "dataLayer.crossReplica"
     if syncer is None or arguments.replicas:
         return
@@ -166,7 +166,7 @@ def add_replica_commands(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="how long they may take to answer (default: 10s)",
     )
-    compare.set_defaults(run=_diff, refused=2)
+    compare.set_defaults(run=_diff)
 
 
 def _diff(arguments: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 """Several pools on one command line: `epp serve FLAGS and FLAGS and FLAGS`.
 
-Each pool has its own endpoints and ports. Any other flag that a pool does not repeat has the
-value that the first pool gave it.
+Each pool has its own endpoints and ports. It inherits the first pool's value of any other flag
+that it does not repeat.
 """
 
 import argparse
@@ -20,7 +20,7 @@ _PORT_FLAGS = ("grpc_port", "grpc_health_port", "metrics_port")
 
 
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
-    """Return the arguments of a command line; `others` holds those of the pools after the first."""
+    """Parse a command line; `others` holds the arguments of the pools after the first."""
     if argv[:1] != ["serve"] or _SEPARATOR not in argv:
         return parser.parse_args(argv, argparse.Namespace(others=()))
     cuts = [place for place, word in enumerate(argv) if word == _SEPARATOR]

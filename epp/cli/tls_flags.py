@@ -8,7 +8,7 @@ from epp.cli.types import words
 from epp.errors import ConfigError
 
 _VERSIONS = {
-    # RFC 9113 §9.2: HTTP/2 is TLS 1.2 or above, so that the first two ask for no less.
+    # RFC 9113 §9.2: HTTP/2 needs TLS 1.2, so the first two mean that.
     "VersionTLS10": ssl.TLSVersion.TLSv1_2,
     "VersionTLS11": ssl.TLSVersion.TLSv1_2,
     "VersionTLS12": ssl.TLSVersion.TLSv1_2,
@@ -33,20 +33,20 @@ _SUITES = {
     "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
     "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
 }
-"""Go's suites up to TLS 1.2 by OpenSSL's names; RC4 and 3DES are not among them."""
+"""OpenSSL's names of Go's suites up to TLS 1.2, without RC4 and 3DES."""
 _ALWAYS = ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256")
-"""TLS 1.3's, which neither program has a choice of."""
+"""TLS 1.3's: neither Go nor OpenSSL lets one choose among them."""
 
 
 def tls_version(text: str) -> ssl.TLSVersion:
-    """Return the least version of TLS by Go's name."""
+    """Return the minimum TLS version by Go's name for it."""
     if text not in _VERSIONS:
         raise argparse.ArgumentTypeError(f"`{text}` is not one of {', '.join(_VERSIONS)}")
     return _VERSIONS[text]
 
 
 def cipher_suites(text: str) -> tuple[str, ...]:
-    """Return OpenSSL's names of cipher suites up to TLS 1.2, in order; none for TLS 1.3's."""
+    """Return OpenSSL's names of the cipher suites, in order, without those of TLS 1.3."""
     given = words(text)
     unknown = [name for name in given if name not in _SUITES and name not in _ALWAYS]
     if unknown:
@@ -90,6 +90,6 @@ def add_tls(group: argparse._ArgumentGroup) -> None:
 
 
 def check_metrics_tls(arguments: argparse.Namespace) -> None:
-    """Raise `ConfigError` for flags of the metrics port that do not go together."""
+    """Raise `ConfigError` if the metrics port has CAs of clients but no certificate."""
     if arguments.metrics_client_ca_file is not None and arguments.metrics_cert_dir is None:
         raise ConfigError("needs --metrics-cert-dir", "--metrics-client-ca-file")

@@ -12,7 +12,7 @@ from epp.quantities import seconds
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 _LAST_PORT = 65_535
 _DEBUG_VERBOSITY = 4
-"""The klog level from which on llm-d-router logs debug messages."""
+"""The lowest klog level at which llm-d-router logs debug messages."""
 _TRUE, _FALSE = {"true", "1", "t", "yes"}, {"false", "0", "f", "no"}
 
 
@@ -38,7 +38,7 @@ _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([kKMGT]i?|)[Bb]?")
 
 
 def quantity(text: str) -> int:
-    """Return a size as llm-d-router's gRPC flags have it: `16Mi`, `10MiB`, `25MB`, `1.5Gi`."""
+    """Return a size in the syntax of llm-d-router's gRPC flags: `16Mi`, `10MiB`, `25MB`, `1.5G`."""
     found = _QUANTITY.fullmatch(text.strip())
     if not found or found[2] == "ki":
         raise argparse.ArgumentTypeError(f"`{text}` is not a size; write 4194304, 16Mi or 25MB")
@@ -54,7 +54,7 @@ def count(text: str) -> int:
 
 
 def one_of(*known: str) -> Callable[[str], str]:
-    """Return the type of a flag that takes one of some words, in capitals or not."""
+    """Return the type of a flag that takes one of some words, in any case."""
 
     def word(text: str) -> str:
         if text.lower() not in known:
@@ -84,12 +84,12 @@ def interval(text: str) -> float:
     return found
 
 
-_LEAST_REFRESH = 0.05
+_MIN_REFRESH = 0.05
 
 
 def refresh_interval(text: str) -> float:
-    """Return a duration in seconds; one that is shorter than 50 ms counts as that."""
-    return max(duration(text), _LEAST_REFRESH)
+    """Return a duration in seconds, at least 50 ms."""
+    return max(duration(text), _MIN_REFRESH)
 
 
 def boolean(text: str) -> bool:
@@ -131,8 +131,8 @@ _REQUIREMENT = re.compile(
 def labels(text: str) -> dict[str, str] | str:
     """Return the labels that a selector demands (`app=vllm,role=decode`).
 
-    One that is not equality alone (`env in (a,b),tier!=x,key,!key`) is returned as it is: the
-    Kubernetes API evaluates it.
+    A selector with other operators than `=` (`env in (a,b),tier!=x,key,!key`) is returned as it
+    is: the Kubernetes API evaluates it.
     """
     parts = re.split(r",(?![^()]*\))", text)
     pairs = [_EQUALITY.fullmatch(part) for part in parts]
@@ -146,7 +146,7 @@ def labels(text: str) -> dict[str, str] | str:
 
 
 def port_list(text: str) -> tuple[int, ...]:
-    """Return one or more ports (`8000,8001`), none of them 0."""
+    """Return one or more ports (`8000,8001`), which must not be 0."""
     ports = tuple(port_number(part.strip()) for part in text.split(","))
     if 0 in ports:
         raise argparse.ArgumentTypeError(f"`{text}` has a port 0; write 8000,8001")

@@ -167,7 +167,7 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
 def up_options(
     arguments: argparse.Namespace, settings: Settings, environ: Mapping[str, str]
 ) -> UpOptions:
-    """Return what the flags ask for. Raises `ConfigError` for those that do not fit together."""
+    """Return the options that the flags ask for. Raises `ConfigError` for invalid combinations."""
     urls = [*arguments.urls, *arguments.worker_urls]
     path = arguments.endpoints_file or (
         Path(settings.endpoints_file) if settings.endpoints_file and not urls else None

@@ -37,8 +37,8 @@ class PolledPages(msgspec.Struct, frozen=True, kw_only=True):
     """A source that is polled, and what is taken from its pages.
 
     `load`: the load of endpoints, by `engines`; only one source has it. `attributes`: of the load,
-    only the configured attributes. `numbers` become attributes. `models` are the
-    models that endpoints list; with `serves_others` they may serve more.
+    only the configured attributes. `numbers` become attributes. `models` are the models that
+    endpoints list; with `serves_others` they may serve more.
     """
 
     source: SourceSettings
@@ -82,7 +82,9 @@ def data_layer(
                 warnings.append(f"{place}: `{name}` is not polled: no extractor takes its pages")
             else:
                 pages.append(polled)
-    if inject_defaults and not any(_has_metrics(plugins[name]) for name, _ in wanted):
+    if inject_defaults and not any(
+        isinstance(plugins[name], MetricsDataSource) for name, _ in wanted
+    ):
         name, source = METRICS_SOURCE, plugins.get(METRICS_SOURCE)
         source = source if isinstance(source, MetricsDataSource) else MetricsDataSource()
         warnings += (f"{name}: {each}" for each in source.warnings())
@@ -101,11 +103,6 @@ def data_layer(
 def _check_source(name: str, source: object, place: str) -> None:
     if isinstance(source, _Extractor | TopologyExtractor | LabelProducer | Plugin):
         raise ConfigError(f"`{name}` is not a source of data", f"{place}.pluginRef")
-
-
-def _has_metrics(source: object) -> bool:
-    """Return whether a source reads metrics pages, so that the default one is not needed."""
-    return isinstance(source, MetricsDataSource)
 
 
 def _pages(

@@ -1,4 +1,4 @@
-"""Data sources: the plug-ins that say which pages of endpoints are read, where and how often.
+"""Data sources: the plug-ins that choose which pages of endpoints are read, where and how often.
 
 Names, parameters and defaults are llm-d-router's.
 """
@@ -71,7 +71,7 @@ class PolledSource(PluginParameters, frozen=True):
         self._seconds()
 
     def _seconds(self) -> float | None:
-        # llm-d-router: no interval, and one of no length, is that of all sources.
+        # llm-d-router: without an interval, or with 0, the common one.
         return None if self.interval in {"", "0", "0s"} else seconds(self.interval)
 
     def settings(self, name: str) -> SourceSettings:
@@ -92,7 +92,7 @@ class PolledSource(PluginParameters, frozen=True):
         return ()
 
 
-class _CertifiedSource(PolledSource, frozen=True, rename="camel"):
+class _CertifiedSource(PolledSource, frozen=True):
     ca_cert_path: str = ""
     client_cert_path: str = ""
     client_key_path: str = ""
@@ -121,7 +121,7 @@ class _CertifiedSource(PolledSource, frozen=True, rename="camel"):
         return ()
 
 
-class MetricsDataSource(_CertifiedSource, frozen=True, rename="camel"):
+class MetricsDataSource(_CertifiedSource, frozen=True):
     """The metrics pages of endpoints."""
 
     kind: ClassVar[str] = "metrics-data-source"
@@ -133,7 +133,7 @@ class MetricsDataSource(_CertifiedSource, frozen=True, rename="camel"):
         return msgspec.structs.replace(super().settings(name), port=self.port)
 
 
-class MulticlusterMetricsDataSource(MetricsDataSource, frozen=True, rename="camel"):
+class MulticlusterMetricsDataSource(MetricsDataSource, frozen=True):
     """The metrics pages of other clusters' pickers."""
 
     kind: ClassVar[str] = "multicluster-metrics-data-source"
@@ -143,7 +143,7 @@ class MulticlusterMetricsDataSource(MetricsDataSource, frozen=True, rename="came
     insecure_skip_verify: bool = False
 
 
-class ModelsDataSource(_CertifiedSource, frozen=True, rename="camel"):
+class ModelsDataSource(_CertifiedSource, frozen=True):
     """The lists of the models that endpoints serve."""
 
     kind: ClassVar[str] = "models-data-source"
@@ -153,7 +153,7 @@ class ModelsDataSource(_CertifiedSource, frozen=True, rename="camel"):
     path: str = "/v1/models"
 
 
-class DcgmDataSource(PolledSource, frozen=True, rename="camel"):
+class DcgmDataSource(PolledSource, frozen=True):
     """The pages of NVIDIA's DCGM exporter, in the pod or, with `use_node_address`, on its node."""
 
     kind: ClassVar[str] = "dcgm-data-source"
@@ -208,7 +208,7 @@ class MulticlusterFileDiscovery(FileDiscoveryConfig, frozen=True):
 
 
 class RedisSyncer(PluginParameters, frozen=True):
-    """Has replicas tell each other what they see by a Redis or Valkey server."""
+    """Connects replicas through a Redis or Valkey server."""
 
     address: str = "localhost:6379"
     password_env: str = ""

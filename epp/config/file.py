@@ -1,8 +1,8 @@
-"""The configuration file as what the picker does: profiles, producers, sources of endpoints.
+"""Turns the configuration file into settings: profiles, producers, sources of endpoints.
 
 An unknown field, plug-in, parameter or reference is an error that names its path in the file, such
-as `plugins[2].type`; so is a scorer whose scores the picker ignores. What is read and has no
-effect is a warning.
+as `plugins[2].type`; so is a scorer whose scores the picker ignores. A setting without effect
+causes a warning.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -68,7 +68,7 @@ class Settings(CacheSettings, frozen=True, kw_only=True):
     """A configuration as the picker uses it, with plug-ins started."""
 
     scheduling: Scheduling
-    """The started plug-ins, by what they do."""
+    """The started plug-ins, by their kinds."""
     flow: FlowSettings
     """When requests wait for the pool, how long, and in which order they go."""
     endpoints_file: str
@@ -76,7 +76,7 @@ class Settings(CacheSettings, frozen=True, kw_only=True):
     host_names: bool
     """Whether addresses in that file may be names."""
     redis_syncer: RedisSyncer | None
-    """The server by which replicas tell each other what they see, if the file names one."""
+    """The server that connects replicas, if the file names one."""
     data_layer: DataLayerSettings
     """Which pages of endpoints are polled, and for what."""
     report_served: bool
@@ -295,7 +295,7 @@ def _scheduling(
 def _check_scores_are_used(profile: Profile, place: str) -> tuple[str, ...]:
     """Return a warning if a profile's scores have no effect, or raise `ConfigError`.
 
-    `random-picker` beside scorers is only warned of, since llm-d-router's files have it.
+    `random-picker` with scorers is only a warning, since llm-d-router's files have it.
     """
     if not profile.scorers or uses_totals(profile.picker):
         return ()

@@ -1,7 +1,7 @@
 """The section `flowControl` and its plug-ins, as types, and what they mean for flow control.
 
 Names, parameters, defaults and bounds are llm-d-router's. The policies are in `epp.policy.flow`,
-the saturation detectors in `epp.policy.filters`, for they act as filters too.
+the saturation detectors in `epp.policy.filters`, as they are filters too.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from epp.quantities import quantity, seconds
 
 T = TypeVar("T")
 _TTL = 60.0
-"""Seconds that a request may wait unless the section says otherwise."""
+"""How long a request may wait by default, in seconds."""
 _RUNNING = without_effect("requests under way are not evicted")
 _LEDGER = mapped_to("the room of each endpoint, whose limits are learned")
 
@@ -68,13 +68,13 @@ class FlowControlSection(
     priority_bands: list[BandTemplate] = []
     """The limits of bands by priority."""
     usage_limit_policy_plugin_ref: str = ""
-    """What sets how full the pool may get for each band."""
+    """The plug-in that sets how full the pool may get for each band."""
     band_selection_policy_plugin_ref: Annotated[
         str, without_effect("bands go from the highest priority to the lowest")
     ] = ""
     endpoint_gate_plugin_ref: Annotated[str, _LEDGER] = ""
     saturation_detector: DetectorRef | None = None
-    """What says how full the pool is."""
+    """The plug-in that measures how full the pool is."""
     enable_eviction: Annotated[bool, _RUNNING] = False
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class FlowControlSection(
 
     @property
     def detects_only(self) -> bool:
-        """Whether it says nothing but which detector of saturation is asked."""
+        """Whether it only names the detector of saturation."""
         return self == FlowControlSection(saturation_detector=self.saturation_detector)
 
 
@@ -153,9 +153,9 @@ def saturation_detector(section: FlowControlSection, refer: Refer) -> Saturation
 def flow_settings(
     section: FlowControlSection, detector: SaturationDetector, refer: Refer, *, on: bool
 ) -> FlowSettings:
-    """Return what a section means if its feature gate is `on`. Raises `ConfigError`.
+    """Return the settings of a section if its feature gate is `on`. Raises `ConfigError`.
 
-    If it is off the section is checked, and requests wait for the room of endpoints alone.
+    If it is off the section is only checked, and requests wait only for room at endpoints.
     """
     bands = _Bands(section, refer)
     limits: UsageLimitPolicy = StaticUsageLimitPolicy()
@@ -180,7 +180,7 @@ def flow_settings(
 
 
 def _empty_seconds(section: FlowControlSection) -> float:
-    """Return how long requests wait while the pool is empty: as otherwise, if nothing is said."""
+    """Return how long requests wait while the pool is empty; by default as in other cases."""
     written = section.no_endpoint_request_ttl
     return _ttl(section.default_request_ttl if written is None else written)
 
@@ -190,7 +190,7 @@ def _ttl(written: str | None) -> float:
 
 
 class _Bands:
-    """The bands of a section, with what it leaves to their templates and to itself."""
+    """The bands of a section, completed by their templates and the section's own limits."""
 
     def __init__(self, section: FlowControlSection, refer: Refer) -> None:
         self._ttl = _ttl(section.default_request_ttl)

@@ -99,7 +99,7 @@ class ParserSettings(msgspec.Struct, frozen=True):
     def fault(self, app_protocol: str) -> str:
         """Return why these parsers cannot read a pool's requests; empty if they can.
 
-        `app_protocol` is that of the pool; empty: it does not say, and anything goes.
+        `app_protocol` is that of the pool; if it is empty, any parsers will do.
         """
         if not app_protocol:
             return ""
@@ -124,7 +124,9 @@ def parser_settings(
     for position, reference in enumerate(references):
         place = f"{PLACE}[{position}]"
         if PassthroughParser in kinds:
-            warnings.append(f"{place} reads nothing: the passthrough-parser before it takes all")
+            warnings.append(
+                f"{place} reads nothing: the passthrough-parser before it takes all requests"
+            )
             continue
         parser = refer(reference.plugin_ref, f"{place}.pluginRef")
         if not isinstance(parser, Parser):

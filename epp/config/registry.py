@@ -76,14 +76,14 @@ def _group_at(kind: type[Any], path: str) -> type[Any]:
 
 
 class _Interrupted(KeyboardInterrupt):
-    """Ctrl-C, which code of a plug-in cannot be mistaken for."""
+    """Ctrl-C, as opposed to a `KeyboardInterrupt` that a plug-in raises."""
 
 
 @contextmanager
 def plugin_code(fails: str, place: str) -> Iterator[None]:
-    """Raise `ConfigError` at `place`, with what `fails`, for whatever is raised but Ctrl-C."""
+    """Turn any exception except Ctrl-C into a `ConfigError` at `place` that names what `fails`."""
     try:
-        with _told_apart():
+        with _distinct_interrupt():
             yield
     except (ConfigError, _Interrupted):
         raise
@@ -99,8 +99,8 @@ def _said(error: BaseException) -> str:
 
 
 @contextmanager
-def _told_apart() -> Iterator[None]:
-    """Have Ctrl-C raise `_Interrupted`, where it raises `KeyboardInterrupt` otherwise."""
+def _distinct_interrupt() -> Iterator[None]:
+    """Make Ctrl-C raise `_Interrupted` instead of `KeyboardInterrupt`."""
     default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if not default or threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""What becomes of each plug-in, parameter and section of a file, as lines of a table.
+"""The effect of each plug-in, parameter and section of a file, as lines of a table.
 
 Every line begins with `#`, so that it may follow the file in YAML.
 """
@@ -54,7 +54,7 @@ def _plugin_rows(spec: PluginSpec, kind: type[object]) -> Iterator[Row]:
 
 
 def unhonoured_sections(config: EndpointPickerConfig) -> Iterator[str]:
-    """Yield a warning for each field of a section that is written and does not do what it says."""
+    """Yield a warning for each field of a section that is not honoured."""
     for name, _, said in _section_rows(config):
         if said != HONOURED:
             yield f"{name.strip()} is {said}"
@@ -73,7 +73,7 @@ def _section_rows(config: EndpointPickerConfig) -> Iterator[Row]:
 
 
 def _leaves(value: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
-    """Yield each parameter by its dotted path; those of a group in place of the group."""
+    """Yield each parameter by its dotted path; a group as its parameters."""
     for key, inner in value.items():
         if isinstance(inner, dict) and inner:
             yield from _leaves(inner, f"{prefix}{key}.")

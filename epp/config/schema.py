@@ -8,6 +8,7 @@ has them. If a file has both, the one of v1 counts, as in llm-d-router.
 import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from functools import cache
 from types import NoneType
 from typing import Annotated, Any, get_args
 
@@ -61,7 +62,7 @@ class Reference(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 
 
 class DataSource(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """A source of data about endpoints, and what extracts attributes from it."""
+    """A source of data about endpoints, and the extractors of its attributes."""
 
     plugin_ref: str
     extractors: list[Reference] = []
@@ -150,6 +151,7 @@ def decode(text: str) -> tuple[EndpointPickerConfig, tuple[str, ...]]:
         _check_version(document)
         if document.get("apiVersion") != API_VERSION:
             warnings = _modernize(document)
+            document = without_nulls(document, EndpointPickerConfig)
     _check_numbers(document, "")
     try:
         return convert(document, EndpointPickerConfig), warnings
@@ -176,12 +178,18 @@ def without_nulls(value: object, kind: object) -> object:
     struct = next(structs_in((kind,)), None)
     if struct is None or not isinstance(value, dict):
         return value
-    kinds = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+    kinds = _kinds(struct)
     return {
         key: without_nulls(each, kinds.get(key))
         for key, each in value.items()
         if each is not None or key not in kinds or NoneType in get_args(kinds[key])
     }
+
+
+@cache
+def _kinds(struct: type[msgspec.Struct]) -> dict[str, object]:
+    """Return the types of a struct's fields, by their names in a document."""
+    return {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
 
 
 def structs_in(types: Iterable[object]) -> Iterator[type[msgspec.Struct]]:

@@ -97,7 +97,7 @@ class RenderEndpoint(PluginParameters, frozen=True):
     """Whether any certificate of a server is accepted."""
 
     def __post_init__(self) -> None:
-        if self.http and self.url != _DEFAULT_URL:
+        if self.http and self.url not in {"", _DEFAULT_URL}:
             raise ValueError("one of `url` and `http` is enough")
         if not re.match(r"https?://[^/]", self.server):
             raise ValueError(f"`{self.server}` is not a URL; write http://host:port")

@@ -54,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--json", action="store_true", help="print the figures as JSON, as the last line")
     add("--keep", action="store_true", help="leave the last set-up running until Ctrl-C")
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -10,6 +10,17 @@ from epp.model.learning.ttft_share import DEFAULT_TTFT_SHARE
 from epp.model.prompts.chain import Chain
 from epp.values import Value
 
+COST_TERMS: Final[tuple[str, ...]] = (
+    "queued_prefill",
+    "prefill",
+    "class_prefill",
+    "decode",
+    "generation",
+    "crowding",
+    "slot",
+)
+"""The terms of a pick's cost; `Candidate` has each under its name and `_seconds`."""
+
 
 class LoadSource(Protocol):
     """Knows the load of one endpoint at any moment, in seconds of the picker's clock."""
@@ -22,9 +33,9 @@ class LoadSource(Protocol):
 class Candidate(Value):
     """An endpoint's predicted state and costs for one request at one moment.
 
-    `load` is the last report, as it came, which may be a second old. Policies that compare load
-    read `waiting`, `running`, `kv_usage` and the adapters here: the report and what was sent and
-    seen done until `now`, if `current` knows that.
+    `load` is the last report, unchanged, which may be a second old. Policies that compare load read
+    `waiting`, `running`, `kv_usage` and the adapters here: with `current`, the report corrected by
+    what was sent and seen to end until `now`.
     """
 
     __slots__ = (
@@ -94,21 +105,21 @@ class Candidate(Value):
         self.queued_prefill_seconds: Final = queued_prefill_seconds
         """Prefill sent before and not done; or, if longer, the wait for the adapter's slot."""
         self.prefill_seconds: Final = prefill_seconds
-        """What the prefill of this request would take here."""
+        """The time of this request's prefill here."""
         self.class_prefill_seconds: Final = class_prefill_seconds
-        """What it would take at an endpoint of the class's own speed."""
+        """The time of its prefill at the speed of the endpoint's class."""
         self.decode_seconds: Final = decode_seconds
-        """What running decodes would add to it."""
+        """The time that running decodes would add to it."""
         self.generation_seconds: Final = generation_seconds
-        """What its response then takes."""
+        """The time of its response after that."""
         self.crowding_seconds: Final = crowding_seconds
-        """What its prefill costs running decodes, and both decodes cost each other, in all."""
+        """The time that its prefill costs running decodes, and that decodes cost each other."""
         self.slot_seconds: Final = slot_seconds
-        """For how long it takes an adapter's slot from others."""
+        """How long it takes an adapter's slot from others."""
         self.requests: Final = requests
         """Requests that this picker sent here and has not seen end."""
         self.in_flight_tokens: Final = in_flight_tokens
-        """The uncached tokens of those whose first token it has not seen."""
+        """The uncached tokens of these requests, without those whose first token was seen."""
         self.busy_share = busy_share
         """The share (0..1) of the fleet with prefill to do, averaged over ten seconds."""
         self.ttft_share: Final = ttft_share
@@ -116,9 +127,9 @@ class Candidate(Value):
         self.trust: Final = trust
         """How well recent predictions for the endpoint's cache held, from 0 to 1."""
         self.fits: Final = fits
-        """Whether the model's context has room for the request and for what it may generate.
+        """Whether the model's context has room for the request and its output.
 
-        By a low estimate of its length; None if that was not asked or is not known."""
+        By a low estimate of its length; None if that is not checked or not known."""
         self.current: Final = current
         """Knows the load at any moment; None if only the report does."""
         self.now: Final = now
@@ -129,34 +140,30 @@ class Candidate(Value):
 
     @property
     def predicted_ttft(self) -> float:
-        """Seconds until the request's first token here: what is queued, its prefill, decodes."""
+        """Seconds until the request's first token here: queue, prefill, and running decodes."""
         return self.queued_prefill_seconds + self.prefill_seconds + self.decode_seconds
 
-    def cost_terms(self) -> dict[str, float]:
-        """Return what a pick here costs by its terms, in milliseconds, and the fleet's shares.
+    def cost_seconds(self) -> dict[str, float]:
+        """Return the terms of a pick's cost here, in seconds."""
+        return {name: getattr(self, f"{name}_seconds") for name in COST_TERMS}
 
-        Rounded to be read: microseconds, thousandths of `busy_share`, millionths of `ttft_share`.
+    def cost_terms(self) -> dict[str, float]:
+        """Return the terms in milliseconds, and the fleet's shares, for readers.
+
+        Rounded to microseconds, thousandths of `busy_share`, and millionths of `ttft_share`.
         """
-        return {
-            "queued_prefill_ms": round(1e3 * self.queued_prefill_seconds, 3),
-            "prefill_ms": round(1e3 * self.prefill_seconds, 3),
-            "class_prefill_ms": round(1e3 * self.class_prefill_seconds, 3),
-            "decode_ms": round(1e3 * self.decode_seconds, 3),
-            "generation_ms": round(1e3 * self.generation_seconds, 3),
-            "crowding_ms": round(1e3 * self.crowding_seconds, 3),
-            "slot_ms": round(1e3 * self.slot_seconds, 3),
-            "busy_share": round(self.busy_share, 3),
-            "ttft_share": round(self.ttft_share, 6),
-        }
+        terms = {f"{name}_ms": round(1e3 * value, 3) for name, value in self.cost_seconds().items()}
+        shares = {"busy_share": round(self.busy_share, 3), "ttft_share": round(self.ttft_share, 6)}
+        return terms | shares
 
     @property
     def waiting(self) -> float:
-        """Requests that wait in the engine's queue, no matter who sent them."""
+        """Requests that wait in the engine's queue, whatever their sender."""
         return self._load_now().waiting
 
     @property
     def running(self) -> float:
-        """Requests that the engine computes, no matter who sent them."""
+        """Requests that the engine computes, whatever their sender."""
         return self._load_now().running
 
     @property

@@ -22,12 +22,12 @@ def price(  # noqa: PLR0913, PLR0917 (what a price depends on)
     *,
     takes_slot: bool,
 ) -> list[Candidate]:
-    """Return what a request that was looked up costs at each endpoint, by its state at `now`.
+    """Return the costs of a request, whose quote was looked up, at each endpoint as of `now`.
 
-    It is expected to generate `length` tokens. `context` is how many tokens it has with what it
-    may generate, at least; 0 if no endpoint is known to have too little room for that. Of others'
-    waiting requests scrapes give the number alone: each counts as what this one's prefill takes.
-    `takes_slot`: it is for an adapter. How busy the endpoints are is taken into account by `busy`.
+    It is expected to generate `length` tokens. `context` is the least number of tokens that it has
+    with its output; 0 if no endpoint is known to have too little room for that. Scrapes give only
+    the number of other clients' waiting requests: each counts as long as this one's prefill.
+    `takes_slot`: it is for an adapter. `busy` measures how busy the endpoints are.
 
     Running decodes and the request's own are computed in the same steps (vLLM), so that its
     tokens take longer because of them. They run for as long as it does, look back at as much,

@@ -1,4 +1,4 @@
-"""The decision made for a request, with what it was made by."""
+"""The decision made for a request, with the facts behind it."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -40,7 +40,7 @@ class Score(Value):
 
 @mypyc_attr(free_list_len=1, acyclic=True)
 class Decision(Value):
-    """The endpoints that a request goes to, and what they were chosen by."""
+    """The endpoints that a request goes to, and the facts that they were chosen by."""
 
     __slots__ = (
         "candidates",
@@ -100,7 +100,7 @@ class Decision(Value):
         self.considered: Final = considered
         """The endpoints that there were before the filters."""
         self.scores: Final = scores
-        """Those of each scorer."""
+        """The scores of each scorer."""
         self.totals: Final = totals
         """The weighted sums that the picker compared."""
         self.stages: Final = stages
@@ -110,7 +110,7 @@ class Decision(Value):
         self.headers: Final = headers
         """Set on the request."""
         self.targets: Final = targets
-        """What the endpoints are reached at in place of their own targets, in the same order."""
+        """Targets to reach the endpoints at instead of their own, in the same order."""
         self.disaggregation: Final = disaggregation
         """Which stages run at endpoints of their own; empty if none could.
 
@@ -145,5 +145,5 @@ class Decision(Value):
         return ",".join(dict.fromkeys(endpoint.target for endpoint in self.endpoints))
 
     def served_at(self, target: Target) -> Target:
-        """Return the endpoint's own target for what the proxy says has served."""
+        """Return the endpoint's own target for the one that the proxy reported as served."""
         return self.endpoint.target if target in self.targets[:1] else target

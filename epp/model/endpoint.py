@@ -23,7 +23,7 @@ ROLE_LABEL = "llm-d.ai/role"
 """Which stages of requests an endpoint takes (llm-d-router); all of them without the label."""
 
 PARTIAL_ROLES = frozenset(("prefill", "encode", "encode-prefill"))
-"""Roles of endpoints that serve no whole request: others generate what they prepare."""
+"""Roles of endpoints that do not serve whole requests: they prepare what others generate."""
 
 H2C = "kubernetes.io/h2c"
 """HTTP/2 in plain text, with prior knowledge (Gateway API inference extension, `AppProtocol`)."""
@@ -32,7 +32,7 @@ VLLM = "vllm"
 """The value of `Load.engine` for vLLM."""
 
 _LONGEST_NUMBER = 15
-"""Digits of a number in a label, at most: what is longer is not a number."""
+"""The most digits of a number in a label; longer text does not count as a number."""
 
 
 def target_of(address: str, port: int) -> Target:
@@ -55,7 +55,7 @@ class Endpoint:
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Its labels, which are its pod's."""
     uid: str = ""
-    """Tells two pods of the same name apart."""
+    """The pod's UID, which distinguishes pods of the same name."""
     rank: int | None = None
     """The data-parallel rank of an engine that shares its target with others.
 
@@ -69,7 +69,7 @@ class Endpoint:
     metrics_host: str = ""
     """Where its metrics page is (`host:port`); empty: at the target."""
     app_protocol: str = ""
-    """The `appProtocol` of its pool: what it speaks at its target; empty if that is not said."""
+    """The `appProtocol` of its pool, which it speaks at its target; empty if it is not given."""
     port_index: int = 0
     """The index of its port among the target ports of its pool; 0 if there is none."""
     id: EndpointId = field(init=False)
@@ -95,7 +95,7 @@ class Endpoint:
 
     @property
     def partial(self) -> bool:
-        """Whether its role is one that serves no whole request."""
+        """Whether its role does not serve whole requests."""
         return self.labels.get(ROLE_LABEL) in PARTIAL_ROLES
 
     @property
@@ -107,8 +107,8 @@ class Endpoint:
 def attribute_key(name: str, producer: str = "") -> str:
     """Return the key under which `Load.attributes` has an attribute of a producer.
 
-    llm-d-router tells attributes of one name apart by the plug-in type that makes them; those of
-    "" are anybody's.
+    llm-d-router distinguishes attributes of one name by the plug-in type that makes them; "" stands
+    for any.
     """
     return f"{name}/{producer}" if producer else name
 
@@ -167,13 +167,13 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     sliding_window: int | None = None
     """Tokens of the sliding window; None while unknown."""
     offload_tokens: int | None = None
-    """What a second tier can hold; None while unknown."""
+    """The tokens that a second tier can hold; None while unknown."""
     cache_queries: float | None = None
     """Prompt tokens looked up in the prefix cache since the engine started, a sum.
 
     None while unknown."""
     cache_hits: float | None = None
-    """Those of them that were found there, a sum; None while unknown."""
+    """How many of these tokens it had, in total; None while unknown."""
     started_at: float | None = None
     """When the engine started, in Unix seconds; None while unknown."""
     attributes: Mapping[str, float] = NO_ATTRIBUTES
@@ -185,7 +185,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     def capacity_tokens(self) -> int | None:
         """The capacity of the caches of all `ranks`, in tokens; None while unknown, at least 1.
 
-        Of a hybrid model (`spread`) it is what the longest requests can fill.
+        For a hybrid model (`spread`) it is what the longest requests can fill.
         """
         if self.max_tokens is not None:
             return self.max_tokens
@@ -202,7 +202,7 @@ UNREPORTED = Load()
 
 
 class CurrentLoad(msgspec.Struct, frozen=True):
-    """What an endpoint bears at one moment: its last report, and what happened since.
+    """The load of an endpoint at one moment: its last report, corrected by what happened since.
 
     `waiting` and `running` requests are those of all clients, never negative; `kv_usage` is the
     share of the cache that they hold, in 0..1. The adapters are those of running requests, and of

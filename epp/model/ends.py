@@ -1,7 +1,7 @@
-"""The ends of requests: what they hold is released first, and then is learned from.
+"""The ends of requests: they are released first, and learned from then.
 
-Nothing that a response says keeps its request in the books: what raises here raises after that.
-What stays in the books even so is found by what engines report (`IdleReports`).
+Nothing in a response can keep its request in the books, since errors are raised only after the
+release. Requests that remain in them all the same are found by engines' reports (`IdleReports`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,6 +42,7 @@ class RequestEnds:
         try:
             usage = event.usage or Usage(completion_tokens=event.generated)
             in_flight.record_activity(now)
+            in_flight.count_unseen_beginning()
             if len(sequences) == 1:
                 usage = self._believed(in_flight.quote, usage)
                 self._learn_length(in_flight.quote, sequences[0], usage.prompt_tokens)
@@ -53,7 +54,7 @@ class RequestEnds:
             self._learn_usage(in_flight, sequences[0], usage)
 
     def _believed(self, quote: Quote, usage: Usage) -> Usage:
-        """Return what was reported, without a prompt's tokens if they cannot be that many."""
+        """Return the reported usage, without a number of prompt tokens that cannot be true."""
         tokens, chain = usage.prompt_tokens, quote.chains[0]
         if not tokens or self._prompts.believes(chain, tokens, quote.kind):
             return usage
@@ -69,7 +70,7 @@ class RequestEnds:
     def _learn_usage(
         self, in_flight: InFlightRequest, sequence: SequenceState, usage: Usage
     ) -> None:
-        """Learn from the reported cached tokens, and record that what was generated is cached."""
+        """Learn from the reported cached tokens, and record that the output is cached."""
         pod, quote, cached = in_flight.pod, in_flight.quote, usage.cached_tokens
         if in_flight.disaggregated:
             # Which of the two caches is meant depends on the sidecar's connector.
@@ -102,7 +103,7 @@ class RequestEnds:
         broken: bool = False,
         guessed: bool = False,
     ) -> None:
-        """Remember what a response left in a pod's cache, after a prompt with a full block."""
+        """Remember the output that a response left in a pod's cache after its prompt's blocks."""
         chain, lease = sequence.chain, sequence.lease
         if generated <= 1 or lease is None or not chain.hashes:
             return
@@ -121,9 +122,11 @@ class RequestEnds:
             )
 
     def aborted(self, in_flight: InFlightRequest, event: Aborted, now: float) -> None:
-        """End a request whose response was not, or not wholly, seen."""
+        """End a request whose response was not seen, or not to its end."""
         sequences = in_flight.sequences
         try:
+            if in_flight.unobserved:
+                in_flight.count_unseen_beginning()
             in_flight.record_generated(0, event.generated)
         finally:
             in_flight.release(now, revoked=event.refused)

@@ -79,8 +79,8 @@ class ModelsListed(msgspec.Struct, frozen=True):
     """An endpoint listed the models that it serves, adapters among them.
 
     With `serves_others` it may serve more than these, such as adapters that it loads when they
-    are first requested. `max_model_lens` are the longest contexts of those that said so (vLLM `max_model_len`): tokens
-    of a prompt and of what is generated after it.
+    are first requested. `max_model_lens` are the longest contexts of those that report them (vLLM
+    `max_model_len`), in tokens of prompt and output.
     """
 
     endpoint_id: EndpointId

@@ -1,7 +1,7 @@
 """Changes of an engine's KV cache, as vLLM's KV events or other replicas report them.
 
-What the engine reports mirrors vLLM 0.32 `vllm/distributed/kv_events.py` without its wire format,
-which `epp.protocol.kvevents.batches` reads.
+They mirror vLLM 0.32 `vllm/distributed/kv_events.py` without the wire format, which
+`epp.protocol.kvevents.batches` reads.
 """
 
 from collections.abc import Sequence
@@ -86,10 +86,10 @@ class CacheChanged(msgspec.Struct, frozen=True):
 
 
 class CacheFeedUp(msgspec.Struct, frozen=True):
-    """Changes of an endpoint's cache are followed from here on.
+    """From now on, changes of an endpoint's cache are followed.
 
-    `complete` says that they are followed from an empty cache on, so that they are all there is.
-    The event may come again, whenever `complete` changes.
+    `complete` if the cache was empty at the start, so that all its blocks are known. The event
+    comes again when `complete` changes.
     """
 
     endpoint_id: EndpointId
@@ -107,10 +107,10 @@ class CacheFeedLost(msgspec.Struct, frozen=True):
 
 
 class CacheCopied(msgspec.Struct, frozen=True):
-    """Blocks that another replica believes to be in an endpoint's cache, or not to be there.
+    """Blocks that another replica believes to be in an endpoint's cache, or no longer in it.
 
-    `hashes` with their `sizes` in tokens are there, the last to be evicted first; `gone` are not.
-    `closed`: what is there has all that precede it (`CacheModel.closed`).
+    `hashes` with their `sizes` in tokens are in it, the last to be evicted first; `gone` are not.
+    `closed`: each block has all its predecessors (`CacheModel.closed`).
     """
 
     endpoint_id: EndpointId

@@ -1,4 +1,4 @@
-"""Listeners to the events of a fleet, each apart: one that raises keeps no other from them."""
+"""Listeners to the events of a fleet, isolated from each other's errors."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -29,7 +29,7 @@ class Listeners:
     def add(
         self, kinds: Iterable[type[Event]], listener: Listener, name: str, on_fault: OnFault
     ) -> None:
-        """Add a listener; what it raises is passed to `on_fault` with its name."""
+        """Add a listener; its errors are passed to `on_fault` with its name."""
         for kind in kinds:
             self._by_kind[kind] = (*self._by_kind.get(kind, ()), (listener, name, on_fault))
 

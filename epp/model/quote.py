@@ -17,15 +17,15 @@ from epp.model.prompts.text_lengths import Kind
 from epp.model.prompts.token_offsets import TokenOffsets
 from epp.model.request import Api, InferenceRequest
 
-_LEAST_SHARE: Final = 0.5
-_MOST_SHARE: Final = 0.9
+_MIN_SHARE: Final = 0.5
+_MAX_SHARE: Final = 0.9
 """Bounds of the share of an estimated length that a text has at least."""
 _EMBEDDING: Final = (Api.EMBEDDINGS, Api.GRPC_EMBED)
 
 
 @mypyc_attr(free_list_len=1, acyclic=True)
 class Estimate:
-    """What one cache is predicted to save of a request's prompts.
+    """The part of a request's prompts that one cache is predicted to save.
 
     `cached` tokens in `matched` blocks are served from the cache; the prefill of the others takes
     `seconds`.
@@ -41,7 +41,7 @@ class Estimate:
 
 _NOTHING_FOUND: Final[list[list[int]]] = []
 _NO_ESTIMATES: Final[dict[Speed, dict[object, Estimate]]] = {}
-"""The estimates of a quote that was not looked up; nothing is added to them."""
+"""The estimates of a quote that was not looked up; never changed."""
 
 
 @mypyc_attr(free_list_len=1, acyclic=True)
@@ -89,7 +89,7 @@ class Quote:
         self.token_offsets: Final = token_offsets
         """The lengths of its prompts, as estimated when the quote was made."""
         self.kind: Final[Kind] = kind
-        """What the text of an only prompt consists of."""
+        """The kind of text of a single prompt."""
         tokens = blocks = 0  # a call of `sum` costs compiled code more than the loop
         for offsets in token_offsets:
             tokens += offsets.total
@@ -130,13 +130,12 @@ class Quote:
         self._estimates = {}
 
     def least_context(self, error: float) -> int:
-        """Return how many tokens the longest prompt and what follows it have, at least.
+        """Return the least number of tokens that the longest prompt has with its output.
 
-        From an estimated length, whose `error` is a share of it, twice the error is taken off: a
-        tenth of the length at least, and half of it at most. If the client set no limit, nothing
-        follows.
+        An estimated length is reduced by twice its `error`, a share of it: by a tenth of the length
+        at least, and by half of it at most. Without a limit by the client no output counts.
         """
-        share = min(_MOST_SHARE, max(_LEAST_SHARE, 1.0 - 2.0 * error))
+        share = min(_MAX_SHARE, max(_MIN_SHARE, 1.0 - 2.0 * error))
         lengths = [each.known + (each.total - each.known) * share for each in self.token_offsets]
         return int(max(lengths, default=0.0)) + (self.max_tokens or 0)
 
@@ -145,7 +144,7 @@ class Quote:
         self._found, self._index, self._estimates = _NOTHING_FOUND, None, _NO_ESTIMATES
 
     def estimate(self, slot: Slot, speed: Speed) -> Estimate:
-        """Predict what the cache of a slot saves; `look_up` comes first."""
+        """Predict the tokens that the cache of a slot saves; `look_up` comes first."""
         return self.estimates([(slot, speed)])[0]
 
     def estimates(self, places: list[tuple[Slot, Speed]]) -> list[Estimate]:
@@ -187,7 +186,7 @@ class Quote:
         return known
 
     def discounted(self, estimate: Estimate, cached: int, speed: Speed) -> Estimate:
-        """Return an estimate with `cached` tokens in place of the more that it predicts."""
+        """Return an estimate with its prediction reduced to `cached` tokens."""
         seconds = speed.prefill.seconds(self.tokens - cached, cached)
         return Estimate(cached, estimate.matched, seconds)
 

@@ -46,12 +46,12 @@ TOKEN_BYTES = 4
 
 @mypyc_attr(free_list_len=1, acyclic=True)
 class Prompt(Value):
-    """One prompt as bytes whose common prefixes are common prefixes of the engine's tokens.
+    """One prompt as bytes; common prefixes of bytes are common prefixes of the engine's tokens.
 
-    `exact` prompts hold token ids, `TOKEN_BYTES` each; others hold canonical text, whose bytes a
-    token are learned. `marks` are the ends of the messages of a conversation, ascending: offsets
-    in tokens into exact prompts, in bytes into others. The bytes before a mark do not depend on
-    those after it. `multimodal`: some stand for an image, a video or a sound.
+    `exact` prompts hold token ids, `TOKEN_BYTES` each; others hold canonical text, whose bytes per
+    token are learned. `marks` are the ends of the messages of a conversation, ascending: offsets in
+    tokens into exact prompts, in bytes into others. The bytes before a mark do not depend on those
+    after it. `multimodal`: some of it stands for an image, a video or a sound.
     """
 
     __slots__ = (
@@ -144,7 +144,7 @@ class InferenceRequest(Value):
         self.n: Final = n
         """How many answers to each prompt the client asks for."""
         self.cache_salt: Final = cache_salt
-        """Separates its blocks from those of requests with another one."""
+        """A salt: requests share cached blocks only with those that have the same one."""
         self.headers: Final = headers
         """The request's headers."""
         self.subset: Final = subset
@@ -152,7 +152,7 @@ class InferenceRequest(Value):
         self.objective: Final = objective
         """The InferenceObjective that it names."""
         self.fairness_id: Final = fairness_id
-        """Whose share of the fleet it counts towards."""
+        """The owner of the share of the fleet that it counts towards."""
         self.priority: Final = priority
         """Its priority; negative ones may be dropped if the pool is saturated."""
         self.body: Final = body

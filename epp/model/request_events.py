@@ -1,6 +1,7 @@
-"""The events of one request: what is sent, seen of its response, and how it ends.
+"""The events of one request: that it is sent, what is seen of its response, and how it ends.
 
-Plain classes, which compiled code reads without a look-up; the others are in `events.py`.
+They are plain classes, which compiled code reads without a look-up; other events are in
+`events.py`.
 """
 
 from enum import Enum
@@ -85,20 +86,21 @@ class Failure(Enum):
     GATEWAY = "gateway"
     """It could not be reached, or reset the connection before any answer: 502, 503.
 
-    A 503 that says when to come again (`retry-after`) does not count: the endpoint is busy.
+    A 503 with `retry-after` does not count: the endpoint is only busy.
     """
     ERROR = "error"
     """It answered with another 5xx, or not in time; the request itself may be why."""
     EMPTY = "empty"
-    """It answered with 200 and no body if something is to be generated."""
+    """It answered with 200 and an empty body, although the request asked for output."""
 
 
 class Aborted(Value):
     """The exchange ended before its response did, after about `generated` tokens.
 
-    `refused`: the endpoint never got the request. `failure` is how the endpoint failed it, None
-    if it is not to blame: the client left, or asked for what cannot be. `served`: the proxy
-    reported who served it. If it does so for others, a failure without that is the proxy's own.
+    `refused`: the endpoint never got the request. `failure` is how the endpoint failed; None if it
+    is not to blame, because the client left or its request was invalid. `served`: the proxy
+    reported the endpoint that served it. If the proxy does so for other requests, a failure without
+    it is the proxy's own.
     """
 
     __slots__ = ("failure", "generated", "refused", "request_id", "served")
@@ -119,9 +121,9 @@ class Aborted(Value):
 
 
 class Unobserved(Value):
-    """The request was sent and nothing more of it will be seen.
+    """The request was sent, and nothing more will be seen of it.
 
-    `begun`: the head of a good response was.
+    `begun`: the head of a good response was seen.
     """
 
     __slots__ = ("begun", "request_id")

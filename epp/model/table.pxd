@@ -62,7 +62,7 @@ cdef inline Part* _part_of(Table* table, uint64_t key) noexcept nogil:
 
 
 cdef inline uint32_t _home(uint64_t key, uint32_t room) noexcept nogil:
-    """Return where a key should be: in the order of what it is mixed to, whatever the room."""
+    """Return the home of a key: in the order of its mixed value, whatever the room."""
     return <uint32_t>((<uint64_t><uint32_t>_mixed(key) * room) >> 32)
 
 
@@ -79,7 +79,7 @@ cdef inline Entry* _from(Part* part, uint64_t key, uint32_t place) noexcept nogi
 
 
 cdef inline void prefetch_entry(Table* table, uint64_t key) noexcept nogil:
-    """Have the processor fetch where a key is."""
+    """Prefetch the home of a key."""
     cdef Part* part = _part_of(table, key)
     if part.room:
         prefetch(part.places + _home(key, part.room))

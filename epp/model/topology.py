@@ -1,4 +1,4 @@
-"""Where an endpoint runs: its host, rack, zone and region, by labels of its pod."""
+"""The place of an endpoint: its host, rack, zone and region, from labels of its pod."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from epp.model.endpoint import Endpoint
 
 
 class TopologyLabels(msgspec.Struct, frozen=True):
-    """The labels of a pod that say where it runs, llm-d-router's and Kubernetes' by default."""
+    """The names of a pod's labels for its place, by default llm-d-router's and Kubernetes'."""
 
     hostname: str = "kubernetes.io/hostname"
     rack: str = "topology.kubernetes.io/rack"
@@ -20,7 +20,7 @@ TOPOLOGY_LABELS = TopologyLabels()
 
 
 class Topology(NamedTuple):
-    """The place of an endpoint, from the narrowest to the widest; "" for what is not known."""
+    """The place of an endpoint, from the narrowest to the widest; "" if unknown."""
 
     hostname: str
     rack: str
@@ -34,10 +34,10 @@ class Topology(NamedTuple):
 
 
 def topology_of(endpoint: Endpoint, labels: TopologyLabels = TOPOLOGY_LABELS) -> Topology | None:
-    """Return where an endpoint runs; None if nothing says so.
+    """Return where an endpoint runs; None if that is not known.
 
-    Without the label the host is the pod's `spec.hostname`, as in llm-d-router's
-    `topology-extractor`; rack, zone and region are known by their labels alone.
+    Without its label the host is the pod's `spec.hostname`, as in llm-d-router's
+    `topology-extractor`; rack, zone and region come only from labels.
     """
     found = endpoint.labels
     place = Topology(

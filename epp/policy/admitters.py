@@ -39,7 +39,7 @@ class ProbabilisticAdmitter(PluginParameters, frozen=True):
                 raise ValueError(f"`{field.encode_name}` must be above 0")
 
     def start(self, context: PluginContext) -> "_Probabilistic":
-        """Return what draws."""
+        """Return the started plug-in."""
         return _Probabilistic(self, context.below)
 
     def saturation(self, candidates: Sequence[Candidate]) -> float:
@@ -79,13 +79,13 @@ class _Probabilistic:
 class LatencySloAdmitter(PluginParameters, frozen=True):
     """Refuses requests of negative priority that no endpoint would serve within their objectives.
 
-    An endpoint that runs nothing, or whose cache is cold, is given the benefit of the doubt.
+    An idle endpoint, or one with a cold cache, is assumed to be able to.
     """
 
     latency_prediction_info_producer_name: str = ""
 
     def start(self, context: PluginContext) -> "_LatencySlo":
-        """Return what asks the producer."""
+        """Return the started plug-in."""
         name = self.latency_prediction_info_producer_name
         return _LatencySlo(find_producer(context, name, LatencyPredictionInfo))
 

@@ -1,9 +1,9 @@
-"""What plug-ins tell each other of candidates: matches of prefixes, loads, latencies, sessions.
+"""What plug-ins can ask each other about candidates: prefix matches, loads, latencies, sessions.
 
 llm-d-router has a producer for each, which writes attributes of endpoints before profiles run, and
-parameters such as `prefixMatchInfoProducerName` by which a plug-in reads those of another producer.
-Here a producer answers when it is asked. `FROM_FLEET` is the default of most: it answers from
-what the candidates say themselves. Those of latencies and of media are added, as there.
+parameters such as `prefixMatchInfoProducerName` by which a plug-in chooses the producer. Here a
+producer answers when it is asked. The default is usually `FROM_FLEET`, which answers from the
+candidates themselves; producers of latencies and of media must be configured, as there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,8 +22,8 @@ T = TypeVar("T")
 class PrefixMatch(NamedTuple):
     """How many tokens of a prompt's `total` an endpoint is predicted to have cached.
 
-    `whole`: all that a cache can have of it, which is less than `total`: a block that is not full
-    is in none, and engines always compute the last token.
+    `whole` if that is all that a cache can hold of it. It is less than `total`, as partial blocks
+    are not cached and engines always compute the last token.
     """
 
     matched: int
@@ -32,17 +32,17 @@ class PrefixMatch(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The share that is cached, in 0..1, of what can be; 0 without a prompt."""
+        """The cached share of the part that can be cached, in 0..1; 0 without a prompt."""
         if self.whole:
             return 1.0
         return min(1.0, self.matched / self.total) if self.total else 0.0
 
 
 class EndpointLoad(NamedTuple):
-    """What this picker has under way at an endpoint.
+    """The requests of this picker that are in flight at an endpoint.
 
-    `requests` were sent and have not ended. `tokens` are the uncached ones of prompts that were
-    sent and whose first token was not seen. `uncached` tokens of the request at hand are not
+    `requests` were sent and have not ended. `tokens` are the uncached ones of their prompts,
+    without those whose first token was seen. `uncached` tokens of the request at hand are not
     cached there.
     """
 
@@ -52,9 +52,9 @@ class EndpointLoad(NamedTuple):
 
 
 class LatencyPrediction(NamedTuple):
-    """What a request would take at an endpoint, in milliseconds.
+    """The predicted latencies of a request at an endpoint, in milliseconds.
 
-    A headroom is the request's objective less the prediction; an objective that the request does
+    A headroom is the request's objective minus the prediction; an objective that the request does
     not name counts as 0. `dispatched` requests of this picker are at the endpoint. `valid`: the
     prediction meets all objectives that the request names.
     """
@@ -79,7 +79,7 @@ class PrefixMatchInfo(Protocol):
 
 @runtime_checkable
 class InFlightLoad(Protocol):
-    """Knows what was sent to each endpoint and is not over."""
+    """Knows the requests in flight at each endpoint."""
 
     def in_flight(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
@@ -104,7 +104,7 @@ class MultimodalMatchInfo(Protocol):
     def multimodal_matches(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[PrefixMatch]:
-        """Return, for each candidate, the size of the items that match and that of all."""
+        """Return, for each candidate, the size of the items that match and of all items."""
 
 
 @runtime_checkable
@@ -120,7 +120,7 @@ class TopologyInfo(Protocol):
     """Knows where endpoints run."""
 
     def topology(self, endpoint: Endpoint) -> Topology | None:
-        """Return an endpoint's place; None if nothing says so."""
+        """Return an endpoint's place; None if it is not known."""
 
 
 @runtime_checkable
@@ -133,14 +133,14 @@ class TextAttributes(Protocol):
 
 @runtime_checkable
 class NumberAttributes(Protocol):
-    """Knows attributes of endpoints that are numbers, beside those of `Load.attributes`."""
+    """Knows numeric attributes of endpoints, other than those in `Load.attributes`."""
 
     def number(self, endpoint: Endpoint, attribute_key: str) -> float | None:
         """Return the value of an attribute; None if the endpoint has no such."""
 
 
 class _FromFleet:
-    """answers from what the candidates say; predicts no latency, knows no media or session."""
+    """Answers from the candidates; does not predict latencies, or know media and sessions."""
 
     def prefix_matches(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
@@ -158,7 +158,7 @@ class _FromFleet:
     def in_flight(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> list[EndpointLoad]:
-        """Return what the fleet's ledgers have."""
+        """Return the loads in the fleet's ledgers."""
         return [
             EndpointLoad(
                 each.requests, each.in_flight_tokens, each.prompt_tokens - each.cached_tokens
@@ -207,12 +207,12 @@ _DEFAULT_NAMES: Mapping[type, str] = {
 
 
 UNKNOWN_TO_FLEET = frozenset((LatencyPredictionInfo, MultimodalMatchInfo))
-"""What only a producer knows: its default one is added to a file that does not list it."""
+"""Facts that only a producer knows; a default one is added to files that do not list it."""
 
 
 def find_producer(context: PluginContext, name: str, kind: type[T]) -> T:
     """Return the producer of a kind that a `...ProducerName` names. Raises `ConfigError`.
 
-    One that the file does not list is `FROM_FLEET`, unless that knows nothing of the kind.
+    If the file does not list it, it is `FROM_FLEET`, unless that cannot answer for the kind.
     """
     return context.plugin(name or _DEFAULT_NAMES[kind], kind, cast(T, FROM_FLEET))

@@ -1,4 +1,4 @@
-"""Numbers that a data layer's extractors found of endpoints, and what plug-ins call them."""
+"""Numbers that a data layer's extractors found, under the names that plug-ins use for them."""
 
 import math
 from collections.abc import Sequence

@@ -20,12 +20,12 @@ _MAX_ALPHA: Final = 8.0
 """Bounds of alpha in `ttft_costs`."""
 _DECODING: Final = 1.5
 """The weight of end-to-end latency against TTFT, each as a part of its mean."""
-_MOST_DECODING: Final = 0.3
+_MAX_DECODING: Final = 0.3
 """The weight of a second of decoding against one before a first token, at most."""
 _SLOT: Final = 0.1
 """The weight of a second in which others may wait for an adapter's slot."""
 _TURN: Final = 4.0
-"""How many prefills an endpoint whose turn it is costs less.
+"""The discount of an endpoint whose turn it is, in prefills of the request.
 
 With half of it, eight replicas still meet at endpoints.
 """
@@ -34,10 +34,7 @@ _LONGEST_TURN: Final = 1.5
 
 
 class Plan:
-    """The run of a profile, laid out once: what its plug-ins do, in the order in which they do it.
-
-    It knows plug-ins and no endpoint: candidates are those of each call.
-    """
+    """A profile prepared to run: the methods of its plug-ins, in order."""
 
     __slots__ = ("_equal", "_filters", "_name", "_pick", "_picker", "_scorers")
 
@@ -58,10 +55,10 @@ class Plan:
         context: PickContext,
         timer: PluginTimer | None = None,
     ) -> Decision:
-        """Return the decision of the profile, among the candidates at which the request fits.
+        """Return the decision of the profile, preferably among candidates that the request fits.
 
-        Endpoints whose contexts are known to be too short for it are left out if the filters
-        leave one with room for it; if they do not, an engine says that it does not fit.
+        Endpoints whose context is known to be too short are left out if the filters leave another
+        one; if they do not, an engine will refuse the request.
 
         Raises `NoEndpoints` if the filters leave no candidate, `PickerFault` if a scorer
         returns more or fewer scores than there are candidates. Plug-ins may return numbers of other
@@ -172,11 +169,11 @@ def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
 
     `queued_prefill + prefill + alpha * class_prefill + decode + w * (generation + crowding) +
     slot / 10`, with alpha = 2b / (1 - b), from 1 to 8, for the busy share b: in a busy fleet,
-    prefill that another endpoint's cache would save takes time from requests to come; in any fleet
-    from running decodes, and its blocks evict others. It is that of the class's own speed: what is
-    saved is the same everywhere. w = 1.5 * ttft_share, up to 0.3: a percent more of what responses
-    take costs as much as one and a half percent more of what first tokens take. Both shares are
-    the fleet's and so the same for all candidates.
+    prefill that another endpoint's cache would save takes time from later requests, and in any
+    fleet from running decodes, and its blocks evict others. It counts at the speed of the class, so
+    that the saving is the same everywhere. w = 1.5 * ttft_share, up to 0.3: responses that take 1 %
+    longer cost as much as first tokens that take 1.5 % longer. Both shares are the fleet's, so
+    they are the same for all candidates.
     """
     alpha, decoding, slot = cost_weights(candidates)
     return [
@@ -191,7 +188,7 @@ def ttft_costs(candidates: Sequence[Candidate]) -> list[float]:
 
 
 def cost_weights(candidates: Sequence[Candidate]) -> tuple[float, float, float]:
-    """Return the weights of the terms of `ttft_costs`: alpha, w and that of slots."""
+    """Return the weights in `ttft_costs`: alpha, w and the weight of slots."""
     first = candidates[0]
     return _alpha(first.busy_share), _decoding(first.ttft_share), _SLOT
 
@@ -204,19 +201,20 @@ def _alpha(busy: float) -> float:
 
 def _decoding(ttft_share: float) -> float:
     """Return the weight of a second of decoding, at that share of TTFT (0..1)."""
-    return min(_MOST_DECODING, _DECODING * ttft_share)
+    return min(_MAX_DECODING, _DECODING * ttft_share)
 
 
 def apart(
     costs: Sequence[float], candidates: Sequence[Candidate], unseen: Unseen, turn: int
 ) -> Sequence[float]:
-    """Return costs by which replicas that see the same choose different endpoints of like cost.
+    """Return costs with which replicas in the same state choose different, similar endpoints.
 
-    Each replica goes round a part of the endpoints, by their ids, one each `turn`. The parts are of
-    one size; neighbours share an endpoint if the endpoints cannot be divided evenly. The endpoint
-    whose turn it is costs four prefills like this request's less, or a part of that if others
-    probably sent less than one request that is not heard of. It has no turn if its prefill takes
-    one and a half times the best one's: it is slower, or has less of the prompt cached.
+    Each replica goes round its own part of the endpoints, in the order of ids, one each `turn`. All
+    parts have the same size; neighbours share an endpoint if the endpoints cannot be divided
+    evenly. The endpoint whose turn it is gets a discount of four prefills of this request, or a
+    fraction of it if the other replicas have probably sent less than one request unknown to this
+    one. It is skipped if its prefill takes one and a half times the best one's, because it is
+    slower or has less of the prompt cached.
     """
     count, replicas = len(costs), unseen.replicas
     lowest = candidates[costs.index(min(costs))]

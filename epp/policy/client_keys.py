@@ -1,4 +1,4 @@
-"""Keys of what clients name: sessions, users, flows. A name may be as long as headers are."""
+"""Keys for names that clients choose, of sessions, users and flows, which may be very long."""
 
 ClientKey = int
 """64 bits, whatever the length of the name."""

@@ -39,7 +39,7 @@ class HeaderBasedTestingFilter(PluginParameters, frozen=True):
 
 
 ECHO = "x-echo-set-header"
-"""The request header by which the suite's model server is told a header for its response."""
+"""The request header that names a header for the suite's model server to send in its response."""
 SERVED = "x-conformance-test-served-endpoint"
 
 

@@ -1,4 +1,4 @@
-"""What becomes here of what is written for llm-d-router: honoured, mapped, or without effect.
+"""The effect that llm-d-router's plug-ins and parameters have here: honoured, mapped, or none.
 
 A parameter is honoured unless its field is annotated otherwise. A plug-in type is honoured unless
 its class has an `effect` (`epp.policy.plugins.effect_of`).
@@ -11,7 +11,7 @@ import msgspec
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """What a plug-in type, a parameter, a section or a flag does here, if it is not honoured."""
+    """The effect of a plug-in type, parameter, section or flag that is not honoured."""
 
     kind: Literal["mapped to", "without effect here, because"]
     text: str
@@ -21,7 +21,7 @@ class Effect(msgspec.Struct, frozen=True):
 
 
 def mapped_to(what: str) -> Effect:
-    """Mark what is reached by other means: `mapped to {what}`."""
+    """Mark something that is achieved by other means: `mapped to {what}`."""
     return Effect("mapped to", what)
 
 
@@ -31,10 +31,10 @@ def without_effect(because: str) -> Effect:
 
 
 def effects(kind: type[Any]) -> Mapping[str, Effect | None]:
-    """Return what each parameter of a struct does here, by its dotted name; None: it is honoured.
+    """Return the effect of each parameter of a struct by its dotted name; None: it is honoured.
 
-    Parameters of a group stand under `group.name`, those of a list's items under `list[].name`;
-    what a group or list is annotated with holds for all of it.
+    Parameters of a group are named `group.name`, those of a list's items `list[].name`; the
+    annotation of a group or list holds for all of it.
     """
     if kind not in _KNOWN:
         _KNOWN[kind] = dict(_effects(kind, "", None))

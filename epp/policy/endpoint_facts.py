@@ -1,7 +1,7 @@
-"""What is known of endpoints by the labels of their pods, for plug-ins that ask.
+"""Producers of facts about endpoints that their pods' labels contain.
 
-The names, parameters and defaults are llm-d-router's, whose data layer copies labels into
-attributes; here they are looked up where they are needed.
+Names, parameters and defaults are llm-d-router's, whose data layer copies labels into attributes;
+here labels are read when a plug-in asks.
 """
 
 import math
@@ -12,7 +12,7 @@ from epp.policy.plugins import PluginParameters
 
 
 class TopologyExtractor(PluginParameters, frozen=True):
-    """Says where endpoints run: the labels that name host, rack, zone and region.
+    """Knows where endpoints run, by labels that name host, rack, zone and region.
 
     An empty name stands for the default. A pod without the host's label runs on its
     `spec.hostname`.
@@ -24,7 +24,7 @@ class TopologyExtractor(PluginParameters, frozen=True):
     region: str = TOPOLOGY_LABELS.region
 
     def topology(self, endpoint: Endpoint) -> Topology | None:
-        """Return where an endpoint runs; None if nothing says so."""
+        """Return where an endpoint runs; None if it is not known."""
         default = TOPOLOGY_LABELS
         return topology_of(
             endpoint,

@@ -19,10 +19,10 @@ from epp.values import replaced
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 _DECODE = "decode"
-"""The profile of requests that name none, unless a file says another."""
+"""The default profile of requests that name none."""
 
 DATA_PARALLEL = "x-data-parallel-host-port"
-"""The header that tells llm-d's sidecar which rank of its pod a request is for."""
+"""The header by which llm-d's sidecar finds the rank of its pod that a request is for."""
 
 
 def at_primary_port(decision: Decision, port: int) -> Decision:

@@ -37,14 +37,14 @@ class WeightedRandomPicker(PluginParameters, frozen=True):
 
         Totals of 0 and less come last, in random order (Efraimidis and Spirakis 2006, A-Res).
         """
-        # In logarithms, where no total is too small: -log(U) / total, the lowest first.
+        # In logarithms, so that small totals do not underflow: -log(U) / total, the lowest first.
         below = context.below
         costs = [-log(1 - uniform(below)) / each if each > 0 else inf for each in totals]
         return best(costs, self.max_num_of_endpoints, context)
 
 
 class RandomPicker(PluginParameters, frozen=True):
-    """Picks any candidate, each with the same probability."""
+    """Picks a candidate at random, each with the same probability."""
 
     uses_totals: ClassVar[bool] = False
     max_num_of_endpoints: int = 1
@@ -89,7 +89,7 @@ class LeastRequestPicker(PluginParameters, frozen=True):
 
 
 class RoundRobinPicker(PluginParameters, frozen=True):
-    """Picks one candidate after the other."""
+    """Picks the candidates in turn."""
 
     uses_totals: ClassVar[bool] = False
 

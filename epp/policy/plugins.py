@@ -1,8 +1,8 @@
 """The kinds of plug-in, by their methods. GIE and llm-d call them extension points.
 
 A plug-in is a frozen `msgspec.Struct` with the methods of one kind or of several; its fields are
-its parameters. One that keeps state, or that needs others, has `start` instead (`Startable`). Users
-add theirs as classes of these shapes under the entry point group `warmpick.plugins`.
+its parameters. A plug-in that keeps state, or needs others, has `start` instead (`Startable`).
+Users add theirs as such classes under the entry point group `warmpick.plugins`.
 
     RequestProcessor   reads the request's headers
     Screener           drops endpoints for all profiles
@@ -44,10 +44,10 @@ class PluginParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class Unseen(msgspec.Struct, frozen=True):
-    """What other replicas of this picker decide on before the news of it is here.
+    """Decisions of other replicas that this one does not know yet.
 
-    `requests` is how many of theirs there probably are, `replica` the place of this one (from 0)
-    among all `replicas`, by their numbers.
+    `requests` is their probable number, `replica` the position of this one (from 0) among all
+    `replicas`, in the order of their numbers.
     """
 
     requests: float
@@ -68,19 +68,19 @@ class PickContext(msgspec.Struct, frozen=True):
 
 
 class PluginTimer(Protocol):
-    """Times the calls of plug-ins, for decisions that are to be timed."""
+    """Times the calls of plug-ins in sampled decisions."""
 
     def __call__(
         self, point: str, plugin: object, call: Callable[P, T], *given: P.args, **named: P.kwargs
     ) -> T:
-        """Return what a plug-in's method returns at an extension point; raises what it raises."""
+        """Call a plug-in's method at an extension point, with its result and its errors."""
 
 
 @runtime_checkable
 class Filter(Protocol):
     """Drops candidates that must not be picked.
 
-    A filter that tells endpoints of one role from those of another has a true `sees_roles`.
+    A filter that distinguishes endpoints by their roles has a true `sees_roles`.
     """
 
     def filter(
@@ -135,19 +135,19 @@ class ProfileHandler(Protocol):
         """Return the decision; a handler may raise any `RequestError`."""
 
     def check_profiles(self, names: Sequence[str]) -> Sequence[str]:
-        """Take the profiles' names, in the file's order, before the first request.
+        """Check the profiles' names, in the file's order, before the first request.
 
-        Returns warnings, such as of profiles that never run. Raises `UnknownProfile` if a
-        parameter names one that is not among them, `ValueError` if they are not what it runs.
+        Returns warnings, such as of profiles that never run. Raises `UnknownProfile` if a parameter
+        names one that is not among them, `ValueError` if it cannot run these profiles.
         """
 
 
 @runtime_checkable
 class Decider(Protocol):
-    """Says whether a handler runs another stage for a request."""
+    """Decides whether a handler runs another stage for a request."""
 
     def wants(self, request: InferenceRequest, decision: Decision | None) -> bool:
-        """Return whether the stage runs; `decision` is that of the stage before, if any."""
+        """Return whether the stage runs; `decision` is the previous stage's, if there was one."""
 
 
 @runtime_checkable
@@ -222,14 +222,14 @@ class UsageReporter(Protocol):
 
 @runtime_checkable
 class StateDumper(Protocol):
-    """A plug-in whose state can be looked at."""
+    """A plug-in whose state can be inspected."""
 
     def dump_state(self) -> Mapping[str, object]:
         """Return counts and names of endpoints, bounded; nothing that a client sent."""
 
 
 class PluginContext(Protocol):
-    """What a plug-in is started with."""
+    """What a plug-in gets when it is started."""
 
     @property
     def below(self) -> Callable[[int], int]:
@@ -245,8 +245,7 @@ class PluginContext(Protocol):
     def plugin(self, name: str, kind: type[T], default: T | None = None) -> T:
         """Return another plug-in by its name, started; the default if the name is empty.
 
-        Raises `ConfigError` if there is none of that name, or it is of another kind, or it
-        needs this one.
+        Raises `ConfigError` if it does not exist, is of another kind, or needs this one itself.
         """
 
     def subscribe(self, kinds: Iterable[type[Event]], listener: Listener) -> None:
@@ -274,7 +273,7 @@ Plugin = Filter | Scorer | Picker
 
 
 def sees_roles(plugin: Filter) -> bool:
-    """Return whether a filter tells endpoints of one role from those of another; by default not."""
+    """Return whether a filter distinguishes endpoints by their roles; by default it does not."""
     return getattr(plugin, "sees_roles", False)
 
 
@@ -284,6 +283,6 @@ def uses_totals(picker: Picker) -> bool:
 
 
 def effect_of(kind: type[Any]) -> Effect | None:
-    """Return what a plug-in type has as its `effect`; None: it is honoured."""
+    """Return the `effect` of a plug-in type; None: it is honoured."""
     found: Effect | None = getattr(kind, "effect", None)
     return found

@@ -1,4 +1,4 @@
-"""What is configured: scheduling profiles, and the plug-ins around them."""
+"""A configuration's scheduling profiles, and the plug-ins around them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -45,7 +45,7 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 class EventSubscription(msgspec.Struct, frozen=True):
-    """What a plug-in is notified of: events of these kinds (`Fleet.subscribe`)."""
+    """The events that a plug-in is notified of (`Fleet.subscribe`)."""
 
     plugin: str
     kinds: tuple[type[Event], ...]
@@ -70,14 +70,14 @@ class SingleProfileHandler(PluginParameters, frozen=True):
 
 
 class Scheduling(msgspec.Struct, frozen=True, kw_only=True):
-    """The started plug-ins of one configuration, by what they do."""
+    """The started plug-ins of one configuration, by their kinds."""
 
     profiles: Mapping[str, Profile]
     """The profiles by their names, in the order of the file; the first serves an empty name."""
     handler: ProfileHandler = SingleProfileHandler()
-    """Says which profiles run for a request."""
+    """Decides which profiles run for a request."""
     saturation_detector: SaturationDetector | None = None
-    """Says whether the pool is full; requests of negative priority are refused then."""
+    """Decides whether the pool is full, so that requests of negative priority are refused."""
     screeners: tuple[Screener, ...] = ()
     """Drop endpoints before any profile runs."""
     admitters: tuple[Admitter, ...] = ()

@@ -78,9 +78,9 @@ class AttributeReporter:
         self._condition = condition
 
     def report(self, usage: Usage) -> Reported | None:
-        """Return what is reported of a response.
+        """Return the value to report about a response.
 
-        None if the condition does not hold, or the expression gives 0 or no number.
+        None if the condition does not hold, or the expression's value is 0 or not a number.
         """
         data = {"usage": _numbers(usage)}
         if self._condition is not None and _value(self._condition, data) is not True:

@@ -201,8 +201,8 @@ class Scheduler:
     ) -> tuple[Quote, Decision]:
         """Quote a request and decide on it, without committing to the decision.
 
-        Raises `UnknownModel`, what `decide` raises, and `NotCached` if the client wants nothing
-        else.
+        Raises `UnknownModel`, the errors of `decide`, and `NotCached` if the client only wants a
+        cached prefix.
         """
         model = request.target_model
         if model and self._fleet.serves(model) is False:
@@ -218,7 +218,7 @@ class Scheduler:
     ) -> Decision:
         """Decide on a request and admit it at once, so that a burst spreads.
 
-        Raises what `propose` raises.
+        Raises the errors of `propose`.
         """
         quote, decision = self.propose(request, now, timer)
         self.commit(request, quote, decision, now)

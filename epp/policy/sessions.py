@@ -1,7 +1,7 @@
 """Session affinity: the endpoint that served a session before, as a scorer and as a filter.
 
-The strategy `encoded_endpoint_header` has the client say it, by the token of the response before;
-`session_id` keeps it in the picker, by the session's id. Names and rules are llm-d-router's.
+With the strategy `encoded_endpoint_header` the client returns a token from the previous response;
+with `session_id` the picker keeps the endpoint of each session. Names and rules are llm-d-router's.
 """
 
 import binascii
@@ -21,14 +21,14 @@ from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.effects import without_effect
 from epp.policy.plugins import Headers, PluginContext, PluginParameters
 
-_MOST_SESSIONS = 100_000
-"""Sessions whose endpoint is kept; beyond them the one that was idle the longest goes."""
+_MAX_SESSIONS = 100_000
+"""Sessions whose endpoint is kept, at most; then the one that was idle the longest is dropped."""
 _TOKEN_HEADER = "x-session-token"  # noqa: S105 (the name of a header)
 _ID_HEADER = "x-session-id"
 _ATTRIBUTES = {"SessionID": "session-id-producer"}
-"""Attributes whose producer has another name."""
+"""Attributes whose producer does not have their name."""
 
-_NO_SWEEP = without_effect("an idle session counts as gone at once")
+_NO_SWEEP = without_effect("idle sessions expire at once")
 
 
 class TokenHeader(PluginParameters, frozen=True):
@@ -43,7 +43,7 @@ class TokenHeader(PluginParameters, frozen=True):
 
 
 class SessionSource(PluginParameters, frozen=True):
-    """Where a session's id is: in a header, or with the plug-in that produces an attribute."""
+    """Where a session's id comes from: a header, or the plug-in that produces an attribute."""
 
     header: str = ""
     attribute: str = ""
@@ -55,7 +55,7 @@ class SessionSource(PluginParameters, frozen=True):
 
 
 class SessionIds(PluginParameters, frozen=True):
-    """Where sessions' ids are, the first that is not empty counting; and when idle ones go."""
+    """The sources of session ids, of which the first non-empty one counts; and their TTL."""
 
     sources: list[SessionSource] = []
     eviction_ttl_seconds: float = 300.0
@@ -75,7 +75,7 @@ class SessionAffinity(PluginParameters, frozen=True):
     profile_name: str = ""
 
     def pins(self, context: PluginContext) -> "_Pins":
-        """Return what knows the endpoints of sessions."""
+        """Return the store of the sessions' endpoints."""
         if self.strategy == "session_id":
             return _Bindings(self.session_id_config, self.profile_name, context)
         return _Tokens(self.encoded_endpoint_header_config.name, self.profile_name)
@@ -85,20 +85,20 @@ class SessionAffinityScorer(SessionAffinity, frozen=True):
     """Prefers the endpoint of the session."""
 
     def start(self, context: PluginContext) -> "_PinScorer":
-        """Return what scores."""
+        """Return the scorer."""
         return _PinScorer(self.pins(context))
 
 
 class SessionAffinityFilter(SessionAffinity, frozen=True):
-    """Keeps the endpoint of the session alone, as long as it is a candidate."""
+    """Keeps only the endpoint of the session, if it is a candidate."""
 
     def start(self, context: PluginContext) -> "_PinFilter":
-        """Return what filters."""
+        """Return the filter."""
         return _PinFilter(self.pins(context))
 
 
 class MulticlusterSessionAffinityFilter(SessionAffinityFilter, frozen=True):
-    """The same, where each endpoint is a cluster."""
+    """The same among clusters, each of which is an endpoint."""
 
 
 class _Pins(Protocol):
@@ -111,30 +111,22 @@ class _Pins(Protocol):
     def response_headers(
         self, request: InferenceRequest, decision: Decision, served: Target | None
     ) -> Headers:
-        """Return the headers that tell the client its endpoint."""
+        """Return the headers that name the endpoint for the client."""
 
 
 class _PinPlugin:
-    """What scorer and filter have in common."""
+    """The common part of scorer and filter: a `CommitObserver` and a `ResponseProcessor`."""
 
     def __init__(self, pins: _Pins) -> None:
-        self._pins = pins
-
-    def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
-        """Take note of a decision (`CommitObserver`)."""
-        self._pins.committed(request, decision, now)
-
-    def response_headers(
-        self, request: InferenceRequest, decision: Decision, served: Target | None
-    ) -> Headers:
-        """Return headers for the client (`ResponseProcessor`)."""
-        return self._pins.response_headers(request, decision, served)
+        self.pinned = pins.pinned
+        self.committed = pins.committed
+        self.response_headers = pins.response_headers
 
 
 class _PinScorer(_PinPlugin):
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return 1 for the session's endpoint, 0 for others."""
-        pinned = self._pins.pinned(request)
+        pinned = self.pinned(request)
         return [1.0 if pinned and each.endpoint.id == pinned else 0.0 for each in candidates]
 
 
@@ -142,8 +134,8 @@ class _PinFilter(_PinPlugin):
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return the session's endpoint alone; all if it is not a candidate."""
-        pinned = self._pins.pinned(request)
+        """Return only the session's endpoint; all if it is not a candidate."""
+        pinned = self.pinned(request)
         if not pinned:
             return candidates
         return [each for each in candidates if each.endpoint.id == pinned] or candidates
@@ -157,14 +149,14 @@ class _Tokens:
         self._profile = profile
 
     def pinned(self, request: InferenceRequest) -> str:
-        """Return what the token says; empty for what is not a token."""
+        """Return the endpoint in the token; empty if it cannot be decoded."""
         try:
             return b64decode(request.headers.get(self._header, ""), validate=True).decode()
         except (binascii.Error, ValueError):
             return ""
 
     def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
-        """Keep nothing."""
+        """Do nothing: the client keeps the endpoint."""
 
     def response_headers(
         self, request: InferenceRequest, decision: Decision, served: Target | None
@@ -181,7 +173,7 @@ class _Tokens:
 
 
 class _Bound:
-    """The endpoint of some sessions, all of which lose it at once."""
+    """The endpoint of several sessions, which can all be unbound at once."""
 
     __slots__ = ("endpoint",)
 
@@ -190,7 +182,7 @@ class _Bound:
 
 
 class _Bindings:
-    """Endpoints that sessions were sent to first, until they are idle for some time."""
+    """The endpoint that each session was first sent to, until the session is idle too long."""
 
     def __init__(self, settings: SessionIds, profile: str, context: PluginContext) -> None:
         sources = settings.sources or [SessionSource(header=_ID_HEADER)]
@@ -198,9 +190,8 @@ class _Bindings:
         self._profile = profile
         self._now = 0.0
         self._endpoints: TTLCache[ClientKey, _Bound] = TTLCache(
-            _MOST_SESSIONS, settings.eviction_ttl_seconds, timer=lambda: self._now
+            _MAX_SESSIONS, settings.eviction_ttl_seconds, timer=lambda: self._now
         )
-
         self._bound: dict[EndpointId, _Bound] = {}
         context.subscribe([EndpointRemoved], self._forget)
 
@@ -210,10 +201,6 @@ class _Bindings:
             bound = self._bound.pop(event.endpoint_id, None)
             if bound is not None:
                 bound.endpoint = EndpointId("")
-
-    def dump_state(self) -> dict[str, object]:
-        """Return how many sessions there are, and how many endpoints they are bound to."""
-        return {"sessions": len(self._endpoints), "endpoints": len(self._bound)}
 
     def _session(self, request: InferenceRequest) -> ClientKey | None:
         found = next((found for find in self._finders if (found := find(request).strip())), "")
@@ -226,7 +213,7 @@ class _Bindings:
         return "" if bound is None else bound.endpoint
 
     def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
-        """Bind a session to its first endpoint, or anew if that is not a candidate any more."""
+        """Bind a session to its endpoint, or to another if that is no longer a candidate."""
         self._now = now
         session, stage = self._session(request), decision.of(self._profile)
         if session is None or stage is None:
@@ -237,7 +224,7 @@ class _Bindings:
             bound = self._bound.setdefault(chosen, _Bound(chosen))
         elif stage.endpoint.id != bound.endpoint:
             return
-        self._endpoints[session] = bound  # which starts its time anew
+        self._endpoints[session] = bound  # also restarts its TTL
 
     def response_headers(
         self, request: InferenceRequest, decision: Decision, served: Target | None
@@ -247,7 +234,7 @@ class _Bindings:
 
 
 def _finder(source: SessionSource, context: PluginContext) -> Callable[[InferenceRequest], str]:
-    """Return what finds a session's id in a request; it returns "" if there is none."""
+    """Return a function that reads the session's id from a request; "" if it has none."""
     if source.header:
         name = source.header.strip().lower()
         return lambda request: request.headers.get(name, "")

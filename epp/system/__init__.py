@@ -1,1 +1,1 @@
-"""What the operating system is asked for, by adapters and commands alike."""
+"""Services of the operating system, and helpers that adapters and commands share."""

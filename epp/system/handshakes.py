@@ -10,7 +10,7 @@ from typing import Final
 
 _AT_ONCE: Final = 4
 """Handshakes that begin between two looks at the sockets: some two milliseconds of work."""
-_LEAST: Final = (socket.SOL_SOCKET, socket.SO_RCVLOWAT)
+_MIN: Final = (socket.SOL_SOCKET, socket.SO_RCVLOWAT)
 _RECORD_HEAD: Final = 5
 _HANDSHAKE: Final = 22
 _LONGEST_RECORD: Final = _RECORD_HEAD + (1 << 14)
@@ -74,7 +74,7 @@ class Handshakes:
             self._begin_in_turn(connection)
         elif _has_ended(connection):
             self._leave(connection)
-        elif connection.getsockopt(*_LEAST) == size or not _wakes_at(connection, size):
+        elif connection.getsockopt(*_MIN) == size or not _wakes_at(connection, size):
             self._begin_in_turn(connection)  # woken before, as a kernel does that is out of memory
 
     def _leave(self, connection: socket.socket) -> None:
@@ -126,7 +126,7 @@ def _wakes_at(connection: socket.socket, size: int) -> bool:
     The kernel waits for at most half of what it would hold (tcp(7), `tcp_rmem`).
     """
     try:
-        connection.setsockopt(*_LEAST, size)
-        return connection.getsockopt(*_LEAST) == size
+        connection.setsockopt(*_MIN, size)
+        return connection.getsockopt(*_MIN) == size
     except OSError:  # a system without it
         return False

@@ -16,8 +16,8 @@ LIST_SECONDS = 5.0
 """How long servers have to answer; the list is without those that take longer."""
 _KEPT_SECONDS = 1.0
 _SECONDS_PER_SERVER = 0.002
-"""The pause after a list was made: whoever asks on and on takes a part of this process at most."""
-_MOST_ASKED, _MOST_AT_ONCE = 64, 32
+"""The pause before a list is made: whoever asks on and on takes a part of this process at most."""
+_MOST_ASKED, _MOST_LISTS, _MOST_AT_ONCE = 64, 16, 16
 _AWAY = b'{"error": {"message": "no model server lists its models", "type": "%s", "code": 503}}' % (
     b"ServiceUnavailableError"
 )
@@ -52,6 +52,7 @@ class ModelList:
         self._port = port
         self._asked: dict[str, asyncio.Task[Page]] = {}
         self._turn = asyncio.Lock()
+        self._lists = asyncio.Semaphore(_MOST_LISTS)
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
@@ -84,17 +85,20 @@ class ModelList:
         asyncio.get_running_loop().call_later(_KEPT_SECONDS, self._asked.pop, authorization, None)
 
     async def _list(self, authorization: str) -> Page:
-        async with self._turn:
+        async with self._lists:  # a server that does not answer holds up its own list alone
             addresses = self._addresses()
+            async with self._turn:
+                await asyncio.sleep(_SECONDS_PER_SERVER * len(addresses))
             limit = asyncio.Semaphore(_MOST_AT_ONCE)
             asking = [
                 asyncio.create_task(self._page(each, authorization, limit)) for each in addresses
             ]
-            if asking:
-                _, late = await asyncio.wait(asking, timeout=LIST_SECONDS)
-                for task in late:
+            try:
+                if asking:
+                    await asyncio.wait(asking, timeout=LIST_SECONDS)
+            finally:
+                for task in asking:
                     task.cancel()
-            await asyncio.sleep(_SECONDS_PER_SERVER * len(addresses))
         found = [each.result() for each in asking if each.done() and not each.cancelled()]
         return merged(page for page in found if page is not None)
 
@@ -116,19 +120,19 @@ def merged(pages: Iterable[Page]) -> Page:
     answers = list(pages)
     lists = [body for status, body in answers if status == HTTPStatus.OK]
     cards: dict[str, msgspec.Raw] = {}
-    readable = 0
+    readable = []
     for body in lists:
         try:
             listed = [(_decode_card(card).id, card) for card in _decode_list(body).data]
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue
-        readable += 1
+        readable.append(body)
         for name, card in listed:
             cards.setdefault(name, card)
-    if readable > 1:
+    if len(readable) > 1:
         return 200, msgspec.json.encode({"object": "list", "data": list(cards.values())})
     if lists:
-        return 200, lists[0]
+        return 200, (readable or lists)[0]
     return answers[0] if answers else (HTTPStatus.SERVICE_UNAVAILABLE, _AWAY)
 
 

@@ -52,8 +52,6 @@ def telemetry(pool=POOL, under_way=lambda _: False):
             streams=lambda: 3,
             predicts_latency=True,
             precise_producer="precise",
-            commit="abc",
-            build_ref="v1",
         )
     )
 

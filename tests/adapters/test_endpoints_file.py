@@ -3,6 +3,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 import yaml
@@ -92,6 +93,26 @@ async def test_the_first_read_lists_everything(path):
     told = Told()
     await EndpointsFile(path, told).load()
     assert told.take() == BOTH
+
+
+async def test_no_thread_goes_on_for_who_stops_following(path):
+    begun, ended = threading.Event(), threading.Event()
+
+    class Noted(EndpointsFile):
+        def _next(self, over):
+            begun.set()
+            try:
+                return super()._next(over)
+            finally:
+                ended.set()
+
+    source = Noted(path, Told(), poll=60)
+    await source.load()
+    async with running(source.run()):
+        while not begun.is_set():
+            await asyncio.sleep(POLL)
+        assert not ended.is_set()
+    assert ended.wait(5)
 
 
 async def test_a_first_read_that_fails_is_a_config_error(tmp_path):

@@ -24,7 +24,7 @@ from tests.native.built import needs_native
 
 PROBE = """
 from resource import RUSAGE_SELF, getrusage
-from epp.adapters.extproc.memory import keep_freed_memory
+from epp.system.memory import keep_freed_memory
 
 def faults():
     before = getrusage(RUSAGE_SELF).ru_minflt

@@ -6,9 +6,10 @@ from contextlib import AsyncExitStack
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.extproc.limits import LineQuota, PeerLimits, TokenBucket
+from epp.adapters.extproc.limits import PeerLimits, TokenBucket
 from epp.adapters.extproc.transports import server_class
 from epp.protocol.extproc.record import Outcome
+from epp.system.line_quota import LineQuota
 from tests.adapters.ext_proc_peer import (
     body,
     head,

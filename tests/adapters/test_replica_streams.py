@@ -174,6 +174,17 @@ async def test_facts_find_room_beside_long_answers(server):
         await until(lambda: answer(b"x" * 400_000))
 
 
+async def test_an_answer_that_is_tried_again_and_again_is_not_as_many_messages(server):
+    async with station(server.address) as one, station(server.address) as other:
+        await other.tell(b"?how")
+        await until(lambda: one.heard)
+        server.kill()
+        await until(lambda: one.streams.send(b"lost") == 0)
+        unsent = one.streams.unsent
+        assert not any([one.replies[0](b"an answer") for _ in range(10)])
+        assert one.streams.unsent == unsent
+
+
 @contextlib.asynccontextmanager
 async def narrow(server, most):
     """A way to the server whose connections bring so many bytes and no more."""

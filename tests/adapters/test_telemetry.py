@@ -170,7 +170,7 @@ def test_the_pool():
     assert value(counted, "llm_d_epp_per_endpoint_queue_size", model_server_endpoint="a") == 4
     assert value(counted, "inference_pool_per_pod_queue_size", model_server_pod="b") == 2
     assert value(counted, "llm_d_epp_prefix_indexer_size") == 77
-    assert value(counted, "llm_d_epp_info", commit="abc", build_ref="v1") == 1
+    assert value(counted, "llm_d_epp_info", commit="unknown", build_ref="unknown") == 1
 
 
 @pytest.mark.parametrize(

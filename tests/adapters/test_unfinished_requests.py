@@ -9,11 +9,11 @@ import sys
 import grpc
 import pytest
 
-from epp.adapters.extproc import memory
 from epp.adapters.extproc.limits import PeerLimits
-from epp.adapters.extproc.memory import memory_limit
 from epp.adapters.extproc.transports import server_class
 from epp.protocol.extproc.record import Outcome
+from epp.system import memory
+from epp.system.memory import memory_limit
 from tests.adapters.ext_proc_peer import (
     BUFFERED,
     CHAT,
@@ -163,7 +163,7 @@ def test_a_control_group_limits_memory(tmp_path, monkeypatch, group):
 
 
 TRIMMED = """
-from epp.adapters.extproc.memory import keep_freed_memory, trim_freed_memory
+from epp.system.memory import keep_freed_memory, trim_freed_memory
 
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096

@@ -51,7 +51,7 @@ class Pages:
         asked = self.requests
         async with asyncio.timeout(DEADLINE):
             while self.requests < asked + times:
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.001)
 
     @contextlib.asynccontextmanager
     async def serving(self, tls=None):
@@ -290,7 +290,7 @@ async def test_a_source_that_fails_does_not_make_its_endpoint_fail():
                 await sources.polled_once(DEADLINE)
                 async with asyncio.timeout(DEADLINE):
                     while not sources.errors()["models-data-source"]:
-                        await asyncio.sleep(0)
+                        await asyncio.sleep(0.001)
                 assert not told.of(ScrapeFailed, "a")
     (failed,) = [entry for entry in logs if entry["event"] == "source.failed"]
     assert (failed["source"], failed["error"]) == ("models-data-source", "HTTP status 404")

@@ -42,7 +42,7 @@ async def test_cycles_are_freed_without_the_collector_of_cpython():
     gone = weakref.ref(Knot())
     async with asyncio.timeout(PATIENCE):
         while gone() is not None:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
 
 
 async def test_the_collector_comes_back_with_the_end(collector):

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 
 import pytest
 from structlog.testing import capture_logs
@@ -143,13 +144,10 @@ async def test_a_snapshot_that_came_is_applied_as_a_whole_however_long_that_take
         await settled(one)
         async with started(one.port, warm_limit=3.0) as fresh:
             apply = fresh.replicas._boot._apply
-            loop = asyncio.get_running_loop()
             longer_than_the_limit = [3.5]
 
             def slowly(events):
-                end = loop.time() + (longer_than_the_limit.pop() if longer_than_the_limit else 0)
-                while loop.time() < end:
-                    pass
+                time.sleep(longer_than_the_limit.pop() if longer_than_the_limit else 0)  # all wait
                 apply(events)
 
             monkeypatch.setattr(fresh.replicas._boot, "_apply", slowly)
@@ -247,6 +245,24 @@ async def test_what_finds_no_room_at_first_is_told_a_little_later():
             heard(one)
             await compare(one, fresh)
             await until(lambda: held(fresh) == held(one))
+
+
+async def test_a_replica_that_takes_no_answers_holds_up_others_once(monkeypatch):
+    async with started() as one:
+        await until(lambda: one.replicas.warm)
+        kept, asked = one.replicas.copies, []
+        gone, there = 7, 8
+        monkeypatch.setattr(copies, "_ROOM_SECONDS", -1.0)
+        monkeypatch.setattr(
+            kept, "_answer", lambda number, _facts: asked.append(number) or number == there
+        )
+        epoch = copies.epoch_now(one.pod("pod-0"))
+        for number in [*[gone] * 100, there, gone]:
+            kept.take(number, BucketsQuery("default/pod-0", epoch, [1]))
+        kept.take(there, BucketsQuery("default/pod-0", epoch, [1]))
+        await until(lambda: asked.count(there) == 2)
+        assert asked == [gone, there, there]
+        assert not kept.busy
 
 
 async def test_what_was_asked_of_a_replica_that_is_gone_is_forgotten():

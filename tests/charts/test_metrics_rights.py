@@ -7,7 +7,7 @@ from tests.charts import values as v
 from tests.charts.helm import objects, only
 from tests.charts.picker import container
 from tests.charts.test_rights import asked, granted, kubernetes, role
-from tests.processes import picker, said
+from tests.processes import forked_picker, said
 
 READS = [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
 REVIEWS = {
@@ -42,7 +42,7 @@ async def test_with_the_charts_roles_metrics_are_read_by_those_who_may(tmp_path)
     assert granted(rules) == REVIEWS
     async with kubernetes(things) as api:
         may, may_not = api.token("prometheus", READS), api.token("stranger")
-        async with picker(picker_of(things, api, tmp_path, rules), tmp_path) as lines:
+        async with forked_picker(picker_of(things, api, tmp_path, rules), tmp_path) as lines:
             port = (await said(lines, "serving"))["metrics_port"]
             assert await status(port, may) == 200
             assert await status(port) == 401
@@ -58,7 +58,7 @@ async def test_without_one_of_the_cluster_roles_rules_nobody_reads(left, tmp_pat
     async with kubernetes(things) as api:
         may = api.token("prometheus", READS)
         arguments = picker_of(things, api, tmp_path, rules[left : left + 1])
-        async with picker(arguments, tmp_path) as lines:
+        async with forked_picker(arguments, tmp_path) as lines:
             port = (await said(lines, "serving"))["metrics_port"]
             assert await status(port, may) == 503
             missing = (await said(lines, "metrics.not_reviewed"))["missing_rules"]
@@ -69,6 +69,6 @@ async def test_where_the_chart_lets_anyone_read_it_makes_no_cluster_role(tmp_pat
     things = objects("warmpick", v.merged(v.CASES["defaults"], v.OPEN))
     assert [each for each in things if each["kind"] == "ClusterRole"] == []
     async with kubernetes(things) as api:
-        async with picker(picker_of(things, api, tmp_path, []), tmp_path) as lines:
+        async with forked_picker(picker_of(things, api, tmp_path, []), tmp_path) as lines:
             assert await status((await said(lines, "serving"))["metrics_port"]) == 200
         assert not REVIEWS & asked(api)

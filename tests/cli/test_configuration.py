@@ -85,7 +85,37 @@ def test_models_are_polled_beside_what_is_configured():
 
 
 def test_a_configuration_that_polls_models_itself_is_left_alone():
-    text = "plugins: [{type: models-data-source, parameters: {interval: 1m}}]"
+    text = """
+plugins: [{type: models-data-source, name: models, parameters: {interval: 1m}}]
+dataLayer: {sources: [{pluginRef: models}]}
+"""
     assert document(text, "--poll-models") == load_yaml(text.encode())
     for broken in ("plugins: 3", "{plugins: [], dataLayer: []}"):
         assert document(broken, "--poll-models") == load_yaml(broken.encode())
+
+
+@pytest.mark.parametrize(
+    ("plugins", "interval", "serves_others"),
+    [
+        ("{type: models-data-source, name: m, parameters: {interval: 1m}}", 60, True),
+        ("{type: models-data-extractor}", 5, False),
+        ("{type: models-data-extractor, name: e}", 5, False),
+        ("{type: metrics-data-source}", 5, True),
+    ],
+)
+def test_models_are_polled_by_the_plugins_that_nothing_refers_to(plugins, interval, serves_others):
+    settings = load(merged(f"plugins: [{plugins}]", "--poll-models"))
+    models = settings.data_layer.pages[-1]
+    assert (models.models, models.source.interval) == (True, interval)
+    assert models.serves_others is serves_others
+    assert settings.warnings == ()
+
+
+def test_models_are_polled_beside_the_sources_of_an_older_configuration():
+    text = """
+apiVersion: inference.networking.x-k8s.io/v1alpha1
+plugins: [{type: dcgm-data-source}, {type: dcgm-extractor}]
+data: {sources: [{pluginRef: dcgm-data-source, extractors: [{pluginRef: dcgm-extractor}]}]}
+"""
+    kinds = [each.source.kind for each in load(merged(text, "--poll-models")).data_layer.pages]
+    assert kinds == ["metrics-data-source", "dcgm-data-source", "models-data-source"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from epp.cli.pool_flags import pool_of, unheeded
+from epp.cli.pool_flags import pool_notices, pool_of
 from epp.cli.serve_flags import add_serve
 from epp.cli.types import labels, port_list
 from epp.errors import ConfigError
@@ -112,7 +112,7 @@ def test_flags_without_meaning_for_the_source_are_said(flags, names):
     parser = argparse.ArgumentParser()
     add_serve(parser)
     arguments = parser.parse_args(flags)
-    said = unheeded(arguments, pool_of(arguments, "", {}).source)
+    said = pool_notices(arguments, pool_of(arguments, "", {}).source)
     assert [each.name for each in said] == names
 
 

@@ -9,7 +9,7 @@ from epp.adapters.replicas.redis_server import RedisServer
 from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings, Siblings
 from epp.app.workers.worker import for_worker
 from epp.cli.main import main
-from epp.cli.replica_flags import add_replicas, replicas_of, unshared
+from epp.cli.replica_flags import add_replicas, replica_notices, replicas_of
 from epp.config.file import load
 from epp.errors import ConfigError
 
@@ -65,13 +65,13 @@ def test_the_server_of_the_file_counts_unless_a_flag_names_others():
     found = replicas_of(words, SECRET, settings.redis_syncer)
     assert found == ReplicaSettings(peers=[], redis=server)
     assert replicas_of(words, b"", settings.redis_syncer) is None
-    assert [each.name for each in unshared(words, settings.redis_syncer)] == [
+    assert [each.name for each in replica_notices(words, settings.redis_syncer)] == [
         "dataLayer.crossReplica"
     ]
-    assert [*unshared(words, None)] == []
+    assert [*replica_notices(words, None)] == []
     others = parser.parse_args(["--replicas=a"])
     assert replicas_of(others, SECRET, settings.redis_syncer) == meant("--replicas=a")
-    assert [*unshared(others, settings.redis_syncer)] == []
+    assert [*replica_notices(others, settings.redis_syncer)] == []
     assert any("syncInterval is without effect" in each for each in settings.warnings)
 
 

@@ -61,6 +61,7 @@ IN_PROCESS = """{tokenizer: /m, modelName: m, chatTemplate: /t, chatTemplateKwar
             ),
         ),
         ("{vllm: {url: ''}}", TokenSettings(url="http://localhost:8000")),
+        ("{vllm: {url: '', http: 'http://r:1'}}", TokenSettings(url="http://r:1")),
         (
             "{vllm: {url: 'https://r', caCertPath: /ca, clientCertPath: /c, clientKeyPath: /k}}",
             TokenSettings(url="https://r", authorities="/ca", certificate="/c", key="/k"),

@@ -158,6 +158,13 @@ plugins: [{type: metrics-data-source}, {type: model-server-protocol-metrics}]
     assert set(warnings) == GROUP | {"data is deprecated: write dataLayer"}
 
 
+def test_a_null_in_an_old_field_stands_for_its_default_too():
+    text = "apiVersion: llm-d.ai/v1alpha1\ndata: {sources: null, injectDefaults: null}"
+    config, (warning,) = decode(text)
+    assert config == decode("dataLayer: {}")[0]
+    assert warning.startswith("data is deprecated")
+
+
 def test_the_one_parser_of_old_releases():
     text = "apiVersion: llm-d.ai/v1alpha1\nrequestHandler: {parser: {pluginRef: a}}"
     config, (warning,) = decode(text)

@@ -4,6 +4,7 @@ import ast
 import re
 import tomllib
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 
 import epp
@@ -24,8 +25,12 @@ def dotted(path):
 
 
 MODULES = {dotted(path): path for path in sorted(PACKAGE.rglob("*.py")) if "_pb" not in path.parts}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 LINES = {name: len(path.read_text("utf-8").splitlines()) for name, path in MODULES.items()}
+
+
+@cache
+def trees():
+    return {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 
 
 def imported(tree):
@@ -41,7 +46,7 @@ def imported(tree):
 
 def importers():
     found = defaultdict[str, set[str]](set)
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         for other in imported(tree):
             found[other] |= {name} - {other}
     return found
@@ -67,7 +72,7 @@ def test_a_short_module_has_more_than_one_importer():
 
 def test_no_class_name_is_public_twice():
     places = defaultdict(list)
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(module)

@@ -13,7 +13,7 @@ SOURCE = source_of(
     "epp.model.prefix_index.index"
 )  # tracemalloc sees a part of the extension's memory
 
-ENDPOINTS, BLOCKS, PROMPT = 8, 30_000, 100
+ENDPOINTS, BLOCKS, PROMPT = 8, 15_000, 100
 
 
 def bytes_taken(shared):

@@ -13,6 +13,7 @@ from epp.policy.scorers.labels import (
     HeaderLabelAffinityScorer,
     TopologyAffinityScorer,
 )
+from epp.protocol.metrics.attribute_reader import GPU_UTILIZATION
 from tests.policy.started import Context, kept, started
 from tests.strategies import candidate, endpoint, request
 
@@ -151,6 +152,12 @@ def test_whose_attribute_it_is():
     assert find_attribute(Context(), "a/b", "dcgm-extractor").key == "a/b/dcgm-extractor"
     with pytest.raises(ConfigError, match="name its producer"):
         find_attribute(Context(), "a/b", None)
+    for unnamed in ("/dcgm-extractor", "a/dcgm-extractor/b"):
+        with pytest.raises(ConfigError, match="name its producer"):
+            find_attribute(Context(), unnamed, None)
+    both = find_attribute(Context(), "GPUUtilization/dcgm-extractor", None)
+    assert both.key == GPU_UTILIZATION
+    assert both == find_attribute(Context(), "GPUUtilization", "dcgm-extractor")
     labels = msgspec.convert(
         {"label": "gpus", "attributeKey": "gpus", "valueType": "number"}, PLUGINS["label-producer"]
     )

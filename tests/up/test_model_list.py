@@ -50,6 +50,7 @@ def test_a_model_is_listed_as_its_server_does():
         ([(200, b'{"models": []}')], (200, b'{"models": []}')),
         ([(401, b"key?"), (200, page("a")), (401, b"key?")], (200, page("a"))),
         ([(401, b"key?"), (500, b"")], (401, b"key?")),
+        ([(200, b"<html>"), (200, page("a"))], (200, page("a"))),
     ],
 )
 def test_a_single_answer_stays_as_it_is(answers, expected):
@@ -67,6 +68,7 @@ class Servers:
     def __init__(self, *models, key="Bearer k"):
         self.models, self.key = models, key
         self.asked = Counter()
+        self.held = {}
 
     @contextlib.asynccontextmanager
     async def listed(self):
@@ -96,6 +98,8 @@ class Servers:
             head = await reader.readuntil(b"\r\n\r\n")
             known = f"authorization: {self.key}".encode() in head.replace(b"Auth", b"auth")
             self.asked[model] += 1
+            if model in self.held:
+                await self.held[model].wait()
             status, body = (b"200 OK", page(model)) if known else (b"401 No", b"{}")
             writer.write(b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n" % (status, len(body)) + body)
             await writer.drain()
@@ -127,3 +131,15 @@ async def test_keys_without_end_do_not_make_lists_without_end():
         found = await asyncio.gather(*(ask(f"Bearer {number}") for number in range(200)))
     assert {status for status, _ in found} == {401, 503}
     assert servers.asked["a"] < 200
+
+
+async def test_a_server_that_does_not_answer_holds_up_no_list_of_another_key():
+    servers = Servers("a", "b")
+    servers.held["b"] = asyncio.Event()
+    async with servers.listed() as ask:
+        asking = [asyncio.create_task(ask(f"Bearer {number}")) for number in range(3)]
+        while servers.asked["b"] < 3:
+            assert not any(each.done() for each in asking)
+            await asyncio.sleep(0)
+        servers.held["b"].set()
+        assert await asyncio.gather(*asking) == [(401, b"{}")] * 3

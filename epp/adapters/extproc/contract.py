@@ -34,23 +34,23 @@ class Outlet(Protocol):
     def send(self, messages: list[bytes | tuple[bytes, BodyData]]) -> None:
         """Queue messages for the peer, each whole or in two parts.
 
-        Never blocks; what is sent to a closed stream is lost.
+        Never blocks; messages to a closed stream are dropped.
         """
 
     def hold(self) -> None:
-        """Stop reading from the peer, except what is under way: a decision is pending."""
+        """Stop reading from the peer, apart from data in flight, while a decision is pending."""
 
     def release(self) -> None:
         """Read from the peer again."""
 
     def await_room(self) -> None:
-        """Call `ExchangeDriver.drained` once the peer has read most of what was sent."""
+        """Call `ExchangeDriver.drained` once the peer has read most of the sent bytes."""
 
     def flush(self) -> None:
-        """Pass on what was sent outside of a call of the transport's."""
+        """Write messages that were sent outside of the transport's own calls."""
 
     def end(self, status: GrpcStatus, message: str) -> None:
-        """End the stream after all that was sent; no call of its driver follows."""
+        """End the stream after all sent messages; its driver is not called again."""
 
 
 class MethodCall(Protocol):
@@ -63,7 +63,7 @@ class MethodCall(Protocol):
         """Handle a half-close: the peer sends no more."""
 
     def growing(self, size: int) -> None:
-        """Handle a message that has not ended, of which `size` bytes are kept by now."""
+        """Handle an incomplete message, of which `size` bytes are kept so far."""
 
     def drained(self) -> None:
         """Handle room: the peer has read most of what waited on a stream that was held."""
@@ -123,7 +123,7 @@ class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_receive_bytes: int = 65 << 20
     """The largest message."""
     max_held_bytes: int = 512 << 20
-    """What unfinished requests may hold together (`streams.OpenStreams`)."""
+    """Bytes that unfinished requests may hold together (`streams.OpenStreams`)."""
     request_timeout: float = 300.0
     """Seconds that a request may take (`streams.OpenStreams`)."""
     limits: PeerLimits = PeerLimits()
@@ -134,23 +134,23 @@ if TYPE_CHECKING:  # only a worker has these, and a start need not make the clas
     import socket
 
     class PassedConnections(Protocol):
-        """What serves connections that another process has accepted."""
+        """A server of connections that another process has accepted."""
 
         @property
         def open_connections(self) -> int:
             """How many there are, except those that are being given up."""
 
         def take(self, connection: socket.socket) -> None:
-            """Serve a connection; one that comes before `start` or after `stop` is closed."""
+            """Serve a connection; close it before `start` or after `stop`."""
 
         def shed(self, connections: int) -> None:
-            """Give some connections up in order, so that their peers connect anew."""
+            """Drain some connections, so that their peers reconnect."""
 
 
 class HealthSource(Protocol):
     """Answers `grpc.health.v1` (`epp.adapters.health.HealthServices`).
 
-    `ValueError` is raised for what is not a request.
+    Raises `ValueError` for malformed requests.
     """
 
     def check(self, request: bytes) -> bytes | None:
@@ -209,20 +209,20 @@ class ExtProcServer(Protocol):
         """Answer health checks too; before `start`."""
 
     async def renew(self, tls: tuple[bytes, bytes]) -> None:
-        """Serve with this pair from the next handshake on; after `start`, and with TLS only.
+        """Use this pair from the next handshake on; only after `start`, and with TLS.
 
-        Streams that are open go on. Raises `OSError` or `RuntimeError` for a pair that cannot be
-        used, and goes on with the one before.
+        Open streams continue. Raises `OSError` or `RuntimeError` for a pair that cannot be used,
+        and keeps the previous one.
         """
 
     async def start(self) -> None:
         """Bind and serve. Raises `OSError` or `RuntimeError` if the port is taken."""
 
     def drain(self) -> None:
-        """Ask peers to open streams elsewhere; those that they open here are served.
+        """Ask peers to open streams elsewhere; those that they still open here are served.
 
-        Open connections are asked at once (GOAWAY), new ones with their first stream: what a
-        gateway has not heard of yet goes on working. grpcio cannot, and does nothing.
+        Open connections get a GOAWAY at once, new ones with their first stream, so gateways that
+        have not noticed yet keep working. grpcio cannot do this, and does nothing.
         """
 
     async def stop(self, grace: float) -> None:

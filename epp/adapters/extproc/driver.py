@@ -1,7 +1,7 @@
 """The driver of one exchange, for either transport: encoded messages in, encoded replies out.
 
 It calls the exchange in the order that `epp.protocol.extproc.exchange` demands, and answers and
-logs what fails. It knows no socket: a transport passes on what the peer sends, and is an `Outlet`.
+logs errors. It has no socket: a transport passes on the peer's messages, and is an `Outlet`.
 """
 
 import asyncio
@@ -115,13 +115,13 @@ class ExchangeDriver:
         self._call(self._exchange.half_closed)
 
     def growing(self, size: int) -> None:
-        """Count what is kept of a message that has not ended."""
+        """Count the kept bytes of an incomplete message."""
         if not self._over:
             self._arriving = size
             self._account()
 
     def drained(self) -> None:
-        """Send more, now that the peer has read what it was sent."""
+        """Send more, as the peer has read most of the sent bytes."""
         if self._pending is None:
             self._call(self._exchange.proceed)
 
@@ -179,7 +179,7 @@ class ExchangeDriver:
             self._grace = loop.call_later(_RESET_SECONDS, self._confirm_half_close)
 
     def _account(self) -> None:
-        """Report what is held of the request, which may be too much."""
+        """Report the held bytes of the request, which may be too many."""
         size = self._exchange.held_bytes + self._arriving
         if size or self._holding:
             self._holding = size > 0
@@ -213,7 +213,7 @@ class ExchangeDriver:
         self._pending = None
         try:
             if not isinstance(outcome, Decision | RequestError):
-                raise outcome  # answered and logged as what is raised here
+                raise outcome  # answered and logged like other errors here
             step = self._exchange.resume(outcome, self._clock())
             self._send(step)
         except FAULTS as error:  # whatever it is, the client is answered
@@ -225,7 +225,7 @@ class ExchangeDriver:
         self._outlet.flush()
 
     def _catch_up(self) -> None:
-        """Handle what came while the decision was pending."""
+        """Handle the messages that came while the decision was pending."""
         self._outlet.release()
         waiting, self._waiting = self._waiting, []
         for data in waiting:
@@ -276,7 +276,7 @@ class ExchangeDriver:
             self._log_fault(error)
 
     def _log_fault(self, error: BaseException) -> None:
-        """Log an error with its traceback; of those of one type, one in ten seconds."""
+        """Log an error with its traceback, at most one of each type in ten seconds."""
         more = self._streams.faults.take(type(error).__name__, self._clock())
         if more is not None:
             name = self._exchange.record.id

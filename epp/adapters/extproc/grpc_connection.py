@@ -1,8 +1,8 @@
 """A connection of a gRPC server over HTTP/2: feeds a session with what is read, writes its frames.
 
-What one read brings is handled at once, and all replies to it are sent in one write; more than a
-turn's work (`Session.receive`) is left for further turns (`turns.py`). Methods are known by their
-paths alone.
+The bytes of one read are handled at once, and all replies to them are sent in one write; work
+beyond one turn (`Session.receive`) is left for further turns (`turns.py`). Methods are identified
+by their paths.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ _BYTES_AT_ONCE: Final = 1 << 20
 """Bytes of one write, at most."""
 _HIGH_WATER_BYTES: Final = 1 << 20
 _LITTLE_BYTES: Final = 1 << 12
-"""What is read at once of a connection that goes before those with more."""
+"""Reads up to this size are handled before larger ones."""
 _CLOSED_AT_ONCE: Final = 64  # streams of a lost connection, in one turn
 _CLOSE_SECONDS: Final = 2.0
 """How long a peer has to read the GOAWAY before its connection is aborted."""
 
 QUEUE_BYTES: Final = 1 << 20
-"""Bytes that may wait for a peer's window before what it sends on that stream is slowed."""
+"""Bytes that may wait for a peer's window before its own sending on that stream is slowed."""
 
 _FAULTS = {
     GrpcStatus.RESOURCE_EXHAUSTED: "the message is larger than the limit",
@@ -65,7 +65,7 @@ class ConnectionOwner(Protocol):
         """Handle a connection that was made; return whether there is room for it."""
 
     def connection_closed(self, connection: "GrpcConnection") -> None:
-        """Handle a connection that is lost, and whose streams are closed."""
+        """Handle the loss of a connection, whose streams are closed."""
 
     def warn_left(self, peer: str, reason: str) -> None:
         """Log that a peer was given up."""
@@ -98,7 +98,7 @@ class GrpcConnection:
         self._look = 0  # at which it was read last; 0 before that
         self._waiting = False  # for a turn, and nothing is read meanwhile
         self._unread: deque[bytes] = deque()
-        self._start = 0  # of what is unread in the first of them
+        self._start = 0  # of the unread part of the first of them
         self._lost: list[Stream] = []  # still to be closed
         self._abuse = TokenBucket(limits.abuse_burst, limits.abuse_rate)
         self._timer: asyncio.TimerHandle | None = None
@@ -119,7 +119,7 @@ class GrpcConnection:
         self.flush()
 
     def data_received(self, data: bytes) -> None:
-        """Handle what was read, and answer it; while others wait for turns, wait for one."""
+        """Handle the bytes read, and reply; while others wait for turns, wait for one too."""
         self._received, last = True, self._look
         crowded = self._turns.crowd(last)
         self._look = self._turns.look
@@ -158,7 +158,7 @@ class GrpcConnection:
     # Turns.
 
     def take_turn(self) -> bool:
-        """Handle a part of what was read, or of what is lost; return whether more waits."""
+        """Handle a part of the bytes read, or of a loss; return whether more waits."""
         try:
             if self._lost:
                 self._close_some()
@@ -239,7 +239,7 @@ class GrpcConnection:
             self._close()
 
     def flush_soon(self) -> None:
-        """Flush when what is ready to run has run."""
+        """Flush after the callbacks that are ready to run."""
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self.flush)
@@ -250,7 +250,7 @@ class GrpcConnection:
         self._held.add(stream)
 
     def drain(self) -> None:
-        """Refuse further streams, once those that the peer may already have sent are open.
+        """Refuse further streams, but not those that the peer may already have sent.
 
         RFC 9113 §6.8: the first GOAWAY names the highest stream of all, and the one that names
         the last stream taken follows after a round trip, which a ping measures.
@@ -285,7 +285,7 @@ class GrpcConnection:
         if stream.method != b"POST":
             stream.refuse(405)  # RFC 9110 §15.5.6
         elif not _is_grpc(stream.content_type):
-            stream.refuse(415)  # ditto, for what does not begin application/grpc
+            stream.refuse(415)  # ditto, if it does not begin with application/grpc
         elif (method := self._server.methods.get(stream.path)) is None:
             stream.end(GrpcStatus.UNIMPLEMENTED, "there is no such method")
         else:
@@ -320,7 +320,7 @@ class GrpcConnection:
         return True
 
     def _keepalive(self) -> None:
-        """Ping a silent peer; abort the connection of one that does not answer."""
+        """Ping a silent peer; abort the connection if it does not answer."""
         after = self._limits.ping_after
         if self._received:
             self._received = self._pinged = False

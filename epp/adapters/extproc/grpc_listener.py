@@ -17,8 +17,9 @@ import structlog
 from epp.adapters.extproc.contract import MethodCall
 from epp.adapters.extproc.grpc_connection import GrpcConnection, Method
 from epp.adapters.extproc.http2.session import Stream
-from epp.adapters.extproc.limits import LineQuota, PeerLimits
+from epp.adapters.extproc.limits import PeerLimits
 from epp.adapters.extproc.turns import Turns
+from epp.system.line_quota import LineQuota
 from epp.system.port import Port, place
 
 if TYPE_CHECKING:  # see `GrpcListener.start`
@@ -35,7 +36,7 @@ class GrpcListener:
         self.limits = limits
         self.turns = Turns()
         self.port = 0
-        # A quarter of what may be open is left for pods, files and other ports.
+        # A quarter of the allowed descriptors is left for pods, files and other ports.
         open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._most = min(limits.max_connections, max(open_files, 0) * 3 // 4 or sys.maxsize)
         self._lines = LineQuota()
@@ -92,7 +93,7 @@ class GrpcListener:
         return len(self._connections) + coming - len(self._shed)
 
     def shed(self, connections: int) -> None:
-        """Drain some connections, the newest first: their peers connect anew."""
+        """Drain some connections, the newest first, so that their peers reconnect."""
         kept = (each for each in reversed(self._connections) if each not in self._shed)
         for each in list(islice(kept, connections)):
             self._shed.add(each)
@@ -168,7 +169,7 @@ class GrpcListener:
             self._none_open.set()
 
     def warn_left(self, peer: str, reason: str) -> None:
-        """Log that a peer was given up; of those for one reason, one in ten seconds."""
+        """Log that a peer was given up, at most one line for each reason in ten seconds."""
         more = self._lines.take(reason, asyncio.get_running_loop().time())
         if more is not None:
             _log.warning("connection.left", peer=peer, reason=reason, more=more)
@@ -177,10 +178,10 @@ class GrpcListener:
 def server_context(
     pair: tuple[bytes, bytes], least: ssl.TLSVersion, ciphers: str
 ) -> ssl.SSLContext:
-    """Return how to serve HTTP/2 with a (key, certificate chain) pair in PEM.
+    """Return the TLS context for HTTP/2 with a (key, certificate chain) pair in PEM.
 
-    `least` is the least version, 1.2 or above; `ciphers` are OpenSSL's names of suites for 1.2.
-    Raises `OSError` if there is none of these.
+    `least` is the minimum version, 1.2 or above; `ciphers` are OpenSSL's names of suites for 1.2.
+    Raises `OSError` if none of these exists.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = least  # RFC 9113 §9.2

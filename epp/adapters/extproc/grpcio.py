@@ -49,6 +49,7 @@ class GrpcioServer:
             max_held_bytes=settings.max_held_bytes,
             request_timeout=settings.request_timeout,
         )
+        self.quiet = self._streams.quiet
         self._health: HealthSource | None = None
         self._server: grpc.aio.Server | None = None
         self._draining: dict[grpc.aio.Server, asyncio.Task[None]] = {}
@@ -67,10 +68,6 @@ class GrpcioServer:
     def offer_health(self, health: HealthSource) -> None:
         """Offer health on this port too."""
         self._health = health
-
-    async def quiet(self, seconds: float) -> None:
-        """Wait until no stream is open, and none has been for `seconds`."""
-        await self._streams.quiet(seconds)
 
     async def start(self) -> None:
         """Bind and serve. Raises `OSError` or `RuntimeError` if the port is taken."""
@@ -96,7 +93,7 @@ class GrpcioServer:
             draining.add_done_callback(lambda _: self._draining.pop(before))
 
     def drain(self) -> None:
-        """Do nothing: grpcio sends GOAWAY only where it closes the port, too (`stop`)."""
+        """Do nothing: grpcio sends GOAWAY only when it also closes the port (`stop`)."""
 
     async def stop(self, grace: float) -> None:
         """Refuse further streams; give the open ones `grace` seconds to end."""

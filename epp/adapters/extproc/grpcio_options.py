@@ -1,4 +1,4 @@
-"""What grpcio's servers have in common: their bounds, and a port that no other server has."""
+"""The common options of grpcio's servers: their bounds, and a port that no other server has."""
 
 import ssl
 
@@ -7,7 +7,7 @@ from epp.system.port import bound
 
 Options = tuple[tuple[str, int], ...]
 
-_MOST_STREAMS = 1_000
+_MAX_STREAMS = 1_000
 """Streams of one connection. A peer that opens and resets all of them makes others wait for them,
 about half a millisecond each: grpcio hands streams over in the order in which they came.
 Fewer would hold up gateways that keep to one connection."""
@@ -20,7 +20,7 @@ def bounds(limits: PeerLimits) -> Options:
         # which nothing counts.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.max_allowed_incoming_connections", limits.max_connections),
-        ("grpc.max_concurrent_streams", min(limits.max_streams, _MOST_STREAMS)),
+        ("grpc.max_concurrent_streams", min(limits.max_streams, _MAX_STREAMS)),
         # Streams that the event loop has not taken yet: by default some of more than 1,000 are
         # ended with CANCELLED, at random, and all beyond 3,000 (gRPC core, server.cc).
         ("grpc.server.max_pending_requests", limits.max_open_streams),
@@ -45,6 +45,6 @@ def target(address: str, port: int) -> str:
 
 
 def require_version(least: ssl.TLSVersion) -> None:
-    """Raise `RuntimeError` for a least version above 1.2, which grpcio cannot be told."""
+    """Raise `RuntimeError` for a minimum version above 1.2, which grpcio cannot enforce."""
     if least > ssl.TLSVersion.TLSv1_2:
         raise RuntimeError("grpcio serves TLS 1.2 too; --tls-min-version needs --transport native")

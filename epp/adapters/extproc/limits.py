@@ -1,4 +1,4 @@
-"""Limits of what one peer may cost, and the token bucket that enforces a rate."""
+"""Limits on the resources of one peer, and the token bucket that enforces a rate."""
 
 import msgspec
 
@@ -19,11 +19,11 @@ class PeerLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_message_bytes: int = 65 << 20
     """The largest message; replaced by the transport's own limit."""
     max_queued: int = 1 << 30
-    """What may wait for a peer's windows before its connection is closed."""
+    """Bytes that may wait for a peer's windows before its connection is closed."""
     handshake_seconds: float = 10.0
     """The time for the TLS handshake, and again for the first SETTINGS."""
     ping_after: float = 30.0
-    """A peer is pinged after so long without a byte from it."""
+    """A peer is pinged after this time without a byte from it."""
     ping_timeout: float = 20.0
     """The time to answer a ping before the connection is aborted."""
     abuse_burst: float = 20_000
@@ -48,23 +48,3 @@ class TokenBucket:
         self._at = now
         self._tokens -= tokens
         return self._tokens >= 0
-
-
-class LineQuota:
-    """Lets one line about each subject pass in `interval` seconds, and counts the others."""
-
-    def __init__(self, interval: float = 10.0) -> None:
-        self._interval = interval
-        self._passed: dict[str, float] = {}
-        self._left_out: dict[str, int] = {}
-
-    def take(self, subject: str, now: float) -> int | None:
-        """Return how many were left out before a line, None for one that is to be left out.
-
-        Subjects are kept, so there must be few. `now` is in seconds.
-        """
-        if now - self._passed.get(subject, -self._interval) < self._interval:
-            self._left_out[subject] = self._left_out.get(subject, 0) + 1
-            return None
-        self._passed[subject] = now
-        return self._left_out.pop(subject, 0)

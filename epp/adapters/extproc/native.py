@@ -57,8 +57,9 @@ class NativeServer:
             settings.limits, max_message_bytes=settings.max_receive_bytes
         )
         self._listener = GrpcListener(self._methods, limits)
-        self.accept = self._listener.accept
+        self.accept, self.drain = self._listener.accept, self._listener.drain
         self.take, self.shed = self._listener.take, self._listener.shed
+        self.stop, self.quiet = self._listener.stop, self._streams.quiet
 
     @property
     def streams(self) -> int:
@@ -78,18 +79,6 @@ class NativeServer:
     def offer_health(self, health: HealthSource) -> None:
         """Offer health on this port too."""
         self._methods |= health_methods(health)
-
-    async def quiet(self, seconds: float) -> None:
-        """Wait until no stream is open, and none has been for `seconds`."""
-        await self._streams.quiet(seconds)
-
-    def drain(self) -> None:
-        """Ask peers to open streams elsewhere; those that they open here are served."""
-        self._listener.drain()
-
-    async def stop(self, grace: float) -> None:
-        """Refuse further streams; give the open ones `grace` seconds to end."""
-        await self._listener.stop(grace)
 
     async def renew(self, tls: tuple[bytes, bytes]) -> None:
         """Serve with this pair from the next handshake on; open connections keep theirs."""

@@ -63,7 +63,7 @@ class _Call(ABC):
 
     @abstractmethod
     def _answer(self, data: bytes) -> None:
-        """Answer the request, or raise `ValueError` for what is not one."""
+        """Answer the request, or raise `ValueError` if it is malformed."""
 
     def _end(self, status: GrpcStatus = GrpcStatus.OK, problem: str = "") -> None:
         self._stream.owner = None

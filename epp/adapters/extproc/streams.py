@@ -1,7 +1,7 @@
-"""The open streams of a server: how many, what they hold of unfinished requests, and for how long.
+"""The open streams of a server: their number, and the bytes and age of unfinished requests.
 
-A stream's request is unfinished until a decision is made on it. What all streams hold has one
-bound, so that no number of them exhausts the memory.
+A stream's request is unfinished until a decision is made on it. The bytes of all streams together
+are bounded, so that no number of streams exhausts the memory.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ from typing import Final, Protocol
 
 import structlog
 
-from epp.adapters.extproc.limits import LineQuota
 from epp.errors import Overloaded, RequestError, RequestTimeout
+from epp.system.line_quota import LineQuota
 
 _log = structlog.get_logger()
 
@@ -40,9 +40,9 @@ class OpenStreams:
     """Counts streams, and refuses those whose requests take too much memory or time.
 
     While the streams hold more than `max_held_bytes`, those that hold most are refused. A request
-    that has not ended `request_timeout` seconds after its stream was opened is refused; 0: it may
-    take for ever. `faults` is the quota of log lines about exchanges that raise, by the type of the
-    error. `clock` returns seconds of the monotonic clock.
+    that has not ended `request_timeout` seconds after its stream was opened is refused; 0: never.
+    `faults` is the quota of log lines about exchanges that raise, by the type of the error. `clock`
+    returns seconds of the monotonic clock.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class OpenStreams:
         asyncio.get_running_loop().call_later(_SWEEP_SECONDS, self._sweep)
 
     def _sweep(self) -> None:
-        """Refuse what is overdue; look again as long as there are streams."""
+        """Refuse overdue requests; check again as long as there are streams."""
         overdue = self._clock() - self._timeout
         while self._unfinished:
             stream = next(iter(self._unfinished))

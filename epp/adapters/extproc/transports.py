@@ -1,21 +1,16 @@
-"""The choice of a transport by its name, and of another if it cannot be used."""
+"""Chooses a transport by its name; grpcio if the native one cannot be used."""
 
 import os
-from typing import Literal, get_args
+from typing import Literal
 
 import structlog
 
 from epp import compiled
-from epp.adapters.extproc.contract import (
-    ExtProcServer,
-    HealthServer,
-    HealthSource,
-)
+from epp.adapters.extproc.contract import ExtProcServer, HealthServer, HealthSource
 
 _log = structlog.get_logger()
 
 Transport = Literal["native", "grpcio"]
-TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
 
 _REMEDY = (
     "a request costs several times the CPU: run `make native` where libnghttp2 and its headers "
@@ -29,9 +24,9 @@ def native_fault() -> str:
 
 
 def server_class(wanted: Transport, tls_ciphers: str = "") -> type[ExtProcServer]:
-    """Return the transport that is wanted; grpcio's, with a warning, if it cannot be used.
+    """Return the server of a transport; grpcio's, with a warning, if that cannot be used.
 
-    Only the one that is returned is imported. `tls_ciphers` are those of `ExtProcSettings`.
+    Only the returned one is imported. `tls_ciphers` are those of `ExtProcSettings`.
     """
     if wanted == "native":
         fault = native_fault()

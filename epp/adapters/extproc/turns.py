@@ -1,4 +1,4 @@
-"""Turns on the event loop, for connections that bring more work than one read should be."""
+"""Turns on the event loop, for connections with more work than one read should take."""
 
 import asyncio
 import time
@@ -6,32 +6,32 @@ from collections import deque
 from typing import Final, Protocol
 
 FULL_READ_BYTES: Final = 250_000
-"""What fills uvloop's buffer (`UV_STREAM_RECV_BUF_SIZE`, 256,000 bytes).
+"""The size of uvloop's buffer (`UV_STREAM_RECV_BUF_SIZE`, 256,000 bytes).
 
-libuv `uv__read` reads on after it, up to 32 times, before any other socket is looked at.
+If it is full, libuv `uv__read` reads again, up to 32 times, before it polls any other socket.
 """
-_MOST_READS: Final = 32
+_MAX_READS: Final = 32
 """At one look at the sockets: more wait for turns. A read is some 0.1 ms of work."""
 _SLICE_SECONDS: Final = 0.005
 """How long turns are taken between two looks at the sockets and timers, in seconds."""
 
 
 class TurnTaker(Protocol):
-    """What waits for turns. Nothing is raised by it."""
+    """A connection that waits for turns. It raises nothing."""
 
     def take_turn(self) -> bool:
-        """Do a part of what waits, of about a millisecond; return whether more is left."""
+        """Do about a millisecond of the waiting work; return whether more is left."""
 
 
 class Turns:
-    """Shares the loop among those that have more than one turn's work.
+    """Shares the loop among connections that have more than one turn's work.
 
-    While any of them waits, `crowded` is true, and what arrives anywhere is to wait for a turn
-    too: the loop hands over all that its sockets have at once, however much that is. Those with
-    little alternate with those with more, so no stream's little waits behind the much of many.
+    While any of them waits, `crowded` is true, and all other reads must wait for a turn too, since
+    the loop delivers everything that its sockets have at once. Small reads alternate with large
+    ones, so that no small one waits behind many large ones.
 
-    `look` counts looks at the sockets, each of which reads a connection once: who is read again
-    begins another.
+    `look` counts polls of the sockets. Each reads a connection at most once, so a second read of
+    the same connection begins another one.
     """
 
     def __init__(self) -> None:
@@ -42,27 +42,27 @@ class Turns:
         self._left_over: deque[TurnTaker] = deque()
 
     def crowd(self, last: int) -> bool:
-        """Count a read by one whose last was at this `look`; say whether it has to wait for a turn.
+        """Count a read of a connection last read at this `look`; return whether it must wait.
 
-        It has to while others wait, and if the loop has handed over many reads at once.
+        It must while others wait, and if the loop has delivered many reads at once.
         """
         if last == self.look:
             self._look_again()
         self._reads += 1
-        return self.crowded or self._reads > _MOST_READS
+        return self.crowded or self._reads > _MAX_READS
 
     def _look_again(self) -> None:
         self.look += 1
         self._reads = 0
 
     def arrive(self, taker: TurnTaker) -> None:
-        """Give turns to someone who has little, until nothing is left."""
+        """Give turns to a connection with little work, until none is left."""
         self._wait(taker, self._arrived)
 
     def go_on(self, taker: TurnTaker) -> None:
-        """Give turns to someone who has had one and has more, who has much, or who is new.
+        """Give turns to a connection that has had one and has more, has much, or is new.
 
-        So those who are there do not wait behind however many come.
+        So the connections that are here do not wait behind any number of new ones.
         """
         self._wait(taker, self._left_over)
 

@@ -1,4 +1,4 @@
-"""What is noted of a request on the event loop, and the lines that a thread makes of it."""
+"""Notes of requests, taken on the event loop, and the lines that a thread makes from them."""
 
 import msgspec
 
@@ -16,7 +16,7 @@ _UNKNOWN = Usage()
 
 
 class Destination(msgspec.Struct, frozen=True, gc=False):
-    """What is noted of a decision: it has more, which would be held while a note waits."""
+    """The parts of a decision that are recorded; a note must not keep the rest in memory."""
 
     endpoint: str = ""
     prefill: str = ""
@@ -27,9 +27,9 @@ class Destination(msgspec.Struct, frozen=True, gc=False):
 
 
 class Note(msgspec.Struct, frozen=True, gc=False):
-    """One request that is over, as its `RequestRecord` says. It holds no text.
+    """One ended request, from its `RequestRecord`, without text.
 
-    Times are in seconds of the picker's clock, None if it did not come so far.
+    Times are in seconds of the picker's clock, None if the request did not get that far.
     """
 
     quote: Quote | None
@@ -37,7 +37,7 @@ class Note(msgspec.Struct, frozen=True, gc=False):
     request: InferenceRequest
     """The request."""
     destination: Destination
-    """Where it was sent, and why."""
+    """Where it was sent, and the predictions."""
     usage: Usage
     """The tokens that the model server reported."""
     outcome: Outcome | None
@@ -62,7 +62,7 @@ _NOWHERE = Destination()
 
 
 def note_of(record: RequestRecord, quote: Quote | None) -> Note:
-    """Return what is noted of a request."""
+    """Return the note of a request."""
     request, decision, error = record.request or _UNREAD, record.decision, record.error
     if decision is None:
         destination = _NOWHERE

@@ -1,4 +1,4 @@
-"""The parts of recordings in a folder: files of bounded size, of which the oldest go."""
+"""The parts of recordings in a folder: files of bounded size; the oldest are deleted."""
 
 import gzip
 import os
@@ -19,9 +19,9 @@ _LONGEST_PART = 64 << 20
 class Parts:
     """The parts of one recording, written one after another; names are in the order of time.
 
-    The parts of all recordings of one pool that are in the folder take at most `most_bytes`
-    together, and what one `append` adds. A folder that is made, and every part, is the user's
-    alone. Every method raises `OSError`.
+    All parts of one pool's recordings in the folder together take at most `most_bytes` and the
+    bytes of one `append`. Only the user can access a new folder and the parts. Every method raises
+    `OSError`.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Parts:
 
     @property
     def full(self) -> bool:
-        """Whether the next lines belong into another part: none is open, or it has its size."""
+        """Whether the next lines go to a new part: no part is open, or it is full."""
         return self._file is None or self._written >= self._part_bytes
 
     def begin(self) -> None:
@@ -73,7 +73,7 @@ class Parts:
         """Close the open part, if there is one, and remove it if nothing is whole in it."""
         file, self._file = self._file, None
         if file is not None:
-            with suppress(OSError):  # a full disk says so once more
+            with suppress(OSError):  # on a full disk, closing fails too
                 file.close()
             if not self._written:
                 with suppress(OSError):

@@ -1,7 +1,7 @@
-"""The recorder: notes what passes on the event loop, and has a thread write it down.
+"""The recorder: takes notes on the event loop, which a thread writes to disk.
 
-On the loop a request costs some reads and a `put`. What the thread cannot keep up with is dropped
-and counted, as is what a disk refuses: no request waits, or fails, for its recording.
+On the loop a request costs some reads and a `put`. Notes that the thread or the disk cannot take
+are dropped and counted: no request waits or fails because of the recording.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,14 +15,14 @@ from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.recording import RecordedEndpoint, RecordedPool
 
 MOST_NOTES: Final = 8192
-_MOST_BLOCKS: Final = 1 << 20
+_MAX_BLOCKS: Final = 1 << 20
 """Blocks of notes that wait for the thread: some 30 MB."""
-_MOST_OPEN: Final = 1 << 16
+_MAX_OPEN: Final = 1 << 16
 """Quotes of requests that have not ended."""
 
 
 class Recorder:
-    """Records the requests of one pool. Times are those of `clock`, in seconds.
+    """Records the requests of one pool. `clock` returns seconds.
 
     `quoted`, `ended` and `saw` are called on the event loop, between `start` and `stop`. At most
     `most_notes` requests wait for the thread.
@@ -49,13 +49,13 @@ class Recorder:
         self._writer.start()
 
     def stop(self) -> None:
-        """Write what was noted, and end. It waits for the disk, for some seconds at most."""
+        """Write the notes, and end; waits for the disk for some seconds at most."""
         self._writer.stop()
 
     def quoted(self, quote: Quote) -> None:
-        """Remember what a request's prompts are, until it ends."""
+        """Remember the prompts of a request until it ends."""
         quotes = self._quotes
-        if len(quotes) >= _MOST_OPEN:
+        if len(quotes) >= _MAX_OPEN:
             del quotes[next(iter(quotes))]
         quotes[quote.request_id] = quote
 
@@ -65,7 +65,7 @@ class Recorder:
         blocks = self._blocks_put + (0 if quote is None else quote.blocks)
         if (
             self._queue.qsize() >= self._most_notes
-            or blocks - self._writer.blocks_taken > _MOST_BLOCKS
+            or blocks - self._writer.blocks_taken > _MAX_BLOCKS
         ):
             self._writer.dropped += 1
             return
@@ -82,7 +82,7 @@ class Recorder:
 
     @property
     def counts(self) -> Iterator[tuple[str, int]]:
-        """Requests by what became of their records: `written`, `dropped` or `failed`."""
+        """Requests by the outcome of their records: `written`, `dropped` or `failed`."""
         writer = self._writer
         for name in ("written", "dropped", "failed"):
             yield name, getattr(writer, name)

@@ -1,7 +1,7 @@
 """The thread that writes a recording.
 
-It takes what was noted off a queue, gathers lines for a moment, and writes them as one gzip
-member. After each line it lets other threads run: the event loop never waits for it long.
+It takes notes from a queue, gathers lines for a moment, and writes them as one gzip member. It lets
+other threads run after each line, so the event loop never waits long for it.
 """
 
 import contextvars
@@ -39,10 +39,10 @@ _STOP_SECONDS: Final = 5.0
 
 
 class RecordingSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a pool's traffic is recorded, and what the headers of parts say of it.
+    """Where a pool's traffic is recorded, and the facts about it in the headers of parts.
 
-    Lines are gathered for `gather` seconds, which is what a crash costs. After an error nothing
-    is written for `retry` seconds.
+    Lines are gathered for `gather` seconds; a crash loses that much. After an error nothing is
+    written for `retry` seconds.
     """
 
     folder: Path
@@ -55,11 +55,11 @@ class RecordingSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordingWriter:
-    """Writes what is put into `queue`; its counts are read by other threads.
+    """Writes what is put into `queue`; other threads read its counts.
 
-    `written` requests are in a part, `failed` could not be written, and `blocks_taken` are those
-    of the notes that left the queue. `dropped` requests, which others count, were never put.
-    Times are those of `clock`, in seconds; the recording's are counted from `began`.
+    `written` requests are in a part, `failed` could not be written, and `dropped` ones, which the
+    caller counts, were never put. `blocks_taken` counts the blocks of notes that left the queue.
+    `clock` returns seconds; times in the recording start at `began`.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class RecordingWriter:
         )
 
     def start(self) -> None:
-        """Start the thread, which opens a part at once: what is wrong with the folder is said."""
+        """Start the thread, which opens a part at once, so that a bad folder is logged now."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Write what was put, and end; a disk that hangs is left behind after some seconds."""
+        """Write what was put, and end; do not wait for a hanging disk beyond some seconds."""
         self.queue.put(None)
         self._stopping.set()
         self._thread.join(_STOP_SECONDS)
@@ -143,7 +143,7 @@ class RecordingWriter:
             self.blocks_taken += noted.quote.blocks
 
     def _line_of(self, noted: Note | RecordedPool) -> bytes:
-        """Return a line; empty for what cannot be written, which is counted and logged."""
+        """Return a line; empty if it cannot be encoded, which is counted and logged."""
         if isinstance(noted, RecordedPool):
             return encode_line(noted)
         try:

@@ -132,7 +132,10 @@ class RedisStreams:
 
     def send(self, message: bytes) -> int:
         """Send a message to all; return to how many, at least 1 if the server takes it."""
-        return max(1, self._others()) if self._put(self._all, message, MOST_TOLD) else 0
+        if self._put(self._all, message, MOST_TOLD):
+            return max(1, self._others())
+        self.unsent += 1
+        return 0
 
     def _answer(self, sender: bytes, message: bytes) -> bool:
         stream = self._stream_of(sender)
@@ -145,7 +148,6 @@ class RedisStreams:
 
     def _put(self, stream: bytes, message: bytes, most: int) -> bool:
         if not self._works["write"] or self._queued_bytes + len(message) > _MOST_QUEUED:
-            self.unsent += 1
             return False
         sealed = self._seal.seal(stream, message)
         self._queue.append((b"XADD", stream, b"MAXLEN", b"~", most, b"*", _FIELD, sealed))

@@ -1,4 +1,4 @@
-"""Bounds on what clients can write onto the metrics page: label values, and the page's length."""
+"""Bounds on the part of the metrics page that clients control: label values, and its length."""
 
 from hashlib import blake2b
 from typing import Final
@@ -23,10 +23,10 @@ Flow = tuple[str, str, str, str]
 
 
 def label(value: str) -> str:
-    """Return the label value for a name that a client chose; what is not printable is `other`.
+    """Return the label value for a name that a client chose; `other` if it is not printable.
 
-    Of a name of more than 64 characters the first 55 are kept, with `~` and a digest of all.
-    Surrogates, which stand for bytes that are not UTF-8, and line breaks are not printable.
+    A name of more than 64 characters is cut to 55, followed by `~` and a digest of all. Surrogates,
+    which stand for bytes that are not UTF-8, and line breaks are not printable.
     """
     if not value.isprintable():
         return OTHER
@@ -37,7 +37,7 @@ def label(value: str) -> str:
 
 
 class FlowBytes:
-    """The bytes that flows take of a page, at the most, at most `room`.
+    """An upper bound of the bytes that flows take of a page; at most `room`.
 
     Deprecated families have one series for all flows of the same two models.
     """

@@ -1,7 +1,7 @@
-"""Pages of the operators' port for who looks into the picker: read-only and bounded.
+"""Pages of the operators' port for debugging the picker: read-only and bounded.
 
-A page is for readers on this machine, or for those whom the port's review lets read it: decisions
-name models and ids of requests, which metrics do not.
+They are only for readers on this machine or those that the port's review admits, since decisions
+contain names of models and ids of requests, which metrics do not.
 """
 
 import ipaddress
@@ -12,15 +12,15 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-_MOST_FIELDS: Final = 8
-_MOST_CHARACTERS: Final = 256
+_MAX_FIELDS: Final = 8
+_MAX_CHARACTERS: Final = 256
 """The longest value in a query."""
 
 Query = Mapping[str, str]
 
 
 class BadQuery(Exception):
-    """The reason why a query is not answered, for who asked, and the status of the response."""
+    """The reason why a query is not answered, which the reader gets, and the response's status."""
 
     status = HTTPStatus.BAD_REQUEST
 
@@ -33,7 +33,7 @@ class DebugPage(msgspec.Struct, frozen=True):
     """Whether it is for readers on this machine alone."""
     content_type: str = "application/json"
     etag: str = ""
-    """What a browser asks by whether the page has changed; empty: it changes all the time."""
+    """The page's ETag; empty if it changes all the time."""
 
 
 def read_query(text: bytes) -> Query:
@@ -44,15 +44,15 @@ def read_query(text: bytes) -> Query:
             keep_blank_values=True,
             strict_parsing=bool(text),
             errors="strict",
-            max_num_fields=_MOST_FIELDS,
+            max_num_fields=_MAX_FIELDS,
         )
     except ValueError:  # `UnicodeError` is one
         raise BadQuery("the query cannot be read") from None
     fields = dict(pairs)
     if len(fields) != len(pairs):
         raise BadQuery("a field is given twice in the query")
-    if any(len(value) > _MOST_CHARACTERS for value in fields.values()):
-        raise BadQuery(f"a value has more than {_MOST_CHARACTERS} characters")
+    if any(len(value) > _MAX_CHARACTERS for value in fields.values()):
+        raise BadQuery(f"a value has more than {_MAX_CHARACTERS} characters")
     return fields
 
 
@@ -74,7 +74,7 @@ def only(query: Query, *known: str) -> None:
 
 
 def is_local(peer: object) -> bool:
-    """Whether what a socket says of its peer is an address of this machine."""
+    """Return whether the address of a socket's peer is on this machine."""
     if not isinstance(peer, tuple) or not peer:
         return False
     address = _address(str(peer[0]).partition("%")[0])
@@ -83,10 +83,10 @@ def is_local(peer: object) -> bool:
 
 
 def is_rebound(host: str) -> bool:
-    """Whether a page of some site may have asked, by a name that it made lead to this machine.
+    """Return whether a web site may have sent a request through a browser on this machine.
 
-    `host` is a request's `Host`. A site can have a browser take any name for this machine (DNS
-    rebinding), but not `localhost` or an address, which it cannot own.
+    `host` is the request's `Host`. A site can make its own names resolve to this machine (DNS
+    rebinding), but not `localhost` or an address.
     """
     name = host.strip().lower()
     if name.startswith("["):  # RFC 3986 §3.2.2: IPv6

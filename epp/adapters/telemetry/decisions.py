@@ -1,4 +1,4 @@
-"""Metrics of decisions: predicted hits, stages, rewrites, objectives, and what is under way.
+"""Metrics of decisions: predicted hits, stages, rewrites, objectives, and requests in flight.
 
 Compiled by mypyc: every request passes here.
 """
@@ -9,7 +9,7 @@ from typing import Final
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import OTHER, Flow, label
 from epp.adapters.telemetry.histogram import Histogram
-from epp.adapters.telemetry.series import Family, FamilyText, expose
+from epp.adapters.telemetry.series import FamilyText, counter, expose, histogram
 from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint
 from epp.model.request import InferenceRequest, RequestId
@@ -27,12 +27,12 @@ _LOAD: Final = "inflight-load-producer"
 _HANDLER: Final = "disagg-profile-handler"
 _TOKEN_BYTES: Final = 4
 """Bytes of a token in llm-d-router's `hit_bytes`."""
-_MOST: Final = 1000
+_MAX: Final = 1000
 """Label sets of one family, at most; the clients' words beyond are `other`."""
 _OBJECTIVES: Final = (("ttft", TTFT_HEADERS), ("tpot", TPOT_HEADERS))
 
 _LARGE_TOKENS: Final = 64
-_FEWEST_BLOCKS: Final = 2
+_MIN_BLOCKS: Final = 2
 """A prediction of less may come from a chat template that all prompts share."""
 _SALTED: Final = 2
 _MEDIA: Final = 4
@@ -40,21 +40,18 @@ _FOUND: Final = 8
 _KINDS: Final = 16
 """Kinds of predicted hits: an adapter's or not (1), and each of these or not."""
 
-PREDICTED_HITS: Final = Family(
-    name="warmpick_predicted_hits_total",
-    help="Responses of whose prompt 64 tokens or more were predicted to be cached, by class of"
-    " request, and by whether the model server reported any of it as cached: found or missed.",
-    kind="counter",
-    labels=("adapter", "salted", "media", "result"),
+PREDICTED_HITS: Final = counter(
+    "warmpick_predicted_hits_total",
+    "Responses with a predicted hit of 64 tokens or more, by class of request, and by whether"
+    " the model server reported any cached tokens: found or missed.",
+    "adapter",
+    "salted",
+    "media",
+    "result",
 )
 
 PRECISE: Final = tuple(
-    Family(
-        name=f"llm_d_epp_prefix_{name}",
-        help=text,
-        kind="histogram",
-        labels=("plugin_name", "plugin_type"),
-    )
+    histogram(f"llm_d_epp_prefix_{name}", text, "plugin_name", "plugin_type")
     for name, text in (
         ("prompt_tokens", "Tokens of prompts that were decided on."),
         ("predicted_cached_tokens", "How many of them were predicted to be cached at the pick."),
@@ -66,10 +63,10 @@ Counts = dict[tuple[str, ...], int]
 
 
 class Reuse:
-    """Tokens of prompts, and how many of them were cached: one denominator for all three.
+    """Tokens of prompts, and how many of them were cached: three counts with one denominator.
 
-    `available` at the endpoint that has most of a prompt, `captured` at the one that was picked,
-    both as predicted, and `delivered` as its engine reported.
+    `available` is predicted for the endpoint with most of a prompt, `captured` for the one that was
+    picked; `delivered` is what the engine reported.
     """
 
     def __init__(self) -> None:
@@ -79,7 +76,7 @@ class Reuse:
         self.delivered = 0
 
     def observe(self, decision: Decision, prompt: int, delivered: int) -> None:
-        """Count a response; a prediction of more than the prompt has counts as all of it."""
+        """Count a response; no prediction counts for more than the whole prompt."""
         available = captured = decision.predicted_cached_tokens
         for each in (decision, *decision.stages):
             for candidate in each.considered:
@@ -149,7 +146,7 @@ class DecisionMetrics:
 
     def _observe_predicted(self, request: InferenceRequest, seconds: float) -> None:
         labels = _models(request)
-        if labels not in self._predicted and len(self._predicted) >= _MOST:
+        if labels not in self._predicted and len(self._predicted) >= _MAX:
             labels = (_LATENCY, _LATENCY, OTHER, OTHER)
         if labels not in self._predicted:
             self._predicted[labels] = Histogram(families.LATENCY_BOUNDS)
@@ -168,16 +165,16 @@ class DecisionMetrics:
                 _count(self._violations, labels, (_LATENCY, _LATENCY, OTHER, OTHER, kind))
 
     def _count_hit(self, record: RequestRecord) -> None:
-        """Count whether anything was cached of a prompt of which much was predicted to be.
+        """Count whether anything was cached of a prompt with a large predicted hit.
 
-        The prediction is taken as the index gives it: distrust would make a class that matches
-        nothing look like one of which nothing is predicted.
+        The prediction is the index's own, without trust, which would hide a class of requests whose
+        predictions never come true.
         """
         decision, request, usage = record.decision, record.request, record.usage
         if decision is None or request is None or usage is None or usage.cached_tokens is None:
             return
         picked = decision.predicted_for
-        if picked is None or picked.matched_blocks < _FEWEST_BLOCKS:
+        if picked is None or picked.matched_blocks < _MIN_BLOCKS:
             return
         if decision.prompt_tokens * picked.matched_blocks < _LARGE_TOKENS * picked.total_blocks:
             return
@@ -196,17 +193,17 @@ class DecisionMetrics:
     def collect(self, flow_of: Callable[[RequestId], Flow | None]) -> Iterator[FamilyText]:
         """Yield the families that have samples; `flow_of` returns a running request's labels."""
         index = (_INDEX, _INDEX_TYPE)
-        for family, histogram in (
+        for family, hits in (
             (families.HIT_RATIO, self._hit_ratio),
             (families.HIT_BYTES, self._hit_bytes),
         ):
-            if any(histogram.counts):
-                yield from expose(family, [(index, histogram)])
+            if any(hits.counts):
+                yield from expose(family, [(index, hits)])
         if self._precise:
             producer = (self._precise, _PRECISE_TYPE)
             pairs = zip(PRECISE, (self._prompt_tokens, self._cached_tokens), strict=True)
-            for family, histogram in pairs:
-                yield from expose(family, [(producer, histogram)])
+            for family, tokens in pairs:
+                yield from expose(family, [(producer, tokens)])
         yield from expose(PREDICTED_HITS, self._classes())
         yield from expose(families.REWRITES, list(self._rewrites.items()))
         yield from expose(families.STAGES, list(self._stages.items()))
@@ -228,7 +225,7 @@ class DecisionMetrics:
             if flow is None:
                 continue  # another replica's, which counts it
             labels = (endpoint.name, endpoint.namespace, _LOAD, flow[2], flow[3])
-            if labels not in requests and len(requests) >= _MOST:
+            if labels not in requests and len(requests) >= _MAX:
                 labels = (endpoint.name, endpoint.namespace, _LOAD, OTHER, OTHER)
             requests[labels] = requests.get(labels, 0) + 1
             tokens[labels] = tokens.get(labels, 0) + uncached
@@ -238,7 +235,7 @@ class DecisionMetrics:
 
 def _count(counts: Counts, labels: tuple[str, ...], beyond: tuple[str, ...]) -> None:
     """Count labels, or `beyond` if there are too many."""
-    if labels not in counts and len(counts) >= _MOST:
+    if labels not in counts and len(counts) >= _MAX:
         labels = beyond
     counts[labels] = counts.get(labels, 0) + 1
 

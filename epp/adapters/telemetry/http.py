@@ -25,13 +25,13 @@ from epp.system.port import place
 if TYPE_CHECKING:  # classes that a start need not make
 
     class MetricsSource(Protocol):
-        """What has metrics (`epp.adapters.telemetry.metrics.Telemetry`)."""
+        """A source of metrics (`epp.adapters.telemetry.metrics.Telemetry`)."""
 
         def page(self, *, openmetrics: bool = False) -> Iterable[str] | AsyncIterable[str]:
             """Return the pieces of the page, in Prometheus' text format or in OpenMetrics'."""
 
     class ProfileSource(Protocol):
-        """What has profiles (`epp.adapters.telemetry.profiles.Profiles`)."""
+        """A source of profiles (`epp.adapters.telemetry.profiles.Profiles`)."""
 
         paths: Sequence[bytes]
 
@@ -45,9 +45,9 @@ _IDLE_SECONDS = 75.0
 _WRITE_SECONDS = 30.0
 _STOP_SECONDS = 1.0
 _WRITE_BYTES = 64 << 10
-"""Bytes of a body that are handed to a connection at once: what a slow reader makes it hold."""
+"""Bytes of a body that are written to a connection at once, so that a slow reader holds no more."""
 _PAGE_SECONDS = 1.0
-"""A metrics page is that old at the most: scrapes that come together share one."""
+"""The greatest age of a metrics page: scrapes that come together share one."""
 _TEXT = "text/plain; charset=utf-8"
 _SCHEME = "bearer "
 _FOR_BROWSERS = (
@@ -56,7 +56,7 @@ _FOR_BROWSERS = (
     "X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
     "Cross-Origin-Resource-Policy: same-origin\r\n"
 )
-"""Header fields of all that a browser may show: nothing in it runs, is framed, or is sent on."""
+"""Headers of every page that a browser may show: own scripts only, no frames, no referrer."""
 _REBOUND = b"403 Forbidden: ask by localhost or by an address, not by a name\n"
 
 Review = Callable[[str, str], Awaitable[HTTPStatus]]
@@ -64,11 +64,11 @@ Review = Callable[[str, str], Awaitable[HTTPStatus]]
 
 
 class Readers(msgspec.Struct, frozen=True, kw_only=True):
-    """What readers get, and how: `review` is asked about every request of metrics or profiles.
+    """What the port serves, and to whom: `review` authorizes each request of metrics or profiles.
 
     `profiles` are served below `/debug/pprof/`; True: those of this process. `tls`: serve HTTPS.
-    `debug` are more pages, by their paths, for readers on this machine and those whom `review` lets
-    read them.
+    `debug` has more pages by their paths, for readers on this machine and those that `review`
+    authorizes.
     """
 
     review: Review | None = None
@@ -99,7 +99,7 @@ class _Response(msgspec.Struct, frozen=True):
 
 
 class _Request:
-    """A request's method and path, and what matters of its header, parsed from its head."""
+    """A request's method, path and relevant headers, parsed from its head."""
 
     def __init__(self, head: bytes) -> None:
         """Parse a head. Raises `HttpParserError` for a malformed one."""
@@ -147,7 +147,7 @@ class _Request:
 
 
 class _MetricsPage:
-    """One writing of the metrics page, for all who ask while it is written and a second after."""
+    """A metrics page that requests share while it is written and for a second after."""
 
     def __init__(self, pieces: Iterable[str] | AsyncIterable[str]) -> None:
         self._task = asyncio.create_task(self._write(pieces))
@@ -178,11 +178,10 @@ class OperatorServer:
     """Serves from `start` to `stop` at `port`; once started that is the bound port.
 
     `/healthz` responds with 200 while the event loop runs; `/readyz` with 200 or 503, by `ready`;
-    `/metrics` with the page in the format of the request's `Accept`, written anew after a second.
-    Requests with a body are not served. An address that begins with a slash is a Unix socket's: its
-    readers are on this machine, and are given a new metrics page each time.
-    Of more connections than `_MAX_CONNECTIONS`, the one that has asked nothing for longest is
-    closed.
+    `/metrics` with the page in the format of the request's `Accept`, at most a second old. Requests
+    with a body are not served. An address that begins with a slash is a Unix socket's: its readers
+    are on this machine, and get a new metrics page each time. If there are more connections than
+    `_MAX_CONNECTIONS`, the one without a request for the longest time is closed.
     """
 
     head_seconds = 10.0
@@ -319,7 +318,7 @@ class OperatorServer:
         return await page(request)
 
     async def _refusal(self, request: _Request) -> _Response | None:
-        """Return the response to whom may not read the path."""
+        """Return the response to a reader who may not read the path."""
         if self._review is None:
             return None
         status = await self._review(request.token, request.path.decode())
@@ -377,7 +376,7 @@ class OperatorServer:
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """Close a connection and wait for its end, which asyncio logs if nobody does."""
+    """Close a connection and wait for its end, since asyncio logs an error otherwise."""
     writer.close()
     with suppress(OSError):  # TimeoutError is one
         async with asyncio.timeout(_STOP_SECONDS):
@@ -385,7 +384,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 
 
 def _kept(page: DebugPage) -> str:
-    """Return the header fields of a page: whether a browser may keep it, and what it may do."""
+    """Return the headers of a page that control caching and what a browser may do with it."""
     if not page.etag:
         return f"Cache-Control: no-store\r\n{_FOR_BROWSERS}"
     return f"Cache-Control: no-cache\r\nETag: {page.etag}\r\n{_FOR_BROWSERS}"

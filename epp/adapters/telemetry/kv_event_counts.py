@@ -1,4 +1,4 @@
-"""Metrics of the KV events that engines publish: what came, and what became of it.
+"""Metrics of the KV events that engines publish, and of what became of them.
 
 `llm_d_epp_*` are llm-d-router's; its `pod_identifier` is the endpoint's namespace and name.
 """
@@ -6,40 +6,37 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from epp.adapters.telemetry.series import Family, FamilyText, expose
+from epp.adapters.telemetry.series import FamilyText, counter, expose, gauge
 
-_OUTCOMES: Final = Family(
-    name="warmpick_kv_event_batches_total",
-    help="Batches of KV events, by endpoint and by what became of them.",
-    kind="counter",
-    labels=("model_server_endpoint", "outcome"),
+_OUTCOMES: Final = counter(
+    "warmpick_kv_event_batches_total",
+    "Batches of KV events, by endpoint and by what became of them.",
+    "model_server_endpoint",
+    "outcome",
 )
-_RECEIVED: Final = Family(
-    name="llm_d_epp_kv_cache_events_messages_received_total",
-    help="Messages of KV events that were received.",
-    kind="counter",
-    labels=("pod_identifier",),
+_RECEIVED: Final = counter(
+    "llm_d_epp_kv_cache_events_messages_received_total",
+    "Messages of KV events that were received.",
+    "pod_identifier",
 )
-_SUBSCRIBERS: Final = Family(
-    name="llm_d_epp_kv_cache_events_active_subscribers",
-    help="Endpoints whose KV events are subscribed to, reachable or not.",
-    kind="gauge",
+_SUBSCRIBERS: Final = gauge(
+    "llm_d_epp_kv_cache_events_active_subscribers",
+    "Endpoints whose KV events are subscribed to, reachable or not.",
 )
-_READERS: Final = Family(
-    name="llm_d_epp_kv_cache_events_pool_capacity",
-    help="Readers of KV events: one event loop.",
-    kind="gauge",
+_READERS: Final = gauge(
+    "llm_d_epp_kv_cache_events_pool_capacity", "Readers of KV events: one event loop."
 )
 _MESSAGES: Final = {"batches", "duplicates", "unreadable"}
 """Outcomes of a message; the others are of events in it, or of the stream."""
 
 
 def kv_event_counts(counts: Mapping[tuple[str, str], int]) -> Iterator[FamilyText]:
-    """Yield the families of what was counted, by endpoint and outcome.
+    """Yield the families for `counts` of events by endpoint and outcome.
 
-    Every endpoint that is subscribed to is in `counts`, with 0 of an outcome that it had not.
+    Every endpoint that is subscribed to is in `counts`, if only with zeros.
     """
-    named = [((_name(endpoint), outcome), times) for (endpoint, outcome), times in counts.items()]
+    # `model_server_endpoint` is the name without the namespace, as everywhere.
+    named = [((key.rpartition("/")[2], outcome), times) for (key, outcome), times in counts.items()]
     yield from expose(_OUTCOMES, named)
     if not counts:
         return
@@ -50,7 +47,3 @@ def kv_event_counts(counts: Mapping[tuple[str, str], int]) -> Iterator[FamilyTex
     yield from expose(_RECEIVED, [((endpoint,), times) for endpoint, times in received.items()])
     yield from expose(_SUBSCRIBERS, [((), len(received))])
     yield from expose(_READERS, [((), 1)])
-
-
-def _name(endpoint: str) -> str:
-    return endpoint.rpartition("/")[2]  # as `model_server_endpoint` is everywhere

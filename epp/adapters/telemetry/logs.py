@@ -16,21 +16,22 @@ from epp.model.decision import Decision
 from epp.model.request import InferenceRequest
 from epp.printable import printable
 from epp.protocol.extproc.record import RequestRecord
+from epp.system.line_quota import LineQuota
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["console", "json"]
 
 _WARNING_INTERVAL = 10.0
-"""Least seconds between two warnings about rejections for one reason, or of a library's."""
+"""Least seconds between two warnings about rejections for one reason, or from a library."""
 _MAX_SUBJECTS = 1_000
 _MAX_CANDIDATES = 16
 """Candidates of a decision that are logged, at most."""
 
 
 def configure_logs(level: Level = "info", form: Format = "console") -> None:
-    """Configure all log lines, those of libraries too, to go to stderr in one form.
+    """Send all log lines, those of libraries too, to stderr in one form.
 
-    Lines that stderr does not take are lost: a full disk, or a reader that has gone, ends nothing.
+    Lines that cannot be written are lost, so that a full disk or a closed pipe stops nothing.
     Tracebacks omit the values of local variables, which may hold a prompt.
     """
     shared: list[Processor] = [
@@ -69,7 +70,7 @@ def _rendering(form: Format) -> list[Processor]:
 
 
 def _finite_fields(_: object, __: str, fields: EventDict) -> EventDict:
-    """Make text of NaN and what is infinite: JSON has no such numbers (RFC 8259 §6)."""
+    """Write NaN and infinity as text: JSON has no such numbers (RFC 8259 §6)."""
     return {
         name: value if not isinstance(value, float) or math.isfinite(value) else str(value)
         for name, value in fields.items()
@@ -77,7 +78,7 @@ def _finite_fields(_: object, __: str, fields: EventDict) -> EventDict:
 
 
 def _printable_fields(_: object, __: str, fields: EventDict) -> EventDict:
-    """Make text of others printable; what is not text is shown by its `repr`, which is."""
+    """Make text that others chose printable; the renderer shows other values by their `repr`."""
     return {
         printable(name): printable(value) if isinstance(value, str) else value
         for name, value in fields.items()
@@ -85,7 +86,7 @@ def _printable_fields(_: object, __: str, fields: EventDict) -> EventDict:
 
 
 def _traceback(stream: TextIO, error: ExcInfo) -> None:
-    """Write a traceback, each line behind a space: none can pass for a line of the log."""
+    """Write a traceback, each line indented, so that none looks like a line of the log."""
     written = io.StringIO()
     structlog.dev.plain_traceback(written, error)
     lines = written.getvalue().removeprefix("\n").split("\n")
@@ -93,7 +94,7 @@ def _traceback(stream: TextIO, error: ExcInfo) -> None:
 
 
 class LossyStream:
-    """Writes to a stream what that takes; the rest is lost, and nobody is told."""
+    """Writes to a stream, and drops without an error what the stream does not take."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -104,15 +105,15 @@ class LossyStream:
             self._stream.write(text)
 
     def flush(self) -> None:
-        """Write what the stream still has."""
+        """Flush the stream."""
         with suppress(OSError, ValueError):
             self._stream.flush()
 
 
 class LibraryLines(logging.Filter):
-    """Passes one line of a library about each subject in ten seconds, by the record's own time.
+    """Passes one record of a library about each subject in ten seconds, by the record's own time.
 
-    Its subject is its first line: what follows is a traceback, or has addresses of objects.
+    The subject is the message's first line: the rest is a traceback, or has addresses of objects.
     """
 
     def __init__(self) -> None:
@@ -133,8 +134,8 @@ class LibraryLines(logging.Filter):
 class ExchangeLog:
     """Logs decisions and the end of exchanges: all at debug level, rejections as warnings.
 
-    `clock` returns seconds. Of the rejections for one reason, one in ten seconds is logged, with
-    the number (`more`) of those left out before it.
+    `clock` returns seconds. For each reason one rejection in ten seconds is logged, with the number
+    (`more`) of those left out before it.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -142,14 +143,13 @@ class ExchangeLog:
         self._log = structlog.get_logger("exchange").bind()
         self.verbose = self._log.is_enabled_for(logging.DEBUG)
         """Whether every decision and every end is logged."""
-        self._warned: dict[str, float] = {}
-        self._left_out: dict[str, int] = {}
+        self._quota = LineQuota(_WARNING_INTERVAL)
 
     def log_decision(self, request: InferenceRequest, decision: Decision) -> None:
         """Log a decision and those of its stages, with what each candidate would have cost.
 
-        Of more than `_MAX_CANDIDATES`, those of the earliest predicted first tokens are logged,
-        with the number (`more`) of those left out.
+        At most `_MAX_CANDIDATES` are logged, those with the earliest predicted first token, with
+        the number (`more`) of those left out.
         """
         if self.verbose:
             for each in (decision, *decision.stages):
@@ -164,13 +164,10 @@ class ExchangeLog:
             self._log.debug("exchange.finished", **_fields(record))
 
     def _warn(self, record: RequestRecord, reason: str) -> None:
-        now = self._clock()
-        if now - self._warned.get(reason, -_WARNING_INTERVAL) < _WARNING_INTERVAL:
-            self._left_out[reason] = self._left_out.get(reason, 0) + 1
-            return
-        self._warned[reason] = now
-        fields = {"error": str(record.error), "more": self._left_out.pop(reason, 0)}
-        self._log.warning("exchange.rejected", reason=reason, **fields, **_fields(record))
+        more = self._quota.take(reason, self._clock())
+        if more is not None:
+            fields = {"error": str(record.error), "more": more, **_fields(record)}
+            self._log.warning("exchange.rejected", reason=reason, **fields)
 
 
 def _decision_fields(decision: Decision) -> dict[str, object]:
@@ -199,7 +196,7 @@ def _candidate_fields(decision: Decision, candidate: Candidate, at: int) -> dict
 
 
 def _fields(record: RequestRecord) -> dict[str, object]:
-    """Return ids and numbers of an exchange, without those that are not known."""
+    """Return the ids and numbers of an exchange that are known."""
     request, decision, usage = record.request, record.decision, record.usage
     stages = decision.stages if decision else ()
     fields = {

@@ -1,9 +1,9 @@
-"""How long the event loop keeps everybody waiting, sampled by a timer of its own.
+"""Measures how late the event loop runs its timers, by a timer of its own.
 
-Whatever holds the loop makes the timer late: a callback that computes, a collection of garbage, a
-thread that keeps the interpreter to itself. So does a machine that runs something else instead,
-but that costs the process no CPU, and the kernel counts how long the thread has waited for a core.
-What is late, is paid for and is no such wait was held by the process.
+A callback that computes, a garbage collection, or a thread that keeps the interpreter makes the
+timer late. So does a machine that runs something else, but then the process uses no CPU, and the
+kernel counts how long the thread waited for a core. A delay counts as held by the process as far as
+it used CPU and did not wait for a core.
 """
 
 import asyncio
@@ -18,16 +18,16 @@ from epp.adapters.telemetry.series import FamilyText, expose
 
 IDLE_SECONDS: Final = 0.5
 BUSY_SECONDS: Final = 0.025
-"""Between samples. Of what held the loop, the part before the timer was due is not seen."""
+"""Seconds between samples. What holds the loop before the timer is due is not measured."""
 _BUSY_SHARE: Final = 0.03
 """The share of a core above which a process is sampled often: a wake-up costs it little. Ten
 endpoints that are polled, and nothing else, take a third of that."""
 
 _NANO: Final = 1e-9
 _SHORT_SECONDS: Final = 0.025
-"""A delay of which it does not matter why."""
+"""A delay too short for its cause to matter."""
 _ASK_SECONDS: Final = 1.0
-"""A wait for a core is counted against a delay if it was that long ago at the most."""
+"""How old a wait for a core may be to explain a delay."""
 
 
 class LoopDelay:
@@ -48,7 +48,7 @@ class LoopDelay:
         self._sample_in(BUSY_SECONDS)
 
     def stop(self) -> None:
-        """End sampling; what was seen stays."""
+        """End sampling; the measurements stay."""
         if self._timer is not None:
             self._timer.cancel()
         self._core_wait.close()
@@ -101,13 +101,13 @@ class CoreWait:
             self._file = -1
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
         self._file = -1
 
     def seconds(self) -> float:
-        """Return what has come together since the thread began."""
+        """Return the total since the thread began."""
         if self._file < 0:
             return 0.0
         try:

@@ -27,7 +27,7 @@ _ATTEMPT_BYTES: Final = 600_000
 _ATTEMPT_LINES_BYTES: Final = 270
 """Bytes of one such series and its deprecated alias, without the label values."""
 _FORMER: Final = ("inference_extension_", "llm_d_inference_scheduler_")
-"""What names of families begin with that llm-d-router had until October 2026."""
+"""The prefix of family names that llm-d-router had until October 2026."""
 _MODEL_SHARE: Final = 0.5
 """The share of that room for the names of models; above it these are `other`."""
 
@@ -51,13 +51,13 @@ class MetricSources:
     under_way: Callable[[RequestId], bool] = lambda _: False
     """Whether an unobserved request is modelled as still running."""
     event_loop: Callable[[], Iterator[FamilyText]] = lambda: iter(())
-    """What is known of the event loop's delays."""
+    """The families of the event loop's delays."""
     in_flight: UnderWay = lambda: ()
     """The requests under way."""
     plugins: Callable[[], Iterator[FamilyText]] = lambda: iter(())
     """How long plug-ins took."""
     observers: Callable[[], Iterator[FamilyText]] = lambda: iter(())
-    """What observers of requests count: the recording, the shadow."""
+    """The families of observers of requests: the recording, the shadow."""
     poll_errors: Callable[[], Mapping[str, int]] = dict
     """Polls of endpoints that failed, by the type of their data source."""
     streams: Callable[[], int] | None = None
@@ -72,10 +72,6 @@ class MetricSources:
     """Whether families have the names, too, that llm-d-router no longer writes."""
     fairness_ids: int = 1000
     """How many fairness ids have series of their own, at most."""
-    commit: str = "unknown"
-    """The commit that was built."""
-    build_ref: str = "unknown"
-    """The branch or tag that was built."""
 
 
 class Telemetry:
@@ -209,8 +205,7 @@ class Telemetry:
         yield from kv_event_counts(self._sources.kv_events())
         causes = self._sources.left_as_text().items()
         yield from expose(families.TEXT_INSTEAD, [((cause,), times) for cause, times in causes])
-        build = (self._sources.commit, self._sources.build_ref)
-        yield from expose(families.INFO, [(build, 1)])
+        yield from expose(families.INFO, [(("unknown", "unknown"), 1)])
 
     def _streams(self) -> Iterator[FamilyText]:
         if self._sources.streams is None:

@@ -20,8 +20,8 @@ from urllib.parse import parse_qs
 _ROOT = b"/debug/pprof/"
 _INTERVAL = 0.01
 """Seconds of CPU time between two samples, as in Go."""
-_SECONDS, _MOST_SECONDS = 30.0, 60.0
-_MOST_TASKS, _MOST_FRAMES = 10_000, 64
+_SECONDS, _MAX_SECONDS = 30.0, 60.0
+_MAX_TASKS, _MAX_FRAMES = 10_000, 64
 _INDEX = (
     b"/debug/pprof/profile?seconds=30  samples of CPU time, as collapsed stacks\n"
     b"/debug/pprof/goroutine           tasks, and where they wait\n"
@@ -61,14 +61,14 @@ class Profiles:
 
     async def _tasks(self, _: bytes) -> Page:
         written = []
-        for task in islice(asyncio.all_tasks(), _MOST_TASKS):
-            stack = [f"  {_place(frame)}" for frame in task.get_stack(limit=_MOST_FRAMES)]
+        for task in islice(asyncio.all_tasks(), _MAX_TASKS):
+            stack = [f"  {_place(frame)}" for frame in task.get_stack(limit=_MAX_FRAMES)]
             written.append("\n".join([task.get_name(), *stack]))
         return HTTPStatus.OK, "".join(f"{each}\n" for each in sorted(written)).encode()
 
 
 def _seconds(query: bytes) -> float | None:
-    """Return how long to sample; None for what is not such a time."""
+    """Return how long to sample, in seconds; None if the query is not valid."""
     given = parse_qs(query.decode("latin-1")).get("seconds")
     if given is None:
         return _SECONDS
@@ -76,15 +76,15 @@ def _seconds(query: bytes) -> float | None:
         seconds = float(given[0])
     except ValueError:
         return None
-    return seconds if _INTERVAL <= seconds <= _MOST_SECONDS else None
+    return seconds if _INTERVAL <= seconds <= _MAX_SECONDS else None
 
 
 @contextmanager
 def _sampling() -> Iterator[Counter[str]]:
     """Count the stacks of the main thread.
 
-    By a signal, which comes wherever the thread is: another thread would see it only where it
-    lets others run, which is most often where it waits.
+    A signal interrupts it anywhere; a sampling thread would run only when the main thread lets it,
+    which is mostly while that waits.
     """
     seen = Counter[str]()
 
@@ -104,7 +104,7 @@ def _sampling() -> Iterator[Counter[str]]:
 def _stack(at: FrameType | None) -> str:
     """Return the places of a frame and its callers, the outermost first."""
     places: list[str] = []
-    while at is not None and len(places) < _MOST_FRAMES:
+    while at is not None and len(places) < _MAX_FRAMES:
         places.append(_place(at))
         at = at.f_back
     return ";".join(reversed(places))

@@ -1,6 +1,6 @@
 """llm-d-router's metrics of flow control, under its names: outcomes, waits, queues and saturation.
 
-Models and fairness ids are clients' words, so that only so many sets of them have series of their
+Clients choose models and fairness ids, so a limited number of combinations have series of their
 own; all others are counted as `other`.
 """
 
@@ -11,7 +11,7 @@ from typing import Final
 
 from epp.adapters.telemetry.cardinality import OTHER, Flow, label
 from epp.adapters.telemetry.histogram import Histogram
-from epp.adapters.telemetry.series import Family, FamilyText, Samples, expose
+from epp.adapters.telemetry.series import FamilyText, Samples, counter, expose, gauge, histogram
 from epp.model.request import InferenceRequest
 from epp.policy.flow.line import Line
 from epp.policy.flow.refusals import QueueOutcome
@@ -23,69 +23,57 @@ _BOUNDS: Final = (
 )
 _ENQUEUE_BOUNDS: Final = _BOUNDS[:10]
 _NOT_YET: Final = "NotYetFinalized"
-_MOST_FLOWS: Final = 100
+_MAX_FLOWS: Final = 100
 """Models, targets, fairness ids and priorities with series of their own: about 1 MB of a page."""
 _REQUEST: Final = ("fairness_id", "priority", "inference_pool", "model_name", "target_model_name")
 _BAND: Final = ("priority", "inference_pool")
 _NAME: Final = "llm_d_epp_flow_control_"
 
-SECONDS: Final = Family(
-    name=f"{_NAME}request_queue_duration_seconds",
-    help="How long requests waited in flow control, by what became of them.",
-    kind="histogram",
-    labels=(*_REQUEST, "outcome"),
+SECONDS: Final = histogram(
+    f"{_NAME}request_queue_duration_seconds",
+    "How long requests waited in flow control, by what became of them.",
+    *_REQUEST,
+    "outcome",
 )
-ENQUEUED: Final = Family(
-    name=f"{_NAME}request_enqueue_duration_seconds",
-    help="How long requests took to enter flow control's queue: no time, so this counts them.",
-    kind="histogram",
-    labels=("fairness_id", "priority", "outcome"),
+ENQUEUED: Final = histogram(
+    f"{_NAME}request_enqueue_duration_seconds",
+    "Seconds that requests took to enter flow control's queue: always 0, so this counts them.",
+    "fairness_id",
+    "priority",
+    "outcome",
 )
-OUTCOMES: Final = Family(
-    name=f"{_NAME}requests_total",
-    help="Requests in flow control, by what became of them.",
-    kind="counter",
-    labels=("outcome", *_BAND),
+OUTCOMES: Final = counter(
+    f"{_NAME}requests_total", "Requests in flow control, by what became of them.", "outcome", *_BAND
 )
-SIZE: Final = Family(
-    name=f"{_NAME}queue_size",
-    help="Requests that wait in flow control.",
-    kind="gauge",
-    labels=_REQUEST,
+SIZE: Final = gauge(f"{_NAME}queue_size", "Requests that wait in flow control.", *_REQUEST)
+BYTES: Final = gauge(
+    f"{_NAME}queue_bytes", "Bytes of the bodies of requests that wait in flow control.", *_REQUEST
 )
-BYTES: Final = Family(
-    name=f"{_NAME}queue_bytes",
-    help="Bytes of the bodies of requests that wait in flow control.",
-    kind="gauge",
-    labels=_REQUEST,
+SATURATION: Final = gauge(
+    f"{_NAME}pool_saturation",
+    "How busy the pool is, by stage; at its ceiling, a band sends nothing.",
+    "inference_pool",
+    "stage",
 )
-SATURATION: Final = Family(
-    name=f"{_NAME}pool_saturation",
-    help="How busy the pool is, by stage; from a band's ceiling on it sends nothing.",
-    kind="gauge",
-    labels=("inference_pool", "stage"),
-)
-DETECTED: Final = Family(
-    name=f"{_NAME}detector_saturation",
-    help="How busy the pool is by each detector and stage.",
-    kind="gauge",
-    labels=("detector", "stage"),
+DETECTED: Final = gauge(
+    f"{_NAME}detector_saturation",
+    "How busy the pool is by each detector and stage.",
+    "detector",
+    "stage",
 )
 USED: Final = {
-    kind: Family(
-        name=f"{_NAME}capacity_utilization_{kind}",
-        help=f"Share of the {kind} that may wait in a priority band.",
-        kind="gauge",
-        labels=_BAND,
+    kind: gauge(
+        f"{_NAME}capacity_utilization_{kind}",
+        f"Share of the {kind} that may wait in a priority band.",
+        *_BAND,
     )
     for kind in ("requests", "bytes")
 }
 USED_IN_ALL: Final = {
-    kind: Family(
-        name=f"{_NAME}global_capacity_utilization_{kind}",
-        help=f"Share of the {kind} that may wait in all bands, if that is limited.",
-        kind="gauge",
-        labels=("inference_pool",),
+    kind: gauge(
+        f"{_NAME}global_capacity_utilization_{kind}",
+        f"Share of the {kind} that may wait in all bands, if that is limited.",
+        "inference_pool",
     )
     for kind in ("requests", "bytes")
 }
@@ -114,7 +102,7 @@ class QueueMetrics:
         names = label(model), label(request.target_model or model), label(request.fairness_id)
         flow = (*names, priority)
         if flow not in self._flows:
-            if len(self._flows) >= _MOST_FLOWS:
+            if len(self._flows) >= _MAX_FLOWS:
                 return (OTHER, OTHER, OTHER, priority)
             self._flows.add(flow)
         return flow
@@ -123,7 +111,7 @@ class QueueMetrics:
         return (flow[2], flow[3], self._pool, flow[0], flow[1])
 
     def collect(self, line: Line, settings: FlowSettings) -> Iterator[FamilyText]:
-        """Yield the families of what waits and waited; none before anything was in flow control."""
+        """Yield the families of requests that wait or waited; none before the first request."""
         seconds = [
             ((*self._labels(flow), outcome), value)
             for (flow, outcome), value in self._seconds.items()
@@ -149,7 +137,7 @@ class QueueMetrics:
         yield from expose(BYTES, [(self._labels(flow), each) for flow, each in size.items()])
 
     def _enqueued(self, line: Line) -> Iterator[FamilyText]:
-        """Yield who came: those that wait, and all that something has become of."""
+        """Yield the requests that entered: those that wait, and those with an outcome."""
         came: Counter[tuple[str, str, str]] = Counter()
         for (flow, outcome), seconds in self._seconds.items():
             refused = outcome if outcome.startswith("Rejected") else _NOT_YET

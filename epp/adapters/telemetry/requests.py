@@ -25,10 +25,10 @@ _MIN_EXPIRE_ABOVE: Final = 1000
 _UNKNOWN: Final = InferenceRequest(id=RequestId(""))
 """Stands for a request whose body could not be parsed."""
 _IDLE_SECONDS: Final = 600.0
-"""A flow that was not used for so long gives its place to another that needs it."""
+"""After this idle time a flow may lose its series to another one."""
 _SWEEP_SECONDS: Final = 1.0
-_MOST_FORGOTTEN: Final = 128
-"""Models and priorities whose forgotten flows are counted: about as many as flows fit on a page."""
+_MAX_FORGOTTEN: Final = 128
+"""Models and priorities with counts of forgotten flows, at most: as many as flows on a page."""
 _FAIRNESS_SHARE: Final = 0.5
 """The share of the page for fairness ids; above it one is `other`, unless it is the default."""
 _MODEL_SHARE: Final = 0.95
@@ -43,9 +43,9 @@ _UNOBSERVED: Final = Outcome.UNOBSERVED
 
 
 class RequestSeries:
-    """The series of the requests that share their labels; names are those of `families`.
+    """The series of the requests that share their labels, with the names of `families`.
 
-    `shared`: of requests of more than one flow. `used_at` is when the last one ended.
+    `shared` if the requests are of several flows. `used_at` is when the last one ended.
     """
 
     def __init__(self, labels: Flow, *, shared: bool) -> None:
@@ -149,13 +149,13 @@ class RequestMetrics:
 
     A flow has its own once a model server has answered it with 2xx; if the proxy shows no
     responses, once it was routed. Until then, and while there is no room, it is counted under the
-    fairness id `other` of its models, or if these have none under `other` for all three. A flow
-    gives its place away after 10 idle minutes; its counts are forgotten with it. Deprecated
-    families, which have one series for several flows, forget when the last flow of the models does.
+    fairness id `other` of its models, or under `other` for all three if these have no series
+    either. After 10 idle minutes a flow may be replaced, and its counts are forgotten. A deprecated
+    family has one series for several flows, which is forgotten with the last of them.
 
-    At most `fairness_ids` of them have series of their own, the default one included.
+    At most `fairness_ids` have series of their own, including the default one.
 
-    A request whose end is not observed counts as running while `under_way` says so.
+    A request whose end is not observed counts as running as long as `under_way` includes it.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class RequestMetrics:
         self._unread = self._placed(_flow_key(_UNKNOWN), _labels(_flow_key(_UNKNOWN)))
 
     def of(self, request: InferenceRequest | None) -> RequestSeries:
-        """Return the series of a request; None stands for one that could not be parsed."""
+        """Return the series of a request; None is one that could not be parsed."""
         if request is None:
             return self._unread
         flow = _flow_key(request)
@@ -187,8 +187,7 @@ class RequestMetrics:
     def start(self, request: InferenceRequest) -> str | None:
         """Count a request, as running until `finish`; return the label of its target model.
 
-        None for a flow that has no series of its own: what the request counts for is known at
-        its end.
+        None for a flow without its own series: the end of the request decides where it is counted.
         """
         flow = _flow_key(request)
         series = self._flows.get(flow)
@@ -304,7 +303,7 @@ class RequestMetrics:
         if not any(each[0] == model and each[1] == target for each in self._series):
             for each in [each for each in self._forgotten if each[:2] == labels[:2]]:
                 del self._forgotten[each]
-        elif labels in self._forgotten or len(self._forgotten) < _MOST_FORGOTTEN:
+        elif labels in self._forgotten or len(self._forgotten) < _MAX_FORGOTTEN:
             # Another one: a page that is being written has both.
             known, total = self._forgotten.get(labels), RequestSeries(labels, shared=True)
             total.add(series)
@@ -330,7 +329,7 @@ class RequestMetrics:
         return None if series is None else series.labels
 
     def reuse(self) -> Reuse:
-        """Return what was reused by all requests of the series that there are."""
+        """Return the reuse of all requests in the current series."""
         total = Reuse()
         for series in self._series.values():
             total.add(series.reuse)

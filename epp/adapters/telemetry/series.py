@@ -15,7 +15,7 @@ from epp.adapters.telemetry.histogram import Histogram
 
 Labels = tuple[str, ...]
 
-_MOST_LINES = 500
+_MAX_LINES = 500
 """Lines that are written at a time: a millisecond of a slow machine."""
 
 
@@ -26,7 +26,7 @@ class DeprecatedAlias(msgspec.Struct, frozen=True):
     labels: tuple[tuple[str, str], ...] = ()
 
 
-class Family(msgspec.Struct, frozen=True, kw_only=True):
+class Family(msgspec.Struct, frozen=True):
     """One metric family, with its label names in order."""
 
     name: str
@@ -34,6 +34,21 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["counter", "gauge", "histogram"]
     labels: Labels = ()
     alias: DeprecatedAlias | None = None
+
+
+def counter(name: str, text: str, *labels: str, alias: DeprecatedAlias | None = None) -> Family:
+    """Return the family of a counter, with its help text and label names."""
+    return Family(name, text, "counter", labels, alias)
+
+
+def gauge(name: str, text: str, *labels: str, alias: DeprecatedAlias | None = None) -> Family:
+    """Return the family of a gauge."""
+    return Family(name, text, "gauge", labels, alias)
+
+
+def histogram(name: str, text: str, *labels: str, alias: DeprecatedAlias | None = None) -> Family:
+    """Return the family of a histogram."""
+    return Family(name, text, "histogram", labels, alias)
 
 
 class FamilyText(msgspec.Struct, frozen=True):
@@ -98,7 +113,7 @@ def _blocks(family: Family, values: Mapping[Labels, Value]) -> Iterator[FamilyTe
     lines: list[str] = []
     begins = True
     for labels, value in values.items():
-        if len(lines) >= _MOST_LINES:
+        if len(lines) >= _MAX_LINES:
             yield FamilyText(family, "".join(lines), begins)
             lines, begins = [], False
         pairs = zip(family.labels, labels, strict=True)

@@ -1,7 +1,7 @@
 """The thread that makes spans of finished requests and exports them.
 
-On the event loop a sampled request costs a `put`. What a collector cannot take, refuses or keeps
-waiting for is lost and counted: no request waits, or fails, for its trace.
+On the event loop a sampled request costs a `put`. Spans that the collector refuses, or does not
+take in time, are dropped and counted: no request waits or fails because of its trace.
 """
 
 import contextvars
@@ -36,7 +36,7 @@ _EXPORTERS: Final[Mapping[Exporter, tuple[str, str]]] = {
 }
 SCOPE: Final = "llm-d-router"
 """The instrumentation scope of llm-d-router's spans."""
-_MOST_WEIGHT: Final = 1 << 18
+_MAX_WEIGHT: Final = 1 << 18
 """The weight of decisions that wait for the thread (`weight_of`): some 30 MB."""
 _STOP_SECONDS: Final = 2.0
 
@@ -44,8 +44,8 @@ _STOP_SECONDS: Final = 2.0
 class SpanExport:
     """Exports the spans of requests between `start` and `stop`; `put` is for the event loop.
 
-    Of the requests that were put, the spans of `exported` were taken by the collector, those of
-    `failed` were not, and of `dropped` none were made. `clock` returns seconds.
+    Counts the requests that were put: the collector took the spans of `exported`, and did not take
+    those of `failed`; for `dropped` no spans were made. `clock` returns seconds.
     """
 
     def __init__(
@@ -73,17 +73,14 @@ class SpanExport:
         self._thread.start()
 
     def stop(self) -> None:
-        """Export what was put, and end; a collector that hangs is left after some seconds."""
+        """Export what was put, and end; do not wait for a hanging collector beyond some seconds."""
         self._queue.put(None)
         self._thread.join(_STOP_SECONDS)
 
     def put(self, record: RequestRecord) -> None:
-        """Take a request that is over, and whose trace is sampled."""
+        """Queue a sampled request that has ended."""
         weight = self._weight_put + weight_of(record.decision)
-        if (
-            self._queue.qsize() >= self._settings.queue
-            or weight - self._weight_taken > _MOST_WEIGHT
-        ):
+        if self._queue.qsize() >= self._settings.queue or weight - self._weight_taken > _MAX_WEIGHT:
             self.dropped += 1
             return
         self._weight_put = weight
@@ -91,7 +88,7 @@ class SpanExport:
 
     @property
     def counts(self) -> Iterator[tuple[str, int]]:
-        """Requests by what became of their spans: `exported`, `failed` or `dropped`."""
+        """Requests by the outcome of their spans: `exported`, `failed` or `dropped`."""
         for name in ("exported", "failed", "dropped"):
             yield name, getattr(self, name)
 

@@ -1,8 +1,8 @@
-"""OpenTelemetry's own environment variables, as far as the SDK and its exporters do not read them.
+"""Reads those of OpenTelemetry's environment variables that the SDK and its exporters do not read.
 
 The exporters read `OTEL_EXPORTER_OTLP_*` (endpoint, headers, timeout, compression, certificates),
-and the SDK `OTEL_RESOURCE_ATTRIBUTES`. A value that cannot be used counts as not set, and is
-warned of, as OpenTelemetry's specification demands.
+and the SDK `OTEL_RESOURCE_ATTRIBUTES`. As OpenTelemetry's specification demands, a value that
+cannot be used causes a warning and counts as not set.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ T = TypeVar("T")
 Exporter = Literal["grpc", "http/protobuf", "console"]
 
 SERVICE_NAME: Final = "llm-d-router/epp"
-"""The name of llm-d-router's picker: traces, and what is built on them, find the picker by it."""
+"""The name of llm-d-router's picker, by which dashboards and alerts on traces find it."""
 _RATIO: Final = 0.1
 """The share of traces that llm-d-router samples."""
 _SAMPLERS: Final[Mapping[str, Callable[[float], TraceSampling]]] = {
@@ -37,11 +37,11 @@ class TracingSettings(msgspec.Struct, frozen=True, kw_only=True):
     sampling: TraceSampling = TraceSampling(_RATIO)
     """Which traces are recorded."""
     exporter: Exporter = "grpc"
-    """What takes the spans."""
+    """The exporter of the spans."""
     service_name: str = ""
     """The service that the spans are of; empty: the resource's attributes have it."""
     pool: str = ""
-    """The pool whose requests these are."""
+    """The pool of the requests."""
     delay: float = 5.0
     """How long spans are gathered, at most, before they are exported."""
     batch: int = 512
@@ -49,11 +49,11 @@ class TracingSettings(msgspec.Struct, frozen=True, kw_only=True):
     queue: int = 2048
     """How many requests may wait for their spans to be made."""
     warnings: tuple[str, ...] = ()
-    """What is wrong with variables."""
+    """Warnings about variables."""
 
 
 def tracing_settings(environ: Mapping[str, str], pool: str) -> TracingSettings | None:
-    """Return what the environment asks for; None if it turns traces off."""
+    """Return the settings from the environment; None if it turns tracing off."""
     variables = _Variables(environ)
     exporter = variables.one_of("OTEL_TRACES_EXPORTER", _EXPORTERS, "otlp")
     protocol = variables.one_of("OTEL_EXPORTER_OTLP_PROTOCOL", _PROTOCOLS, "grpc")
@@ -79,7 +79,7 @@ def tracing_settings(environ: Mapping[str, str], pool: str) -> TracingSettings |
 
 
 class _Variables:
-    """Reads variables, each with a default for what cannot be used, which is warned of."""
+    """Reads variables; one that cannot be used causes a warning, and has its default."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ

@@ -1,8 +1,8 @@
-"""The spans of one request, made from its record when it is over.
+"""The spans of one request, made from its record at its end.
 
-Names of spans and of attributes are llm-d-router's, which are a contract there (its
-docs/telemetry.md); `warmpick.*` are our own. What is inside a decision is not timed piece by
-piece: those spans have the decision's own times. No attribute has text of prompts or responses.
+Names of spans and attributes are llm-d-router's, which guarantees them (its docs/telemetry.md);
+`warmpick.*` are our own. The parts of a decision are not timed: their spans have the times of the
+whole decision. No attribute has text of prompts or responses.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,17 +14,18 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.util.types import AttributeValue
 
+from epp.model.candidate import COST_TERMS
 from epp.model.decision import Decision, Score
 from epp.model.request import DEFAULT_FAIRNESS_ID
 from epp.policy.choice import ttft_costs
-from epp.policy.explanations.ranking import TERMS, Measure, ranked, terms_of
+from epp.policy.explanations.ranking import Measure, ranked
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.trace_context import BegunSpan
 
 Attributes = dict[str, AttributeValue]
 
 _REQUEST_ID: Final = "x-request-id"
-_MOST_CHARACTERS: Final = 256
+_MAX_CHARACTERS: Final = 256
 """The longest name or id that a client chose."""
 _TOP: Final = 5
 """How many candidates are in a span (llm-d-router)."""
@@ -36,7 +37,7 @@ _UNSET: Final = Status(StatusCode.UNSET)
 class SpanWriter:
     """Makes the spans of requests.
 
-    `measures` says of each profile what it compares, `types` of each plug-in its type.
+    `measures` has what each profile compares, `types` the type of each plug-in.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class _Tree:
             self._root,
             self._shared
             | {
-                "target_model": request.target_model[:_MOST_CHARACTERS],
+                "target_model": request.target_model[:_MAX_CHARACTERS],
                 "request_prio": request.priority,
             },
             self._orchestration_times,
@@ -244,27 +245,27 @@ def _fairness(record: RequestRecord) -> Attributes:
     request = record.request
     fairness = DEFAULT_FAIRNESS_ID if request is None else request.fairness_id
     return {
-        "llm_d.epp.fairness.id": fairness[:_MOST_CHARACTERS],
+        "llm_d.epp.fairness.id": fairness[:_MAX_CHARACTERS],
         "llm_d.epp.fairness.source": "default" if fairness == DEFAULT_FAIRNESS_ID else "header",
     }
 
 
 def _shared_attributes(record: RequestRecord) -> Attributes:
-    """Return what is in nearly every span of a request."""
+    """Return the attributes that nearly every span of a request has."""
     request = record.request
     attributes = _fairness(record)
     attributes["gen_ai.request.id"] = record.id
     if request is not None:
         attributes["gen_ai.request.id"] = request.headers.get(_REQUEST_ID, record.id)[
-            :_MOST_CHARACTERS
+            :_MAX_CHARACTERS
         ]
         if request.model:
-            attributes["gen_ai.request.model"] = request.model[:_MOST_CHARACTERS]
+            attributes["gen_ai.request.model"] = request.model[:_MAX_CHARACTERS]
     return attributes
 
 
 def _outcome_attributes(record: RequestRecord) -> Attributes:
-    """Return what is known of a request at its end."""
+    """Return the attributes that are known at the end of a request."""
     decision, usage, first = record.decision, record.usage, record.first_byte_at
     attributes: Attributes = {"warmpick.request.id": record.id}
     if record.outcome is not None:
@@ -319,9 +320,9 @@ def _score_attributes(score: Score, kind: str) -> Attributes:
 
 
 def _top(decision: Decision, measure: Measure) -> Attributes:
-    """Return the best candidates, the one that was picked first, and what they cost.
+    """Return the best candidates, the picked one first, and their costs.
 
-    The terms of the cost are those of the first two: it won by them.
+    Only the first two have the terms of their costs, which show why the first one won.
     """
     costs = ttft_costs(decision.candidates)
     positions = ranked(decision, measure, _TOP, costs)
@@ -334,7 +335,7 @@ def _top(decision: Decision, measure: Measure) -> Attributes:
     }
     if decision.scores:
         attributes["llm_d.epp.picker.top_scores"] = [float(decision.totals[at]) for at in positions]
-    terms = [terms_of(each) for each in top[:2]]
-    for name in TERMS:
+    terms = [each.cost_seconds() for each in top[:2]]
+    for name in COST_TERMS:
         attributes[f"warmpick.picker.{name}_ms"] = [_MILLI * each[name] for each in terms]
     return attributes

@@ -16,8 +16,8 @@ from epp.model.pods.pod import Pod
 _AT_ONCE: Final = 20
 """Endpoints or decisions that are looked at between two turns of the event loop."""
 _FRESH_SECONDS: Final = 0.5
-"""The columns of the fleet are that old at the most: all who ask meanwhile share them."""
-_MOST_CHARACTERS: Final = 120
+"""The greatest age of the fleet's columns: readers within this time share them."""
+_MAX_CHARACTERS: Final = 120
 """The longest client's id or model's name that is shown."""
 _MILLI: Final = 1e3
 
@@ -87,8 +87,8 @@ def _row(kept: KeptDecision, since: float) -> tuple[object, ...]:
     return (
         kept.number,
         kept.request_id,
-        kept.client_id[:_MOST_CHARACTERS],
-        kept.model[:_MOST_CHARACTERS],
+        kept.client_id[:_MAX_CHARACTERS],
+        kept.model[:_MAX_CHARACTERS],
         round(_MILLI * (since + kept.decided_at)),
         "" if outline is None else outline.endpoint,
         prompt,

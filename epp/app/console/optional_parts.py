@@ -13,8 +13,8 @@ from epp.policy.flow.rooms import unaccounted
 if TYPE_CHECKING:  # it needs an extra, `warmpick[replicas]`
     from epp.app.replicas.exchange import Replicas
 
-_MOST_BANDS: Final = 64
-_MOST_PEERS: Final = 64
+_MAX_BANDS: Final = 64
+_MAX_PEERS: Final = 64
 _MILLI: Final = 1e3
 
 
@@ -34,7 +34,7 @@ class OptionalParts(NamedTuple):
         return max(self.flow.rooms.ratios(pod, now).values())
 
     def waiting_view(self) -> WaitingView | None:
-        """Return what waits."""
+        """Return the requests that wait."""
         return _waiting(self.flow, self.held) if self.flow and self.held is not None else None
 
     def replicas_view(self, now: float) -> ReplicasView | None:
@@ -56,7 +56,7 @@ def _waiting(flow: FlowControl, held: HeldRequests) -> WaitingView:
         prefill_seconds=round(line.seconds, 3),
         bands=tuple(
             BandView(priority=priority, requests=requests, bytes=size)
-            for priority, requests, size in islice(line.bands(), _MOST_BANDS)
+            for priority, requests, size in islice(line.bands(), _MAX_BANDS)
         ),
         no_room={axis.value: times for axis, times in flow.would_wait.items()},
         refused=dict(held.refused),
@@ -87,7 +87,7 @@ def _replicas(replicas: "Replicas", now: float) -> ReplicasView:
                 missing=peer.missing,
                 lag_ms=None if peer.lag is None else round(_MILLI * peer.lag, 2),
             )
-            for number, peer in islice(reader.peers.items(), _MOST_PEERS)
+            for number, peer in islice(reader.peers.items(), _MAX_PEERS)
         ),
     )
 

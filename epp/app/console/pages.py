@@ -29,16 +29,16 @@ _TYPES: Final = {
 }
 MOST_RECENT: Final = 200
 """Decisions on one page, at most."""
-_MOST_ENDED: Final = 600
+_MAX_ENDED: Final = 600
 """Decisions that have ended, on one page: as many as a browser keeps."""
-_MOST_NUMBER: Final = (1 << 63) - 1
+_MAX_NUMBER: Final = (1 << 63) - 1
 _TREE_SECONDS: Final = 2.0
-"""How old the tree of prefixes is at the most: all who ask meanwhile share it."""
+"""The greatest age of the tree of prefixes: readers within this time share it."""
 _MILLI: Final = 1e3
 
 
 class ConsoleSources(msgspec.Struct, frozen=True, kw_only=True):
-    """What the console shows of one picker."""
+    """The sources of the console's data about one picker."""
 
     pool: str
     ring: DecisionRing
@@ -67,15 +67,15 @@ class Console:
 
     async def _state(self, query: Query) -> bytes:
         only(query, "since", "limit", "ended")
-        since = whole_number(query, "since", 0, 0, _MOST_NUMBER)
+        since = whole_number(query, "since", 0, 0, _MAX_NUMBER)
         limit = whole_number(query, "limit", MOST_RECENT, 1, MOST_RECENT)
-        ended_since = whole_number(query, "ended", _MOST_NUMBER, 0, _MOST_NUMBER)
+        ended_since = whole_number(query, "ended", _MAX_NUMBER, 0, _MAX_NUMBER)
         sources = self._sources
         endpoints = await self._columns.encoded()
         now, ring, clock_began = sources.clock(), sources.ring, time.time() - sources.clock()
         number, at_ms = ring.number, round(_MILLI * (clock_began + now))
         kept = ring.last(max(0, min(limit, number - since)))
-        ended = ring.endings(ended_since, at_ms, _MOST_ENDED)
+        ended = ring.endings(ended_since, at_ms, _MAX_ENDED)
         recent = await decision_columns(kept, clock_began)
         return msgspec.json.encode(
             ConsolePage(

@@ -1,7 +1,7 @@
-"""Hot prefixes: what the prompts of the last decisions have in common, as a tree.
+"""Hot prefixes: the beginnings that prompts of the last decisions share, as a tree.
 
-It is made of the chains of block hashes that decisions keep, so that it has no text; the root's
-children are the first parts of prompts that at least two requests began with.
+It is made from the chains of block hashes in decisions, so it contains no text. The root's
+children are the beginnings that at least two requests have.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from epp.model.prompts.hashing import BlockHash
 
 MOST_DECISIONS: Final = 256
 """The last decisions that are looked at."""
-_MOST_BLOCKS: Final = 4096
+_MAX_BLOCKS: Final = 4096
 """Blocks of one prompt that are followed, from its start."""
-_MOST_CHILDREN: Final = 12
-_MOST_DEPTH: Final = 6
-_MOST_HOLDERS: Final = 16
+_MAX_CHILDREN: Final = 12
+_MAX_DEPTH: Final = 6
+_MAX_HOLDERS: Final = 16
 _AT_ONCE: Final = 8
 """Prompts that are compared between two turns of the event loop."""
 
@@ -29,16 +29,16 @@ class HotPrefix(msgspec.Struct, frozen=True, kw_only=True):
     """A prefix that several requests have, and the longer ones that begin with it."""
 
     name: str
-    """The keyed hash of its last block, which says nothing of the text."""
+    """The keyed hash of its last block, which does not reveal the text."""
     tokens: int
     """How long it is, from the prompt's start."""
     requests: int
     model: str
-    """That of the last request."""
+    """The time of the last request."""
     seconds_ago: float
     """Since that was decided on."""
     holders: int
-    """Endpoints that were predicted to hold all of it then, with the one that was picked."""
+    """Endpoints that were then predicted to hold all of it, and the one that was picked."""
     endpoints: tuple[str, ...]
     """The first of these."""
     children: tuple["HotPrefix", ...]
@@ -46,7 +46,7 @@ class HotPrefix(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HotPrefixes(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last decisions have in common."""
+    """The prefixes that the last decisions share."""
 
     requests: int
     """That were looked at: those with one prompt of at least one full block."""
@@ -80,15 +80,15 @@ def _prompt(kept: KeptDecision) -> _Prompt | None:
     candidate = None if decision is None else decision.predicted_for
     if decision is None or candidate is None or len(candidate.chains) != 1:
         return None
-    hashes = candidate.chains[0].hashes[:_MOST_BLOCKS]
+    hashes = candidate.chains[0].hashes[:_MAX_BLOCKS]
     return _Prompt(kept, decision, hashes) if len(hashes) else None
 
 
 async def _children(
     prompts: Sequence[_Prompt], start: int, depth: int, now: float
 ) -> tuple[HotPrefix, ...]:
-    """Return what prompts that share their first `start` blocks go on with."""
-    if depth >= _MOST_DEPTH:
+    """Return the continuations of prompts that share their first `start` blocks."""
+    if depth >= _MAX_DEPTH:
         return ()
     groups: dict[BlockHash, list[_Prompt]] = {}
     for each in prompts:
@@ -96,7 +96,7 @@ async def _children(
             groups.setdefault(each.hashes[start], []).append(each)
     shared = [group for group in groups.values() if len(group) > 1]
     shared.sort(key=len, reverse=True)
-    return tuple([await _node(group, start, depth, now) for group in shared[:_MOST_CHILDREN]])
+    return tuple([await _node(group, start, depth, now) for group in shared[:_MAX_CHILDREN]])
 
 
 async def _node(group: Sequence[_Prompt], start: int, depth: int, now: float) -> HotPrefix:
@@ -114,7 +114,7 @@ async def _node(group: Sequence[_Prompt], start: int, depth: int, now: float) ->
         model=last.kept.model[:120],
         seconds_ago=round(max(0.0, now - last.kept.decided_at), 1),
         holders=len(holders),
-        endpoints=tuple(holders[:_MOST_HOLDERS]),
+        endpoints=tuple(holders[:_MAX_HOLDERS]),
         children=await _children(group, end, depth + 1, now),
     )
 
@@ -124,7 +124,7 @@ def _common(one: Sequence[BlockHash], other: Sequence[BlockHash], start: int, en
     end = min(end, len(other))
     if one[start:end] == other[start:end]:
         return end
-    low, high = start, end - 1  # chained hashes: those after one that differs do, too
+    low, high = start, end - 1  # hashes are chained: after one that differs, all differ
     while low < high:
         middle = (low + high + 1) // 2
         if one[middle - 1] == other[middle - 1]:

@@ -1,4 +1,4 @@
-"""What the console is told: the fleet and the last decisions by columns, and what runs beside."""
+"""The JSON that the console reads: the fleet and the last decisions by columns, and the rest."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ Column = tuple[object, ...]
 
 
 class DecisionColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """Decisions in their order, a column for each fact; None for what is not known, or not yet."""
+    """Decisions in order, with a column for each fact; None if it is not known, or not yet."""
 
     number: tuple[int, ...]
     """Counts decisions since the picker started."""
@@ -52,7 +52,7 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     error: int
     """The differences of the two, added up."""
     reuse_prompt: int
-    """Tokens of the prompts whose reuse is counted; less if a series was forgotten."""
+    """Tokens of the prompts whose reuse is counted; fewer after a series was forgotten."""
     available: int
     """Cached at the endpoint that had most of a prompt, as predicted."""
     captured: int
@@ -70,7 +70,7 @@ class BandView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits in the picker."""
+    """The requests that wait in the picker."""
 
     holds: bool
     """Whether requests wait for room; if not, `no_room` still counts those that would."""
@@ -81,11 +81,11 @@ class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     """Bytes of their bodies."""
     prefill_seconds: float
-    """What waits as seconds of prefill."""
+    """Their prefill, in seconds."""
     bands: tuple[BandView, ...]
     """Each priority that had requests, the highest first."""
     no_room: dict[str, int]
-    """Requests whose best endpoint had no room, by what it lacked."""
+    """Requests whose best endpoint had no room, by the resource that it lacked."""
     refused: dict[str, int]
     """Requests that waited and were refused, by reason."""
     waited: int
@@ -93,7 +93,7 @@ class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
     waited_seconds: float
     """How long these waited, added up."""
     memory_share: float
-    """The share of a cache that requests and what they will generate may take."""
+    """The share of a cache that requests and their predicted output may take."""
 
 
 class PeerView(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,19 +102,19 @@ class PeerView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     present: bool
     settled: bool
-    """Whether it knows of caches what others do."""
+    """Whether it knows the same about caches as the others."""
     silent_seconds: float
     missing: int
-    """Messages of it that did not arrive."""
+    """Messages from it that did not arrive."""
     lag_ms: float | None
-    """That of its last message; None while its clock is unknown."""
+    """The delay of its last message; None while its clock is unknown."""
 
 
 class ReplicasView(msgspec.Struct, frozen=True, kw_only=True):
     """The other replicas of this picker."""
 
     warm: bool
-    """Whether this picker knows what the others know."""
+    """Whether this picker has caught up with the others."""
     known: int
     """By their addresses."""
     reached: int
@@ -124,11 +124,11 @@ class ReplicasView(msgspec.Struct, frozen=True, kw_only=True):
     applied: int
     """Facts of others that were taken in."""
     dropped: dict[str, int]
-    """What others sent and was not used, by reason."""
+    """Messages of others that were not used, by reason."""
     unsent: int
     """Messages that another replica had no room for, or was not there for."""
     compared_same: int
-    """Caches that were compared with what another replica believes, and were the same."""
+    """Caches that were compared with another replica's model, and were the same."""
     compared_different: int
     """Caches that were compared and were different."""
     peers: tuple[PeerView, ...]
@@ -136,7 +136,7 @@ class ReplicasView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShadowView(msgspec.Struct, frozen=True, kw_only=True):
-    """A second configuration beside the live one, over the decisions so far."""
+    """The comparison of a second configuration with the live one, so far."""
 
     policy: str
     """Its name."""
@@ -164,9 +164,9 @@ class ConsolePage(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     """The pool's name."""
     started: str
-    """Differs with each start of a picker: counts begin anew."""
+    """Differs after a restart of the picker: all counts then start from 0."""
     at_ms: int
-    """The time of day, in milliseconds since 1970; what has ended is asked for by it."""
+    """The time of day, in ms since 1970; a reader passes it back to get what ended since then."""
     decisions: int
     """How many were made so far."""
     endpoints: msgspec.Raw
@@ -174,15 +174,14 @@ class ConsolePage(msgspec.Struct, frozen=True, kw_only=True):
 
     `room` is the fullest axis of an endpoint's room, 1 is full; None if it is not known."""
     totals: Totals
-    """What the picker counted since its start."""
+    """Counts since the picker's start."""
     recent: DecisionColumns
     """The latest decisions."""
     ended: DecisionColumns
-    """Those that have ended since the page that was asked after. Of several workers each numbers
-    its own."""
+    """Those that have ended since the reader's last page. Each worker numbers its own decisions."""
     waiting: WaitingView | None
     """None without flow control."""
     replicas: ReplicasView | None
-    """None of a picker that has no others."""
+    """None if the picker has no other replicas."""
     shadow: ShadowView | None
     """None without a shadow."""

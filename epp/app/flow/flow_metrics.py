@@ -5,80 +5,63 @@ from collections.abc import Iterator
 from typing import Final
 
 from epp.adapters.telemetry.queue_metrics import QueueMetrics
-from epp.adapters.telemetry.series import Family, FamilyText, expose
+from epp.adapters.telemetry.series import FamilyText, counter, expose, gauge, histogram
 from epp.app.flow.held_requests import HeldRequests
 from epp.model.fleet import Fleet
 from epp.policy.flow.flow_control import FlowControl
 from epp.policy.flow.headroom import headroom
 from epp.policy.flow.rooms import Axis, unaccounted
 
-WAITING: Final = Family(
-    name="warmpick_flow_waiting_requests",
-    help="Requests that wait in the picker for an endpoint with room, by priority.",
-    kind="gauge",
-    labels=("priority",),
+WAITING: Final = gauge(
+    "warmpick_flow_waiting_requests",
+    "Requests that wait in the picker for an endpoint with room, by priority.",
+    "priority",
 )
-WAITING_BYTES: Final = Family(
-    name="warmpick_flow_waiting_bytes",
-    help="Bytes of their bodies.",
-    kind="gauge",
-    labels=("priority",),
+WAITING_BYTES: Final = gauge("warmpick_flow_waiting_bytes", "Bytes of their bodies.", "priority")
+WAIT: Final = histogram(
+    "warmpick_flow_wait_seconds", "How long requests waited before they were sent."
 )
-WAIT: Final = Family(
-    name="warmpick_flow_wait_seconds",
-    help="How long requests waited before they were sent.",
-    kind="histogram",
+REFUSED: Final = counter(
+    "warmpick_flow_refused_total", "Requests that waited and were refused, by reason.", "reason"
 )
-REFUSED: Final = Family(
-    name="warmpick_flow_refused_total",
-    help="Requests that waited and were refused, by reason.",
-    kind="counter",
-    labels=("reason",),
-)
-WOULD_WAIT: Final = Family(
-    name="warmpick_flow_no_room_total",
-    help="Requests whose best endpoint had no room when they came, by what it lacked; with --hold"
+WOULD_WAIT: Final = counter(
+    "warmpick_flow_no_room_total",
+    "Requests whose best endpoint had no room when they came, by what it lacked; with --hold"
     " off they were sent there anyway.",
-    kind="counter",
-    labels=("axis",),
+    "axis",
 )
-USED: Final = Family(
-    name="warmpick_flow_endpoint_used_ratio",
-    help="What is used of an endpoint's room, by axis; from 1 on requests wait.",
-    kind="gauge",
-    labels=("endpoint", "axis"),
+USED: Final = gauge(
+    "warmpick_flow_endpoint_used_ratio",
+    "What is used of an endpoint's room, by axis; from 1 on requests wait.",
+    "endpoint",
+    "axis",
 )
-UNACCOUNTED: Final = Family(
-    name="warmpick_flow_unaccounted_endpoints",
-    help="Endpoints that requests are sent to at once because their room is not known, by reason.",
-    kind="gauge",
-    labels=("reason",),
+UNACCOUNTED: Final = gauge(
+    "warmpick_flow_unaccounted_endpoints",
+    "Endpoints that requests are sent to at once because their room is not known, by reason.",
+    "reason",
 )
-SHARE: Final = Family(
-    name="warmpick_flow_memory_share_ratio",
-    help="The share of an endpoint's cache that requests and what they will generate may take.",
-    kind="gauge",
+SHARE: Final = gauge(
+    "warmpick_flow_memory_share_ratio",
+    "The share of an endpoint's cache that requests and what they will generate may take.",
 )
 
 
-SOURCES: Final = Family(
-    name="warmpick_flow_waited_total",
-    help="Requests that waited, by the header that their fairness id came from.",
-    kind="counter",
-    labels=("fairness_source",),
+SOURCES: Final = counter(
+    "warmpick_flow_waited_total",
+    "Requests that waited, by the header that their fairness id came from.",
+    "fairness_source",
 )
-HEADROOM: Final = Family(
-    name="warmpick_headroom_requests",
-    help="Requests that could start now over all endpoints, of negative priority (batch) or of any"
+HEADROOM: Final = gauge(
+    "warmpick_headroom_requests",
+    "Requests that could start now over all endpoints, of negative priority (batch) or of any"
     " other (interactive).",
-    kind="gauge",
-    labels=("class",),
+    "class",
 )
-HEADROOM_TOKENS: Final = Family(
-    name="warmpick_headroom_tokens",
-    help="Tokens that are free at endpoints where such a request could start now.",
-    kind="gauge",
-    labels=("class",),
+HEADROOM_TOKENS: Final = gauge(
+    "warmpick_headroom_tokens",
+    "Tokens that are free at endpoints where such a request could start now.",
+    "class",
 )
 _CLASSES: Final = {"interactive": False, "batch": True}
 

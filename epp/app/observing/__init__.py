@@ -1,1 +1,1 @@
-"""What observes requests: a recording, a shadow, spans of traces."""
+"""The observers of requests: a recording, a shadow, spans of traces."""

@@ -1,7 +1,7 @@
-"""The last decisions, kept to be asked for: candidates, costs, and what then happened.
+"""The last decisions, kept for inspection: candidates, costs, and what happened then.
 
-A request costs an entry in a dictionary and a few sums; what a decision says is worked out when
-somebody asks.
+A request costs an entry in a dictionary and a few sums; a decision is explained only when a page
+asks for it.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from epp.policy.explanations.ranking import Measure
 from epp.protocol.extproc.record import Outcome, RequestRecord
 
 MOST_DECISIONS: Final = 1024
-_MOST_WEIGHT: Final = 1 << 18
+_MAX_WEIGHT: Final = 1 << 18
 """The weight of all decisions together: some 30 MB."""
 MOST_CANDIDATES: Final = 16
 """Candidates of one decision that are explained, at most."""
 MOST_CHARACTERS: Final = 256
-"""What is kept of a client's id."""
+"""The characters of a client's id that are kept."""
 _SETTLE_SECONDS: Final = 1.0
 _REQUEST_ID: Final = "x-request-id"
 _MILLI: Final = 1e3
@@ -52,9 +52,9 @@ class Ending(NamedTuple):
     streaming: bool
     """Whether the response is streamed."""
     usage: Usage | None
-    """What the model server reported; None if nothing."""
+    """The tokens that the model server reported; None if it did not."""
     served: Target | None
-    """Where the proxy says it was served; None if it does not."""
+    """Where it was served, as the proxy reported; None if it did not."""
     failure: Failure | None
     """How the endpoint failed; None if it did not."""
     error: RequestError | None
@@ -62,7 +62,7 @@ class Ending(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """Where a request went, and by which predictions."""
+    """Where a request went, and the predictions for it."""
 
     endpoint: EndpointId
     prompt_tokens: int
@@ -77,9 +77,8 @@ class KeptDecision:
     """One request that was decided on, as long as it is kept.
 
     `number` counts all decisions from 1. `decided_at` is in seconds of the picker's clock,
-    `weight` in units of some 100 bytes. `ended` are the fields of its
-    `ending`, None until the request has ended; `ended_after` is when somebody last asked for
-    endings before that.
+    `weight` in units of some 100 bytes. `ended` are the fields of its `ending`, None until the
+    request has ended; `ended_after` is the time of the last call of `endings` before that.
     """
 
     __slots__ = (
@@ -121,7 +120,7 @@ class KeptDecision:
 
     @property
     def outline(self) -> Outline | None:
-        """Where it went; None of one that is settled and had no candidates."""
+        """Where it went; None if it is settled and had no candidates."""
         decision = self._decision
         if decision is not None:
             return Outline(
@@ -149,12 +148,12 @@ class KeptDecision:
         )
 
     def settle(self, measures: Mapping[str, Measure]) -> None:
-        """Keep what is to be said of the decision, and not the decision."""
+        """Replace the decision by its explanation."""
         self._explanations, self._decision = self.explain(measures), None
 
 
 class EndpointTally:
-    """What responses of one endpoint said since the picker started, in tokens."""
+    """Sums over the responses of one endpoint since the picker started, in tokens."""
 
     __slots__ = ("absolute_error", "cached_tokens", "predicted_tokens", "prompt_tokens", "requests")
 
@@ -175,9 +174,9 @@ class EndpointTally:
 
 
 class DecisionRing:
-    """Keeps the last `most` decisions on requests for a fleet, and what came of them.
+    """Keeps the last `most` decisions on requests for a fleet, and how the requests ended.
 
-    `measures` says what each profile compares; `number` is that of the last decision.
+    `measures` has what each profile compares; `number` is the last decision's number.
     """
 
     def __init__(
@@ -198,7 +197,7 @@ class DecisionRing:
 
     @property
     def observer(self) -> Observer:
-        """What observes the requests."""
+        """The observer of requests."""
         return Observer(name="explain", committing=self.committing, ended=self.ended, run=self.run)
 
     def committing(
@@ -211,14 +210,14 @@ class DecisionRing:
         kept = KeptDecision(self.number, request, decision, now, weight)
         self._kept.append(kept)
         self._by_id[request.id] = kept
-        while len(self._kept) > self._most or self._weight > _MOST_WEIGHT:
+        while len(self._kept) > self._most or self._weight > _MAX_WEIGHT:
             oldest = self._kept.popleft()
             self._weight -= oldest.weight
             if self._by_id.get(oldest.request_id) is oldest:
                 del self._by_id[oldest.request_id]
 
     def ended(self, record: RequestRecord) -> None:
-        """Keep how a request ended, and add up what its response said."""
+        """Keep how a request ended, and add its usage to the sums of its endpoint."""
         kept = self._by_id.get(record.id)
         if kept is not None:
             kept.ended = (  # an `Ending` would cost three times as much
@@ -248,7 +247,7 @@ class DecisionRing:
         tally.absolute_error += abs(predicted - cached)
 
     def total(self) -> EndpointTally:
-        """Return what responses of all endpoints said, those that are gone included."""
+        """Return the sums over the responses of all endpoints, removed ones included."""
         total = EndpointTally()
         total.add(self._gone)
         for tally in self.tallies.values():
@@ -256,7 +255,7 @@ class DecisionRing:
         return total
 
     def find(self, request: str) -> list[KeptDecision]:
-        """Return the decisions on a request, by the picker's id of it or the client's."""
+        """Return the decisions on a request, by the picker's or the client's id of it."""
         client_id = request[:MOST_CHARACTERS]
         return [
             each for each in self._kept if request == each.request_id or client_id == each.client_id
@@ -271,8 +270,8 @@ class DecisionRing:
     def endings(self, since: int, now: int, most: int) -> list[KeptDecision]:
         """Return the decisions whose requests have ended since a call, the last `most` of them.
 
-        `since` is the `now` of that call. Any number may ask, with a clock that may be set back:
-        all endings are returned, and some twice.
+        `since` is the `now` of that call. If the clock is set back, no ending is missed, but some
+        are returned twice.
         """
         ended = [
             each for each in self._kept if each.ended is not None and each.ended_after >= since
@@ -285,7 +284,7 @@ class DecisionRing:
         return list(self._kept)[-most:] if most else []
 
     def _removed(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        """Forget an endpoint; decisions that it was a candidate of are to let go of it."""
+        """Forget an endpoint, and have the decisions with it as a candidate settled."""
         if isinstance(event, EndpointRemoved):
             tally = self.tallies.pop(event.endpoint_id, None)
             if tally is not None:
@@ -293,7 +292,7 @@ class DecisionRing:
             self._unsettled = True
 
     async def run(self) -> None:
-        """Let go of pods that are gone, a decision at a time."""
+        """Drop references to removed pods, a decision at a time."""
         while True:
             await asyncio.sleep(_SETTLE_SECONDS)
             if self._unsettled:

@@ -9,7 +9,7 @@ from epp.model.endpoint import EndpointId
 from epp.model.pods.pod import Pod
 
 _PROMPT_TOKENS = 1000
-"""The prompt by which a speed is told."""
+"""The tokens of the prompt for which a speed is shown."""
 
 
 class EndpointView(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +22,7 @@ class EndpointView(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """`ready`, `ejected`, `unreachable` or `partial` (for parts of requests alone)."""
     waiting: float
-    """Requests that wait in it, as reported and corrected by what was sent since."""
+    """Requests that wait in it: its report, corrected by what was sent since."""
     running: float
     """Requests that run in it, likewise."""
     kv_usage: float
@@ -30,7 +30,7 @@ class EndpointView(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     """Requests that this picker sent and has not seen end."""
     queued_prefill_ms: float
-    """Prefill that is to be done there."""
+    """Prefill work that is queued there."""
     cache_tokens: int
     """The size of the cache."""
     cached_tokens: int
@@ -38,7 +38,7 @@ class EndpointView(msgspec.Struct, frozen=True, kw_only=True):
     trust: float
     """How well recent predictions for the cache held, from 0 to 1."""
     prefill_tokens_per_second: float
-    """The speed for a prompt of 1,000 tokens of which none are cached."""
+    """The speed for a prompt of 1,000 uncached tokens."""
     events_live: bool
     """Whether the engine's own events correct what is believed of the cache."""
     responses: int

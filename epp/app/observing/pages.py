@@ -24,7 +24,7 @@ MOST_SHOWN: Final = 100
 """Decisions on one page, at most."""
 _AT_ONCE: Final = 20
 """Endpoints that are looked at between two turns of the event loop."""
-_MOST_NUMBER: Final = (1 << 63) - 1
+_MAX_NUMBER: Final = (1 << 63) - 1
 _UNSUPPORTED: Final = "plugin does not support state collection"
 
 
@@ -60,7 +60,7 @@ class DebugPages:
                 raise BadQuery("give `request` or `since`, not both")
             kept = ring.find(query["request"])[:limit]
         elif "since" in query:
-            kept = ring.since(whole_number(query, "since", 0, 0, _MOST_NUMBER), limit)
+            kept = ring.since(whole_number(query, "since", 0, 0, _MAX_NUMBER), limit)
         else:
             kept = ring.last(limit)
         since = time.time() - self._clock()

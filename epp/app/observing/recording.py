@@ -5,29 +5,26 @@ from collections.abc import Iterator
 from typing import Final
 
 from epp.adapters.recording.recorder import Recorder
-from epp.adapters.telemetry.series import Family, FamilyText, expose
+from epp.adapters.telemetry.series import FamilyText, counter, expose
 from epp.app.observers import Observer
 from epp.model.endpoint import ROLE_LABEL
 from epp.model.fleet import Fleet
 from epp.protocol.recording import RecordedEndpoint
 
-RECORDED: Final = Family(
-    name="warmpick_recorded_requests_total",
-    help="Requests that were recorded, by what became of their records.",
-    kind="counter",
-    labels=("outcome",),
+RECORDED: Final = counter(
+    "warmpick_recorded_requests_total",
+    "Requests that were recorded, by what became of their records.",
+    "outcome",
 )
-RECORDED_BYTES: Final = Family(
-    name="warmpick_recorded_bytes_total",
-    help="Bytes of recordings that were written.",
-    kind="counter",
+RECORDED_BYTES: Final = counter(
+    "warmpick_recorded_bytes_total", "Bytes of recordings that were written."
 )
 _LOOK_SECONDS: Final = 5.0
-"""How often it is asked which endpoints there are."""
+"""How often the endpoints are recorded."""
 
 
 def recording(recorder: Recorder, fleet: Fleet) -> Observer:
-    """Return what records the requests of a fleet."""
+    """Return the observer that records the requests of a fleet."""
 
     async def run() -> None:
         while True:

@@ -1,9 +1,9 @@
-"""The shadow: a second configuration decides on what the live one decided, and is compared with it.
+"""The shadow: a second configuration that decides on the live one's requests, for comparison.
 
-It decides by the same state at the same time, with the same quote, and is never committed to: the
-caches that it sees are those that the live policy has filled, so that what it would have made of
-them over time remains unseen (`epp replay` shows that). Plug-ins that follow the fleet's events
-see the live requests; those that keep decisions (sessions, say) see the shadow's own.
+It decides at the same time, from the same state and quote, but its decisions take no effect. The
+caches that it sees are those that the live policy has filled; how its own decisions would have
+filled them is not known (`epp replay` shows that). Plug-ins that follow the fleet's events see the
+live requests; those that keep decisions, such as session affinity, see the shadow's own.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from epp.adapters.telemetry.series import Family, FamilyText, expose
+from epp.adapters.telemetry.series import FamilyText, counter, expose
 from epp.app.jobs import error_fields
 from epp.app.observers import Observer
 from epp.config.file import Settings
@@ -27,32 +27,32 @@ from epp.policy.scheduler import Scheduler
 
 _log = structlog.get_logger(__name__)
 
-DECISIONS: Final = Family(
-    name="warmpick_shadow_decisions_total",
-    help="Decisions of the shadow: agreed with the live one, differed, refused, or failed, as its"
+DECISIONS: Final = counter(
+    "warmpick_shadow_decisions_total",
+    "Decisions of the shadow: agreed with the live one, differed, refused, or failed, as its"
     " plug-ins that follow events may.",
-    kind="counter",
-    labels=("policy", "outcome"),
+    "policy",
+    "outcome",
 )
-TTFT: Final = Family(
-    name="warmpick_shadow_predicted_ttft_seconds_total",
-    help="Predicted seconds to the first token, added up, where the live policy and the shadow"
-    " would send the same requests.",
-    kind="counter",
-    labels=("policy", "decision"),
+TTFT: Final = counter(
+    "warmpick_shadow_predicted_ttft_seconds_total",
+    "Sum of the predicted seconds to the first token at the endpoints that the live policy and"
+    " the shadow chose for the same requests.",
+    "policy",
+    "decision",
 )
-CACHED: Final = Family(
-    name="warmpick_shadow_predicted_cached_tokens_total",
-    help="Predicted cached tokens, added up, where the live policy and the shadow would send the"
-    " same requests.",
-    kind="counter",
-    labels=("policy", "decision"),
+CACHED: Final = counter(
+    "warmpick_shadow_predicted_cached_tokens_total",
+    "Sum of the predicted cached tokens at the endpoints that the live policy and the shadow"
+    " chose for the same requests.",
+    "policy",
+    "decision",
 )
 _REPORT_SECONDS: Final = 60.0
 
 
 class Tally:
-    """What was counted so far: decisions by outcome, and predictions of those that compare."""
+    """The counts so far: decisions by outcome, and predictions of those that can be compared."""
 
     def __init__(self) -> None:
         self.agreed = self.differed = self.refused = self.failed = 0
@@ -65,7 +65,7 @@ class Tally:
         return self.agreed + self.differed
 
     def since(self, before: "Tally") -> "Tally":
-        """Return what was counted since."""
+        """Return the counts since an earlier state of them."""
         difference = Tally()
         for name, value in vars(self).items():
             setattr(difference, name, value - getattr(before, name))
@@ -75,7 +75,7 @@ class Tally:
 class Shadow:
     """A configuration `name` that decides beside the live one, over the same fleet.
 
-    Whatever it or its plug-ins raise counts as a failure of its own.
+    An error in it or in its plug-ins is counted as `failed`.
     """
 
     def __init__(self, name: str, settings: Settings, fleet: Fleet) -> None:
@@ -91,7 +91,7 @@ class Shadow:
 
     @property
     def observer(self) -> Observer:
-        """What observes the live policy's requests."""
+        """The observer of the live policy's requests."""
         return Observer(
             name="shadow", committing=self.committing, run=self.run, collect=self.collect
         )
@@ -138,7 +138,7 @@ class Shadow:
             before = now
 
     def report(self, tally: Tally) -> None:
-        """Log what was counted, if anything was."""
+        """Log the counts, if there are any."""
         compared = tally.compared
         if not compared + tally.refused + tally.failed:
             return

@@ -1,8 +1,8 @@
-"""The tracing of requests as an observer of them: which are sampled, and what is sent on.
+"""Tracing as an observer of requests: samples them, and propagates the trace to model servers.
 
-A request is sampled when it is answered, so that the model server is told at once; its spans are
-made when it is over, from its record. One whose trace is not sampled costs the look at its
-headers, and those that say so to the model server.
+Whether a request is sampled is decided with the pick, so that the model server receives it with the
+request; its spans are made from its record at its end. If it is not sampled it costs the reading
+and the writing of the headers.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from epp.adapters.telemetry.series import Family, FamilyText, expose
+from epp.adapters.telemetry.series import FamilyText, counter, expose
 from epp.adapters.tracing.exporting import SpanExport
 from epp.adapters.tracing.settings import TracingSettings
 from epp.app.observers import Observer
@@ -34,23 +34,22 @@ from epp.protocol.trace_context import (
 
 _log = structlog.get_logger(__name__)
 
-TRACED: Final = Family(
-    name="warmpick_traced_requests_total",
-    help="Requests whose traces are sampled, by what became of their spans.",
-    kind="counter",
-    labels=("outcome",),
+TRACED: Final = counter(
+    "warmpick_traced_requests_total",
+    "Requests whose traces are sampled, by what became of their spans.",
+    "outcome",
 )
 _EXTRA: Final = "pip install 'warmpick[otel]'"
 _TRACESTATE: Final = "tracestate"
 
 _NOT_SAMPLED = "-0000000000000001-00"
-"""The end of a `traceparent` that is not sampled: of its span nothing is ever told but this id."""
+"""The end of a `traceparent` that is not sampled; the id's span is never exported."""
 
 
 class Tracing:
     """Traces requests, whose ids are UUIDs. `clock` returns seconds, `chance` is for ids.
 
-    `begin` gives the headers for the model server; `observer` is what observes the requests.
+    `begin` returns the headers for the model server; `observer` observes the requests.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class Tracing:
 
     @property
     def observer(self) -> Observer:
-        """What observes the requests."""
+        """The observer of requests."""
         return Observer(
             name="tracing",
             ended=self.ended,
@@ -83,7 +82,7 @@ class Tracing:
     def begin(self, record: RequestRecord) -> Headers:
         """Begin the span of a request that was decided on; return headers for the model server.
 
-        Those of a client whose trace is not sampled pass on as they came.
+        The headers of a client whose trace is not sampled pass unchanged.
         """
         request = record.request
         headers: Mapping[str, str] = {} if request is None else request.headers
@@ -103,7 +102,7 @@ class Tracing:
         return (sent,)
 
     def _begin_first(self, record: RequestRecord) -> tuple[str, str]:
-        """Begin the first span of a trace, whose id OpenTelemetry's samplers would take, too."""
+        """Begin the first span of a trace, with an id that OpenTelemetry's samplers would take."""
         draw, bound = self._draw, self._bound
         low = draw(64) * bound >> 64
         trace_id, span_id = draw(64) << 64 | low or 1, draw(64) or 1
@@ -124,7 +123,7 @@ class Tracing:
         return ((TRACEPARENT, traceparent(parent.trace_id, span_id, flags)),)
 
     def ended(self, record: RequestRecord) -> None:
-        """Take a request that is over; one that was rejected after it was read is sampled now."""
+        """Export an ended request; one that was rejected after it was read is sampled now."""
         if record.span is None:
             if record.decision is not None or record.request is None:
                 return
@@ -149,7 +148,7 @@ class Tracing:
 def tracing_or_none(
     settings: TracingSettings | None, scheduling: Scheduling, clock: Callable[[], float]
 ) -> Tracing | None:
-    """Return what traces requests; None if nothing does. Raises `ConfigError`."""
+    """Return the tracing of requests; None if they are not traced. Raises `ConfigError`."""
     if settings is None:
         return None
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:

@@ -1,4 +1,4 @@
-"""What the operators' pages say, as `epp explain` and `epp top` read it."""
+"""The JSON of the operators' pages, which `epp explain` and `epp top` read."""
 
 from datetime import UTC, datetime
 
@@ -11,14 +11,14 @@ _MILLI = 1e3
 
 
 class EndingView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a request ended; what is not known is left out. Times are in milliseconds."""
+    """How a request ended; unknown fields are left out. Times are in milliseconds."""
 
     outcome: str = ""
     """How it ended."""
     status: int | None = None
     """The HTTP status."""
     served: str | None = None
-    """The target that the proxy says has served."""
+    """The target that served it, as the proxy reported."""
     sent_after_ms: float | None = None
     """From the request's first bytes to its decision: its body, its tokens, waiting for room."""
     ttft_ms: float | None = None
@@ -38,7 +38,7 @@ class EndingView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RecordedPick(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a recorded request went, and what was predicted when it was sent."""
+    """Where a recorded request went, and the predictions at that time."""
 
     endpoint: str
     prefill: str = ""
@@ -48,7 +48,7 @@ class RecordedPick(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class DecisionView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A decision, and what came of it."""
+    """A decision, and how its request ended."""
 
     number: int
     """Counts decisions since the picker started."""
@@ -61,17 +61,17 @@ class DecisionView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     at: str = ""
     """When it was decided on (ISO 8601, UTC)."""
     profiles: tuple[Explanation, ...] = ()
-    """What decided, the profile that chose where it went last."""
+    """The profiles that decided; the last one chose where it went."""
     ending: EndingView | None = None
     """None while it runs."""
     recorded: RecordedPick | None = None
-    """With a recording: where it went; `profiles` are then reconstructed."""
+    """Only with a recording, where `profiles` are reconstructed: where the request really went."""
     refused: str = ""
     """With a recording: why the configuration that explains it refuses it."""
 
 
 class DecisionsPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some decisions, in their order, and the number of the last one that was made."""
+    """Some decisions in order, and the number of the last one that was made."""
 
     last: int
     decisions: tuple[DecisionView, ...]

@@ -202,9 +202,20 @@ class CacheCopies:
         end = loop.time() + _ROOM_SECONDS
         while not self._answer(sender, [fact]):
             if loop.time() > end:
+                self._drop_questions(sender)
                 return False
             await asyncio.sleep(_LOOK_SECONDS)
         return True
+
+    def _drop_questions(self, sender: int) -> None:
+        """Drop what else a replica asks that takes no answer: others wait behind it.
+
+        It may be gone, and have asked about each endpoint.
+        """
+        for _ in range(self._waiting.qsize()):
+            asked = self._waiting.get_nowait()
+            if asked[0] != sender or not isinstance(asked[1], BucketsQuery | SnapshotQuery):
+                self._waiting.put_nowait(asked)
 
     async def _believe(self, sender: int, fact: BucketsReply) -> None:
         if (sender, fact.endpoint) not in self._asked:

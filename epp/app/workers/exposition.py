@@ -12,7 +12,7 @@ import msgspec
 
 from epp.adapters.telemetry import families, queue_metrics
 from epp.adapters.telemetry.series import Family
-from epp.app import fleet_news
+from epp.app import fleet_log
 from epp.app.flow import flow_metrics
 from epp.app.replicas import families as replica_families
 
@@ -43,7 +43,7 @@ RULES: Final[Mapping[str, Rule]] = {
     **dict(_names(_add, flow_metrics.WAITING, flow_metrics.WAITING_BYTES)),
     **dict(_names(_add, queue_metrics.SIZE, queue_metrics.BYTES)),
     **dict(_names(max, *queue_metrics.USED.values(), *queue_metrics.USED_IN_ALL.values())),
-    **dict(_names(max, fleet_news.EJECTED)),
+    **dict(_names(max, fleet_log.EJECTED)),
     **dict(_names(_add, replica_families.MISSING)),
     **dict(_names(min, replica_families.KNOWN, replica_families.REACHED, replica_families.HEARD)),
     "process_virtual_memory_bytes": _add,

@@ -1,1 +1,1 @@
-"""The commands that look into a running picker, by its operators' port."""
+"""The commands that inspect a running picker through its operators' port."""

@@ -1,6 +1,6 @@
-"""`epp explain`: why a request went where it went, and what came of it.
+"""`epp explain`: why a request went where it went, and how it ended.
 
-It asks a running picker, or works it out from a recording.
+It asks a running picker, or reconstructs the decision from a recording.
 """
 
 import argparse
@@ -23,12 +23,12 @@ from epp.printable import printable
 
 _PATH: Final = "/debug/decisions"
 _EVERY_SECONDS: Final = 0.5
-_MOST: Final = 100
+_MAX: Final = 100
 _WORTH_SAYING_MS: Final = 10.0
 """A request that took longer to be sent waited for something."""
 _UNKNOWN: Final = (
-    "not among the decisions that are kept. One that waits for room is decided on when there is"
-    " some; of those that were refused the log has the reason"
+    "not among the decisions that are kept. A request that waits for room has no decision yet; if"
+    " it was refused, the log has the reason"
 )
 _TERMS: Final = {
     "queued_prefill": "queued",
@@ -43,7 +43,7 @@ _TERMS: Final = {
 
 _RECONSTRUCTED: Final = (
     "A reconstruction: what was picked, and what then happened, is recorded; the candidates are"
-    " worked out from the requests before it, without metrics pages and KV events."
+    " computed from the requests before it, without metrics pages and KV events."
 )
 
 TEXT: Final = """Show what a running picker decided: each candidate with the tokens of the prompt
@@ -81,12 +81,13 @@ def add_explain(parser: argparse.ArgumentParser) -> None:
         f" the policy that the recording names, else {DEFAULT_POLICY})",
     )
     add_port(parser)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what was asked for; return 1 if the request is not known."""
-    if not 1 <= arguments.last <= _MOST:
-        raise ConfigError(f"a number from 1 to {_MOST}", "--last")
+    if not 1 <= arguments.last <= _MAX:
+        raise ConfigError(f"a number from 1 to {_MAX}", "--last")
     if arguments.request and arguments.follow:
         raise ConfigError("give a request or --follow, not both")
     if arguments.recording is not None:
@@ -102,9 +103,9 @@ def _list(port: OperatorsPort, arguments: argparse.Namespace) -> int:
     show = _json if arguments.json else _line
     for each in page.decisions:
         show(each)
-    while arguments.follow:  # until Ctrl-C; the page says what came since, and is not held open
+    while arguments.follow:  # until Ctrl-C: polls, as the page ends with the newest decision
         time.sleep(_EVERY_SECONDS)
-        page = port.read(_PATH, DecisionsPage, since=page.last, limit=_MOST)
+        page = port.read(_PATH, DecisionsPage, since=page.last, limit=_MAX)
         for each in page.decisions:
             show(each)
     return 0
@@ -113,7 +114,7 @@ def _list(port: OperatorsPort, arguments: argparse.Namespace) -> int:
 def _explain_recorded(arguments: argparse.Namespace) -> int:
     if arguments.follow:
         raise ConfigError("a recording does not go on", "--follow")
-    # Imported here, as it takes long, and a running picker is asked without.
+    # Imported here: they are slow, and asking a running picker does not need them.
     from epp.replay.past_decisions import PastDecisions  # noqa: PLC0415
     from epp.replay.traffic.files.source import Problems, Source  # noqa: PLC0415
     from epp.replay.traffic.recorded.parts import read_recording  # noqa: PLC0415
@@ -200,7 +201,7 @@ def story(decision: DecisionView) -> Iterator[str]:
 
 
 def _recorded(decision: DecisionView, recorded: RecordedPick) -> Iterator[str]:
-    """Yield what a recording says of a decision, beside what is worked out."""
+    """Yield what was recorded of a decision, beside what is reconstructed."""
     if decision.refused:
         yield printable(f"refused by this configuration: {decision.refused}")
     if not recorded.endpoint:
@@ -272,7 +273,7 @@ def _margin(each: Explanation) -> str:
 
 
 def _ending(ending: EndingView) -> str:
-    """Return in words how a request ended."""
+    """Describe how a request ended."""
     parts = [ending.outcome]
     if ending.status is not None:
         parts.append(f"status {ending.status}")

@@ -1,4 +1,4 @@
-"""The rows of `epp top`: what endpoints are now, and what responses of the last minute said."""
+"""The rows of `epp top`: the endpoints now, and their responses of the last minute."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,9 +16,9 @@ class FleetRow(msgspec.Struct, frozen=True):
 
     now: EndpointView
     hits: float | None
-    """What the engine had cached, of prompts that were answered in the window."""
+    """The share that the engine had cached, of prompts answered in the window."""
     error: float | None
-    """By how much that differed from what was predicted."""
+    """How far that was from the prediction."""
     responses: int
     """Responses in the window."""
 
@@ -76,7 +76,7 @@ class FleetHistory:
         self._several = False
 
     def add(self, page: EndpointsPage) -> None:
-        """Take a page in; one of a picker that has started anew replaces all before."""
+        """Take in a page; after a restart of the picker, drop the earlier ones."""
         if self._pages and page.at < self._pages[-1].at:
             self._pages.clear()
             self._several = False
@@ -86,7 +86,7 @@ class FleetHistory:
             self._pages.popleft()
 
     def rows(self, column: FleetColumn, *, reverse: bool) -> Sequence[FleetRow]:
-        """Return the rows as they are now, sorted by a column, equal ones by name."""
+        """Return the current rows, sorted by a column, then by name."""
         if not self._pages:
             return ()
         before: dict[str, EndpointView] = {}
@@ -98,7 +98,7 @@ class FleetHistory:
 
     @property
     def decisions_per_second(self) -> float:
-        """How many decisions were made, lately."""
+        """The rate of decisions over the window."""
         if len(self._pages) < 2:  # noqa: PLR2004 (a difference)
             return 0.0
         first, last = self._pages[0], self._pages[-1]
@@ -106,8 +106,8 @@ class FleetHistory:
 
 
 def _row(now: EndpointView, before: EndpointView | None) -> FleetRow:
-    """Return the row of an endpoint, by what was said since; of a new one, since it is there."""
-    if before is None or now.responses < before.responses:  # it came, or came back
+    """Return the row of an endpoint: the difference to `before`, or all of a new one's counts."""
+    if before is None or now.responses < before.responses:  # the endpoint is new, or restarted
         return _counted(now, now.responses, now.prompt_tokens, now.cached_prompt_tokens)
     return _counted(
         now,

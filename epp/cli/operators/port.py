@@ -16,12 +16,12 @@ from epp.errors import ConfigError
 T = TypeVar("T")
 
 _SECONDS: Final = 10.0
-_MOST_BYTES: Final = 16 << 20
+_MAX_BYTES: Final = 16 << 20
 _FLAG: Final = "--url"
 
 
 def add_port(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say where the port is, and who asks."""
+    """Add the flags for the port's address, and for the credentials."""
     group = parser.add_argument_group("the picker")
     group.add_argument(
         _FLAG,
@@ -44,7 +44,7 @@ def add_port(parser: argparse.ArgumentParser) -> None:
 
 
 class OperatorsPort:
-    """The port at a URL. Raises `ConfigError` for one that cannot be read."""
+    """The port at a URL. Raises `ConfigError` if it cannot be read."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         url = urlsplit(arguments.url)
@@ -64,7 +64,7 @@ class OperatorsPort:
             self._headers["Authorization"] = f"Bearer {text}"
 
     def read(self, path: str, kind: type[T], **query: str | int) -> T:
-        """Return a page. Raises `ConfigError` if there is none."""
+        """Return a page. Raises `ConfigError` if it cannot be read."""
         target = f"{path}?{urlencode(query)}" if query else path
         try:
             body = self._get(target)
@@ -86,7 +86,7 @@ class OperatorsPort:
         try:
             connection.request("GET", target, headers=self._headers)
             response = connection.getresponse()
-            body = response.read(_MOST_BYTES)
+            body = response.read(_MAX_BYTES)
         finally:
             connection.close()
         if response.status != HTTPStatus.OK:
@@ -107,7 +107,7 @@ def _context(arguments: argparse.Namespace) -> ssl.SSLContext:
 
 _WHY: Final = {
     401: "it asks for a token; --token-file has one",
-    403: "whose token this is may not read it, or it is for readers on its own machine",
+    403: "the token's account may not read it, or it serves readers on its own machine only",
     404: "it has no such page: is it the metrics port of a picker of this version?",
     503: "it cannot ask the API who may read it",
 }

@@ -27,10 +27,11 @@ def add_top(parser: argparse.ArgumentParser) -> None:
         "--interval", type=interval, default=1.0, metavar="TIME", help="(default: 1s)"
     )
     add_port(parser)
+    parser.set_defaults(run=_run)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Show the endpoints until it is ended. Raises `ConfigError` if they cannot be read."""
+def _run(arguments: argparse.Namespace) -> int:
+    """Show the endpoints until the user quits. Raises `ConfigError` if they cannot be read."""
     if find_spec("textual") is None:
         raise ConfigError(f"it needs Textual: {_EXTRA}")
     port = OperatorsPort(arguments)
@@ -41,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     def decisions() -> Sequence[DecisionView]:
         return port.read("/debug/decisions", DecisionsPage, limit=_DECISIONS).decisions
 
-    read()
+    read()  # so that what cannot be read is an error before the screen is taken
     from epp.cli.operators.top_screen import TopApp  # noqa: PLC0415 (an extra)
 
     TopApp(read, decisions, arguments.interval).run()

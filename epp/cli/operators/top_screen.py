@@ -1,4 +1,4 @@
-"""The live view of `epp top`: a table of endpoints, and one of them looked into."""
+"""The live view of `epp top`: a table of endpoints, and the details of one."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar
@@ -22,7 +22,7 @@ ReadDecisions = Callable[[], Sequence[DecisionView]]
 
 
 class EndpointScreen(ModalScreen[None]):
-    """All that is known of one endpoint, and the last decisions for it."""
+    """The details of one endpoint, and its last decisions."""
 
     DEFAULT_CSS = """
     EndpointScreen { align: center middle; }
@@ -38,13 +38,13 @@ class EndpointScreen(ModalScreen[None]):
         self.text = "\n".join(_details(row, decisions))
 
     def compose(self) -> ComposeResult:
-        """Yield the text, in which nothing is markup; arrow keys scroll it."""
+        """Yield the text, without markup; arrow keys scroll it."""
         with VerticalScroll():
             yield Static(Text(self.text), id="endpoint")
 
 
 class TopApp(App[None]):
-    """The endpoints of a picker, read anew every `seconds`; `read` may raise `ConfigError`."""
+    """The endpoints of a picker, read again every `seconds`; `read` may raise `ConfigError`."""
 
     TITLE = "epp top"
     DEFAULT_CSS = """
@@ -82,7 +82,7 @@ class TopApp(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Read the first page, and go on."""
+        """Read the first page, and schedule the next ones."""
         self.theme = "textual-ansi" if self.ansi_color else self.theme
         self._look()
         self.set_interval(self._seconds, self._look)
@@ -107,7 +107,7 @@ class TopApp(App[None]):
 
     def _draw(self) -> None:
         table = self._table
-        if not table.is_attached:  # it is being ended
+        if not table.is_attached:  # the app is shutting down
             return
         chosen = self._chosen(table)
         rows = self._history.rows(COLUMNS[self._sorted_by], reverse=self._reversed)
@@ -147,24 +147,24 @@ class TopApp(App[None]):
         return printable(" · ".join(parts))
 
     def action_sort(self, step: int) -> None:
-        """Sort by another column; numbers the largest first."""
+        """Sort by another column; numbers in descending order."""
         self._sorted_by = (self._sorted_by + step) % len(COLUMNS)
         self._reversed = self._sorted_by > 1
         self._draw()
 
     def action_reverse(self) -> None:
-        """Sort the other way round."""
+        """Reverse the order."""
         self._reversed = not self._reversed
         self._draw()
 
     def action_pause(self) -> None:
-        """Stop to read, or go on."""
+        """Pause reading, or resume it."""
         self._paused = not self._paused
         self._draw()
         self._look()
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
-        """Look into an endpoint."""
+        """Show the details of an endpoint."""
         row = self._rows.get(str(event.row_key.value))
         if row is not None:
             self.run_worker(lambda: self._inspect(row), thread=True, group="inspect")

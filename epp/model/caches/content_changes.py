@@ -29,12 +29,12 @@ class ContentChanges:
         self._evicted += hashes
 
     def take_stored(self) -> Sequence[BlockHash]:
-        """Return the blocks recorded as stored since the last call that are held."""
+        """Return the blocks recorded as stored since the last call that are still held."""
         stored, self._stored = self._stored, []
         return list(filter(self._holds, dict.fromkeys(stored)))
 
     def take_evicted(self) -> Sequence[BlockHash]:
-        """Return the blocks recorded as evicted since the last call that are not held."""
+        """Return the blocks recorded as evicted since the last call that are not held again."""
         evicted, self._evicted = self._evicted, []
         holds = self._holds
         return [each for each in dict.fromkeys(evicted) if not holds(each)]

@@ -1,11 +1,11 @@
 """`CacheModel`: the contract of a model of one endpoint's prefix cache, whatever the engine.
 
-Models differ in what they evict when space runs out. All of them know a block by its chained
-hash (`prompts.block_hasher`), count in tokens, never evict what requests in flight hold, and
-report changes of their content, from which one index over all endpoints is kept.
+Models differ in what they evict when space runs out. All of them identify a block by its chained
+hash (`prompts.block_hasher`), count in tokens, never evict blocks that requests in flight hold, and
+report changes of their content, which feed one index over all endpoints.
 
-A model has no inheritance: a class with these members is one, in Python or compiled. Those in
-Python have `check_invariants` besides, for tests.
+Any class with these members is a model, in Python or compiled; there is no base class. Models in
+Python also have `check_invariants`, for tests.
 """
 
 from collections.abc import Iterator, Sequence
@@ -65,7 +65,7 @@ class CacheModel(Protocol):
 
     @property
     def offload_tier(self) -> Tier | None:
-        """The tier in host memory, of which KV events speak apart; None if there is none."""
+        """The tier in host memory, which KV events name separately; None if there is none."""
 
     # Content.
 
@@ -83,10 +83,10 @@ class CacheModel(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether each held block is one block and has all that stand before it in its chain.
+        """Whether each held block is one block and has all its predecessors in the chain.
 
-        Then the end of the held prefix can be searched for by jumps. Otherwise only `match`
-        and a walk from the first block find it.
+        Then the end of a held prefix can be found by jumps, otherwise only by `match` or a walk
+        from the first block.
         """
 
     # Requests.
@@ -97,35 +97,35 @@ class CacheModel(Protocol):
         """Allocate a prompt: its full blocks, and `reserved` tokens of space after them.
 
         `sizes` are the tokens of each block, at least as many as `hashes`. Only the first
-        `lookup` blocks may hit; `Lease.cached` is how many did. Returns None if it does not
-        fit beside what other requests hold: nothing has changed then, the engine lets it wait.
-        A prompt larger than the whole cache gets an empty lease.
+        `lookup` blocks may hit; `Lease.cached` is how many did. Returns None, without any change,
+        if it does not fit beside the blocks of other requests: the engine lets it wait. A prompt
+        larger than the whole cache gets an empty lease.
         """
 
     def grow(self, lease: Lease, computed: int) -> bool:
-        """Allocate what a request needs to have computed `computed` tokens, prompt and output.
+        """Allocate the space that a request needs for `computed` tokens, prompt and output.
 
-        Full blocks of output are held without hashes until `assign_hashes`. Returns False if
-        there is no space: nothing has changed then, the engine preempts a request. Less than
-        before changes nothing; so does a lease that is empty or over.
+        Full blocks of output are held without hashes until `assign_hashes`. Returns False, without
+        any change, if there is no space: the engine preempts a request. Nothing changes if
+        `computed` is less than before, or the lease is empty or released.
         """
 
     def correct_sizes(self, lease: Lease, sizes: Sequence[int]) -> None:
         """Correct the tokens of each of a prompt's blocks, once its true length is known.
 
-        `sizes` are those of all its blocks. The space allocated for the prompt stays the same:
-        what blocks lose is space without content, and the other way round.
+        `sizes` are those of all its blocks. The space of the prompt stays the same: tokens that
+        blocks lose become space without content, and the other way round.
         """
 
     def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
         """Give hashes to the blocks of output of `lease`, from the first without one on.
 
-        Works while the lease is held and after its end. Returns how many of `hashes` its blocks
-        have: those still held and full. A second call goes on where one ended.
+        Works while the lease is held and after its end. Returns how many of `hashes` were given:
+        to blocks that are full and still held. A second call continues after the first.
         """
 
     def release(self, lease: Lease) -> None:
-        """End a request that was computed: what it holds can be found, and evicted in turn."""
+        """End a request that was computed: its blocks can be found, and evicted in their turn."""
 
     def revoke(self, lease: Lease) -> None:
         """End a request that was never computed: drop what only it brought."""
@@ -143,14 +143,13 @@ class CacheModel(Protocol):
     def contents(self) -> tuple[Sequence[BlockHash], Sequence[int]]:
         """Return blocks that can be found, with their tokens, the last to be evicted first.
 
-        Models whose order of eviction takes more to be told give none.
+        Models whose order of eviction cannot be expressed this way return none.
         """
 
     def restore(self, hashes: Sequence[BlockHash], sizes: Sequence[int], *, closed: bool) -> None:
-        """Hold what the `contents` of another replica's model of this cache were.
+        """Hold the `contents` of another replica's model of this cache, as far as they fit.
 
-        An empty cache evicts them in the same order then, and is closed if that one was; what does
-        not fit is left out.
+        An empty cache then evicts them in the same order, and is closed if that one was.
         """
 
     # Memory, and changes for the index.

@@ -1,18 +1,18 @@
 """A mirror of one engine's KV cache, fed by its KV events, that corrects the model of that cache.
 
-The engine knows blocks by hashes of its own. Here they get the picker's, computed from the parent
-and the token ids in the event, so that neither side need know how the other hashes. Block sizes
-may differ: one of the engine's blocks may hold several of ours, or be a part of one.
+The engine has its own hashes of blocks. Here blocks get the picker's hashes, computed from the
+parent and the token ids in the event, so that neither side has to know the other's hash function.
+Block sizes may differ: one of the engine's blocks may hold several of ours, or be a part of one.
 
-vLLM does not merge equal blocks: a block computed twice has two copies, and each copy that is
-evicted gives a BlockRemoved. A block is lost with its last copy. In hybrid models each KV cache
-group has copies of its own, and a hit needs one in every group whose layers attend to the whole
-sequence; other groups are not followed. A block whose parent is unknown, because it was stored
-before the subscription, has no place in any chain and is left out. What the model makes of blocks
-while prompts come as text is in `reported_blocks`.
+vLLM does not merge equal blocks: a block computed twice has two copies, and each evicted copy
+causes a BlockRemoved. A block is lost with its last copy. In hybrid models each KV cache group has
+its own copies, and a hit needs one in every group whose layers attend to the whole sequence; other
+groups are not followed. A block with an unknown parent, because that was stored before the
+subscription, has no place in any chain and is ignored. `reported_blocks` describes what happens
+while prompts come as text.
 
-No change takes long, however many blocks are followed: what is cleared leaves the model of the
-cache a part at a time, with the changes that follow (`purge`).
+No change takes long, however many blocks are followed: after a clear, the model of the cache loses
+a part of its blocks with each later change (`purge`).
 """
 
 from collections import deque
@@ -41,12 +41,12 @@ MOST_BLOCKS = 1 << 20
 """Blocks of one engine that are followed at most; beyond that the oldest are dropped."""
 
 _ROOMS = 2
-"""How many times what the cache has room for is followed: its size may be understated."""
-_LEAST_ROOM = 1 << 16
+"""How many caches' worth of blocks are followed, as the size of the cache may be understated."""
+_MIN_ROOM = 1 << 16
 """Tokens in blocks that are followed however small the cache is."""
 _PURGED = 1 << 11
 """Blocks that are purged with one change: a few milliseconds."""
-_LEAST_PURGED = 1 << 5
+_MIN_PURGED = 1 << 5
 """Blocks that one step counts as at least: it frees memory even if it takes out none."""
 
 Group = tuple[Medium, int | None]
@@ -135,7 +135,7 @@ class KvEventMirror:
         if self._leaving:
             self._stored_again.setdefault(change.medium, set()).update(ours)
         if change.medium is Medium.GPU and change.parent is not None:
-            # With our block that ends where they begin, so that the model knows what follows it.
+            # Includes our block that ends where they begin, so that the model knows their place.
             ours = [*self._blocks.ours_at(change.parent, group), *ours]
         tier.store(ours, [self._block] * len(ours))
         self._drop_oldest(change, tier)
@@ -171,8 +171,8 @@ class KvEventMirror:
             tier.discard(ours)
 
     def _drop_oldest(self, change: BlocksStored, tier: Tier) -> None:
-        """Drop the blocks that were stored first, if there are too many beside those stored."""
-        room = max(_ROOMS * self.room, _LEAST_ROOM)
+        """Drop the oldest blocks if there are too many, but none of those just stored."""
+        room = max(_ROOMS * self.room, _MIN_ROOM)
         most = min(self._most_blocks, room // (change.size or self._block))
         dropped, ours = self._blocks.drop_oldest(change.hashes, most)
         self.counts.dropped += dropped
@@ -180,9 +180,9 @@ class KvEventMirror:
             tier.discard(ours)
 
     def _clear(self, reason: Cleared, pool: CacheModel | ReportedBlocks) -> None:
-        """Empty the tiers; after a gap in the events, of what was mirrored only.
+        """Empty the tiers; after a gap in the events, only of mirrored blocks.
 
-        What the model holds for other reasons may well be true after a gap.
+        Blocks that the model holds for other reasons may still be there after a gap.
         """
         lower = pool.offload_tier
         self._stored_again = {}
@@ -197,7 +197,7 @@ class KvEventMirror:
         self.purge(pool)
 
     def forget(self, held: Iterable[Sequence[BlockHash]] = ()) -> None:
-        """Follow nothing of what was followed; `purge` frees its memory, and that of `held`."""
+        """Forget all followed blocks; `purge` frees their memory, and that of `held`."""
         self._leaving.append(_Leaving(chain(self._blocks.drain(), held), ()))
         self._follow_nothing()
 
@@ -230,7 +230,7 @@ class KvEventMirror:
                 again = self._stored_again.get(medium, ())
                 if tier is not None:
                     tier.discard([each for each in some if each not in again])
-            blocks -= max(len(some), _LEAST_PURGED)
+            blocks -= max(len(some), _MIN_PURGED)
 
 
 class _Leaving(NamedTuple):

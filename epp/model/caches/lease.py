@@ -7,7 +7,7 @@ Key = int
 
 
 class Lease:
-    """What one request holds; each kind of cache adds its own.
+    """The space that one request holds; each kind of cache adds its own fields.
 
     The prefix cache hit `cached` blocks. Its blocks hold `tokens` tokens together;
     `reserved_tokens` are tokens of space allocated beside them, without content.

@@ -7,16 +7,17 @@ block to a chunk:
 
 - the first tier's hit comes first; the second extends it by the blocks that follow without a
   gap, which are loaded into space that is allocated in the first like that of computed blocks;
-- a prompt offers its full blocks to the second tier: all of them, or where some were loaded only
-  those after the hit. They are inserted from the head on. Output is never offered before it
-  comes back in a prompt (`offload_prompt_only`);
-- where space lacks the least recently used blocks go, but none that is just being offered; if
+- a prompt offers its full blocks to the second tier: all of them, or if some were loaded only
+  those after the hit. They are inserted from the head on. Output is not offered until it comes
+  back in a prompt (`offload_prompt_only`);
+- if space runs out the least recently used blocks are evicted, except those just being offered; if
   that is not enough nothing is stored;
-- when a request ends, what it loaded and offered is the most recently used, its tail least so.
+- when a request ends, the blocks that it loaded and offered become the most recently used ones, its
+  head more recently than its tail.
 
-Copies take no time here: what is offered can be loaded at once. The ARC policy and
+Copies take no time here: offered blocks can be loaded at once. The ARC policy and
 `store_threshold` are not modelled. A block that only the second tier holds counts as found,
-though to load it takes longer than to find it in the first.
+although loading it takes longer than finding it in the first.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -32,8 +33,8 @@ from epp.model.prompts.hashing import BlockHash
 class OffloadTier:
     """Blocks in host memory, below the cache `first`. `capacity` and `used` are in tokens.
 
-    Changes of its content are recorded in `changes`; it holds those blocks `alone` that `first`
-    lacks, as far as `follow` was told.
+    Changes of its content are recorded in `changes`. The blocks that `first` lacks, as of the last
+    `follow`, are `alone`.
     """
 
     def __init__(self, capacity: int, first: CacheModel, changes: ContentChanges) -> None:
@@ -118,7 +119,7 @@ class OffloadTier:
 
 
 class TieredLease(Lease):
-    """What a request holds in the first tier (`inner`), and what it used of the second.
+    """A request's lease in the first tier (`inner`), and the blocks that it used of the second.
 
     `cached` counts the blocks hit in either. `loaded` and `offered` are blocks in the order of
     the chain, `stored` the offered ones that the second tier lacked and took.
@@ -224,7 +225,7 @@ class OffloadedCache:
         return self._first.assign_hashes(own(TieredLease, lease).inner, hashes, sizes)
 
     def release(self, lease: Lease) -> None:
-        """End a request; make what it used of the second tier the most recently used there."""
+        """End a request; make its blocks in the second tier the most recently used ones."""
         held = own(TieredLease, lease)
         self._first.release(held.inner)
         # vLLM `LRUCachePolicy.on_request_finished`: its keys, from the last to the first.
@@ -251,18 +252,18 @@ class OffloadedCache:
         self._first.resize(capacity)
 
     def contents(self) -> tuple[Sequence[BlockHash], Sequence[int]]:
-        """Return those of the first tier."""
+        """Return the contents of the first tier."""
         return self._first.contents()
 
     def restore(self, hashes: Sequence[BlockHash], sizes: Sequence[int], *, closed: bool) -> None:
-        """Hold blocks in the first tier; what the second one holds is not known."""
+        """Hold blocks in the first tier; the content of the second one is not known."""
         self._first.restore(hashes, sizes, closed=closed)
 
     def coarsen(self, blocks: int) -> None:
         """Evict first the blocks that only the second tier holds, then those of the first.
 
         The first evicts as many tokens as `blocks` of the engine's size have. It merges none: a
-        block that stands for several cannot be told from the parts that the second tier holds.
+        block that stands for several cannot be matched with the parts that the second tier holds.
         """
         self._follow_first()
         only = filter(self.offload_tier.alone.__contains__, self.offload_tier.hashes())
@@ -305,7 +306,7 @@ class OffloadedCache:
             check(loaded_is_cached=len(own(TieredLease, lease).loaded) <= lease.cached)
 
     def _follow_first(self) -> None:
-        """Take in what came to the first tier, and went, since the last time."""
+        """Apply the changes of the first tier since the last time."""
         if self._first.changed:
             came, gone = self._first.take_stored(), self._first.take_evicted()
             self._changes.record_stored(came)

@@ -1,4 +1,4 @@
-"""One endpoint's cache as llm-d-router's default picker imagines it, to compare with.
+"""One endpoint's cache as llm-d-router's default picker models it, for comparison.
 
 Mirrors its `approx-prefix-cache-producer`, whose indexer has one `golang-lru` for each endpoint,
 in its units and with its errors: an entry stands for 64 tokens and counts as one, so that a
@@ -6,8 +6,8 @@ capacity taken from `num_gpu_blocks` of 16 tokens is four times too large; a pro
 when it is sent, from its head on, so that its head is evicted first; output is never written;
 the size is fixed once a prompt is written; no event and no response corrects it.
 
-A last, partial entry takes a place too, and no longer prompt finds it. Not modelled:
-llm-d-router credits an endpoint with blocks after a gap, where `match` is a prefix.
+A last, partial entry takes a place too, and longer prompts do not find it. Not modelled:
+llm-d-router credits an endpoint with blocks after a gap, while `match` counts only a prefix.
 """
 
 from collections import Counter, OrderedDict
@@ -78,7 +78,7 @@ class PlainLru(SingleTierCache):
     ) -> Lease | None:
         """Write a prompt, and return an empty lease with its hit.
 
-        One that is larger than the cache evicts its own head, and hits nothing.
+        A prompt larger than the cache evicts its own head, and hits nothing.
         """
         lease = Lease(self.match(hashes[:lookup]), 0, 0)
         start = tokens = 0

@@ -4,7 +4,7 @@ Mirrors the tree of SGLang 0.5.23, `srt/mem_cache/radix_cache.py`; its default c
 `unified_radix_cache.py`, has the same rules for full attention. Node fields have SGLang's names:
 
 - a walk refreshes every node on its way (`_match_prefix_helper`, `_insert_helper`);
-- where paths part a node is split, and its upper half is the new node (`_split_node`);
+- at a fork a node is split, and its upper half becomes the new node (`_split_node`);
 - a lock on a node holds it and all above it (`inc_lock_ref`);
 - only unlocked leaves are evicted, whole; then the parent may be a leaf (`evict`). SGLang ranks
   all leaves at each eviction, here a leaf is ranked when it changes.
@@ -14,13 +14,12 @@ owner of the next hash. A node whose parent is unknown, because KV events report
 middle of a chain, hangs below the root as an orphan until a walk passes it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 
 from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.lease import Key
-from epp.model.caches.sglang_eviction import Rank, Strategy
 from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
@@ -56,21 +55,27 @@ class Node:
         self.sizes = list(sizes)
         """Their tokens."""
         self.tokens = sum(sizes)
-        self.last_access_time = self.creation_time = now
+        self.last_access_time = now
+        """When a request's path last passed it."""
+        self.creation_time = now
+        """When its content was inserted; both parts of a split node keep it."""
         self.hit_count = 0
         """How many requests inserted or found it."""
         self.lock_ref = 0
         """How many requests hold it or something below it."""
         self.priority = 0
+        """The highest priority of a request that used it."""
         self.children: set[Node] = set()
         self.orphan = False
-        """Whether it hangs below the root, with what was before it evicted."""
+        """Whether it hangs below the root because its predecessors were evicted."""
         self.computed = False
         """Whether a request that inserted or found it was computed."""
         self.heap_entry: HeapEntry | None = None
         """Its valid entry in the order of eviction, None while it has none."""
 
 
+Rank = tuple[int, ...]
+Strategy = Callable[[Node], Rank]
 HeapEntry = tuple[Rank, int, Node]
 
 
@@ -156,7 +161,7 @@ class RadixTree:
     def replace_last(self, node: Node, keys: Sequence[Key], sizes: Sequence[int]) -> None:
         """Replace the last block of an unlocked leaf, whose key is negative, by hashed ones.
 
-        They have as many tokens as it. Of those that the tree holds elsewhere this copy is freed.
+        They have as many tokens as it. If the tree holds them elsewhere, this copy is freed.
         """
         if self.owners.keys().isdisjoint(keys):
             last, size = len(node.keys) - 1, node.sizes[-1]

@@ -1,9 +1,9 @@
-"""What KV events report of an engine's GPU memory, beside the model of its cache.
+"""Blocks that KV events report, but that need no space of their own in the model of the cache.
 
-KV events lead to the hashes of token ids. A prompt that came as text, because no tokenizer
-answered, has hashes that no event leads to: the model keeps it by the engine's rules, as without
-events. What the engine then stores for it needs no space in the model, which has given it some
-under the hashes of text. It stands aside: it is found while the engine holds it, and takes none.
+KV events lead to hashes of token ids. A prompt that came as text, because no tokenizer answered,
+has other hashes: the model keeps it by the engine's rules, as without events. The blocks that the
+engine reports for it need no space in the model, which has allocated it under the hashes of text.
+They are kept aside: found while the engine holds them, but without space.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,11 +19,11 @@ from epp.model.prompts.hashing import BlockHash
 class ReportedBlocks:
     """A `Tier` over `cache`, with the blocks `aside` that the engine holds and the cache lacks.
 
-    The order of `aside` is that in which blocks came to stand there; its values mean nothing. It
-    gets blocks from a prompt of text on, until the engine has stored as many tokens as the cache
-    has room for: by then the engine has evicted that text, if none came since. What the cache
-    evicts meanwhile stands aside too, if the engine still holds it. `changing` says that the
-    changes of the cache's content are to go through `amend`.
+    `aside` is in the order of arrival; its values mean nothing. It gets blocks after a prompt of
+    text, until the engine has stored as many tokens as the cache has room for: by then the engine
+    has evicted that text, unless more came. Blocks that the cache evicts meanwhile are also kept
+    aside if the engine still holds them. `changing`: the changes of the cache's content must go
+    through `amend`.
     """
 
     __slots__ = ("_came", "_gone", "_held", "_room", "aside", "cache", "changing")
@@ -33,24 +33,24 @@ class ReportedBlocks:
         self.aside: dict[BlockHash, None] = {}
         self.changing = False
         self._held = BlockSet()
-        self._room = 0  # tokens that the engine has yet to store until nothing comes to stand aside
+        self._room = 0  # tokens that the engine must store until no more blocks are put aside
         self._came: list[BlockHash] = []
         self._gone: list[BlockHash] = []
 
     @property
     def offload_tier(self) -> Tier | None:
-        """The cache's tier in host memory; nothing stands aside there."""
+        """The cache's tier in host memory, where no blocks are put aside."""
         return self.cache.offload_tier
 
     def expect_text(self) -> None:
-        """Let what the engine stores stand aside from here on: a prompt of text is sent to it."""
+        """From now on put aside what the engine stores, as a prompt of text is sent to it."""
         self._room = self.cache.capacity
         self.changing = True
 
     # Reports of the engine.
 
     def hashes(self) -> Sequence[BlockHash]:
-        """Return all blocks that the cache holds, and all that the engine is known to."""
+        """Return all blocks that the cache holds, and all that the engine is known to hold."""
         return [*self.cache.hashes(), *chain.from_iterable(self._held.parts())]
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
@@ -76,7 +76,7 @@ class ReportedBlocks:
     # Memory, and changes for the index.
 
     def coarsen(self, blocks: int) -> int:
-        """Let up to `blocks` fewer stand aside, the last to come first; return how many."""
+        """Drop up to `blocks` of those aside, the newest first; return how many."""
         last = list(self.aside)[max(0, len(self.aside) - blocks) :]
         self._drop(last)
         return len(last)
@@ -84,7 +84,7 @@ class ReportedBlocks:
     def amend(
         self, stored: Sequence[BlockHash], evicted: Sequence[BlockHash]
     ) -> tuple[Sequence[BlockHash], Sequence[BlockHash]]:
-        """Return what came to be found and what ceased to be; given what the cache alone says.
+        """Return the blocks that can now be found, and those that no longer can, from the cache's.
 
         A block may be in both: it ceased to be found in the cache, and is found here.
         """
@@ -99,9 +99,9 @@ class ReportedBlocks:
         return [*stored, *came], [*evicted, *gone]
 
     def clear(self) -> Iterator[Sequence[BlockHash]]:
-        """Let nothing stand aside: what the engine holds is no longer known.
+        """Drop all blocks aside, as the engine's content is no longer known.
 
-        Return what was known, whose memory is freed as it is taken.
+        Return the blocks that were known; their memory is freed as they are taken.
         """
         self._room = 0
         held, self._held = self._held, BlockSet()
@@ -109,14 +109,11 @@ class ReportedBlocks:
         return held.drain()
 
     def held_blocks(self) -> Iterator[Sequence[BlockHash]]:
-        """Yield what the engine is known to hold, some at a time.
-
-        It may change meanwhile.
-        """
+        """Yield the blocks that the engine is known to hold, some at a time, as they may change."""
         return self._held.parts()
 
     def drain(self) -> Iterator[BlockHash]:
-        """Yield what the engine was known to hold, whose memory is freed as it is taken."""
+        """Yield the blocks that the engine was known to hold, and free their memory."""
         return chain.from_iterable(self._held.drain())
 
     def _holds(self, block_hash: BlockHash) -> bool:
@@ -130,7 +127,7 @@ class ReportedBlocks:
     # For tests.
 
     def check_invariants(self) -> None:
-        """Assert that the engine holds what stands aside, and the cache does not."""
+        """Assert that the engine holds the blocks aside, and the cache does not."""
         check(
             aside_is_held=all(map(self._holds, self.aside)),
             aside_is_not_cached=self.aside.keys().isdisjoint(self.cache.hashes()),

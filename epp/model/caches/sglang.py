@@ -6,16 +6,15 @@ Mirrors SGLang 0.5.23, `srt/mem_cache/radix_cache.py` (`checkpoint`, `inc_lock_r
 - a prompt is admitted with the path that it hit locked; for the rest space is evicted;
 - its whole pages are then inserted into the tree, which counts a hit on every node of its path;
   pages that another request inserted meanwhile are freed as duplicates;
-- its output is its own, neither found nor evicted, until it ends; then the whole pages of all
-  that it computed are inserted, the output as a node of its own below the prompt's nodes, whose
-  priority is one higher;
+- until it ends its output is neither found nor evicted; then all whole pages that it computed are
+  inserted, the output as a node of its own below the prompt's nodes, with a priority one higher;
 - the path of a running request is locked; unlocked leaves are evicted, whole;
 - if pages are larger than a token, one page is kept in reserve for each request in the batch.
 
-A prompt is in the tree once it is admitted, where SGLang has it once it is computed: until then
-SGLang holds back requests that share its prefix (`schedule_policy.py`, in-batch prefix caching).
-Node boundaries that chunked prefill leaves in the tree are not modelled. Output that gets its
-hashes bit by bit may leave boundaries that SGLang does not have.
+A prompt is in the tree once it is admitted; in SGLang once it is computed, which until then holds
+back requests that share its prefix (`schedule_policy.py`, in-batch prefix caching). Node boundaries
+that chunked prefill leaves in the tree are not modelled. Output that gets its hashes bit by bit may
+leave boundaries that SGLang does not have.
 """
 
 from bisect import bisect_right
@@ -31,12 +30,12 @@ from epp.model.caches.single_tier import SingleTierCache
 from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
-_MOST_LEASES = 1 << 12
-"""Requests to whose output KV events may give hashes; the most recent ones."""
+_MAX_LEASES = 1 << 12
+"""The number of recent requests whose output may get hashes from KV events."""
 
 
 class RadixLease(Lease):
-    """What one request holds: `keys`, the path to `node`, and `reserved_tokens` outside the tree.
+    """The space of one request: `keys`, the path to `node`, and `reserved_tokens` outside the tree.
 
     `computed` is how many of its tokens were computed. `output_hashes` and `output_sizes`
     (tokens) are the blocks of output that have hashes and are not yet in the tree. Once it is
@@ -62,7 +61,8 @@ class RadixCache(SingleTierCache):
     """
 
     def __init__(self, capacity: int, page: int = 1, strategy: str = DEFAULT_STRATEGY) -> None:
-        self._capacity = capacity
+        self.capacity = capacity
+        """All that the cache can hold, in tokens."""
         self._page = max(1, page)
         self._tree = RadixTree(STRATEGIES[strategy])
         super().__init__(self._tree.owners, self._tree.changes)
@@ -70,12 +70,7 @@ class RadixCache(SingleTierCache):
         self._running = 0  # requests
         self._unhashed_keys = count(1)
         # By the block that their output follows.
-        self._by_last_block: LRUCache[Key, RadixLease] = LRUCache(_MOST_LEASES)
-
-    @property
-    def capacity(self) -> int:
-        """All that the cache can hold, in tokens."""
-        return self._capacity
+        self._by_last_block: LRUCache[Key, RadixLease] = LRUCache(_MAX_LEASES)
 
     @property
     def free(self) -> int:
@@ -85,7 +80,7 @@ class RadixCache(SingleTierCache):
     @property
     def blank(self) -> int:
         """Tokens that can be allocated without evicting anything."""
-        return self._capacity - self._tree.tokens - self._private
+        return self.capacity - self._tree.tokens - self._private
 
     @property
     def closed(self) -> bool:
@@ -110,7 +105,7 @@ class RadixCache(SingleTierCache):
         """Allocate a prompt, and insert its blocks into the tree."""
         sizes = sizes[: len(hashes)]
         total = sum(sizes) + reserved
-        if total > self._capacity:
+        if total > self.capacity:
             return RadixLease((), 0, 0, 0)
         hits = self.match(hashes[:lookup])
         found = sum(sizes[:hits])
@@ -221,8 +216,8 @@ class RadixCache(SingleTierCache):
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
         """Take in that the engine holds blocks of one chain, as far as there is space.
 
-        Where they follow what a request holds they are its output. Where the block before them
-        is not held they are orphans, until a prompt's walk passes them.
+        If they follow the blocks of a request they are its output. If the block before them is not
+        held they are orphans, until a prompt's walk passes them.
         """
         tree, known = self._tree, self.match(hashes)
         lease = self._by_last_block.get(hashes[known - 1]) if known else None
@@ -250,7 +245,7 @@ class RadixCache(SingleTierCache):
 
     def resize(self, capacity: int) -> None:
         """Change the capacity, in tokens; what requests hold stays until they release it."""
-        self._capacity = capacity
+        self.capacity = capacity
         self._evict_overdraft()
 
     def coarsen(self, blocks: int) -> None:
@@ -294,13 +289,13 @@ class RadixCache(SingleTierCache):
         return max(0, lease.computed // self._page * self._page - lease.tokens)
 
     def _free_private(self, lease: RadixLease) -> None:
-        """Free what a request holds outside the tree; its lease is over."""
+        """Free a request's blocks outside the tree, and end its lease."""
         self._private -= lease.reserved_tokens
         self._running -= 1
         lease.node, lease.keys, lease.tokens, lease.reserved_tokens = None, (), 0, 0
 
     def _evict_overdraft(self) -> None:
-        """Evict what is held beyond the capacity, after the cache shrank."""
+        """Evict blocks beyond the capacity, after the cache shrank."""
         self._tree.evict(-self.blank)
 
     def _hash_output(

@@ -1,4 +1,4 @@
-"""What models of engines with one tier share: which blocks are in it, and how these change."""
+"""The common part of models with one tier: its blocks, and their changes."""
 
 from collections.abc import Collection, Iterator, Sequence
 from itertools import filterfalse
@@ -9,10 +9,10 @@ from epp.model.prompts.hashing import BlockHash
 
 
 class SingleTierCache:
-    """The part of a `CacheModel` that follows from the blocks in it, whatever evicts them.
+    """The part of a `CacheModel` that does not depend on the order of eviction.
 
-    `keys` has the key of every block, while it is held: the hash, below 0 that of an unhashed
-    block, which cannot be found. Subclasses add and remove, and record it in `changes`.
+    `keys` has the key of every held block: its hash, or a negative number for a block without a
+    hash, which cannot be found. Subclasses add and remove keys, and record that in `changes`.
     """
 
     def __init__(self, keys: Collection[Key], changes: ContentChanges) -> None:

@@ -3,8 +3,8 @@
 Mirrors vLLM `vllm/core/block_manager_v1.py` (0.4-0.6: `CachedBlockAllocator`, `can_allocate`,
 `_promote_last_block`), and the same rules in `vllm/core/block/prefix_caching_block.py` (0.6-0.10):
 
-- blocks are known by content, and equal blocks are one: a second request adds a reference, and a
-  full block of output gives way to an equal one that is there;
+- equal blocks are merged: a second request adds a reference, and a full block of output is replaced
+  by an equal one that exists;
 - a prompt is admitted if as many blocks as it has in all, those that it would hit included,
   are free, and 1 % of all blocks remain (`watermark`);
 - a block without references is the evictor's (`vllm_v0_evictor.py`). All blocks of a running
@@ -29,11 +29,11 @@ WATERMARK = 0.01  # share of all blocks that stay free at admission (`BlockSpace
 
 
 class CachedLease(Lease):
-    """What one request holds: the blocks `keys`, of `tokens` in all, and `reserved_tokens`.
+    """The blocks `keys` of one request, with `tokens` in total, and its `reserved_tokens`.
 
-    `all_keys` has its blocks of output with hashes too. `unhashed_tokens` are those of its full
-    blocks of output without; `end` is the position of the first of these in the sequence. Once
-    it is over they are the block `unhashed_key`, last accessed at `release_seq`.
+    `all_keys` includes its blocks of output with hashes. `unhashed_tokens` are those of its full
+    blocks of output without; `end` is the position of the first of these in the sequence. After the
+    request they are the block `unhashed_key`, last accessed at `release_seq`.
     """
 
     __slots__ = ("all_keys", "end", "keys", "release_seq", "unhashed_key", "unhashed_tokens")
@@ -52,9 +52,11 @@ class VllmV0Cache(SingleTierCache):
     """A `CacheModel`. `capacity` and `block`, the engine's block size, are in tokens."""
 
     def __init__(self, capacity: int, block: int = 16) -> None:
-        self._capacity = capacity
+        self.capacity = capacity
+        """All that the cache can hold, in tokens."""
         self._block = max(1, block)
-        self._blank_tokens = capacity  # without content; below 0 after shrinking under load
+        self.blank = capacity  # without content; below 0 after shrinking under load
+        """Tokens that can be allocated without evicting anything."""
         self._ref_counts: dict[Key, int] = {}
         self._uncomputed: set[Key] = set()  # held by requests of which none was computed yet
         self._sizes: dict[Key, int] = {}
@@ -68,19 +70,9 @@ class VllmV0Cache(SingleTierCache):
         super().__init__(self._sizes, ContentChanges(self._sizes.__contains__))
 
     @property
-    def capacity(self) -> int:
-        """All that the cache can hold, in tokens."""
-        return self._capacity
-
-    @property
     def free(self) -> int:
         """Tokens that could be allocated, by evicting all blocks without references."""
-        return self._blank_tokens + self._evictable_tokens
-
-    @property
-    def blank(self) -> int:
-        """Tokens that can be allocated without evicting anything."""
-        return self._blank_tokens
+        return self.blank + self._evictable_tokens
 
     @property
     def closed(self) -> bool:
@@ -105,9 +97,9 @@ class VllmV0Cache(SingleTierCache):
         """Allocate a prompt, with a reference to each of its blocks."""
         sizes = sizes[: len(hashes)]
         total = sum(sizes) + reserved
-        spare = int(self._capacity // self._block * WATERMARK) * self._block
+        spare = int(self.capacity // self._block * WATERMARK) * self._block
         # vLLM v0 `can_allocate`: NEVER if even an empty cache lacks the space, else LATER.
-        if total > self._capacity - spare:
+        if total > self.capacity - spare:
             return CachedLease((), 0, 0, 0)
         if total > self.free - spare:
             return None
@@ -172,7 +164,7 @@ class VllmV0Cache(SingleTierCache):
                 self._free_block(key, size, held.end, held.release_seq)
             else:  # vLLM v0 `_promote_last_block`: a full block gives way to an equal one
                 held.unhashed_tokens -= size
-                self._blank_tokens += size
+                self.blank += size
                 self._allocate(held, key, size, held.end)
                 held.all_keys.append(key)
         return hashed
@@ -188,9 +180,9 @@ class VllmV0Cache(SingleTierCache):
         """End a request that was never computed: drop blocks that only such ones held."""
         held = own(CachedLease, lease)
         if not held.release_seq:
-            # What the engine reported may follow a block that goes here.
+            # Blocks that the engine reported may follow a block that is evicted here.
             self._prefix_closed = self._prefix_closed and not self._reported
-            self._blank_tokens += held.unhashed_tokens
+            self.blank += held.unhashed_tokens
             held.unhashed_tokens = 0
             self._release(held)
 
@@ -209,7 +201,7 @@ class VllmV0Cache(SingleTierCache):
         for key, size in zip(hashes[known:], sizes[known : known + fit], strict=False):
             end += size
             self._take_space(size)
-            self._blank_tokens += size  # the block takes it again
+            self.blank += size  # the block takes it again
             self._free_block(key, size, end, step)
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
@@ -221,7 +213,7 @@ class VllmV0Cache(SingleTierCache):
 
     def resize(self, capacity: int) -> None:
         """Change the capacity, in tokens; what requests hold stays until they release it."""
-        self._capacity, more = capacity, capacity - self._capacity
+        self.capacity, more = capacity, capacity - self.capacity
         self._take_space(-more)
 
     def coarsen(self, blocks: int) -> None:
@@ -245,8 +237,7 @@ class VllmV0Cache(SingleTierCache):
             evictable_tokens=self._evictable_tokens == sum(self._sizes[key] for key in free),
             uncomputed_held=self._uncomputed <= self._sizes.keys(),
             unhashed=self._unhashed == sum(key < 0 for key in self._sizes),
-            blank_tokens=self._blank_tokens
-            == self._capacity - reserved - sum(self._sizes.values()),
+            blank_tokens=self.blank == self.capacity - reserved - sum(self._sizes.values()),
         )
 
     def _allocate(self, lease: CachedLease, key: Key, size: int, end: int) -> None:
@@ -275,11 +266,11 @@ class VllmV0Cache(SingleTierCache):
         if lease.unhashed_tokens:
             lease.unhashed_key = -next(self._clock)
             self._unhashed += 1
-            self._blank_tokens += lease.unhashed_tokens
+            self.blank += lease.unhashed_tokens
             self._free_block(
                 lease.unhashed_key, lease.unhashed_tokens, lease.end + lease.unhashed_tokens, step
             )
-        self._blank_tokens += lease.reserved_tokens
+        self.blank += lease.reserved_tokens
         lease.keys, lease.tokens, lease.reserved_tokens, lease.unhashed_tokens = (), 0, 0, 0
         self._take_space(0)
 
@@ -291,7 +282,7 @@ class VllmV0Cache(SingleTierCache):
                 self._make_evictable(key, step)
             return
         self._sizes[key], self._hashed_tokens[key] = size, end
-        self._blank_tokens -= size
+        self.blank -= size
         if key >= 0:
             self._changes.record_stored((BlockHash(key),))
         self._make_evictable(key, step)
@@ -304,8 +295,8 @@ class VllmV0Cache(SingleTierCache):
 
     def _take_space(self, tokens: int) -> None:
         """Take empty space, in tokens; if there is too little, evict in the evictor's order."""
-        self._blank_tokens -= tokens
-        while self._blank_tokens < 0 and len(self._evictor):
+        self.blank -= tokens
+        while self.blank < 0 and len(self._evictor):
             key, step = self._evictor.first()
             if key < 0 and self._sizes[key] > self._block:
                 self._shrink(key, self._block)
@@ -318,7 +309,7 @@ class VllmV0Cache(SingleTierCache):
         """Free a part, in tokens, of output without hashes."""
         self._sizes[key] -= tokens
         self._evictable_tokens -= tokens
-        self._blank_tokens += tokens
+        self.blank += tokens
         if not self._sizes[key]:
             self._evict_block(key)
 
@@ -329,7 +320,7 @@ class VllmV0Cache(SingleTierCache):
         self._uncomputed.discard(key)
         self._evictor.remove(key)
         self._evictable_tokens -= size
-        self._blank_tokens += size
+        self.blank += size
         if key < 0:
             self._unhashed -= 1
         else:

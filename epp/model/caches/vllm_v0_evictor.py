@@ -1,8 +1,8 @@
 """The evictor of vLLM's first engine (v0): the order in which unreferenced blocks are evicted.
 
-Mirrors vLLM `vllm/core/evictor.py` (`LRUEvictor`): the block least recently accessed goes; of one
-access the one with the most hashed tokens, which is the deepest in its chain. As there, stale
-entries stay in a heap, which is rebuilt when there are too many.
+Mirrors vLLM `vllm/core/evictor.py` (`LRUEvictor`): the least recently accessed block is evicted,
+and of several accessed together the one with the most hashed tokens, which is the deepest in its
+chain. As there, stale entries stay in a heap, which is rebuilt when there are too many.
 """
 
 from heapq import heapify, heappop, heappush

@@ -1,10 +1,10 @@
 """One endpoint's cache if prompts are kept whole, each by itself, as llama.cpp keeps them.
 
 Mirrors llama.cpp `tools/server/server-task.cpp` (`server_prompt_cache`): an entry is the state of
-one prompt with its output; a prompt starts from the entry that it shares the longest prefix with,
-which is thereby the most recently used; an entry that another contains is not kept beside it; when
-space runs out the least recently used entry goes as a whole. Entries share nothing: equal prefixes
-are stored once for each. Not modelled: entries of which little would be used are passed over.
+one prompt with its output; a prompt starts from the entry with the longest shared prefix, which
+becomes the most recently used; an entry that another contains is dropped; when space runs out the
+least recently used entry is evicted as a whole. Entries share nothing: equal prefixes are stored
+once for each. Not modelled: llama.cpp skips entries of which little would be used.
 """
 
 from bisect import bisect_right
@@ -51,7 +51,8 @@ class WholePromptCache(SingleTierCache):
 
     def __init__(self, capacity: int, block: int = 16) -> None:
         self.block = block
-        self._capacity = capacity
+        self.capacity = capacity
+        """All that the cache can hold, in tokens."""
         self._entries: LRUCache[int, Entry] = LRUCache(inf, _size)  # the finished
         self._running_tokens = 0  # of entries that are not finished
         self._holders: dict[BlockHash, dict[int, Entry]] = {}
@@ -60,14 +61,9 @@ class WholePromptCache(SingleTierCache):
         super().__init__(self._holders, ContentChanges(self._holders.__contains__))
 
     @property
-    def capacity(self) -> int:
-        """All that the cache can hold, in tokens."""
-        return self._capacity
-
-    @property
     def free(self) -> int:
         """Tokens that could be allocated, by evicting all finished entries."""
-        return self._capacity - self._running_tokens
+        return self.capacity - self._running_tokens
 
     @property
     def blank(self) -> int:
@@ -87,7 +83,7 @@ class WholePromptCache(SingleTierCache):
     ) -> Entry | None:
         """Make an entry for a prompt, and touch the one that it starts from."""
         tokens = sum(sizes[: len(hashes)])
-        if tokens + reserved > self._capacity:
+        if tokens + reserved > self.capacity:
             entry = Entry((), 0, 0, 0)
             entry.finished = True
             return entry
@@ -190,7 +186,7 @@ class WholePromptCache(SingleTierCache):
 
     def resize(self, capacity: int) -> None:
         """Change the capacity, in tokens; what requests hold stays until they release it."""
-        self._capacity = capacity
+        self.capacity = capacity
         self._evict_oldest()
 
     def coarsen(self, blocks: int) -> None:
@@ -258,7 +254,7 @@ class WholePromptCache(SingleTierCache):
         return [entry for entry in holders if entry.number in self._entries]
 
     def _evict_oldest(self) -> None:
-        """Evict the least recently used entries until the rest fits beside what requests hold."""
+        """Evict the least recently used entries until the rest fits beside those of requests."""
         # llama.cpp `server_prompt_cache::update`: `states.pop_front()` while over the limit.
         while self._entries and self._entries.currsize > self.free:
             self._remove(self._entries.popitem()[1])

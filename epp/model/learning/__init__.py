@@ -1,1 +1,1 @@
-"""What is learned from responses: speed, lengths, trust."""
+"""The models that learn from responses: speed, lengths, trust."""

@@ -1,4 +1,4 @@
-"""The time that a step of decoding takes: a formula, fitted to what endpoints of a class show.
+"""The time of a step of decoding: a formula, fitted to measurements of a class of endpoints.
 
     seconds = step + sequence * n + context * held
 
@@ -32,9 +32,9 @@ class DecodeModel:
     def __init__(self) -> None:
         self.fit = Fit(STEP_SECONDS, SEQUENCE_SECONDS, CONTEXT_SECONDS)
         self.slowness = ClassSlowness()
-        self._take()
+        self._refresh()
 
-    def _take(self) -> None:
+    def _refresh(self) -> None:
         self.step, self.sequence, self.context = self.fit.factors
 
     def seconds(self, sequences: float, held: float) -> float:
@@ -42,21 +42,21 @@ class DecodeModel:
         return self.step + self.sequence * sequences + self.context * held
 
     def learn(self, sequences: float, held: float, seconds: float, *, sure: bool = True) -> None:
-        """Learn that steps with so many sequences and tokens took `seconds` each, on average.
+        """Learn that steps with these sequences and tokens took `seconds` each, on average.
 
-        What is not `sure` counts while there is little.
+        `sure` is explained at `Fit.learn`.
         """
         self.fit.learn((1.0, sequences, held), seconds, sure=sure)
-        self._take()
+        self._refresh()
 
     def restore(self, state: FitState) -> None:
-        """Go on from a fit that was learned elsewhere."""
+        """Replace the fit by one that was learned elsewhere."""
         self.fit.restore(state)
-        self._take()
+        self._refresh()
 
     def take_over(self) -> None:
-        """Predict what most endpoints take, if that is far off; each takes as long as before."""
+        """If most endpoints differ from the fit, correct it; each endpoint's prediction stays."""
         times = self.fit.multiply(self.slowness.common)
         if times != 1.0:
             self.slowness.take_over(times)
-            self._take()
+            self._refresh()

@@ -6,35 +6,35 @@ _MEMORY: Final = 0.98
 """The weight of each measurement against the one after it."""
 _PRIOR: Final = 2.0
 """The weight of the defaults' proportions, in measurements."""
-_LEAST_PRIOR: Final = 0.01
-_MOST_PRIOR: Final = 0.1
+_MIN_PRIOR: Final = 0.01
+_MAX_PRIOR: Final = 0.1
 """Bounds of that weight, as a share of the weight of what was measured."""
 _SWEEPS: Final = 3
-_LEAST: Final = 0.01
-_MOST: Final = 1e4
+_MIN: Final = 0.01
+_MAX: Final = 1e4
 """Bounds of a share."""
-_MOST_SURPRISE: Final = 10.0
+_MAX_SURPRISE: Final = 10.0
 """How many times its prediction a measurement may count for while there are few."""
 _ENOUGH: Final = 16
-"""Measurements after which one that is far off says nothing of the others."""
+"""After this many measurements, one that is far off is ignored."""
 _KEPT: Final = 0.5
-"""What measurements weigh that were made before all was multiplied."""
+"""The weight of earlier measurements after `Fit.multiply`."""
 _FAR: Final = 2.0
-"""How many times its prediction, or which part of it, is far off."""
-_MOST_UNSURE: Final = 0.9
-"""The share of the last measurements up to which those that are not sure are left out."""
+"""A measurement is far off if it differs from its prediction by more than this factor."""
+_MAX_UNSURE: Final = 0.9
+"""Up to this share of unsure measurements among the last ones, they are ignored."""
 
 Amounts = tuple[float, float, float]
 """One of each term."""
 FitState = tuple[Amounts, tuple[Amounts, Amounts, Amounts], Amounts, Amounts, int]
-"""What a `Fit` has learned: shares, moments, totals, sizes, and a count."""
+"""The state of a `Fit`: shares, moments, totals, sizes, and a count."""
 
 
 class _Term:
-    """One term of the sum, and what measurements say of it: sums that fade, in seconds.
+    """One term of the sum, with its decaying sums over measurements, in seconds.
 
-    `first`, `second` and `third` are its moments with each term. Numbers of an object's own are
-    fields of C where this is compiled; those of lists would be objects (docs/adr/0013-compiled.md).
+    `first`, `second` and `third` are its moments with each term. They are attributes because these
+    compile to C fields, while numbers in a list are objects (docs/adr/0013-compiled.md).
     """
 
     __slots__ = ("default", "first", "second", "share", "size", "third", "total")
@@ -52,7 +52,7 @@ class _Term:
         return self.first, self.second, self.third
 
     def restore(self, share: float, moments: Amounts, total: float, size: float) -> None:
-        """Go on from what was learned elsewhere."""
+        """Replace the state by one that was learned elsewhere."""
         self.share, self.total, self.size = share, total, size
         self.first, self.second, self.third = moments
 
@@ -66,7 +66,7 @@ class _Term:
         self.total = self.total * _MEMORY + weight * total
 
     def scale(self, times: float) -> None:
-        """Have what was measured weigh less, for all takes `times` as long from now on."""
+        """Reduce the weight of earlier measurements, as everything takes `times` as long now."""
         moments = _KEPT / times
         self.first *= moments
         self.second *= moments
@@ -76,7 +76,7 @@ class _Term:
 
     def set_share(self, share: float) -> None:
         """Set the share, within its bounds."""
-        self.share = min(_MOST, max(_LEAST, share))
+        self.share = min(_MAX, max(_MIN, share))
 
 
 class Fit:
@@ -84,9 +84,9 @@ class Fit:
 
     Each factor is its default times a share, and the shares are learned: by weighted least squares
     over recent measurements, each with a variance in proportion to its prediction, solved by a few
-    rounds of coordinate descent after each of them. Shares that measurements do not tell apart are
-    alike, so that factors keep the proportions of their defaults: these weigh a tenth of what was
-    measured, and less with every measurement.
+    rounds of coordinate descent after each of them. Shares that measurements cannot distinguish
+    stay equal, so that factors keep the proportions of their defaults, which weigh a tenth of the
+    measurements, and less with every measurement.
     """
 
     __slots__ = ("_count", "_first", "_second", "_third", "_unsure", "factors")
@@ -101,12 +101,12 @@ class Fit:
 
     @property
     def settled(self) -> bool:
-        """Whether there were enough measurements to tell by them which ones are far off."""
+        """Whether there are enough measurements to recognize those that are far off."""
         return self._count >= _ENOUGH
 
     @property
     def state(self) -> FitState:
-        """What was learned."""
+        """The learned state."""
         first, second, third = self._first, self._second, self._third
         return (
             (first.share, second.share, third.share),
@@ -117,7 +117,7 @@ class Fit:
         )
 
     def restore(self, state: FitState) -> None:
-        """Go on from what was learned elsewhere, with the same defaults."""
+        """Replace the state by one that was learned elsewhere with the same defaults."""
         shares, moments, totals, sizes, self._count = state
         self._first.restore(shares[0], moments[0], totals[0], sizes[0])
         self._second.restore(shares[1], moments[1], totals[1], sizes[1])
@@ -125,14 +125,14 @@ class Fit:
         self._publish()
 
     def learn(self, amounts: Amounts, seconds: float, *, sure: bool = True) -> None:
-        """Learn that what has these amounts, not all of them 0, took `seconds`.
+        """Learn that something with these amounts, not all of them 0, took `seconds`.
 
-        What is not `sure` counts while there are few, and if nearly all of the last ones were not:
-        then it is the fit that is wrong.
+        A measurement that is not `sure` counts only while there are few, or if nearly all of the
+        last ones are unsure, which means that the fit is wrong.
 
-        One that took many times what was predicted was not alone, or something broke, and one
-        that took no time was not computed: of the first few each counts within bounds, later ones
-        that are far off are left out.
+        If it took many times the prediction something else ran too, or broke, and if it took no
+        time it was not computed. The first few measurements count within bounds; later ones that
+        are far off are ignored.
         """
         first, second, third = self._first, self._second, self._third
         one, two, three = amounts
@@ -141,9 +141,9 @@ class Fit:
         if seconds <= 0:
             return
         self._unsure += (1.0 - _MEMORY) * ((not sure) - self._unsure)
-        sure = sure or self._unsure > _MOST_UNSURE
+        sure = sure or self._unsure > _MAX_UNSURE
         if not self.settled:
-            seconds = max(predicted / _FAR, min(seconds, _MOST_SURPRISE * predicted))
+            seconds = max(predicted / _FAR, min(seconds, _MAX_SURPRISE * predicted))
         elif not (sure and predicted / _FAR <= seconds <= predicted * _FAR):
             return
         self._count += 1
@@ -156,9 +156,9 @@ class Fit:
         self._publish()
 
     def multiply(self, times: float) -> float:
-        """Have all take so many times as long, within bounds; return how many that is.
+        """Multiply all predictions by `times`, within bounds; return the factor that was used.
 
-        What was measured before counts for less: it was wrong, or is no longer so.
+        Earlier measurements then count for less, as they were wrong or no longer hold.
         """
         before = self._predict_sizes() if times != 1.0 else 0.0
         if before <= 0:
@@ -177,7 +177,7 @@ class Fit:
         return times
 
     def _predict(self, first: float, second: float, third: float) -> float:
-        """Return the seconds of terms that take so many by their defaults."""
+        """Return the total seconds of terms that would take these by their defaults."""
         return self._first.share * first + self._second.share * second + self._third.share * third
 
     def _predict_sizes(self) -> float:
@@ -192,7 +192,7 @@ class Fit:
         )
 
     def _sweep(self) -> None:
-        prior = max(_LEAST_PRIOR, min(_MOST_PRIOR, _PRIOR / self._count))
+        prior = max(_MIN_PRIOR, min(_MAX_PRIOR, _PRIOR / self._count))
         first, second, third = self._first, self._second, self._third
         self._solve(first, first.first, prior)
         self._solve(second, second.second, prior)

@@ -1,4 +1,4 @@
-"""The mean of values that may change: if the last few differ from it, it begins anew."""
+"""A mean of values that may change: it starts over if the last few values differ from it."""
 
 from math import log
 from typing import Final
@@ -6,24 +6,24 @@ from typing import Final
 _ENOUGH: Final = 16
 """Values after which a mean is settled."""
 _DRIFT_GAIN: Final = 0.25
-_MOST_DRIFT: Final = 1.75
-"""Mean absolute deviations of the last few values after which the mean has changed: where it has
-not, these are 3.7 standard deviations of that drift."""
-_LEAST_CHANGE: Final = 0.1
+_MAX_DRIFT: Final = 1.75
+"""If the last few values deviate by this many mean absolute deviations, the mean has changed; if it
+has not, this is 3.7 standard deviations of their drift."""
+_MIN_CHANGE: Final = 0.1
 """A drift that does not count, whatever the deviation: a tenth of the value."""
 _FARTHEST: Final = 4.0
 """Mean absolute deviations that one value counts for, at most."""
-_MOST_KEPT: Final = 4.0
-"""How many times the last value the mean counts for, at most, where it begins anew."""
+_MAX_KEPT: Final = 4.0
+"""When the mean starts over, it is at most this multiple of the last value."""
 
 MeanState = tuple[float, int, float, float, float, float]
-"""What is known: value, count, mean logarithm, spread, drift, and mean weight."""
+"""The state: value, count, mean logarithm, spread, drift, and mean weight."""
 
 
 class Mean:
     """The mean of all values, or of about the last `most` if there were more.
 
-    Where the last few values are others, by their logarithms, the mean begins anew: `settled` is
+    If the logarithms of the last few values differ from it, the mean starts over: `settled` is
     False until there are enough of them.
     """
 
@@ -45,13 +45,13 @@ class Mean:
 
     @property
     def state(self) -> MeanState | None:
-        """What is known; None before the first value."""
+        """The state; None before the first value."""
         if not self._count:
             return None
         return self.value, self._count, self._log, self._spread, self._drift, self._weight
 
     def restore(self, state: MeanState) -> None:
-        """Go on from what is known elsewhere."""
+        """Replace the state by one from elsewhere."""
         self.value, self._count, self._log, self._spread, self._drift, self._weight = state
 
     def add(self, seen: float, weight: float) -> None:
@@ -67,8 +67,8 @@ class Mean:
             self._spread += gain * (abs(off) - self._spread)
             farthest = _FARTHEST * self._spread  # one alone is not a drift
             self._drift += _DRIFT_GAIN * (min(farthest, max(-farthest, off)) - self._drift)
-        most = max(_LEAST_CHANGE, _MOST_DRIFT * self._spread)
+        most = max(_MIN_CHANGE, _MAX_DRIFT * self._spread)
         if self._count > _ENOUGH and abs(self._drift) > most:
             # The mean so far counts for one of the new values, which may stand for more or fewer.
             self._count, self._drift, self._weight = 1, 0.0, 0.0
-            self.value = min(self.value, _MOST_KEPT * seen)
+            self.value = min(self.value, _MAX_KEPT * seen)

@@ -1,6 +1,6 @@
-"""What responses are expected to be like, learned from observed ones: their lengths and times.
+"""The expected lengths and times of responses, learned from those observed to their end.
 
-A response that is not observed is expected to be like those that were observed to their end.
+Responses that are not observed are expected to be like them.
 """
 
 from collections.abc import Sequence
@@ -15,15 +15,16 @@ _DEFAULT_TOKENS: Final = 256.0
 """Expected tokens of a response if none was observed."""
 _DEFAULT_SECONDS_PER_TOKEN: Final = 0.02
 """Expected seconds per token if none was timed: an 8B model on a busy H100."""
-_MOST_VALUES: Final = 50.0
+_MAX_VALUES: Final = 50.0
 """The values that a mean is of, at most."""
-_MOST_TIMES: Final = 32.0
-"""How many times the mean one length counts for: some engines lie."""
-_MOST_AT_FIRST: Final = 16384.0
-"""What it counts for, in tokens, until the mean is settled, unless that is more."""
+_MAX_TIMES: Final = 32.0
+"""The most that one length counts for, in multiples of the mean, as engines may report nonsense."""
+_MAX_AT_FIRST: Final = 16384.0
+"""The most that one length counts for, in tokens, until the mean is settled, unless the multiple is
+more."""
 _LAST: Final = 8.0
-"""Of about how many responses the spread is the average."""
-_LEAST_TIMED: Final = 8
+"""The number of responses that the spread is averaged over, roughly."""
+_MIN_TIMED: Final = 8
 """Tokens of a response below which its duration is not learned from."""
 _LONGEST: Final = float(1 << 20)
 _ENTRIES: Final = 1000
@@ -33,15 +34,15 @@ ResponseKind = tuple[str, bool]
 """The target model of a response, and whether it streams."""
 
 ResponsesState = tuple[str, bool, MeanState, SurvivalState]
-"""What is known of a kind of response: target model, whether it streams, and its lengths."""
+"""The state of a kind of response: target model, whether it streams, and its mean length."""
 
 
 class OutputLengths:
     """Lengths in tokens, by kind of response; seconds per token by class.
 
-    `ttft_share` is that of all responses. `spread` is how far lengths are from the mean of their
-    kind, as a share of it, at most 1, on average over the last responses. The entries that were
-    made first are dropped when there are too many.
+    `ttft_share` is that of all responses. `spread` is the average distance of the last lengths from
+    the mean of their kind, as a share of it, at most 1. The oldest entries are dropped when there
+    are too many.
     """
 
     def __init__(self) -> None:
@@ -56,12 +57,12 @@ class OutputLengths:
     ) -> None:
         """Learn that a response had `tokens` tokens, 0 if they were not counted.
 
-        `limit` is the client's. It stands for `weight` responses, of which one was observed.
+        `limit` is the client's. It counts for `weight` responses, one of which was observed.
         """
         if tokens > 0 and len(kind[0]) <= LONGEST_NAME:
             mean = _mean_of(self._lengths, kind)
-            most = _MOST_TIMES * mean.value
-            most = most if mean.settled else max(most, _MOST_AT_FIRST)
+            most = _MAX_TIMES * mean.value
+            most = most if mean.settled else max(most, _MAX_AT_FIRST)
             # Of two numbers each: mypyc compiles that to a comparison, and calls `min` for three.
             allowed = float(min(tokens, limit or tokens))
             length = min(allowed, most)
@@ -81,12 +82,12 @@ class OutputLengths:
         self, speed: object, tokens: int, seconds: float, weight: float = 1.0
     ) -> None:
         """Learn that all `tokens` but the first took `seconds`, on endpoints of one `speed`."""
-        if tokens >= _LEAST_TIMED and seconds > 0:
+        if tokens >= _MIN_TIMED and seconds > 0:
             _mean_of(self._seconds_per_token, speed).add(seconds / (tokens - 1), weight)
 
     @property
     def state(self) -> list[ResponsesState]:
-        """What is known of lengths."""
+        """The state of lengths."""
         known: list[ResponsesState] = []
         for (model, stream), survival in self._survivals.items():
             mean = self._lengths.get((model, stream))
@@ -96,19 +97,19 @@ class OutputLengths:
         return known
 
     def restore(self, states: Sequence[ResponsesState]) -> None:
-        """Go on from what is known elsewhere of lengths."""
+        """Replace the state of lengths by one from elsewhere."""
         for model, stream, length, survival in states:
             if len(model) <= LONGEST_NAME:
                 _mean_of(self._lengths, (model, stream)).restore(length)
                 self._survival_of((model, stream)).restore(survival)
 
     def speed_state(self, speed: object) -> MeanState | None:
-        """Return what is known of the seconds of a token; None if none was timed."""
+        """Return the state of the seconds of a token; None if none was timed."""
         mean = self._seconds_per_token.get(speed)
         return None if mean is None else mean.state
 
     def restore_speed(self, speed: object, state: MeanState) -> None:
-        """Go on from what is known elsewhere of the seconds of a token."""
+        """Replace the state of the seconds of a token by one from elsewhere."""
         _mean_of(self._seconds_per_token, speed).restore(state)
 
     def settled(self, kind: ResponseKind, speed: object) -> bool:
@@ -145,5 +146,5 @@ def _mean_of(means: dict[Key, Mean], key: Key) -> Mean:
     mean = means.get(key)
     if mean is None:
         make_room(means, _ENTRIES)
-        mean = means[key] = Mean(_MOST_VALUES)
+        mean = means[key] = Mean(_MAX_VALUES)
     return mean

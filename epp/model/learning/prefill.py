@@ -1,10 +1,10 @@
-"""The time that a prefill takes: a formula in tokens, fitted to what endpoints of a class show.
+"""The time of a prefill: a formula in tokens, fitted to measurements of a class of endpoints.
 
     seconds = step * ceil(u / budget) + token * u + attention * u * (h + u / 2)
 
 `u` uncached and `h` cached tokens. The defaults of `step`, `token` and `attention` are an 8B model
-on an H100; they are learned from requests that met an idle endpoint. What sets one endpoint apart
-from its class is its slowness.
+on an H100; they are learned from requests that met an idle endpoint. The slowness of an endpoint is
+its difference from its class.
 """
 
 from math import ceil
@@ -31,8 +31,8 @@ def steps(uncached: int) -> int:
 class PrefillModel:
     """The fit for one class of endpoints.
 
-    `step` is the seconds of a step besides the prompt tokens in it, `longest` those of a step with
-    as many of them as fit, none of them cached. `slowness` is that of the endpoints of the class.
+    `step` is the seconds of a step without prompt tokens, `longest` those of a step that is full of
+    uncached ones. `slowness` is that of the endpoints of the class.
     """
 
     __slots__ = ("_attention", "_speeds", "_token", "fit", "longest", "slowness", "step")
@@ -41,9 +41,9 @@ class PrefillModel:
         self._speeds: dict[int, Speed] = {}
         self.fit = Fit(STEP_SECONDS, C1, C2)
         self.slowness = ClassSlowness()
-        self._take()
+        self._refresh()
 
-    def _take(self) -> None:
+    def _refresh(self) -> None:
         self.step, self._token, self._attention = self.fit.factors
         self.longest = self.seconds(BUDGET_TOKENS, 0)
 
@@ -59,27 +59,27 @@ class PrefillModel:
     def learn(self, uncached: int, cached: int, seconds: float, *, sure: bool = True) -> None:
         """Learn from a prefill that took `seconds` and met an idle endpoint.
 
-        What is not `sure` counts while there is little.
+        `sure` is explained at `Fit.learn`.
         """
         amounts = float(steps(uncached)), float(uncached), uncached * (cached + uncached / 2)
         self.fit.learn(amounts, seconds, sure=sure)
-        self._take()
+        self._refresh()
 
     def restore(self, state: FitState) -> None:
-        """Go on from a fit that was learned elsewhere."""
+        """Replace the fit by one that was learned elsewhere."""
         self.fit.restore(state)
-        self._take()
+        self._refresh()
 
     def take_over(self) -> None:
-        """Predict what most endpoints take, if that is far off; each takes as long as before."""
+        """If most endpoints differ from the fit, correct it; each endpoint's prediction stays."""
         times = self.fit.multiply(self.slowness.common)
         if times != 1.0:
             self.slowness.take_over(times)
-            self._take()
+            self._refresh()
 
 
 class Speed:
-    """What a prediction depends on besides the cached blocks; endpoints alike share the object.
+    """The inputs of a prediction other than the cached blocks; similar endpoints share the object.
 
     Hits are multiples of `unit` tokens; 0 if prefix caching is off.
     """

@@ -1,48 +1,50 @@
-"""How many times as long as the endpoints of its class one endpoint takes, as far as is known.
+"""The slowness of an endpoint: its time as a multiple of its class's.
 
-A mean of logarithms over about the last dozen measurements. Few of them lean on the mean of the
-class; those of long ago lose their weight to it, so that an endpoint that was slow is tried again.
+It is a mean of logarithms over about the last dozen measurements. Few measurements are pulled
+towards the mean of the class, and old ones lose weight to it, so that an endpoint that was slow is
+tried again.
 """
 
 from math import exp, log
 from typing import Final
 
-_MOST_COUNT: Final = 12.0
+_MAX_COUNT: Final = 12.0
 """Measurements after which each new one weighs the same."""
 _PRIOR: Final = 1.0
 """The measurements that the mean of the class counts for."""
 _SMALL_SECONDS: Final = 0.05
-"""Seconds of which a measurement has half the weight of a long one: steps round it up."""
+"""The length in seconds at which a measurement has half the weight of a long one, as it is rounded
+up to steps."""
 _FARTHEST_UP: Final = log(2.0)
 _FARTHEST_DOWN: Final = log(1.5)
-"""What one measurement can say, at most: errors are on the high side."""
+"""The most that one measurement counts for, up and down: errors are mostly upward."""
 _DRIFT_GAIN: Final = 0.2
-_MOST_DRIFT: Final = 0.2
+_MAX_DRIFT: Final = 0.2
 _FEW: Final = 3.0
 """Measurements that the known ones count for, at most, when the last few say otherwise."""
-_MOST: Final = log(100.0)
+_MAX: Final = log(100.0)
 _CENTRE_STEP: Final = 0.01
 """How far one measurement moves the centre of its class."""
-_MOST_COMMON: Final = log(1.25)
-"""How far the centre may be from what the class predicts before the class takes it over."""
+_MAX_COMMON: Final = log(1.25)
+"""How far the centre may be from the class's prediction before the class adopts it."""
 _KEPT_SECONDS: Final = 60.0
 """Seconds without a measurement before the known ones fade."""
 _FADE_SECONDS: Final = 600.0
 """Seconds in which they fade to 1/e."""
 _HALFWAY_SECONDS: Final = 60.0
-"""The same for one that was on its way to the mean of the class when it was last measured."""
+"""The same for one that was approaching the mean of the class when it was last measured."""
 
 ClassSlownessState = tuple[float, float]
-"""What is learned of a class, but for its endpoints: centre and scale."""
+"""The state of a class without its endpoints: centre and scale."""
 SlownessState = tuple[float, float, float, bool]
-"""What is learned of an endpoint: logarithm, count, drift, and whether it was measured anew."""
+"""The state of an endpoint: logarithm, count, drift, and whether it was measured again."""
 
 
 class ClassSlowness:
     """The logarithms of a class: `count` of measured endpoints, their `total`, and the `centre`.
 
-    The centre is about the median of what is measured, so that no single endpoint moves it far.
-    What the class has taken over makes its predictions `scale` times what they were at first.
+    The centre is roughly the median of the measured endpoints, so that no single one moves it far.
+    `scale` is the factor by which the class has changed its predictions since the start.
     """
 
     __slots__ = ("centre", "count", "endpoints", "scale", "total")
@@ -62,21 +64,21 @@ class ClassSlowness:
     @property
     def common(self) -> float:
         """How many times its predictions a class's endpoints take; 1 if that is near."""
-        return 1.0 if abs(self.centre) < _MOST_COMMON else exp(self.centre)
+        return 1.0 if abs(self.centre) < _MAX_COMMON else exp(self.centre)
 
     @property
     def state(self) -> ClassSlownessState:
-        """What was learned, but for that of endpoints."""
+        """The learned state, without that of endpoints."""
         return self.centre, self.scale
 
     def restore(self, state: ClassSlownessState) -> None:
-        """Go on from what was learned elsewhere; endpoints stay as they are."""
+        """Replace the state by one that was learned elsewhere; endpoints stay as they are."""
         self.centre, self.scale = state
 
     def take_over(self, times: float) -> None:
-        """Record that the class predicts so many times as much; endpoints take what they did.
+        """Record that the class multiplied its predictions by `times`; those for endpoints stay.
 
-        One of which nothing was measured since the last time goes with the class.
+        An endpoint that was not measured since the last time follows the class.
         """
         common = log(times)
         self.scale *= times
@@ -101,11 +103,11 @@ class Slowness:
 
     @property
     def state(self) -> SlownessState:
-        """What was learned."""
+        """The learned state."""
         return self._log, self._count, self._drift, self._measured
 
     def restore(self, state: SlownessState, now: float) -> None:
-        """Go on from what was learned elsewhere, about the same class, as if until now."""
+        """Replace the state by one that was learned elsewhere about the same class, as if now."""
         self._leave()
         self._log, self._count, self._drift, self._measured = state
         self._at = now
@@ -127,7 +129,7 @@ class Slowness:
         self.value = exp(self._log)
 
     def join(self, of_class: ClassSlowness) -> None:
-        """Leave the class, and start over as one that was never measured in another."""
+        """Leave the class, and start over in another as if never measured."""
         self._leave()
         del self._class.endpoints[self]
         self._class = of_class
@@ -144,9 +146,10 @@ class Slowness:
             self._move(-common)
 
     def learn(self, expected: float, seconds: float, now: float) -> None:
-        """Learn that what the class would at first have done in `expected` seconds took `seconds`.
+        """Learn that a job took `seconds`, for which the class first predicted `expected` seconds.
 
-        What was sent before the class took anything over is so compared with what it predicts now.
+        This compares jobs that were sent before the class changed its predictions with the current
+        ones.
         """
         of_class = self._class
         expected *= of_class.scale
@@ -164,15 +167,15 @@ class Slowness:
         if not self.settled:
             known, size = min(_FEW, known), max(size, seconds)
         weight = size / (size + _SMALL_SECONDS)
-        self._count = min(_MOST_COUNT, known + weight)
+        self._count = min(_MAX_COUNT, known + weight)
         # the mean of the class is the first value, as heavy as _PRIOR measurements
         self._move(off * weight / (self._count + _PRIOR))
         of_class.centre += min(_CENTRE_STEP, max(-_CENTRE_STEP, self._log - of_class.centre))
 
     @property
     def settled(self) -> bool:
-        """Whether the last few measurements are about what it is: it has not just changed."""
-        return abs(self._drift) < _MOST_DRIFT
+        """Whether the last few measurements agree with it, so that it has not just changed."""
+        return abs(self._drift) < _MAX_DRIFT
 
     @property
     def relative(self) -> float:
@@ -201,6 +204,6 @@ class Slowness:
 
     def _move(self, by: float) -> None:
         before = self._log
-        self._log = min(_MOST, max(-_MOST, before + by))
+        self._log = min(_MAX, max(-_MAX, before + by))
         self._class.total += self._log - before
         self.value = exp(self._log)

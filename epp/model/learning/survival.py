@@ -1,8 +1,8 @@
-"""How long responses go on: of those that came as far, how many tokens were still to come.
+"""How many tokens remain of a response that has reached some length.
 
-One predicted length says little of a response that has outlived it. The lengths of responses are
-counted in classes a fifth apart instead, the older ones less and less, so that what is left can be
-asked for at any age.
+One predicted length is useless for a response that has outlived it. Instead, lengths of responses
+are counted in classes a fifth apart, with decaying weights, so that the remaining length can be
+computed at any age.
 """
 
 from bisect import bisect_left
@@ -12,14 +12,14 @@ from typing import Final
 
 _RATIO: Final = 1.2
 _LONGEST: Final = 1 << 20
-_MOST: Final = 512.0
+_MAX: Final = 512.0
 """Responses that are counted, at most: beyond that all of them count half."""
 _ENOUGH: Final = 8.0
-"""Responses that outlived an age from which on what was left to them is believed."""
+"""The least number of responses beyond an age for their remaining lengths to be used."""
 QUARTERS: Final[tuple[float, ...]] = (-0.863, -0.523, 0.0, 1.386)
-"""How far the mean of each quarter of exponential lengths is from that of all, as a share of it."""
+"""For exponential lengths, the distance of each quarter's mean from the whole mean, as a share."""
 _STALE_SHARE: Final = 1 / 16
-"""The share of new responses after which the sums are made anew."""
+"""The share of new responses after which the sums are recomputed."""
 
 SurvivalState = tuple[Sequence[float], Sequence[float]]
 """Responses of each class, and their tokens together."""
@@ -69,7 +69,7 @@ class Survival:
         return self._counts, self._lengths
 
     def restore(self, state: SurvivalState) -> None:
-        """Go on from what was counted elsewhere; nothing is taken if that has other classes."""
+        """Replace the counts by those from elsewhere; do nothing if those have other classes."""
         counts, lengths = state
         if len(counts) == len(lengths) == len(self._counts):
             self._counts, self._lengths = list(counts), list(lengths)
@@ -85,7 +85,7 @@ class Survival:
         self._total += weight
         self._stale += weight
         self._squares += weight * tokens * tokens
-        if self._total > _MOST:
+        if self._total > _MAX:
             self._counts = [each / 2 for each in self._counts]
             self._lengths = [each / 2 for each in self._lengths]
             self._total /= 2
@@ -106,10 +106,10 @@ class Survival:
             self.spread = min(1.0, sqrt(max(0.0, self._squares / square - 1.0)))
 
     def remaining(self, generated: float, usual: float) -> float:
-        """Return how many tokens are to come of a response that has `generated` so far.
+        """Return how many tokens remain of a response that has `generated` so far.
 
-        `usual` is the length to expect if too few responses came as far: a response that has
-        outlived it is taken to be half through.
+        `usual` is the expected length if too few responses got this far; a response that has
+        outlived it is assumed to be half through.
         """
         position = bisect_left(_BOUNDS, generated + 1.0)
         outlived = self._outlived[position]

@@ -1,14 +1,14 @@
 """Trust in the predictions for one endpoint's cache, and the detection of restarts by them.
 
-Predictions are compared with the `cached_tokens` that responses report. One that promised too
-much lowers trust, and predictions are discounted by trust; one that held raises it. A large
-prediction of which nothing was true raises the suspicion that the engine has restarted. Then a
-request finds at most what came since: one that finds more clears the suspicion, more predictions
-that fail confirm it. A cache of which nothing held since the last restart cannot be trusted: it
-is emptied, and trust stays where it is. An engine that evicts a little earlier than modelled fails
-predictions of old blocks, too: two are enough if they promised more than that explains, else it
-takes three. An engine that says when it started is never taken to have restarted: models with
-sliding windows keep of a prompt what only those find that go on where it ended.
+Predictions are compared with the `cached_tokens` that responses report. A prediction of too much
+lowers trust, which discounts later predictions; one that holds raises it. A large prediction with
+no hit at all raises the suspicion that the engine has restarted. After a restart a request finds at
+most what came since: one that finds more clears the suspicion, and more failed predictions confirm
+it. Then the cache is emptied; if nothing held since the last restart either, trust stays as it is.
+Predictions of old blocks also fail if an engine evicts a little earlier than modelled, so three
+failures are needed, or two if they promised more than that explains. An engine that reports its
+start time is never suspected: models with sliding windows keep blocks that only continuations of a
+prompt can hit.
 """
 
 from enum import Enum
@@ -16,15 +16,15 @@ from typing import Final
 
 _FALLS: Final = 0.1
 _RISES: Final = 0.05
-"""The weight of one report in the average that trust is, where it lowers and raises it."""
-_MOST_MISSES: Final = 4
+"""The weights of one report in the average, if it lowers trust and if it raises it."""
+_MAX_MISSES: Final = 4
 """How many times that weight a report has, at most, of several in a row with nothing true."""
 _LARGE_TOKENS: Final = 64
 """Predictions of fewer tokens raise no suspicion."""
 _LITTLE: Final = 0.1
-"""The share of a prediction below which nothing of it was true."""
-_MOST_OF: Final = 0.8
-"""The share of a prediction that is as good as all of it: lengths of texts are estimates."""
+"""Below this share of a prediction, it counts as not true at all."""
+_MAX_OF: Final = 0.8
+"""From this share on, a prediction counts as true, since lengths of texts are estimates."""
 _ENOUGH: Final = 3
 """Predictions that failed, with nothing between that held, after which the cache is gone."""
 DOUBT: Final = 0.75
@@ -32,7 +32,7 @@ DOUBT: Final = 0.75
 
 
 class Verdict(Enum):
-    """What one report shows of the model of an endpoint's cache."""
+    """What a report means for the model of an endpoint's cache."""
 
     HELD = "as predicted, or better"
     MISSED = "less was cached than predicted: the engine evicts earlier than modelled"
@@ -77,19 +77,19 @@ class PredictionTrust:
     ) -> Verdict:
         """Compare a prediction with a report, both in tokens; blocks are of `block` tokens.
 
-        `fresh` is the most tokens that a cache could serve that was empty when suspicion arose,
-        `early` those that an engine may have evicted before the model of it did.
-        An endpoint that has reported nothing but zeros may not report at all: no suspicion.
+        `fresh` is the most tokens that a cache that was empty when suspicion arose could serve,
+        `early` those that an engine may have evicted before its model did. An endpoint that has
+        only reported zeros may not report at all, so it is not suspected.
         """
         self._reported = self._reported or actual > 0
         self.suspicious = self.suspicious and not self.tells and actual <= fresh + block
         if predicted <= 0:
             return Verdict.HELD
         held = min(predicted, actual) / predicted
-        self._misses = min(_MOST_MISSES, self._misses + 1) if held < _LITTLE else 0
+        self._misses = min(_MAX_MISSES, self._misses + 1) if held < _LITTLE else 0
         weight = _FALLS * max(1, self._misses) if held < self.trust else _RISES
         self.trust += weight * (held - self.trust)
-        if held >= _MOST_OF or actual > predicted - 2 * block:
+        if held >= _MAX_OF or actual > predicted - 2 * block:
             self._held = True
             return Verdict.HELD
         if not self.suspicious:

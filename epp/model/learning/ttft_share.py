@@ -1,7 +1,7 @@
-"""The share of the time of responses in which their users wait for first tokens, in a fleet.
+"""The share of the time of a fleet's responses that passes until their first tokens.
 
-It says what a second of decoding is worth: where first tokens take a tenth of the time, a second
-less of either is ten times as large a part of the one as of the other.
+It weighs seconds of decoding against seconds of TTFT: if first tokens take a tenth of the time, a
+second is a ten times larger part of the TTFT than of the whole response.
 """
 
 from typing import Final
@@ -10,15 +10,15 @@ from epp.model.learning.mean import Mean, MeanState
 
 DEFAULT_TTFT_SHARE: Final = 0.05
 """The share before enough responses were observed."""
-_MOST: Final = 200.0
+_MAX: Final = 200.0
 """The responses that a mean is of, at most."""
-_LEAST_SECONDS: Final = 1e-6
-"""What a response takes, at least: nothing is learned from a shorter one."""
+_MIN_SECONDS: Final = 1e-6
+"""The shortest response, in seconds, that is learned from."""
 _FARTHEST: Final = 10.0
-"""How many times the mean one response counts for: one that hangs says little of others."""
+"""The most that one response counts for, in multiples of the mean, as a response may hang."""
 
 TtftShareState = tuple[MeanState, MeanState]
-"""What is known of TTFT, and of end-to-end latency."""
+"""The states of TTFT and of end-to-end latency."""
 
 
 class TtftShare:
@@ -31,14 +31,14 @@ class TtftShare:
 
     def __init__(self) -> None:
         self.value = DEFAULT_TTFT_SHARE
-        self._ttft, self._end_to_end = Mean(_MOST), Mean(_MOST)
+        self._ttft, self._end_to_end = Mean(_MAX), Mean(_MAX)
 
     def learn(self, ttft: float, end_to_end: float, weight: float = 1.0) -> None:
         """Learn that a response began after `ttft` seconds and ended after `end_to_end`.
 
-        It stands for `weight` responses, of which one was observed.
+        It counts for `weight` responses, one of which was observed.
         """
-        if not 0 < ttft <= end_to_end or end_to_end < _LEAST_SECONDS:
+        if not 0 < ttft <= end_to_end or end_to_end < _MIN_SECONDS:
             return
         if self._end_to_end.settled:
             most = _FARTHEST * self._end_to_end.value
@@ -50,12 +50,12 @@ class TtftShare:
 
     @property
     def state(self) -> TtftShareState | None:
-        """What is known; None before the first response."""
+        """The state; None before the first response."""
         ttft, end_to_end = self._ttft.state, self._end_to_end.state
         return None if ttft is None or end_to_end is None else (ttft, end_to_end)
 
     def restore(self, state: TtftShareState) -> None:
-        """Go on from what is known elsewhere."""
+        """Replace the state by one from elsewhere."""
         ttft, end_to_end = state
         self._ttft.restore(ttft)
         self._end_to_end.restore(end_to_end)

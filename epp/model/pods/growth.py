@@ -101,7 +101,7 @@ class Growth:
         Given the answers of a request that is not there yet, what each has, and what its end
         frees, it is there too: its prompt is held already.
         """
-        if each or freed:
+        if answers and (each or freed):
             return self._peak([(each, float(answers), freed, 0.0)])
         if self._most < 0:  # all endpoints are asked whenever requests wait and something happens
             self._most = self._peak([])

@@ -150,12 +150,19 @@ class InFlightRequest:
         pod.pace.count_prefill(steps(uncached))
         self._mark = pod.pace.mark()
 
+    def count_unseen_beginning(self) -> None:
+        """Count the beginning of a response that came whole, or that was not seen."""
+        if self.began is None and not self.disaggregated:
+            self.pod.ledger.begun += 1
+
     def end_prefill(self, now: float, *, revoked: bool = False) -> None:
         """Free what the request holds at another endpoint that computes its prompts.
 
         `revoked` if that endpoint never did.
         """
         if self.prefill is not None:
+            if not revoked:
+                self.prefill.count_unseen_beginning()
             self.prefill.leave(now, revoked=revoked)
             self.prefill = None
             self.pod.ledger.record_first_token(self.quote.request_id, now)

@@ -76,7 +76,8 @@ class Ledger:
     The last scrape gives what others sent: `running` requests in all run there, and
     `external_waiting` that this picker did not send wait. `queued_tokens` are those of prefills
     that were not over at the last time that anything was asked or recorded with its time. `sent`
-    counts all requests that were ever sent, `begun` the responses that were seen to begin.
+    counts all requests that were ever sent, `begun` the responses that have begun: one that comes
+    whole has as it ends.
     """
 
     __slots__ = (

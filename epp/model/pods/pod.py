@@ -91,8 +91,9 @@ class Pod:
         self.models: frozenset[str] | None = None
         """Those that it listed, None before."""
         self.max_model_lens: Mapping[str, int] = {}
-        self.serves_others = False
         """The longest contexts of its models, in tokens, as far as it said."""
+        self.serves_others = False
+        """Whether it may serve more models than it listed."""
         self.scheduler = EngineScheduler(index, self.ledger, spec_of(endpoint, UNREPORTED, unknown))
         self.books = LoadBooks(self.ledger, self.scheduler, adapters)
         self.speed = of_class.prefill.speed(self.engine_block)

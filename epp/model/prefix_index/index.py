@@ -2,11 +2,11 @@
 
 One map serves the fleet: from a block hash to the set of endpoints that hold it, as bits of an
 integer. A prefix counts only as far as it is unbroken: an endpoint that lost a block in the
-middle is credited with what stands before it.
+middle is credited with the blocks before it.
 
-If an endpoint holds no block without those before it, the end of what it holds is found by
-jumps, for all such endpoints together. Others are followed block by block, and so are those of
-whose blocks one may stand for several (`CacheModel.take_merged`).
+For endpoints that hold every block together with its predecessors, the end of the held prefix is
+found by jumps, for all of them at once. Other endpoints are followed block by block, and so are
+those with merged blocks (`CacheModel.take_merged`).
 """
 
 from array import array
@@ -42,9 +42,8 @@ _PURGED_AT_LEAST = 1024
 class PrefixIndex:
     """Bits of endpoints by block hash. `budget` is in bytes, and counts the endpoints' pools.
 
-    `held` counts every block at every endpoint. Hashes are 64 bits long: others raise
-    `OverflowError`, what is not an integer `TypeError`, and is never found. A slot that is not
-    open raises `ValueError`.
+    `held` counts every block at every endpoint. Hashes have 64 bits: larger integers raise
+    `OverflowError`, other types `TypeError`. A slot that is not open raises `ValueError`.
     """
 
     def __init__(self, budget: int = BUDGET) -> None:
@@ -99,7 +98,7 @@ class PrefixIndex:
         self.purge(_PURGED_AT_LEAST)
 
     def mark(self, slot: Slot, *, closed: bool) -> None:
-        """Set whether an endpoint holds no block without all that precede it in its chain."""
+        """Set whether an endpoint holds every block together with all its predecessors."""
         bit = self._opened(slot)
         self._closed = self._closed | bit if closed else self._closed & ~bit
 
@@ -219,7 +218,7 @@ class PrefixIndex:
         held: Iterable[int] = map(self._holders.get, hashes, repeat(0))
         if self._spans and not self._spans.keys().isdisjoint(hashes):
             held = self._covered(list(held), hashes)
-        # Who holds everything up to each block: every set is part of the one before it.
+        # The endpoints that hold everything up to each block; each set is part of the one before.
         unbroken = takewhile(bool, accumulate(held, and_, initial=slots))
         depth = -1
         for still, run in groupby(unbroken):
@@ -246,6 +245,6 @@ def _spread(depths: list[int], slots: int, depth: int) -> None:
 
 
 def _check(hashes: Sequence[BlockHash]) -> None:
-    """Raise what the extension raises for what cannot be hashes."""
+    """Raise the extension's errors for values that cannot be hashes."""
     if not (isinstance(hashes, array) and hashes.typecode == "Q"):
         array("Q", [*hashes])

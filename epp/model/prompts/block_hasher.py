@@ -1,17 +1,17 @@
 """The hasher of prompts: block by block, each block with all that precedes it.
 
-Where blocks end depends on nothing that comes after, so equal prefixes have equal blocks.
+The ends of blocks do not depend on what follows, so equal prefixes have equal blocks.
 
-Token ids are cut as the engine cuts them, every `token_block` tokens. Text is cut where a message
-of the conversation ends, and on a grid in between: 128 bytes apart at the start, growing with the
-position, sixteen to a doubling. A prompt of any length has some hundred blocks; a cut within a
-message costs at most a sixteenth of the prefix, one between messages nothing.
+Token ids are cut as the engine cuts them, every `token_block` tokens. Text is cut at the ends of
+the conversation's messages, and on a grid in between: 128 bytes apart at the start, growing with
+the position, with sixteen cuts per doubling. A prompt of any length has some hundred blocks. Two
+prompts that differ within a message lose at most a sixteenth of their shared prefix; if they differ
+between messages they lose nothing.
 
 One hash function serves all blocks; its root is keyed by a secret of the deployment, so that
-no one outside can make two prompts collide.
+outsiders cannot make two prompts collide.
 """
 
-from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final
 
@@ -20,7 +20,7 @@ from xxhash import xxh3_64_intdigest
 
 from epp.model.learning.bounded import make_room
 from epp.model.prompts.chain import Chain
-from epp.model.prompts.hashing import BlockHash, extend, text_chain
+from epp.model.prompts.hashing import extend, text_chain
 from epp.model.request import TOKEN_BYTES, Prompt
 
 TOKEN_BLOCK: Final = 16
@@ -38,10 +38,10 @@ def digest(data: bytes, start: int, end: int, unit: int = 1) -> int:
 
 
 class BlockHasher:
-    """Hashes the blocks of prompts. Replicas that are to agree share `secret` (up to 64 bytes).
+    """Hashes the blocks of prompts. Replicas that must agree share `secret` (up to 64 bytes).
 
     `token_block` is the length of blocks of token ids, in tokens: the one that is `configured`, or
-    what fits the engines.
+    one that fits the engines.
     """
 
     def __init__(self, secret: bytes, token_block: int | None = None) -> None:
@@ -58,7 +58,7 @@ class BlockHasher:
         *,
         skip_reading_prefix_cache: bool = False,
     ) -> Chain:
-        """Cut and hash a prompt; the model's name tells LoRA adapters apart."""
+        """Cut and hash a prompt; the model's name separates LoRA adapters."""
         data, marks = prompt.data, tuple(prompt.marks)
         root = self.root(model, cache_salt, exact=prompt.exact)
         if not prompt.exact:
@@ -83,14 +83,6 @@ class BlockHasher:
             rest_digest=rest,
             multimodal=prompt.multimodal,
         )
-
-    @staticmethod
-    def extend(parent: int, data: bytes, ends: Sequence[int], unit: int = 1) -> Sequence[BlockHash]:
-        """Hash the blocks of `data` up to each of `ends`, each seeded with the hash before it.
-
-        Ends count from the start of `data`, in `unit` bytes.
-        """
-        return extend(parent, data, ends, unit)
 
     def root(self, model: str, cache_salt: str, *, exact: bool) -> int:
         """Return the seed of a chain's first block: a keyed hash of model, salt and kind."""

@@ -12,7 +12,7 @@ from libc.stdint cimport uint64_t
 
 from epp.model.prompts.uint64_view cimport UInt64View, acquire_view, release_view, words_of
 
-cdef Py_ssize_t _LEAST = 64
+cdef Py_ssize_t _MIN = 64
 cdef array _UINT64 = array("Q")
 
 cdef struct Place:
@@ -29,7 +29,7 @@ cdef class BlockHashes:
     cdef Py_ssize_t _places, _held
 
     def __cinit__(self):
-        self._move(_LEAST)
+        self._move(_MIN)
 
     def __dealloc__(self):
         PyMem_Free(self._at)
@@ -86,8 +86,8 @@ cdef class BlockHashes:
                     place.count -= 1
         finally:
             release_view(&words)
-        if self._held == 0 and self._places > _LEAST:
-            self._move(_LEAST)
+        if self._held == 0 and self._places > _MIN:
+            self._move(_MIN)
         return _cut(gone, found)
 
     def missing(self, hashes):
@@ -118,7 +118,7 @@ cdef class BlockHashes:
         return blocks
 
     cdef inline Place* _place_of(self, uint64_t key) noexcept:
-        """Return where a key stands, or is to stand."""
+        """Return the place of a key, or its free place."""
         cdef Py_ssize_t last = self._places - 1, at = <Py_ssize_t>(key & last)
         while self._at[at].count and self._at[at].key != key:
             at = (at + 1) & last

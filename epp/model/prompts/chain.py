@@ -16,13 +16,13 @@ class Chain:
     of its messages. `rest_digest` is a hash of what follows the last full block, 0 if nothing
     does or no block is full.
 
-    `lookup` is the number of leading blocks that a cache may serve. Of token ids it leaves out a
+    `lookup` is the number of leading blocks that a cache may serve. In token ids it leaves out a
     block that ends with the prompt (vLLM v1/core/kv_cache_manager.py get_computed_blocks: at most
     `num_tokens - 1` tokens hit); text is followed by what the chat template adds. It is 0 if
     the engine does not read its cache (`skip_reading_prefix_cache`).
 
     `hashes` and `ends` are lists, arrays or ranges. `multimodal`: some tokens stand for media, so
-    that no KV event leads to the hashes from there on.
+    KV events do not lead to the hashes from there on.
     """
 
     __slots__ = ("ends", "exact", "hashes", "lookup", "marks", "multimodal", "rest_digest", "size")

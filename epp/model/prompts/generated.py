@@ -1,9 +1,9 @@
 """Generated blocks in caches, whose hashes are unknown until a prompt repeats the response.
 
-An engine keeps the blocks that it generated (vLLM: blocks of output tokens are cached as those of
-the prompt). The picker sees how many tokens there are, not which. When a prompt continues an
-earlier one with a message about as long as the response was, that message is the response: its
-blocks get their hashes from the prompt that repeats it.
+An engine keeps the blocks that it generated (vLLM caches blocks of output like those of prompts).
+The picker sees the number of tokens, but not the tokens. If a prompt continues an earlier one with
+a message about as long as the response was, that message is taken for the response, and its blocks
+get their hashes from this prompt.
 """
 
 from collections import OrderedDict
@@ -22,14 +22,14 @@ _ROOM: Final = 1 << 20
 """Blocks of prompts for which responses are remembered: some 60 MB."""
 _OVERHEAD: Final = 16
 """Blocks that each response counts for besides its prompt's."""
-_MOST_PER_ANCHOR: Final = 8
+_MAX_PER_ANCHOR: Final = 8
 """Responses that are remembered for one last full block."""
 _BROKEN_TOKENS: Final = 4
 """Tokens by which the count of a response that broke off may be wrong."""
 _GUESSED: Final = 4
 """By how many times the length of a response that was not observed may be wrong."""
-_LEAST_BYTES: Final = 1
-_MOST_BYTES: Final = 8
+_MIN_BYTES: Final = 1
+_MAX_BYTES: Final = 8
 """Bytes that a token of a generated text has on average, at least and at most."""
 _SLACK_BYTES: Final = 48
 """Bytes that a message may be beyond these bounds, as a whole."""
@@ -52,7 +52,7 @@ class CachedOutput(Protocol):
 
 @mypyc_attr(free_list_len=1, acyclic=True)
 class GeneratedBlocks:
-    """What one response left at one endpoint: blocks without hashes."""
+    """The blocks without hashes that one response left at one endpoint."""
 
     __slots__ = (
         "anchor",
@@ -96,7 +96,7 @@ class GeneratedBlocks:
         self.size: Final = chain.size
         """How long it is."""
         self.rest: Final = chain.size - chain.ends[-1]
-        """How much of it follows the last full block."""
+        """The length of the prompt after its last full block."""
         self.rest_digest: Final = chain.rest_digest
         """A hash of that."""
         self.prompt_tokens: Final = prompt_tokens
@@ -104,13 +104,13 @@ class GeneratedBlocks:
         self.generated: Final = generated
         """The response's tokens, likewise."""
         self.broken: Final = broken
-        """Whether it broke off: tokens are guessed from what had been streamed."""
+        """Whether it broke off, so that its tokens are guessed from what was streamed."""
         self.guessed: Final = guessed
         """Whether they are guessed from the time that it took; it is `broken` then, too."""
 
     @property
     def computed(self) -> int:
-        """Tokens in the cache: all but the one that was sampled last."""
+        """Tokens in the cache: all except the last sampled one."""
         return self.prompt_tokens + self.generated - 1
 
 
@@ -129,14 +129,14 @@ class GeneratedIndex:
         return len(self._by_anchor)
 
     def remember(self, blocks: GeneratedBlocks) -> None:
-        """Add what a response left; the oldest are dropped if there is no room."""
+        """Add the blocks that a response left; drop the oldest entries if there is no room."""
         same_anchor = self._by_anchor.get(blocks.anchor)
         if same_anchor is None:
             self._by_anchor[blocks.anchor] = same_anchor = []
             self._anchors.add((blocks.anchor,))
         same_anchor.append(blocks)
         self._room -= _room_of(blocks)
-        while len(same_anchor) > _MOST_PER_ANCHOR:
+        while len(same_anchor) > _MAX_PER_ANCHOR:
             self._room += _room_of(same_anchor.pop(0))
         while self._room < 0:
             anchor, oldest = self._by_anchor.popitem(last=False)
@@ -144,7 +144,7 @@ class GeneratedIndex:
             self._room += sum(map(_room_of, oldest))
 
     def may_repeat(self, chain: Chain) -> bool:
-        """Return whether a prompt starts with one that a response is remembered for."""
+        """Return whether a prompt continues one whose response is remembered."""
         return self._anchors.last(chain.hashes) > 0
 
     def repeated_in(
@@ -162,7 +162,7 @@ class GeneratedIndex:
         return found
 
     def pop(self, anchor: BlockHash, request_id: RequestId) -> GeneratedBlocks | None:
-        """Remove and return what the response to a request left; None if nothing is known."""
+        """Remove and return the blocks that a request's response left; None if unknown."""
         same_anchor = self._by_anchor.get(anchor, [])
         for position, blocks in enumerate(same_anchor):
             if blocks.request_id == request_id:
@@ -182,7 +182,7 @@ def _room_of(blocks: GeneratedBlocks) -> int:
 def _repeated(
     same_anchor: list[GeneratedBlocks], chain: Chain, prompt: Prompt, first: int, rate: float
 ) -> Iterator[tuple[GeneratedBlocks, int, int]]:
-    """Find what a prompt repeats of responses whose prompts had `first` full blocks."""
+    """Find the responses that a prompt repeats, among those to prompts of `first` full blocks."""
     start, unit = chain.ends[first - 1], TOKEN_BYTES if prompt.exact else 1
     for blocks in same_anchor:
         size = blocks.size
@@ -200,11 +200,11 @@ def _repeated(
 
 
 def _limit(blocks: GeneratedBlocks, chain: Chain, end: int | None, rate: float) -> int:
-    """Return where, in the prompt's unit, what was generated ends; 0 if it is not repeated.
+    """Return where the response ends in the prompt, in its unit; 0 if it is not repeated.
 
-    Of token ids, a message is the response if it is exactly as long: the response's last token
-    ended it, or the template did if the response was cut off. One that broke off may have lost
-    some on the way; of one that was not observed the length is a guess.
+    In token ids, a message is the response if it has exactly the same length: the response's last
+    token ended it, or the template did if the response was cut off. A response that broke off may
+    have lost some on the way, and the length of one that was not observed is a guess.
     """
     size, generated = blocks.size, blocks.generated
     if chain.exact:
@@ -216,5 +216,5 @@ def _limit(blocks: GeneratedBlocks, chain: Chain, end: int | None, rate: float) 
         return min(end or chain.size, size + generated) - 1
     if end is None:
         return size + int((generated - 1) * rate)
-    least, most = generated * _LEAST_BYTES - _SLACK_BYTES, generated * _MOST_BYTES + _SLACK_BYTES
+    least, most = generated * _MIN_BYTES - _SLACK_BYTES, generated * _MAX_BYTES + _SLACK_BYTES
     return end if least <= end - size <= most else 0

@@ -10,7 +10,7 @@ from typing import NewType, cast
 from xxhash import xxh3_64_intdigest
 
 BlockHash = NewType("BlockHash", int)
-"""64 bits: a block and all that stands before it, under one model and salt."""
+"""64 bits that identify a block and all that precedes it, under one model and salt."""
 
 FIRST_BLOCK_BYTES = 128
 

@@ -13,9 +13,9 @@ _LONGEST = 1 << 62
 class KnownPrefixLengths:
     """Lengths in tokens: the ones used or recorded last, at least `room`, at most twice as many.
 
-    They are kept in two generations: what is used moves to the young one; when that has `room`
-    entries, the old one is dropped and the young one takes its place. With each length is the
-    greatest that it may be, 0 if it was counted and is what it is.
+    They are kept in two generations: entries that are used move to the young one; when that has
+    `room` entries, it replaces the old one. With each length is its upper bound, 0 if the length
+    was counted and is exact.
     """
 
     __slots__ = ("_old", "_room", "_young")

@@ -9,7 +9,7 @@ from libc.string cimport memset
 
 from epp.model.prompts.uint64_view cimport UInt64View, acquire_view, release_view
 
-cdef Py_ssize_t _LEAST = 64
+cdef Py_ssize_t _MIN = 64
 
 
 cdef struct Pin:
@@ -34,7 +34,7 @@ cdef int _open(Table* table, Py_ssize_t places) except -1:
 
 
 cdef inline Pin* _place_of(Table* table, uint64_t key) noexcept nogil:
-    """Return where a key stands, or is to stand: at most half of the places are taken."""
+    """Return the place of a key, or its free place: at most half of the places are taken."""
     cdef Py_ssize_t last = table.places - 1, at = key & last
     while table.at[at].tokens and table.at[at].key != key:
         at = (at + 1) & last
@@ -67,8 +67,8 @@ cdef class KnownPrefixLengths:
         if room < 1:
             raise ValueError("there must be room for a pin")
         self._room = room
-        _open(&self._young, _LEAST)
-        _open(&self._old, _LEAST)
+        _open(&self._young, _MIN)
+        _open(&self._old, _MIN)
 
     def __dealloc__(self):
         PyMem_Free(self._young.at)

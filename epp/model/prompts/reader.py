@@ -19,7 +19,7 @@ from epp.model.prompts.token_offsets import TokenOffsets
 from epp.model.request import InferenceRequest, Prompt
 
 _EXACT_ENOUGH: Final = 0.01
-"""The error of an estimated length, as a share of it, up to which it is not corrected."""
+"""The relative error of an estimated length up to which it is not corrected."""
 _NEAR: Final = 0.15
 """The difference of a report, as a share, up to which it corrects the length of a prefix."""
 
@@ -43,13 +43,13 @@ class Prompts:
     def align_blocks(self, engine_blocks: Iterable[int]) -> bool:
         """Set the block size of token ids to fit the engines' block sizes, in tokens.
 
-        One that does, or is configured and does, stays: all that is known is by its blocks. Return
-        whether it is another one.
+        Keeps the current block size, or the configured one, if it fits, since all knowledge is by
+        its blocks. Returns whether it changed.
         """
         before = self.hasher.token_block
         if self._aligned and not any(block % before for block in engine_blocks):
             return False
-        # The greatest common divisor: every block of an engine then ends where one of ours does.
+        # The greatest common divisor, so that every block of an engine ends where one of ours does.
         self._aligned, self.hasher.token_block = True, max(TOKEN_BLOCK, gcd(*engine_blocks))
         return self.hasher.token_block != before
 
@@ -84,7 +84,7 @@ class Prompts:
                 self.generated.pop(blocks.anchor, blocks.request_id)
                 continue
             if not chain.exact and not blocks.broken:
-                self._estimator.record(chain.hashes[last - 1], blocks.computed)
+                self._estimator.prefixes.record(chain.hashes[last - 1], blocks.computed)
             offsets = self._estimator.offsets(chain, model, prompt.data, _kind_of(prompt))
             hashes, sizes = chain.hashes[first:last], offsets.sizes()[first:last]
             learn(ResponseRepeated(blocks.request_id, blocks.anchor, hashes, sizes), now)
@@ -95,14 +95,14 @@ class Prompts:
         if blocks is None or blocks.output.gone:
             return
         if not blocks.exact and not blocks.broken:
-            self._estimator.record(event.hashes[-1], blocks.computed)
+            self._estimator.prefixes.record(event.hashes[-1], blocks.computed)
         output = blocks.output
         output.assign_hashes(event.hashes, _within(blocks, event.sizes, output.engine_block))
 
     def learn_length(
         self, chain: Chain, offsets: TokenOffsets, prompt_tokens: int, model: str, kind: Kind
     ) -> TokenOffsets:
-        """Learn the tokens of a prompt, 0 if unknown, in place of `offsets`; return its lengths."""
+        """Learn a prompt's number of tokens, 0 if unknown; return its offsets, corrected."""
         if chain.exact or not prompt_tokens:
             return offsets
         if len(model) <= LONGEST_NAME:
@@ -110,7 +110,7 @@ class Prompts:
             self._estimator.learn(model, kind, chain.size, prompt_tokens)
         whole = bool(chain.hashes) and chain.ends[-1] == chain.size
         if whole:
-            self._estimator.record(chain.hashes[-1], prompt_tokens)
+            self._estimator.prefixes.record(chain.hashes[-1], prompt_tokens)
         if abs(prompt_tokens - offsets.total) <= offsets.total * _EXACT_ENOUGH:
             return offsets
         known = self._estimator.known_offsets(chain) if whole else None
@@ -123,7 +123,7 @@ class Prompts:
         return self._estimator.believes(chain, prompt_tokens, kind)
 
     def length_error(self, model: str, kind: Kind) -> float:
-        """Return how wrong the estimated part of a prompt's length is, as a share of it."""
+        """Return the relative error of the estimated part of a prompt's length."""
         return self._estimator.error(model, kind)
 
     def learn_prefix(
@@ -140,10 +140,10 @@ class Prompts:
         if chain.ends[blocks - 1] not in chain.marks[:-1]:
             return
         last = chain.hashes[blocks - 1]
-        known = self._estimator.most(last)
+        known = self._estimator.prefixes.most(last)
         length = offsets.covered(blocks) if known < 0 else known
         if abs(tokens - length) <= length * _NEAR + block:
-            self._estimator.record_at_most(last, tokens + block // 2)
+            self._estimator.prefixes.record_at_most(last, tokens + block // 2)
 
 
 def _kind_of(prompt: Prompt) -> Kind:
@@ -151,7 +151,7 @@ def _kind_of(prompt: Prompt) -> Kind:
 
 
 def _within(blocks: GeneratedBlocks, sizes: Sequence[int], block: int) -> list[int]:
-    """Shorten blocks to what the engine holds of a response: whole blocks of its own."""
+    """Shorten blocks to what the engine holds of a response, which is whole blocks of its own."""
     held = max(0, blocks.computed // block * block - blocks.hashed)
     ends = [min(held, end) for end in accumulate(sizes)]
     return [end - start for start, end in pairwise((0, *ends))]

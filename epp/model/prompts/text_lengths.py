@@ -13,12 +13,12 @@ _WORDS = bytes(range(ord("a"), ord("z") + 1)) + bytes(range(ord("A"), ord("Z") +
 _ASCII = bytes(range(128))
 
 Kind = Literal["prose", "code", "script", "media"]
-"""What a prompt is made of, as far as it matters to tokens: words and spaces; much else in ASCII
-(code, tables, JSON); much beyond ASCII, as it is or escaped; text beside images, videos or sounds,
-whose tokens no text is to be measured by."""
+"""The kind of a text, as far as it affects tokens: words and spaces; much other ASCII (code,
+tables, JSON); much beyond ASCII, plain or escaped; and text with images, videos or sounds, whose
+tokens must not count for other text."""
 
 DEFAULT_RATES: Mapping[Kind, float] = {"prose": 4.0, "code": 3.2, "script": 2.4, "media": 4.0}
-"""Bytes a token if none were reported: about those of common tokenizers."""
+"""Bytes per token until some are reported: about those of common tokenizers."""
 
 
 def kind_of(text: bytes, start: int = 0, end: int | None = None) -> Kind:
@@ -62,5 +62,5 @@ def sizes_between(ends: Sequence[int]) -> Sequence[int]:
 
 
 def scaled(ends: Sequence[int], total: int, estimated: int) -> Sequence[int]:
-    """Return ends scaled to a whole of `total` tokens in place of the `estimated` ones."""
+    """Return ends scaled from `estimated` to `total` tokens."""
     return [end * total // estimated for end in ends]

@@ -123,7 +123,7 @@ def sizes_between(ends):
 
 
 def scaled(ends, uint64_t total, uint64_t estimated):
-    """Return ends in proportion, if the whole is `total` instead of what was estimated."""
+    """Return ends scaled from the estimated whole to `total`."""
     cdef UInt64View words
     cdef array out
     cdef uint64_t* at

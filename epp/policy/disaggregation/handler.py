@@ -30,7 +30,7 @@ _KINDS = {
     (True, False): "encode-decode",
     (True, True): "encode-prefill-decode",
 }
-"""llm-d-router's words for what runs apart: encoding, prefill."""
+"""llm-d-router's words for the stages that run separately: encoding, prefill."""
 _ONE_INDEX = without_effect("there is one index of caches")
 
 

@@ -1,1 +1,1 @@
-"""Why decisions fell as they did; nothing here is run unless somebody asks."""
+"""Explanations of decisions; nothing here runs until one is requested."""

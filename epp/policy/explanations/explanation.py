@@ -1,4 +1,4 @@
-"""Why a decision fell as it did: its candidates side by side, with every term of their costs."""
+"""Explains a decision: its candidates side by side, with every term of their costs."""
 
 import math
 from collections.abc import Sequence
@@ -9,13 +9,13 @@ import msgspec
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.policy.choice import cost_weights, ttft_costs
-from epp.policy.explanations.ranking import Measure, ranked, terms_of
+from epp.policy.explanations.ranking import Measure, ranked
 
 _MILLI: Final = 1e3
 
 
 class ExplainedCandidate(msgspec.Struct, frozen=True, kw_only=True):
-    """One candidate of a decision. Times are in milliseconds, and rounded to be read."""
+    """One candidate of a decision. Times are in milliseconds, rounded for readers."""
 
     endpoint: EndpointId
     """Its id."""
@@ -36,7 +36,7 @@ class ExplainedCandidate(msgspec.Struct, frozen=True, kw_only=True):
     score: float | None = None
     """The weighted sum of its scores; None if the profile has no scorers."""
     scores: dict[str, float | None] = {}
-    """The scores before they are weighted, by scorer; None for NaN and what is infinite."""
+    """The scores before they are weighted, by scorer; None for NaN and infinity."""
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,8 +61,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     margin: float | None = None
     """By how much the winner was better: milliseconds of cost, or score.
 
-    None without a runner-up, or if the picker compares something else. Negative: the picker
-    took another than the best, as one that draws at random does.
+    None without a runner-up, or if the picker compares something else. Negative if the picker did
+    not take the best, as a random one may not.
     """
     candidates: tuple[ExplainedCandidate, ...]
     """The best ones, the winner first."""
@@ -107,7 +107,7 @@ def _margin(
 
 def _row(decision: Decision, costs: Sequence[float], at: int) -> ExplainedCandidate:
     candidate = decision.candidates[at]
-    values = terms_of(candidate)
+    values = candidate.cost_seconds()
     ttft = values["queued_prefill"] + values["prefill"] + values["decode"]
     endpoint = candidate.endpoint
     return ExplainedCandidate(

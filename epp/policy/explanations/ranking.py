@@ -1,36 +1,20 @@
 """The candidates of a decision in order, best first.
 
-Reads what no later event changes, so that a decision can be looked at long after it was
-made, and from another thread.
+Reads only what later events do not change, so that a decision can be explained long after it was
+made, and in another thread.
 """
 
 from collections.abc import Mapping, Sequence
 from heapq import nsmallest
-from typing import Final, Literal
+from typing import Literal
 
-from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.policy.pickers import LeastTtftPicker
+from epp.policy.plugins import uses_totals
 from epp.policy.profile import Profile
 
 Measure = Literal["cost", "score", "other"]
-"""What a profile compares: costs in seconds, sums of scores, or what its picker alone knows."""
-
-TERMS: Final = (
-    "queued_prefill",
-    "prefill",
-    "class_prefill",
-    "decode",
-    "generation",
-    "crowding",
-    "slot",
-)
-"""What `ttft_costs` adds up, named as in `Candidate`."""
-
-
-def terms_of(candidate: Candidate) -> dict[str, float]:
-    """Return what a pick costs at a candidate by its terms, in seconds."""
-    return {name: getattr(candidate, f"{name}_seconds") for name in TERMS}
+"""What a profile compares: costs in seconds, sums of scores, or something known to its picker."""
 
 
 def measures(profiles: Mapping[str, Profile]) -> dict[str, Measure]:
@@ -41,8 +25,7 @@ def measures(profiles: Mapping[str, Profile]) -> dict[str, Measure]:
 def _measure(profile: Profile) -> Measure:
     if isinstance(profile.picker, LeastTtftPicker):
         return "cost"
-    uses_totals = getattr(profile.picker, "uses_totals", True)
-    return "score" if profile.scorers and uses_totals else "other"
+    return "score" if profile.scorers and uses_totals(profile.picker) else "other"
 
 
 def ranked(decision: Decision, measure: Measure, most: int, costs: Sequence[float]) -> list[int]:
@@ -56,13 +39,13 @@ def ranked(decision: Decision, measure: Measure, most: int, costs: Sequence[floa
 
 
 def winner_position(decision: Decision) -> int:
-    """Return where the endpoint that was picked is among the candidates."""
+    """Return the position of the picked endpoint among the candidates."""
     picked = decision.endpoint.id
     return next(at for at, each in enumerate(decision.candidates) if each.endpoint.id == picked)
 
 
 def weight_of(decision: Decision | None) -> int:
-    """Return what a decision holds in memory, in units of some 100 bytes, about."""
+    """Return roughly how much memory a decision holds, in units of 100 bytes."""
     if decision is None:
         return 1
     blocks = 0 if decision.predicted_for is None else decision.predicted_for.total_blocks

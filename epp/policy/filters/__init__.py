@@ -1,1 +1,1 @@
-"""The filters, by what they look at."""
+"""The filters, by the facts that they compare."""

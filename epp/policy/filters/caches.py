@@ -1,4 +1,4 @@
-"""Filters by what endpoints hold and would take: prefixes, and objectives of latency."""
+"""Filters by cached prefixes, and by predicted latencies against objectives."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -62,7 +62,7 @@ class PrefixCacheAffinityFilter(PluginParameters, frozen=True):
             )
 
     def start(self, context: PluginContext) -> "_UntilSaturated":
-        """Return what asks the producers."""
+        """Return the started plug-in."""
         prefixes = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
         gates = [(self._times(context), self.max_ttft_penalty_ms)]
         if self.max_tokens_in_flight_penalty:
@@ -131,7 +131,7 @@ class _UntilSaturated(msgspec.Struct, frozen=True):
 
 
 def _later(costs: Sequence[float], sticky: Sequence[bool], most: float) -> bool:
-    """Whether the least of those that are sticky is over `most` more than that of the others."""
+    """Return whether the least value of the sticky ones exceeds that of the others by `most`."""
     least = {True: _NEVER, False: _NEVER}
     for held, cost in zip(sticky, costs, strict=True):
         least[held] = min(least[held], cost)
@@ -154,7 +154,7 @@ class SloHeadroomTierFilter(PluginParameters, frozen=True):
             raise ValueError(f"`epsilonExploreNeg` is {self.epsilon_explore_neg}, not in 0..1")
 
     def start(self, context: PluginContext) -> "_ByHeadroom":
-        """Return what asks the producer."""
+        """Return the started plug-in."""
         name = self.latency_prediction_info_producer_name
         predictor = find_producer(context, name, LatencyPredictionInfo)
         return _ByHeadroom(self.epsilon_explore_neg, predictor, context.below)

@@ -1,4 +1,4 @@
-"""Detectors of saturation, which are filters too: by what endpoints report, by what was sent."""
+"""Detectors of saturation, which are also filters: by endpoints' reports, or by requests sent."""
 
 from collections.abc import Mapping, Sequence
 from math import isinf
@@ -67,7 +67,7 @@ class UtilizationDetector(PluginParameters, frozen=True):
 
 
 class ConcurrencyDetector(PluginParameters, frozen=True):
-    """Detects saturation by what this picker has sent."""
+    """Detects saturation by the requests that this picker has sent."""
 
     max_concurrency: int = 100
     headroom: float = 0.0
@@ -82,7 +82,7 @@ class ConcurrencyDetector(PluginParameters, frozen=True):
             raise ValueError("`headroom` must not be negative")
 
     def start(self, context: PluginContext) -> "_ByConcurrency":
-        """Return what asks the producer."""
+        """Return the started plug-in."""
         return _ByConcurrency(
             self, find_producer(context, self.in_flight_load_producer_name, InFlightLoad)
         )
@@ -154,7 +154,7 @@ class MaxSaturationDetector(PluginParameters, frozen=True):
             raise ValueError(f"`stages` has `{unknown[0]}`, which is not one of `detectors`")
 
     def start(self, context: PluginContext) -> "_MostSaturated":
-        """Return what asks the detectors."""
+        """Return the started plug-in."""
         found = {name: context.plugin(name, SaturationDetector) for name in self.detectors}
         return _MostSaturated(
             tuple((name, found[name], tuple(self.stages.get(name, ()))) for name in self.detectors)

@@ -29,7 +29,7 @@ class LabelFilter(PluginParameters, frozen=True):
 
     @property
     def sees_roles(self) -> bool:
-        """Whether it tells endpoints of one role from those of another."""
+        """Whether it distinguishes endpoints by their roles."""
         return True
 
     def filter(
@@ -141,13 +141,13 @@ _FIELDS = ("hostname", "rack", "zone", "region")
 
 
 class TopologyAffinityFilter(PluginParameters, frozen=True):
-    """Keeps endpoints near the one that a handler chose for the stage before."""
+    """Keeps endpoints near the one that a handler chose for the previous stage."""
 
     min_affinity: Literal["host", "rack", "zone", "region"] = "host"
     topology_producer_name: str = ""
 
     def start(self, context: PluginContext) -> "_NearPeer":
-        """Return what asks the extractor."""
+        """Return the started plug-in."""
         fields = _FIELDS[: _PLACES[self.min_affinity]]
         return _NearPeer(
             frozenset(fields), find_producer(context, self.topology_producer_name, TopologyInfo)

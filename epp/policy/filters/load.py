@@ -27,7 +27,7 @@ _COMPARE: Mapping[Operator, Callable[[float, float], bool]] = {
 
 
 class UtilizationCondition(PluginParameters, frozen=True):
-    """A measure of load and the most that is allowed of it."""
+    """A measure of load and its limit."""
 
     metric: Literal["active-requests", "running-requests", "waiting-queue", "kv-cache-utilization"]
     max_value: float
@@ -51,7 +51,7 @@ class UtilizationFilter(PluginParameters, frozen=True):
             raise ValueError("`conditions` is empty; it needs at least one")
 
     def start(self, context: PluginContext) -> "_WithinLimits":
-        """Return what asks the producer."""
+        """Return the started plug-in."""
         return _WithinLimits(
             self, find_producer(context, self.in_flight_load_producer_name, InFlightLoad)
         )
@@ -92,7 +92,7 @@ class _WithinLimits(msgspec.Struct, frozen=True):
 
 
 class AttributeThreshold(PluginParameters, frozen=True):
-    """What an attribute is compared with."""
+    """The operator and the value that an attribute is compared with."""
 
     operator: Operator
     value: float = 0.0
@@ -119,7 +119,7 @@ class EndpointAttributeFilter(PluginParameters, frozen=True):
             raise ValueError("`attribute` is empty")
 
     def start(self, context: PluginContext) -> "_ByThreshold":
-        """Return what reads the attribute."""
+        """Return the started plug-in."""
         return _ByThreshold(self, find_attribute(context, self.attribute, self.producer))
 
 

@@ -32,7 +32,7 @@ class SlowStartFilter(PluginParameters, frozen=True):
             raise ValueError("`minWeightPercent` must be from 0 to 100; write percent, such as 10")
 
     def start(self, context: PluginContext) -> "_SlowStart":
-        """Return what knows the ages of endpoints."""
+        """Return the started plug-in."""
         started = _SlowStart(self, context.below)
         context.subscribe((EndpointUpserted, EndpointRemoved, Listed), started.learn)
         return started

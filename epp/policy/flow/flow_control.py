@@ -280,7 +280,7 @@ class FlowControl:
                 continue
             if (bound := self.refusals.bound(held)) > now:  # it takes less where it waits now
                 self._agenda.add(held, bound)
-            elif self._fleet.endpoints and held.request.priority >= 0 and bound == held.until:
+            elif self._fleet.pods.values() and held.request.priority >= 0 and bound == held.until:
                 if (outcome := self._decide(held, now, anyway=True)) is not None:
                     released.append((held, outcome))
             else:

@@ -59,14 +59,14 @@ class Refusals:
     @property
     def _is_empty(self) -> bool:
         """Whether no endpoint is there but those of stages that serve nothing alone."""
-        return all(each.partial for each in self._fleet.endpoints)
+        return all(each.partial for each in self._fleet.pods.values())
 
     def _has_none(self, held: Held) -> bool:
         """Return whether nothing that serves a request is there.
 
         What is decided on waits at an endpoint: where requests are for one stage, that is all.
         """
-        return not self._fleet.endpoints or (not held.endpoint_id and self._is_empty)
+        return not self._fleet.pods.values() or (not held.endpoint_id and self._is_empty)
 
     def may_come(self, error: BaseException) -> bool:
         """Return whether what is lacking may yet come: a first endpoint, or another stage's."""

@@ -24,30 +24,29 @@ from epp.policy.plugins import PluginContext, uniform
 from epp.policy.scorers.load import lower_is_better
 
 _MINUTE = 60.0
-_MOST_USERS = 10_000
-"""Users of whom it is kept what they were served; beyond them the one idle the longest goes."""
-_MOST_FORGOTTEN = 10
+_MAX_USERS = 10_000
+"""Users whose service is remembered, at most; then the one idle for longest is dropped."""
+_MAX_FORGOTTEN = 10
 """Users that are forgotten at a time."""
-_MOST_NOISE = 0.1
+_MAX_NOISE = 0.1
 
 
 class AiBrixPrefixCacheScorer(BoundedParameters, frozen=True):
     """Prefers the endpoint that the longest known prefix was sent to, unless it is too busy.
 
-    1. Loads are this picker's requests under way. If the largest is more than
-       `imbalance_abs_count` above the smallest, prefixes are looked for at the least loaded
-       endpoints alone.
-    2. Of the endpoints that a first block of the prompt was sent to, and whose load is at most the
-       mean of all and `standard_deviation_factor` standard deviations, those that have the most
-       percent of its blocks are chosen, and of these the least loaded.
+    1. Loads are this picker's requests in flight. If the largest is more than
+       `imbalance_abs_count` above the smallest, only prefixes at the least loaded endpoints count.
+    2. Otherwise endpoints are considered that a first block of the prompt was sent to, and whose
+       load is at most the mean plus `standard_deviation_factor` standard deviations. Those with the
+       highest percentage of its blocks are chosen, and of these the least loaded.
     3. Without any the least loaded ones are chosen.
 
     Among equals the choice is by chance: all of them score 1, others 0. The index holds
     `block_number` blocks, of all endpoints together, as long as `eviction_duration_mins` after they
     were sent last; the beginning of a prompt goes before its end. There a block is 128 characters,
-    here one of the picker's; of a request with several prompts the first counts.
+    here one of the picker's; only the first prompt of a request counts.
 
-    The defaults are those of the Helm chart; the code's are 8 and 1, with blocks of 4 characters.
+    The defaults are the Helm chart's; the code's are 8 and 1, with blocks of 4 characters.
     """
 
     imbalance_abs_count: Annotated[int, at_least(0, "requests, such as 16")] = 16
@@ -56,7 +55,7 @@ class AiBrixPrefixCacheScorer(BoundedParameters, frozen=True):
     eviction_duration_mins: Annotated[float, above_zero("minutes, such as 20")] = 20.0
 
     def start(self, context: PluginContext) -> "_ByKnownPrefix":
-        """Return what keeps the index."""
+        """Return the started plug-in."""
         seconds = self.eviction_duration_mins * _MINUTE
         return _ByKnownPrefix(self, SentBlocks(context, self.block_number, seconds))
 
@@ -67,7 +66,7 @@ class _ByKnownPrefix:
         self._sent = sent
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 for what may be chosen, 0 for others."""
+        """Return 1 for the candidates to choose from, 0 for others."""
         if not candidates:
             return []
         loads = {each.endpoint.id: each.requests for each in candidates}
@@ -101,19 +100,19 @@ def _least(loads: dict[EndpointId, int]) -> set[EndpointId]:
 
 
 class AiBrixVtcBasicScorer(BoundedParameters, frozen=True):
-    """Prefers the endpoint whose place in the list suits what the user was served.
+    """Prefers the endpoint whose place in the list suits the service that the user received.
 
-    A user is a fairness id; requests without one score 1 everywhere, so that chance decides. What
-    a user was served are the tokens of prompts and, estimated as `output_ratio` times these, of
-    responses, each with its weight, within the last `window_minutes`. Of that, in units of the mean
-    of the least and the most that any user was served, at least `min_tokens`, the cost of the
-    endpoint numbered i is
+    A user is a fairness id; requests without one score 1 everywhere, so that chance decides. A
+    user's service is the weighted sum of tokens of prompts and, estimated as `output_ratio` times
+    these, of responses within the last `window_minutes`. It is counted in `units` of the mean of
+    the least and the greatest service of any user, at least `min_tokens`. The cost of the endpoint
+    numbered i is
 
         fairness_weight * |i - min(units, endpoints - 1)|
         + utilization_weight * min(running / max_pod_load, 1) + a random number up to 0.1
 
-    so that users who were served little share the first endpoints, others the later ones. While
-    no client was served anything, the least and the most are `min_tokens` and `max_tokens`.
+    so that users with little service share the first endpoints, others the later ones. Until any
+    user was served, the least and the greatest are `min_tokens` and `max_tokens`.
     """
 
     fairness_weight: Annotated[float, at_least(0, "a weight, such as 1")] = 1.0
@@ -127,7 +126,7 @@ class AiBrixVtcBasicScorer(BoundedParameters, frozen=True):
     max_tokens: Annotated[float, above_zero("tokens, such as 8000")] = 8000.0
 
     def start(self, context: PluginContext) -> "_ByService":
-        """Return what keeps the counts."""
+        """Return the started plug-in."""
         return _ByService(self, context.below)
 
 
@@ -135,7 +134,7 @@ class _ByService:
     def __init__(self, settings: AiBrixVtcBasicScorer, below: Callable[[int], int]) -> None:
         self._settings = settings
         self._below = below
-        # Users by their last request, the longest ago first, and what they were served as of it.
+        # Users by the time of their last request, the oldest first, with their service as of then.
         self._windows: OrderedDict[ClientKey, WindowSum] = OrderedDict()
         self._served: dict[ClientKey, float] = {}
 
@@ -153,7 +152,7 @@ class _ByService:
             [
                 settings.fairness_weight * abs(position - place)
                 + settings.utilization_weight * min(each.running / settings.max_pod_load, 1)
-                + _MOST_NOISE * uniform(self._below)
+                + _MAX_NOISE * uniform(self._below)
                 for position, each in enumerate(candidates)
             ]
         )
@@ -173,7 +172,7 @@ class _ByService:
             + settings.output_token_weight * output,
         )
         self._served[user] = window.total(now)
-        for idle, spent in list(islice(self._windows.items(), _MOST_FORGOTTEN)):
-            if len(self._windows) <= _MOST_USERS and spent.total(now):
+        for idle, spent in list(islice(self._windows.items(), _MAX_FORGOTTEN)):
+            if len(self._windows) <= _MAX_USERS and spent.total(now):
                 break
             del self._windows[idle], self._served[idle]

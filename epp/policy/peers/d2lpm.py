@@ -24,8 +24,8 @@ from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.peers.parameters import BoundedParameters, at_least
 from epp.policy.plugins import PluginContext
 
-_MOST_CLIENTS = 10_000
-"""Clients whose credit is kept; beyond them the one idle the longest goes, and starts anew."""
+_MAX_CLIENTS = 10_000
+"""Clients whose credit is kept, at most; then the one idle for longest is dropped."""
 
 
 class D2LpmScorer(BoundedParameters, frozen=True):
@@ -36,7 +36,7 @@ class D2LpmScorer(BoundedParameters, frozen=True):
     of the response as it ends. If it has nothing left anywhere, it is given as many quanta at
     all endpoints as it takes.
 
-    Of equal prefixes the endpoint with the fewest requests under way is chosen; among equals
+    Of equal prefixes the endpoint with the fewest requests in flight is chosen; among equals
     chance decides: all of them score 1, others 0. A small quantum evens out what each client has
     at the endpoints, a large one keeps its prefixes together; the paper has none by default.
     """
@@ -46,7 +46,7 @@ class D2LpmScorer(BoundedParameters, frozen=True):
     prefix_match_info_producer_name: str = ""
 
     def start(self, context: PluginContext) -> "_ByCredit":
-        """Return what keeps the accounts."""
+        """Return the started plug-in."""
         producer = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
         started = _ByCredit(self, producer)
         context.subscribe((Finished, Aborted, EndpointRemoved), started.on_event)
@@ -57,14 +57,14 @@ class _ByCredit:
     def __init__(self, settings: D2LpmScorer, matches: PrefixMatchInfo) -> None:
         self._settings = settings
         self._matches = matches
-        # The one that is idle the longest first.
+        # The one idle for longest first.
         self._accounts: OrderedDict[ClientKey, _Account] = OrderedDict()
         self._under_way: dict[RequestId, tuple[ClientKey, int]] = {}
         self._numbers: dict[EndpointId, int] = {}  # which other endpoints never get
         self._unused = count()
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 for what may be chosen, 0 for others."""
+        """Return 1 for the candidates to choose from, 0 for others."""
         if not candidates:
             return []
         account = self._accounts.get(client_key(request.fairness_id), _Account())
@@ -89,14 +89,14 @@ class _ByCredit:
         return 0 if credit > 0 else floor(-credit / self._settings.worker_quantum) + 1
 
     def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
-        """Have a client pay for what is to be computed."""
+        """Charge a client for the tokens to compute."""
         client, name = client_key(request.fairness_id), decision.endpoint.id
         endpoint = self._numbers.get(name)
         if endpoint is None:
             endpoint = self._numbers[name] = next(self._unused)
         account = self._accounts.setdefault(client, _Account())
         self._accounts.move_to_end(client)
-        if len(self._accounts) > _MOST_CLIENTS:
+        if len(self._accounts) > _MAX_CLIENTS:
             self._accounts.popitem(last=False)
         account.quanta += self._quanta(self._credit(account, endpoint))
         account.pay(endpoint, decision.prompt_tokens - decision.predicted_cached_tokens)
@@ -128,5 +128,5 @@ class _Account(msgspec.Struct, eq=False):
         self.spent[endpoint] = self.spent.get(endpoint, 0.0) + tokens
 
     def keep(self, endpoints: Collection[int]) -> None:
-        """Forget what was spent at other endpoints: they are gone."""
+        """Forget the credit spent at endpoints that are gone."""
         self.spent = {each: self.spent[each] for each in endpoints if each in self.spent}

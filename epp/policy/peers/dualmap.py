@@ -25,15 +25,15 @@ _KEY_BYTES = 8
 class DualMapScorer(BoundedParameters, frozen=True):
     """Prefers one of the two endpoints that the beginning of the conversation hashes to.
 
-    Of the two the one that has more of the prompt cached is chosen, as long as the time to first
-    token that is predicted there is at most `ttft_slo_seconds`; otherwise, and if they have as
-    much, the one with the shorter time. Each endpoint has 256 points on a ring, on which the key
-    has two places, so that endpoints that come and go move few prefixes.
+    The one with more of the prompt cached is chosen if its predicted time to first token is at most
+    `ttft_slo_seconds`; otherwise, or if both have the same cached, the one with the shorter time.
+    Each endpoint has 256 points on a ring, on which the key has two places, so that endpoints that
+    come and go move few prefixes.
 
-    The key is what the user says first, up to `prefix_char_length` characters, as of
-    `kubeai-chwbl-scorer`; in the paper its length adapts to the load. Waiting requests do not
-    migrate from one of the two to the other, which takes a queue in the router. Times are what
-    the picker has learned.
+    The key is the beginning of the user's first message, up to `prefix_char_length` characters, as
+    in `kubeai-chwbl-scorer`; in the paper its length adapts to the load. Waiting requests do not
+    migrate between the two endpoints, which would take a queue in the router. The predicted times
+    are the picker's own.
     """
 
     ttft_slo_seconds: Annotated[float, at_least(0, "seconds, such as 5")] = 5.0
@@ -41,7 +41,7 @@ class DualMapScorer(BoundedParameters, frozen=True):
     prefix_match_info_producer_name: str = ""
 
     def start(self, context: PluginContext) -> "_OnTwoRings":
-        """Return what keeps the rings."""
+        """Return the started plug-in."""
         return _OnTwoRings(self, context)
 
 
@@ -53,7 +53,7 @@ class _OnTwoRings:
         self._ring = HashRing(context.subscribe, _REPLICAS)
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 for what may be chosen, 0 for others."""
+        """Return 1 for the candidates to choose from, 0 for others."""
         if not candidates:
             return []
         positions = {each.endpoint.id: at for at, each in enumerate(candidates)}

@@ -34,17 +34,17 @@ class DynamoCostScorer(BoundedParameters, frozen=True):
 
     `prefilling` are the uncached tokens of prompts sent there whose first token was not seen,
     `least` the fewest at any candidate, `prompt` this one's tokens, `cached` its full blocks there.
-    `held` are the different blocks of the prompts under way there, this one's included; output
-    counts nothing. `requests` are those under way.
+    `held` are the distinct blocks of the prompts in flight there, including this one's; output does
+    not count. `requests` are those in flight.
 
     The score is lowest cost / own. With a temperature T it is exp(-(own - lowest) / (span * T)),
     where `span` lies between the extremes: `weighted-random-picker` chooses by it as Dynamo's
     softmax does, `max-score-picker` by the lowest cost still.
 
-    What is cached the index says that `prefix_match_info_producer_name` names, by default the
-    fleet's own; Dynamo has KV events. Tiers of caches have no weights of their own. As in engines
-    the last token of a prompt is never cached: of a prompt that ends with its block one block less
-    than Dynamo counts.
+    Cached blocks come from the index that `prefix_match_info_producer_name` names, by default the
+    fleet's own; Dynamo has KV events. Tiers of caches have no weights of their own. As in engines,
+    the last token of a prompt is never cached: if a prompt ends with a block, one block less counts
+    than in Dynamo.
     """
 
     overlap_score_credit: Annotated[float, at_least(0, "a number from 0")] = 1.0
@@ -56,7 +56,7 @@ class DynamoCostScorer(BoundedParameters, frozen=True):
     prefix_match_info_producer_name: str = ""
 
     def start(self, context: PluginContext) -> "_ByCost":
-        """Return what keeps the books."""
+        """Return the started plug-in."""
         matches = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
         return _ByCost(self, matches, ActivePrompts(context))
 
@@ -96,7 +96,7 @@ class _ByCost:
 
 
 def costs_at(temperature: float, costs: Sequence[float]) -> list[float]:
-    """Return the scores of costs at a temperature, as `DynamoCostScorer` says."""
+    """Return the scores of costs at a temperature, as described at `DynamoCostScorer`."""
     least, most = min(costs), max(costs)
     if not temperature or least == most:
         return least_is_best(costs)
@@ -111,7 +111,7 @@ class _Held(NamedTuple):
 
 
 class ActivePrompts:
-    """The different blocks of the prompts of requests under way at each endpoint.
+    """The different blocks of the prompts of requests in flight at each endpoint.
 
     A prompt that another endpoint computes is held there too, until its first token.
     """

@@ -28,7 +28,7 @@ _USER = b"\n<user>"
 class HashRing:
     """Endpoints, each at the points of `replicas` names: its id with a number from 0.
 
-    Those that are removed, as `subscribe` is told, are no longer there.
+    Endpoints leave the ring with the events that `subscribe` delivers.
     """
 
     def __init__(self, subscribe: Subscribe, replicas: int) -> None:
@@ -77,8 +77,8 @@ class HashRing:
 def prefix_key(chain: Chain, tokens: int | None = None) -> int:
     """Return a hash of the first tokens of a prompt, or of all; 0 if it has no block.
 
-    It stands for the last block that ends within them, or for the first one, and all before it;
-    of a prompt that is not longer for what follows its blocks too.
+    It covers the last block that ends within them, or the first one, and all before it; for a
+    prompt that is not longer, also the rest after its blocks.
     """
     if not chain.hashes:
         return 0
@@ -89,10 +89,10 @@ def prefix_key(chain: Chain, tokens: int | None = None) -> int:
 
 
 def opening_key(request: InferenceRequest, chains: Sequence[Chain], characters: int) -> int:
-    """Return a hash of what the user says first, up to some characters; 0 without a block.
+    """Return a hash of the beginning of the user's first message; 0 without a block.
 
-    It is that of the block in which these lie, and so of what precedes it, too: a block of the
-    message, not of what follows, so that a conversation keeps its key.
+    It is the hash of the block with these characters, and so covers all that precedes them. The
+    block is within the message, so that a conversation keeps its key.
     """
     if not chains:
         return 0
@@ -112,5 +112,5 @@ def _asked_first(request: InferenceRequest, chain: Chain) -> tuple[int, int]:
         data = request.prompts[0].data
         asked = (each for each in messages if data.startswith(_USER, each[0]))
         return next(asked, messages[0])
-    # Tokens do not tell who speaks: an even number of messages begins with the system's.
+    # Tokens have no roles: an even number of messages begins with the system prompt.
     return messages[1 - len(messages) % 2]

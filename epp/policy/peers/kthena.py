@@ -1,4 +1,4 @@
-"""kthena's scorers: requests under way, observed latencies, and known prefixes.
+"""kthena's scorers: requests in flight, observed latencies, and known prefixes.
 
 Source: volcano-sh/kthena at commit 3cc05728, 2026-08 (`pkg/kthena-router/scheduler/plugins`,
 `pkg/kthena-router/datastore/store.go`). There scores are whole numbers up to 100, here hundredths.
@@ -23,7 +23,7 @@ from epp.policy.plugins import PluginContext
 from epp.policy.scorers.load import lower_is_better
 
 _QUEUED_WEIGHT = 100.0
-"""What a request that the engine does not report to run counts, beyond itself."""
+"""The extra weight of a request that the engine does not report as running."""
 _UNSEEN = 0.5
 _SWEPT = 256
 """Blocks of endpoints that are gone which are dropped whenever a prompt is sent."""
@@ -34,7 +34,7 @@ def _in_hundredths(score: float) -> float:
 
 
 class KthenaLeastRequestScorer(BoundedParameters, frozen=True):
-    """Prefers endpoints with few requests, above all few that do not run yet.
+    """Prefers endpoints with few requests, and above all with few that do not run yet.
 
     A request of this picker counts 1, and 100 more if it is beyond those that the last report
     of the engine shows as running. As a filter it drops endpoints whose last report shows
@@ -62,10 +62,10 @@ class KthenaLeastRequestScorer(BoundedParameters, frozen=True):
 class KthenaLeastLatencyScorer(BoundedParameters, frozen=True):
     """Prefers endpoints whose last responses were fast.
 
-    That is the place between the slowest and the fastest of the time to first token, weighing
-    `TTFTTPOTWeightFactor`, and of the time of each further token, weighing the rest; 0.5 for
-    endpoints without both. Each is the mean of the last second in which any were seen. There the
-    engine's histograms say it, here this picker's own responses.
+    The score is the place between the slowest and the fastest: by the time to first token with the
+    weight `TTFTTPOTWeightFactor`, and by the time of each further token with the rest; 0.5 without
+    both. Each time is the mean of the last second with any. Kthena takes them from the engine's
+    histograms; here they are from this picker's own responses.
     """
 
     weight: float = msgspec.field(default=0.5, name="TTFTTPOTWeightFactor")
@@ -75,7 +75,7 @@ class KthenaLeastLatencyScorer(BoundedParameters, frozen=True):
             raise ValueError(f"`TTFTTPOTWeightFactor` is {self.weight}; write a share, 0 to 1")
 
     def start(self, context: PluginContext) -> "_ByLatency":
-        """Return what observes responses."""
+        """Return the started plug-in."""
         return _ByLatency(self.weight, context)
 
 
@@ -145,10 +145,10 @@ class KthenaPrefixCacheScorer(BoundedParameters, frozen=True):
     """Prefers endpoints by the share of the prompt's blocks that was sent to them.
 
     The first `max_blocks_to_match` blocks count as the whole prompt. Only the `top_k_matches`
-    longest matches score, chance deciding between equals. Of each endpoint `max_hash_cache_size`
-    blocks are kept: those that were sent the longest ago go, the ends of prompts before their
-    beginnings. There a block is 64 bytes, the last one less; here it is one of the picker's. Of a
-    request with several prompts the first counts.
+    longest matches score; chance decides between equals. For each endpoint `max_hash_cache_size`
+    blocks are kept: the least recently sent are dropped, the ends of prompts before their
+    beginnings. In Kthena a block is 64 bytes, the last one less; here it is one of the picker's.
+    Only the first prompt of a request counts.
     """
 
     max_blocks_to_match: Annotated[int, at_least(1, "blocks, such as 128")] = 128
@@ -156,7 +156,7 @@ class KthenaPrefixCacheScorer(BoundedParameters, frozen=True):
     top_k_matches: Annotated[int, at_least(1, "endpoints, such as 5")] = 5
 
     def start(self, context: PluginContext) -> "_ByBlocks":
-        """Return what keeps the blocks."""
+        """Return the started plug-in."""
         return _ByBlocks(self, context)
 
 
@@ -183,7 +183,7 @@ class _ByBlocks:
         return chain.hashes[: self._settings.max_blocks_to_match]
 
     def _match(self, blocks: Sequence[BlockHash], among: set[EndpointId]) -> dict[EndpointId, int]:
-        """Return the longest matches, the last block first: it tells of those before it, too."""
+        """Return the longest matches; looks for the last block first, which implies the others."""
         matched: dict[EndpointId, int] = {}
         names = {self._recent[each]: each for each in among if each in self._recent}
         for depth in range(len(blocks), 0, -1):
@@ -229,6 +229,6 @@ class _ByBlocks:
 
 
 class _Blocks(msgspec.Struct, eq=False):
-    """The blocks of an endpoint, the one that was sent the longest ago first."""
+    """The blocks of an endpoint, the least recently sent first."""
 
     recent: OrderedDict[BlockHash, None] = msgspec.field(default_factory=OrderedDict)

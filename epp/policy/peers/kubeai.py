@@ -14,21 +14,21 @@ from epp.policy.peers.hash_ring import HashRing, opening_key
 from epp.policy.peers.parameters import BoundedParameters, at_least
 from epp.policy.plugins import PluginContext
 
-_MOST_REPLICAS = 10_000
+_MAX_REPLICAS = 10_000
 
 
 class KubeAiChwblScorer(BoundedParameters, frozen=True):
     """Prefers the endpoint that the beginning of the conversation hashes to, unless it is loaded.
 
-    From the key's place on the ring, the first endpoint is chosen whose requests under way are at
-    most `mean_load_factor` percent of the mean, (all + 1) / endpoints; without any request all
-    are; if none is, the first. Each endpoint has `replication` points on the ring.
+    The first endpoint after the key's place on the ring is chosen whose requests in flight are at
+    most `mean_load_factor` percent of the mean, (all + 1) / endpoints; if none is, the first.
+    Without any requests all are. Each endpoint has `replication` points on the ring.
 
-    The key is what the user says first, up to `prefix_char_length` characters. Here it is a block
-    of the prompt that ends there, or soon after, which stands for what precedes it too: system
-    prompts and adapters have keys of their own, which KubeAI has for adapters alone. Prompts that
-    came as tokens say who speaks by the number of their messages: even with a system prompt before
-    the user's. All prompts of less than a block have one key.
+    The key is the beginning of the user's first message, up to `prefix_char_length` characters.
+    Here it is a block of the prompt that ends there or soon after, and covers all that precedes it:
+    system prompts and adapters have different keys, in KubeAI only adapters. In prompts that came
+    as tokens the first message is a system prompt if the number of messages is even. All prompts of
+    less than a block share a key.
     """
 
     mean_load_factor: Annotated[int, at_least(100, "percent, such as 125")] = 125
@@ -37,11 +37,11 @@ class KubeAiChwblScorer(BoundedParameters, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.replication <= _MOST_REPLICAS:
-            raise ValueError(f"`replication` is not 1 to {_MOST_REPLICAS}; write one, such as 256")
+        if not 1 <= self.replication <= _MAX_REPLICAS:
+            raise ValueError(f"`replication` is not 1 to {_MAX_REPLICAS}; write one, such as 256")
 
     def start(self, context: PluginContext) -> "_OnRing":
-        """Return what keeps the ring."""
+        """Return the started plug-in."""
         return _OnRing(self, context)
 
 

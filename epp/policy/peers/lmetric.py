@@ -1,4 +1,4 @@
-"""LMetric: one product of what a prompt would cost to compute and of what an engine has to do.
+"""LMetric: the product of a prompt's cost and of the engine's load.
 
 Source: "LMetric: Simple is Better - Multiplication May Be All You Need for LLM Request Scheduling"
 (arXiv 2603.15202, 2026), as llm-d-router's pull request 2351 has it, with its type, parameters and
@@ -20,17 +20,17 @@ from epp.policy.scorers.load import lower_is_better
 class LMetricScorer(BoundedParameters, frozen=True):
     """Prefers the smallest product of new prefill tokens and batch size.
 
-    New prefill tokens are those of the prompt that the endpoint has not cached, at least 1, for an
-    engine computes the last one in any case. The batch is what this picker has under way there,
-    and the request itself: without it all idle endpoints would be equal, whatever they have
-    cached. There is nothing to tune: a factor on either number changes no order.
+    New prefill tokens are those of the prompt that the endpoint has not cached, at least 1, since
+    an engine always computes the last one. The batch is this picker's requests in flight there and
+    the request itself; without it all idle endpoints would be equal, whatever they have cached.
+    There is nothing to tune, as a factor on either number does not change the order.
     """
 
     prefix_match_info_producer_name: str = ""
     in_flight_load_producer_name: str = ""
 
     def start(self, context: PluginContext) -> "_ByProduct":
-        """Return what asks the producers."""
+        """Return the started plug-in."""
         return _ByProduct(
             find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo),
             find_producer(context, self.in_flight_load_producer_name, InFlightLoad),

@@ -1,4 +1,4 @@
-"""Parameters of plug-ins whose annotations say how small they may be.
+"""Parameters of plug-ins with lower bounds in their annotations.
 
 `block_number: Annotated[int, at_least(1, "blocks, such as 200000")] = 200_000` refuses 0 with
 "`blockNumber` is below 1; write blocks, such as 200000".
@@ -13,7 +13,7 @@ from epp.policy.plugins import PluginParameters
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """What a number may be at least, or with `above` is more than, and what to write instead."""
+    """The lower bound of a number, exclusive with `above`, and an example of a good value."""
 
     least: float
     write: str
@@ -37,7 +37,7 @@ def above_zero(write: str) -> Bound:
 
 
 class BoundedParameters(PluginParameters, frozen=True):
-    """The parameters of a plug-in. Raises `ValueError` for one that is beyond its bound."""
+    """The parameters of a plug-in. Raises `ValueError` for one below its bound."""
 
     def __post_init__(self) -> None:
         for field, name, bound in _bounds(type(self)):

@@ -1,4 +1,4 @@
-"""Preble's E2: exploit what is cached if that is most of a prompt, else explore by load.
+"""Preble's E2: exploit a cache that has most of a prompt, else explore by load.
 
 Source: "Preble: Efficient Distributed Prompt Scheduling for LLM Serving" (ICLR 2025, arXiv
 2407.00023), with the constants of its code at commit 8e7906a, 2024-05
@@ -22,28 +22,29 @@ from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
 from epp.policy.plugins import PluginContext
 
 _SAMPLES = 200
-"""Responses of which lengths, and times by endpoint, are remembered."""
+"""Responses whose lengths, and times by endpoint, are remembered."""
 
 
 class PrebleE2Scorer(BoundedParameters, frozen=True):
-    """Prefers what has most of a prompt cached; without that, what has the least load with it.
+    """Prefers an endpoint with most of a prompt cached, else the one with the least load.
 
-    The load of an endpoint is in seconds: of prefill that was sent to it in the last
-    `window_seconds`, and of decoding by what is under way, at the mean length of responses and the
-    median time of a token there.
+    The load of an endpoint is in seconds: of the prefill sent to it in the last `window_seconds`,
+    and of decoding its requests in flight, by the mean length of responses and the median time of a
+    token there.
 
-    1. Exploit: if an endpoint has more of the prompt cached than it has not, the least loaded
-       of those that have the most of it is chosen.
+    1. Exploit: if an endpoint has more than half of the prompt cached, the least loaded of those
+       that have the most of it is chosen.
     2. Explore: otherwise the smallest load with this prompt's prefill is chosen.
-    3. Rebalance: once `rebalance_requests` for each endpoint were sent, what would exploit explores
-       if that load is more than `rebalance_ratio` times what exploring finds. The prefix is at
-       both from then on.
+    3. Rebalance: once `rebalance_requests` for each endpoint were sent, a request explores instead
+       of exploiting if its load would be more than `rebalance_ratio` times that of exploring. The
+       prefix is then at both.
 
-    Among equals the choice is by chance: all of them score 1, others 0. Until responses are seen
-    one has `output_tokens`, each of `seconds_per_output_token`. There prefill is a regression for
-    one model and GPU, and what is cached a tree whose evictions the engines report; here both are
-    what the picker has learned. There rebalancing moves whole prefixes, here requests. What a
-    prompt would evict counts in the paper, and by default neither in the code nor here.
+    Among equals the choice is by chance: all of them score 1, others 0. Until responses are seen,
+    one has `output_tokens`, each of `seconds_per_output_token`. In Preble prefill is a regression
+    for one model and GPU, and the cache a tree whose evictions the engines report; here both are
+    the picker's own models. Preble moves whole prefixes when it rebalances; here single requests
+    move. Blocks that a prompt would evict count in the paper, but by default not in its code, nor
+    here.
     """
 
     window_seconds: Annotated[float, at_least(1, "seconds, such as 180")] = 180.0
@@ -54,7 +55,7 @@ class PrebleE2Scorer(BoundedParameters, frozen=True):
     prefix_match_info_producer_name: str = ""
 
     def start(self, context: PluginContext) -> "_E2":
-        """Return what keeps the loads."""
+        """Return the started plug-in."""
         producer = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
         return _E2(self, producer, context)
 
@@ -73,7 +74,7 @@ class _E2:
         context.subscribe([EndpointRemoved], self._forget)
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 for what may be chosen, 0 for others."""
+        """Return 1 for the candidates to choose from, 0 for others."""
         if not candidates:
             return []
         loads = self._loads(candidates)
@@ -103,7 +104,7 @@ class _E2:
         return prefill + candidate.requests * output * step
 
     def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
-        """Book a prompt's prefill where it is computed."""
+        """Add a prompt's prefill to the load of the endpoint that computes it."""
         where = decision.endpoint if decision.prefill is None else decision.prefill
         seen = [each for stage in (decision, *decision.stages) for each in stage.candidates]
         costs = (each.prefill_seconds for each in seen if each.endpoint.id == where.id)

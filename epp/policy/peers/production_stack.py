@@ -63,16 +63,16 @@ class ProductionStackPrefixAwareScorer(BoundedParameters, frozen=True):
     it, all score 1. If it is shorter than `prefix_min_match_length` characters, those score 1
     that were sent the fewest requests within a minute.
 
-    There a chunk is 128 characters, the last one less, and the trie grows without end; here it is
-    of the picker's blocks and has `max_blocks`, those that were sent the longest ago going first,
-    the ends of prompts before their beginnings. Of a request with several prompts the first counts.
+    There a chunk is 128 characters, the last one less, and the trie grows without end. Here it has
+    up to `max_blocks` of the picker's blocks; the least recently sent are dropped, the ends of
+    prompts before their beginnings. Only the first prompt of a request counts.
     """
 
     prefix_min_match_length: Annotated[int, at_least(0, "characters, such as 4096")] = 0
     max_blocks: Annotated[int, at_least(1, "blocks, such as 1000000")] = 1_000_000
 
     def start(self, context: PluginContext) -> "_ByTrie":
-        """Return what keeps the trie."""
+        """Return the started plug-in."""
         trie = SentBlocks(context, self.max_blocks, heads_last=True)
         return _ByTrie(self.prefix_min_match_length, trie, _Rates(context))
 
@@ -84,7 +84,7 @@ class _ByTrie:
         self._rates = rates
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 for what may be chosen, 0 for others."""
+        """Return 1 for the candidates to choose from, 0 for others."""
         if not candidates:
             return []
         chosen = {each.endpoint.id for each in candidates}
@@ -104,8 +104,8 @@ class _ByTrie:
 class ProductionStackLoadAwareScorer(BoundedParameters, frozen=True):
     """Prefers endpoints by the cached share of the prompt, less `beta` times their relative load.
 
-    The relative load is (own - mean) / max(1, mean) of this picker's requests under way. What is
-    cached there is what LMCache's controller says.
+    The relative load is (own - mean) / max(1, mean) of this picker's requests in flight. In
+    production-stack LMCache's controller reports the cached tokens.
     """
 
     beta: Annotated[float, at_least(0, "the weight of the load, such as 1")] = 1.0
@@ -113,7 +113,7 @@ class ProductionStackLoadAwareScorer(BoundedParameters, frozen=True):
     in_flight_load_producer_name: str = ""
 
     def start(self, context: PluginContext) -> "_ByShareAndLoad":
-        """Return what asks the producers."""
+        """Return the started plug-in."""
         return _ByShareAndLoad(
             self.beta,
             find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo),
@@ -154,7 +154,7 @@ class ProductionStackSessionScorer(BoundedParameters, frozen=True):
             raise ValueError("`sessionKey` is empty; write a header, such as x-user-id")
 
     def start(self, context: PluginContext) -> "_BySession":
-        """Return what keeps the ring."""
+        """Return the started plug-in."""
         return _BySession(self.session_key.strip().lower(), context)
 
 
@@ -165,7 +165,7 @@ class _BySession:
         self._ring = HashRing(context.subscribe, _REPLICAS)
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 for what may be chosen, 0 for others."""
+        """Return 1 for the candidates to choose from, 0 for others."""
         if not candidates:
             return []
         session = request.headers.get(self._header, "")

@@ -16,25 +16,26 @@ from epp.policy.peers.memory.prefix_tree import PrefixTree
 from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
 from epp.policy.plugins import PluginContext
 
-_MOST = 67_108_864
-"""What the tree keeps of an endpoint's prompts if it is not to evict any."""
+_MAX = 67_108_864
+"""The length of an endpoint's prompts in the tree if eviction is off."""
 
 
 class RayPrefixAffinityScorer(BoundedParameters, frozen=True):
     """Prefers the least loaded of the endpoints that know the longest prefix of the prompt.
 
-    1. Loads are this picker's requests under way. If the largest is more than
+    1. Loads are this picker's requests in flight. If the largest is more than
        `imbalanced_threshold` above the smallest, of two endpoints drawn by chance the less loaded
        one is chosen; None: never, except for requests without a prompt.
-    2. Otherwise the endpoints are asked that the longest prefix was sent to. If that is less
-       than the share `match_rate_threshold` of the prompt, those are asked that were sent the least
-       text, what prompts share counted once.
-    3. Of those that are asked, the least loaded are chosen.
+    2. Otherwise the endpoints are considered that the longest prefix was sent to. If that is less
+       than the share `match_rate_threshold` of the prompt, those are considered that were sent the
+       least text, counting shared prefixes once.
+    3. Of those considered, the least loaded are chosen.
 
-    Among equals the choice is by chance: all of them score 1, others 0. With `do_eviction`, what
-    an endpoint has of more than `eviction_threshold_chars` is cut back to `eviction_target_chars`
-    every `eviction_interval_secs`. There, without it, nothing is ever forgotten; here 67,108,864
-    are kept. Lengths are in characters of text, and in tokens of prompts that came as such.
+    Among equals the choice is by chance: all of them score 1, others 0. With `do_eviction`, an
+    endpoint's text is cut back to `eviction_target_chars` every `eviction_interval_secs` if it
+    exceeds `eviction_threshold_chars`. Without it Ray Serve never forgets; here 67,108,864
+    characters are kept. Lengths are in characters of text, or in tokens of prompts that came as
+    such.
     """
 
     imbalanced_threshold: Annotated[float | None, at_least(0, "requests, or leave it out")] = None
@@ -57,7 +58,7 @@ class RayPrefixAffinityScorer(BoundedParameters, frozen=True):
             )
 
     def start(self, context: PluginContext) -> "_ByTenants":
-        """Return what keeps the tree."""
+        """Return the started plug-in."""
         return _ByTenants(self, context)
 
 
@@ -68,12 +69,12 @@ class _ByTenants:
         self._tree = PrefixTree()
         self._due = 0.0
         keeps = settings.do_eviction
-        self._most = settings.eviction_threshold_chars if keeps else _MOST
-        self._target = settings.eviction_target_chars if keeps else _MOST
+        self._most = settings.eviction_threshold_chars if keeps else _MAX
+        self._target = settings.eviction_target_chars if keeps else _MAX
         self._admitted = AdmittedPrompts(context, self._insert, self._tree.remove)
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 for what may be chosen, 0 for others."""
+        """Return 1 for the candidates to choose from, 0 for others."""
         if not candidates:
             return []
         loads = {each.endpoint.id: each.requests for each in candidates}

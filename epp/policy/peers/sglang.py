@@ -16,9 +16,9 @@ from epp.policy.plugins import PluginContext
 
 
 class CacheAwareSettings(BoundedParameters, frozen=True):
-    """When a match counts, and what is kept of the prompts that were sent.
+    """When a match counts, and how much of the sent prompts is kept.
 
-    A match counts above the share `cache_threshold` of the prompt. What is kept is cut back to
+    A match counts above the share `cache_threshold` of the prompt. The tree is cut back to
     `max_tree_size` (bytes of text, tokens of prompts that came as such) every
     `eviction_interval_secs`.
     """
@@ -49,21 +49,21 @@ class GatedSettings(CacheAwareSettings, frozen=True):
 class SglangCacheAwareScorer(GatedSettings, frozen=True):
     """Prefers the endpoint that the prompt's longest known prefix was sent to, if it is long.
 
-    1. Loads are this picker's own requests under way. If they are too uneven
+    1. Loads are this picker's own requests in flight. If they are too uneven
        (`GatedSettings`), the least loaded endpoint is chosen.
     2. Otherwise, if a match in the tree of prompts that were sent before counts, the endpoint
        that it names (`PrefixTree`); the first endpoint if that is not a candidate.
     3. Otherwise the least loaded one.
 
-    Of equally loaded endpoints the first is chosen. Whichever it is, the prompt is in the tree for
-    it from then on; each endpoint has all of `max_tree_size`. Of a request with several prompts
-    the first counts.
+    Of equally loaded endpoints the first is chosen. The prompt is then in the tree for the chosen
+    endpoint; each endpoint has `max_tree_size` to itself. Only the first prompt of a request
+    counts.
 
-    The defaults are those of the command line; the structs behind it have others.
+    The defaults are the command line's; the structs behind it have others.
     """
 
     def start(self, context: PluginContext) -> "_Named":
-        """Return what keeps the tree."""
+        """Return the started plug-in."""
         return _Named(self, context)
 
 

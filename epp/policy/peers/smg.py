@@ -16,7 +16,7 @@ from epp.policy.plugins import PickContext, PluginContext
 
 _RING_POINTS = 150
 """`worker/hash_ring.rs` VIRTUAL_NODES_PER_WORKER."""
-_LEAST_MARGIN = 4
+_MIN_MARGIN = 4
 _FULLEST = 0.999
 
 
@@ -25,21 +25,21 @@ class SmgCacheAwareScorer(CacheAwareSettings, frozen=True):
 
     1. If a match in the tree of prompts that were sent before counts (`PrefixTree`), the least
        loaded endpoint of those that have it is chosen.
-    2. Unless that has more than `spill_rel_threshold` times the mean of requests under way, and
+    2. Unless that has more than `spill_rel_threshold` times the mean of requests in flight, and
        more than `margin` above it: then, as without a match, the least loaded of all. `margin` is
        `spill_abs_threshold`, at most two standard deviations of a count with that mean, rounded
        up, which count as 4 or more.
 
-    Equally loaded ones are chosen among by chance. Loads are this picker's own requests under way.
-    `max_tree_size` is for the prompts of all endpoints together; here each has its part of it.
-    SMG's slice of misses for workers that warm up is left out.
+    Chance decides between equally loaded ones. Loads are this picker's own requests in flight.
+    `max_tree_size` is for the prompts of all endpoints together; here each has its share of it.
+    SMG's share of misses for workers that warm up is left out.
     """
 
     spill_abs_threshold: Annotated[int, at_least(0, "a number of requests")] = 64
     spill_rel_threshold: Annotated[float, at_least(1, "a multiple, such as 1.5")] = 1.5
 
     def start(self, context: PluginContext) -> "_Spilling":
-        """Return what keeps the tree."""
+        """Return the started plug-in."""
         return _Spilling(self, context)
 
 
@@ -62,19 +62,19 @@ class _Spilling(CacheAware):
 
     def _spills(self, load: float, mean: float) -> bool:
         settings = self._settings
-        margin = min(settings.spill_abs_threshold, max(_LEAST_MARGIN, ceil(2 * sqrt(mean))))
+        margin = min(settings.spill_abs_threshold, max(_MIN_MARGIN, ceil(2 * sqrt(mean))))
         return load > settings.spill_rel_threshold * mean and load > mean + margin
 
 
 class SmgPrefixHashScorer(BoundedParameters, frozen=True):
     """Prefers the endpoint that the beginning of the prompt hashes to, unless it is loaded.
 
-    The key stands for the first `prefix_token_count` tokens, of text for four times as many
-    bytes: for the last block that ends within them, and all before it. Shorter prompts count
-    whole, those of less than a block have one key. An endpoint is loaded if its requests under
-    way are more than `load_factor` times the mean, (all + 1) / endpoints, and more than
-    `balance_abs_threshold` above it. In place of a loaded one the least loaded endpoint that is
-    not is chosen, the first of equals; if all are loaded the key's own.
+    The key is the hash of the last block that ends within the first `prefix_token_count` tokens, or
+    four times as many bytes of text. Shorter prompts count whole; those of less than a block share
+    a key. An endpoint is loaded if its requests in flight are more than `load_factor` times the
+    mean, (all + 1) / endpoints, and more than `balance_abs_threshold` above it. Instead of a loaded
+    one the least loaded of the others is chosen, the first of equals; if all are loaded, the key's
+    own.
     """
 
     prefix_token_count: Annotated[int, at_least(1, "tokens, such as 256")] = 256
@@ -82,7 +82,7 @@ class SmgPrefixHashScorer(BoundedParameters, frozen=True):
     balance_abs_threshold: Annotated[int, at_least(0, "a number of requests")] = 10
 
     def start(self, context: PluginContext) -> "_OnPrefixRing":
-        """Return what keeps the ring."""
+        """Return the started plug-in."""
         return _OnPrefixRing(self, context)
 
 
@@ -114,15 +114,15 @@ class _OnPrefixRing:
 
 
 class _Wait(BoundedParameters, frozen=True):
-    """What a request would wait for at an endpoint, in seconds.
+    """How long a request would wait at an endpoint, in seconds.
 
     `tokens / throughput + kv_pressure_weight * k / (1 - k)`: `tokens` are the uncached ones of
     prompts that were sent there and whose first token was not seen, `throughput` is in tokens a
-    second, `k` is the used share of the KV cache, at most 0.999. Of an endpoint that has not
-    reported its load it is requests under way * `mean_prefill_tokens` / throughput.
+    second, `k` is the used share of the KV cache, at most 0.999. For an endpoint without a reported
+    load it is requests in flight * `mean_prefill_tokens` / throughput.
 
-    SMG adds up what the engine reports to wait and all that was sent since; it takes the rate at
-    which the engine generates for the throughput, if that is reported.
+    SMG adds up the waiting requests that the engine reports and those sent since; if the engine
+    reports its generation rate, SMG uses that as the throughput.
     """
 
     kv_pressure_weight: Annotated[float, at_least(0, "seconds, such as 0.15")] = 0.15
@@ -147,7 +147,7 @@ class SmgLeastLoadScorer(_Wait, frozen=True):
     """Prefers the endpoint with the shortest wait: 1 / (1 + own - shortest), in seconds.
 
     Endpoints where `max_waiting_requests` or more wait score 0, as long as there are others; 0
-    stands for no such limit. While no endpoint has reported its load, requests under way count.
+    stands for no such limit. While no endpoint has reported its load, requests in flight count.
     """
 
     max_waiting_requests: Annotated[int, at_least(0, "requests, or 0 for no limit")] = 0
@@ -170,11 +170,11 @@ class SmgLeastLoadScorer(_Wait, frozen=True):
 
 
 class SmgPowerOfTwoPicker(_Wait, frozen=True):
-    """Picks the less loaded one of two different candidates that chance names.
+    """Picks the less loaded of two candidates drawn at random.
 
-    `load_metric` is what is compared: `expected_wait` (smg 1.13), `token_usage`, the used share of
-    the KV cache (sglang-router), or `requests` under way. If one of the two has not reported its
-    load the requests of both are compared. The first of equals is picked.
+    `load_metric` is compared: `expected_wait` (smg 1.13), `token_usage`, the used share of the KV
+    cache (sglang-router), or `requests` in flight. If one of the two has not reported its load,
+    their requests are compared. The first of equals is picked.
     """
 
     uses_totals: ClassVar[bool] = False

@@ -1,7 +1,7 @@
 """vllm-router's policies: two by caches and loads, and two by session, a ring and a table.
 
 Source: vllm-router 0.1.17 (`src/policies/consistent_hash.rs`, `sticky_least_loaded.rs`,
-`hash_key.rs`). Of `cache_aware` and `kv_aware` the rules are those that its picks and its log show
+`hash_key.rs`). The rules of `cache_aware` and `kv_aware` are inferred from its picks and its log
 (`python -m bench.peers`).
 """
 
@@ -26,21 +26,21 @@ from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
 from epp.policy.peers.sglang import Gated, GatedSettings
 from epp.policy.plugins import PluginContext
 
-_MOST_SESSIONS = 262_144
+_MAX_SESSIONS = 262_144
 """Sessions that are kept, at most; vllm-router keeps all."""
 
 
 class VllmCacheAwareScorer(GatedSettings, frozen=True):
     """Prefers the least loaded endpoint that the prompt's longest known prefix was sent to.
 
-    1. Loads are this picker's own requests under way. If they are too uneven
+    1. Loads are this picker's own requests in flight. If they are too uneven
        (`GatedSettings`), the least loaded endpoint is chosen.
     2. Otherwise, if a match in the tree of prompts that were sent before counts, the least
        loaded endpoint of all that have it.
     3. Otherwise the least loaded one.
 
-    Of equally loaded endpoints the first is chosen. Whichever it is, the prompt is in the tree for
-    it from then on; each endpoint has all of `max_tree_size`. It is `SglangCacheAwareScorer` with
+    Of equally loaded endpoints the first is chosen. The prompt is then in the tree for the chosen
+    endpoint; each endpoint has `max_tree_size` to itself. It is `SglangCacheAwareScorer` with
     another step 2: there a match names one endpoint.
     """
 
@@ -48,7 +48,7 @@ class VllmCacheAwareScorer(GatedSettings, frozen=True):
     max_tree_size: Annotated[int, above_zero("a length, such as 67108864")] = 33_554_432
 
     def start(self, context: PluginContext) -> "_LeastLoaded":
-        """Return what keeps the tree."""
+        """Return the started plug-in."""
         return _LeastLoaded(self, context)
 
 
@@ -65,10 +65,10 @@ class VllmKvAwareScorer(BoundedParameters, frozen=True):
 
     `(prefilling + prompt - cached) * (requests + 1)`: `prefilling` are the uncached tokens of
     prompts sent there whose first token was not seen, `cached` those of this one that its cache
-    has, `requests` those under way. It is LMetric with the prompts that are under way. The score
-    is lowest / own, with a temperature as of `DynamoCostScorer`.
+    has, `requests` those in flight. It is LMetric with the prompts in flight. The score is lowest /
+    own, with a temperature as in `DynamoCostScorer`.
 
-    What is cached the index says that `prefix_match_info_producer_name` names, by default the
+    Cached tokens come from the index that `prefix_match_info_producer_name` names, by default the
     fleet's own; vllm-router has KV events.
     """
 
@@ -76,7 +76,7 @@ class VllmKvAwareScorer(BoundedParameters, frozen=True):
     prefix_match_info_producer_name: str = ""
 
     def start(self, context: PluginContext) -> "_ByProduct":
-        """Return what asks the producer."""
+        """Return the started plug-in."""
         matches = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
         return _ByProduct(self.router_temperature, matches)
 
@@ -100,8 +100,8 @@ class _ByProduct(msgspec.Struct, frozen=True):
 class SessionHeaders(BoundedParameters, frozen=True):
     """The headers that name a session; the first that is not empty counts.
 
-    vllm-router goes on with `x-request-id` and `x-trace-id`, which Envoy gives each request: no
-    two would belong together. Then it looks into the body, which is not kept here.
+    vllm-router then tries `x-request-id` and `x-trace-id`, which Envoy makes unique for each
+    request, so no two would belong together; and then the body, which is not kept here.
     """
 
     session_headers: list[str] = msgspec.field(
@@ -138,7 +138,7 @@ class VllmConsistentHashScorer(SessionHeaders, frozen=True):
             raise ValueError("`virtualNodes` is not 1 to 10000; write points, such as 160")
 
     def start(self, context: PluginContext) -> "_OnSessionRing":
-        """Return what keeps the ring."""
+        """Return the started plug-in."""
         return _OnSessionRing(self, context)
 
 
@@ -163,18 +163,18 @@ class _OnSessionRing:
 
 
 class VllmStickyLeastLoadedScorer(SessionHeaders, frozen=True):
-    """Prefers the endpoint of the session; a new session's is the one that has the fewest.
+    """Prefers the endpoint of the session; a new session gets the one with the fewest sessions.
 
-    Of endpoints with equally many the hash of session and endpoint decides (rendezvous). A
-    session is forgotten once no request of it came for `session_expiration_secs`, and where its
-    endpoint goes; one whose endpoint is not a candidate gets another. Requests without a session go
-    where the fewest sessions are, and are not counted.
+    Between endpoints with equally many, the hash of session and endpoint decides (rendezvous). A
+    session is forgotten after `session_expiration_secs` without a request, and when its endpoint
+    is removed; if its endpoint is not a candidate it gets another. Requests without a session go
+    to the endpoint with the fewest sessions, and are not counted.
     """
 
     session_expiration_secs: Annotated[float, above_zero("seconds, such as 7200")] = 7200.0
 
     def start(self, context: PluginContext) -> "_BySessions":
-        """Return what keeps the table."""
+        """Return the started plug-in."""
         started = _BySessions(self)
         context.subscribe([EndpointRemoved], started.forget)
         return started
@@ -212,7 +212,7 @@ class _BySessions:
         return 0 if home is None else home.sessions
 
     def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
-        """Note where a session goes, unless it has an endpoint that was a candidate."""
+        """Bind a session to its endpoint, unless it has one that was a candidate."""
         name = self._settings.session(request)
         if not name:
             return
@@ -228,11 +228,11 @@ class _BySessions:
         self._expire(now)
 
     def _expire(self, now: float) -> None:
-        """Drop sessions that are idle, and what is too many."""
+        """Drop idle sessions, and the oldest if there are too many."""
         since = now - self._settings.session_expiration_secs
         while self._sessions:
             session, (_, last) = next(iter(self._sessions.items()))
-            if last > since and len(self._sessions) <= _MOST_SESSIONS:
+            if last > since and len(self._sessions) <= _MAX_SESSIONS:
                 return
             self._drop(session)
 

@@ -15,7 +15,7 @@ from epp.policy.effects import Effect, mapped_to, without_effect
 from epp.policy.plugins import PluginContext, PluginParameters
 from epp.policy.scorers.load import LeastTtftScorer
 
-_MOST_WINDOW = 10_000
+_MAX_WINDOW = 10_000
 _Duration = str | int
 
 
@@ -38,8 +38,8 @@ class BurstPrefixCacheProducer(PluginParameters, frozen=True):
     balance_by: Literal["requests", "tokens"] = "requests"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.window_duration_ms <= _MOST_WINDOW:
-            raise ValueError(f"`windowDurationMs` must be 1 to {_MOST_WINDOW}")
+        if not 1 <= self.window_duration_ms <= _MAX_WINDOW:
+            raise ValueError(f"`windowDurationMs` must be 1 to {_MAX_WINDOW}")
         if self.max_per_replica != -1 and self.max_per_replica < 1:
             raise ValueError("`maxPerReplica` must be -1, or at least 1")
         if self.max_prefix_tokens_to_match and (
@@ -48,7 +48,7 @@ class BurstPrefixCacheProducer(PluginParameters, frozen=True):
             raise ValueError("`maxPrefixTokensToMatch` must be 0, or at least `blockSizeTokens`")
 
     def start(self, context: PluginContext) -> PrefixMatchInfo:
-        """Return what answers from the fleet's index."""
+        """Return a producer that answers from the fleet's index."""
         return FROM_FLEET
 
 
@@ -79,7 +79,7 @@ class LatencyObservationScorer(PluginParameters, frozen=True):
     ttft_percentiles_producer_name: str = ""
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return what `least-ttft-scorer` does."""
+        """Return the scores of `least-ttft-scorer`."""
         return LeastTtftScorer().score(request, candidates)
 
 

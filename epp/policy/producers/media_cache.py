@@ -24,7 +24,7 @@ _ITEM_MEBIBYTES = 2
 """The size of an encoded item in an encoder's cache (llm-d-router)."""
 _DIGEST, _PERIODS, _STRIDE = 16, 8, 400
 """Bytes of a digest, how often it repeats at least, and bytes from one probe to the next."""
-_MOST_ITEMS = 256
+_MAX_ITEMS = 256
 
 
 class MediaCacheProducer(PluginParameters, frozen=True):
@@ -94,13 +94,13 @@ def _media(request: InferenceRequest) -> set[bytes]:
     for prompt in request.prompts:
         for name in _names(prompt):
             found.add(name)
-            if len(found) == _MOST_ITEMS:
+            if len(found) == _MAX_ITEMS:
                 return found
     return found
 
 
 def _names(prompt: Prompt) -> Iterator[bytes]:
-    """Yield a name for each stretch of period 16: the least rotation of what repeats."""
+    """Yield a name for each stretch of period 16: the least rotation of the repeated bytes."""
     data, length = prompt.data, _DIGEST * (_PERIODS - 1)
     for at in range(0, len(data) - length - _DIGEST + 1, _STRIDE):
         if data[at : at + length] == data[at + _DIGEST : at + _DIGEST + length]:

@@ -26,7 +26,7 @@ TTFT_HEADERS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 TPOT_HEADERS = ("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
 _LONGEST_OBJECTIVE = 1e9
 """Milliseconds: 12 days. A longer objective is ignored."""
-_LEAST_TOKENS = 8
+_MIN_TOKENS = 8
 """Tokens of a response below which its time per token is not learned from."""
 _MEMORY = 0.99
 """The weight of each response against the one after it."""
@@ -103,7 +103,7 @@ class PredictedLatencyProducer(PluginParameters, frozen=True):
             raise ValueError("`sloBufferFactor` must be above 0")
 
     def start(self, context: PluginContext) -> "PredictedLatency":
-        """Return what predicts, and learns from the fleet's events."""
+        """Return a producer that learns from the fleet's events."""
         predicted = PredictedLatency(self.slo_buffer_factor)
         context.subscribe((FirstToken, Finished, Aborted), predicted.learn)
         return predicted
@@ -148,7 +148,7 @@ class PredictedLatency:
             running, began = self._sent.pop(event.request_id, (0.0, None))
             if isinstance(event, Finished) and began is not None and not guessed:
                 tokens = event.usage.completion_tokens if event.usage else event.generated
-                if tokens >= _LEAST_TOKENS and now > began:
+                if tokens >= _MIN_TOKENS and now > began:
                     self._time_per_token.learn(running, (now - began) / (tokens - 1))
 
 

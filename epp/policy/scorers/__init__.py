@@ -1,1 +1,1 @@
-"""The scorers, by what they compare."""
+"""The scorers, by the facts that they compare."""

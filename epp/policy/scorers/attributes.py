@@ -1,4 +1,4 @@
-"""Scorers by attributes of endpoints, those of whole clusters among them."""
+"""Scorers by attributes of endpoints, which may be whole clusters."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -72,7 +72,7 @@ class EndpointAttributeScorer(PluginParameters, frozen=True):
             raise ValueError("`attributeKey` is empty")
 
     def start(self, context: PluginContext) -> "_ByAttribute":
-        """Return what reads the attribute."""
+        """Return the started plug-in."""
         attribute = find_attribute(context, self.attribute_key, self.producer)
         return _ByAttribute(attribute, self.algorithm)
 
@@ -129,7 +129,7 @@ class EndpointAttributeWeightScorer(PluginParameters, frozen=True):
                 raise ValueError(f"the weight of `{value}` is {weight}, not above 0")
 
     def start(self, context: PluginContext) -> "_ByWeight":
-        """Return what reads the attribute."""
+        """Return the started plug-in."""
         most = max(self.weights.values())
         shares = {value: weight / most for value, weight in self.weights.items()}
         return _ByWeight(

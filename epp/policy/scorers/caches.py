@@ -1,4 +1,4 @@
-"""Scorers by what endpoints hold: prefixes of the prompt, its media, the request's adapter."""
+"""Scorers by the contents of endpoints: prefixes of the prompt, its media, the adapter."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -28,8 +28,8 @@ _UNUSED = without_effect("llm-d-router does not use it either")
 _ACTIVE, _ROOM, _WAITING = 1.0, 0.8, 0.6
 
 _DEFAULT_LRU_SIZE = 1024
-_MOST_COLD_REQUESTS = 10_000
-"""Requests that are scored and not yet sent, of which it is kept that they are cold."""
+_MAX_COLD_REQUESTS = 10_000
+"""The most cold requests that are remembered between their scoring and their sending."""
 _PREFILL_PROFILE = "prefill"
 
 
@@ -37,7 +37,7 @@ class PrefixCacheScorer(PluginParameters, frozen=True):
     """Prefers the endpoint that is predicted to hold the longest prefix of the prompt."""
 
     match_length_weight: float = 0.0
-    """The weight of the matched length; what is left is that of the matched share."""
+    """The weight of the matched length; the matched share has the rest."""
     match_length_scale_tokens: int = 8192
     """The length that scores 1."""
     prefix_match_info_producer_name: str = ""
@@ -58,7 +58,7 @@ class PrefixCacheScorer(PluginParameters, frozen=True):
             raise ValueError("`matchLengthScaleTokens` must be above 0 if lengths have a weight")
 
     def start(self, context: PluginContext) -> Scorer:
-        """Return what asks the producer; the scorer itself if that is the fleet's index."""
+        """Return the started plug-in; itself if the producer is the fleet's index."""
         producer = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
         return self if producer is FROM_FLEET else _ByMatches(self, producer)
 
@@ -95,7 +95,7 @@ class MulticlusterPrefixCacheScorer(PrefixCacheScorer, frozen=True):
 
 
 class NoHitLruScorer(PluginParameters, frozen=True):
-    """Spreads the requests that hit no cache: those go where none went for the longest time.
+    """Spreads requests that hit no cache: each goes to the endpoint without one for longest.
 
     An `lru_size` of 0 or less stands for the default.
     """
@@ -106,7 +106,7 @@ class NoHitLruScorer(PluginParameters, frozen=True):
     prefix_plugin_name: Annotated[str, _UNUSED] = ""
 
     def start(self, context: PluginContext) -> "_ByLastColdRequest":
-        """Return what remembers where cold requests went."""
+        """Return the started plug-in."""
         size = self.lru_size if self.lru_size > 0 else _DEFAULT_LRU_SIZE
         producer = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
         started = _ByLastColdRequest(size, producer)
@@ -121,7 +121,7 @@ class _ByLastColdRequest:
         self._producer = producer
         self._size = size
         self._used: dict[EndpointId, None] = {}  # the least recently used first
-        self._cold: LRUCache[RequestId, None] = LRUCache(_MOST_COLD_REQUESTS)
+        self._cold: LRUCache[RequestId, None] = LRUCache(_MAX_COLD_REQUESTS)
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
         """Return 0.5 for all unless the request is cold; then a rank, in 0..1.
@@ -143,7 +143,7 @@ class _ByLastColdRequest:
         return [max(0.0, 1 - ranks[each.endpoint.id] / span) for each in candidates]
 
     def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
-        """Note where a cold request goes, and where its prompt is computed."""
+        """Remember where a cold request goes, and where its prompt is computed."""
         if request.id not in self._cold:
             return
         del self._cold[request.id]
@@ -166,7 +166,7 @@ class MultimodalCacheScorer(PluginParameters, frozen=True):
     producer_name: str = ""
 
     def start(self, context: PluginContext) -> "_ByMedia":
-        """Return what asks the producer."""
+        """Return the started plug-in."""
         return _ByMedia(find_producer(context, self.producer_name, MultimodalMatchInfo))
 
 
@@ -174,7 +174,7 @@ class _ByMedia(msgspec.Struct, frozen=True):
     producer: MultimodalMatchInfo
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return the size of the items that match over that of all; 0 without items."""
+        """Return the size of the matching items as a share of all items; 0 without items."""
         return [each.ratio for each in self.producer.multimodal_matches(request, candidates)]
 
 

@@ -1,4 +1,4 @@
-"""Scorers by labels of endpoints: of a header, of a range of lengths, of a place."""
+"""Scorers by labels of endpoints: the value of a header, a range of lengths, a place."""
 
 from collections.abc import Sequence
 
@@ -11,18 +11,18 @@ from epp.policy.plugins import PluginContext, PluginParameters
 
 _CONTEXT_LABEL = "llm-d.ai/context-length-range"
 _NO_LABEL = 0.5
-_LEAST_WITHIN = 0.3
+_MIN_WITHIN = 0.3
 """The score at the edge of a range: all within score more, all outside less."""
 _WIDTH_WEIGHT, _ROOM_WEIGHT = 0.7, 0.3
 _WIDTH_TOKENS, _DISTANCE_TOKENS = 10_000, 1000
 """Tokens of width, and of distance from a range, that halve a score."""
 
 AFFINITIES = {"hostname": 1.0, "rack": 0.2, "zone": 0.05, "region": 0.02}
-"""What it is worth to be in the same place as another endpoint, the narrowest first."""
+"""The score for sharing a place with another endpoint, the narrowest place first."""
 
 
 class HeaderLabelAffinityScorer(PluginParameters, frozen=True):
-    """Prefers endpoints whose label is what a request's header says."""
+    """Prefers endpoints with a label that equals a request's header."""
 
     header_name: str
     label_key: str
@@ -43,7 +43,7 @@ class HeaderLabelAffinityScorer(PluginParameters, frozen=True):
 class ContextLengthAware(PluginParameters, frozen=True):
     """Prefers endpoints whose label `label` has a range (`min-max`, tokens) around the prompt's.
 
-    With `enable_filtering` it also drops those whose range is another, or no range at all.
+    With `enable_filtering` it also drops endpoints with another range, or with an invalid one.
     """
 
     label: str = _CONTEXT_LABEL
@@ -56,7 +56,7 @@ class ContextLengthAware(PluginParameters, frozen=True):
     def filter(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
     ) -> Sequence[Candidate]:
-        """Return those without a label, and those whose range has the prompt's length."""
+        """Return those without the label, and those whose range contains the prompt's length."""
         if not self.enable_filtering:
             return candidates
         return [each for each in candidates if self._fits(each)]
@@ -85,12 +85,12 @@ class ContextLengthAware(PluginParameters, frozen=True):
         (low, high), tokens = found, candidate.prompt_tokens
         if not low <= tokens <= high:
             distance = tokens - high if tokens > high else low - tokens
-            return _LEAST_WITHIN / (1 + distance / _DISTANCE_TOKENS)
+            return _MIN_WITHIN / (1 + distance / _DISTANCE_TOKENS)
         width = high - low
         if not width:
             return 1.0
         raw = _WIDTH_WEIGHT / (1 + width / _WIDTH_TOKENS) + _ROOM_WEIGHT * (high - tokens) / width
-        return _LEAST_WITHIN + (1 - _LEAST_WITHIN) * raw
+        return _MIN_WITHIN + (1 - _MIN_WITHIN) * raw
 
 
 def _range(text: str) -> tuple[int, int] | None:
@@ -106,12 +106,12 @@ _LONGEST_RANGE = 63
 
 
 class TopologyAffinityScorer(PluginParameters, frozen=True):
-    """Prefers endpoints near the one that a handler chose for the stage before."""
+    """Prefers endpoints near the one that a handler chose for the previous stage."""
 
     topology_producer_name: str = ""
 
     def start(self, context: PluginContext) -> "_ByPlace":
-        """Return what asks the extractor."""
+        """Return the started plug-in."""
         return _ByPlace(find_producer(context, self.topology_producer_name, TopologyInfo))
 
 

@@ -19,7 +19,7 @@ _EPSILON = 1e-9
 """Milliseconds within which headrooms count as equal."""
 
 _Known = tuple[int, LatencyPrediction]
-"""A candidate's position and what is predicted for it."""
+"""A candidate's position and predictions."""
 
 
 class LatencyScorer(PluginParameters, frozen=True):
@@ -42,7 +42,7 @@ class LatencyScorer(PluginParameters, frozen=True):
             raise ValueError("`ttftWeight` and `tpotWeight` must not be negative")
 
     def start(self, context: PluginContext) -> "_ByLatency":
-        """Return what asks the producers."""
+        """Return the started plug-in."""
         return _ByLatency(
             self,
             find_producer(

@@ -1,7 +1,7 @@
-"""Scorers by load: what waits, what runs, what was sent, and when a first token would come.
+"""Scorers by load: waiting, running and sent requests, and the predicted first token.
 
 All but `least-ttft-scorer` are llm-d-router's, under its names, with its formulas and parameters.
-Load is that of the moment (`Candidate.waiting`), not that of the last report.
+Load is the current one (`Candidate.waiting`), not the last report's.
 """
 
 from collections.abc import Sequence
@@ -51,10 +51,10 @@ def least_is_best(costs: Sequence[float]) -> list[float]:
 class LeastTtftScorer(PluginParameters, frozen=True):
     """Prefers the endpoint with the lowest cost of this prompt's first token (`ttft_costs`).
 
-    The score is a ratio and not a place between the extremes (as `queue-scorer`'s), so that it
-    says how much longer a client would wait: costs of 100 and 101 ms score 1 and 0.99 and leave
-    the choice to other scorers, costs of 100 and 200 ms score 1 and 0.5. Alone, with
-    `max-score-picker`, it picks what `least-ttft-picker` picks.
+    The score is the lowest cost as a share of this one, not a place between the extremes (as
+    `queue-scorer`'s), so it shows how much longer a client would wait: costs of 100 and 101 ms
+    score 1 and 0.99 and leave the choice to other scorers, costs of 100 and 200 ms score 1 and 0.5.
+    Alone, with `max-score-picker`, it picks the same as `least-ttft-picker`.
     """
 
     def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
@@ -87,7 +87,7 @@ class KvCacheUtilizationScorer(PluginParameters, frozen=True):
 
 
 class LoadAwareScorer(PluginParameters, frozen=True):
-    """Prefers short waiting queues, whatever those of the others.
+    """Prefers short waiting queues, regardless of those of the other endpoints.
 
     A `threshold` of 0 or less stands for the default.
     """
@@ -117,7 +117,7 @@ class ActiveRequestScorer(PluginParameters, frozen=True):
         seconds(self.request_timeout or "2m")
 
     def start(self, context: PluginContext) -> "_ByActiveRequests":
-        """Return what asks the producer."""
+        """Return the started plug-in."""
         return _ByActiveRequests(
             self, find_producer(context, self.in_flight_load_producer_name, InFlightLoad)
         )
@@ -136,7 +136,7 @@ class _ByActiveRequests(msgspec.Struct, frozen=True):
 
 
 class TokenLoadScorer(PluginParameters, frozen=True):
-    """Prefers the endpoint with the fewest tokens to prefill, those of this request included.
+    """Prefers the endpoint with the fewest tokens to prefill, including this request's.
 
     A `queue_threshold_tokens` of 0 or less stands for the default.
     """
@@ -145,7 +145,7 @@ class TokenLoadScorer(PluginParameters, frozen=True):
     in_flight_load_producer_name: str = ""
 
     def start(self, context: PluginContext) -> "_ByTokens":
-        """Return what asks the producer."""
+        """Return the started plug-in."""
         most = self.queue_threshold_tokens
         producer = find_producer(context, self.in_flight_load_producer_name, InFlightLoad)
         return _ByTokens(most if most > 0 else _DEFAULT_TOKENS, producer)

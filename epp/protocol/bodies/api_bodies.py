@@ -1,4 +1,4 @@
-"""The bodies of each API, as far as they are read in one piece: their fields as they stand."""
+"""The bodies of each API that are read in one piece, with undecoded fields."""
 
 import msgspec
 
@@ -24,10 +24,10 @@ class ContentPart(msgspec.Struct):
 
 
 class AnyBody(msgspec.Struct):
-    """The fields that bodies of all APIs have, or may have.
+    """The fields that bodies of all APIs may have.
 
-    Those that are not prompts are read one by one (`coercion.py`): what a server takes in another
-    form than its own is not an error.
+    All but the prompts are read one by one (`coercion.py`), since servers accept values in other
+    forms too.
     """
 
     model: msgspec.Raw = ABSENT
@@ -35,7 +35,7 @@ class AnyBody(msgspec.Struct):
     stream: msgspec.Raw = ABSENT
     """Whether the answer comes as a stream."""
     cache_salt: msgspec.Raw = ABSENT
-    """What separates its blocks from others (vLLM)."""
+    """A salt that separates its cached blocks from others (vLLM)."""
     user: msgspec.Raw = ABSENT
     """The end user."""
     max_tokens: msgspec.Raw = ABSENT
@@ -45,13 +45,13 @@ class AnyBody(msgspec.Struct):
     max_output_tokens: msgspec.Raw = ABSENT
     """The same in the Responses API."""
     n: msgspec.Raw = ABSENT
-    """How many answers there are to be."""
+    """The number of answers."""
     prompt_logprobs: msgspec.Raw = ABSENT
     """How many log probabilities each token of the prompt gets (vLLM)."""
     echo: msgspec.Raw = ABSENT
     """Whether the answer repeats the prompt."""
     logprobs: msgspec.Raw = ABSENT
-    """How many log probabilities each token gets; of a chat, whether it gets any."""
+    """The number of log probabilities of each token; in a chat, whether it gets any."""
     top_logprobs: msgspec.Raw = ABSENT
     """How many it gets in a chat."""
 

@@ -47,7 +47,7 @@ FRAMED: Final = frozenset((Api.GRPC_GENERATE, Api.GRPC_EMBED, Api.VERTEX_CHAT, A
 NAMELESS: Final = frozenset(
     (Api.CONVERSATIONS, Api.GENERATE, Api.SGLANG_GENERATE, Api.RAW_PREDICT, *FRAMED)
 )
-"""APIs whose bodies may leave the model out: the server has one, or the path names it."""
+"""APIs whose bodies may omit the model, as the server has one, or the path names it."""
 
 _LONGEST_PATH = 256
 """Characters of a path up to which its API is kept."""
@@ -82,4 +82,4 @@ class ApiTable:
 
 
 DEFAULT_APIS: Final = ApiTable((OPENAI, ANTHROPIC, VLLM_HTTP), passthrough=True)
-"""What is read if a configuration names no parsers (llm-d-router, the default list)."""
+"""The APIs that are read if a configuration names no parsers (llm-d-router, the default list)."""

@@ -1,8 +1,8 @@
 """A request's body: kept in the pieces in which it arrives, and read for routing.
 
-What the reader declines to read piece by piece (`body_reader.py`) is read at the end
-(`request_json.py`), with the same result; of a body that is too long for that, the model and its
-like are known, and no prompt. What a body is answered with is known elsewhere.
+Bodies that the reader declines to read piece by piece (`body_reader.py`) are read at the end
+(`request_json.py`), with the same result; if one is too long for that, only the fields outside of
+the prompts are read.
 """
 
 import json
@@ -41,10 +41,10 @@ _LONG_BYTES = 1 << 20
 
 @mypyc_attr(free_list_len=1)
 class Body:
-    """One body of an API; `feed` takes its bytes. That of no known API is only kept.
+    """One body of an API; `feed` takes its bytes. A body of an unknown API is only kept.
 
-    Bodies over gRPC (`FRAMED`) are read at the end. While `unread`, `read_on` is to be called: each
-    call takes a few milliseconds.
+    Bodies over gRPC (`FRAMED`) are read at the end. While it is `unread`, call `read_on`, which
+    takes a few milliseconds each time.
     """
 
     __slots__ = ("_api", "_framed", "_inner", "_message", "_reader")
@@ -71,12 +71,12 @@ class Body:
         return self._reader.unread > 0
 
     def read_on(self) -> None:
-        """Read the next part of what was fed."""
+        """Read the next part of the body."""
         self._reader.read_on()
 
     @property
     def enough(self) -> bool:
-        """Whether `parse` would say the same of a longer body, as far as routing needs it."""
+        """Whether `parse` would return the same for a longer body, as far as routing needs it."""
         return self._reader.enough
 
     def whole(self) -> bytes:
@@ -84,10 +84,7 @@ class Body:
         return b"".join(self._reader.pieces)
 
     def parse(self, *, whole: bool = True) -> Parsed:
-        """Read what was fed, all of the body or `enough` of it.
-
-        Raises `MalformedRequest`, as `parse_request` does.
-        """
+        """Read the body, all or `enough` of it. Raises `MalformedRequest`, like `parse_request`."""
         reader = self._reader
         if self._framed:
             return self._parse_frame()
@@ -122,10 +119,10 @@ class Body:
     def rewritten(self, name: str, priority: int | None = None) -> list[BodyData]:
         """Return the body, once all of it was parsed, with another model's name and priority.
 
-        An empty `name` leaves the model, None the priority; nothing else changes. Of a key that
-        comes twice, however it is written, the last value is replaced: parsers of JSON take that.
-        What the body lacks is put behind everything else, and so is what cannot be found in one
-        that is long and odd. What holds neither, vLLM's messages over gRPC, stays as it is.
+        An empty `name` leaves the model, None the priority; nothing else changes. If a key comes
+        twice, in any spelling, the last value is replaced, which parsers of JSON use. A missing
+        field is appended, and so is one that cannot be found in a long, unusual body. A body that
+        has neither, such as vLLM's messages over gRPC, stays as it is.
         """
         if self._framed:
             return self._rewritten_frame(name, priority)
@@ -137,7 +134,7 @@ class Body:
         return _edited(self.pieces, self._edits(values))
 
     def _edits(self, values: Sequence[tuple[Path, bytes]]) -> list[tuple[Span, bytes]]:
-        """Return what replaces fields, and adds those that have no known place, by their places."""
+        """Return the edits that replace fields, or add those without a known place, in order."""
         places = self._places()
         edits: list[tuple[Span, bytes]] = []
         added = b""
@@ -153,9 +150,9 @@ class Body:
         return sorted(edits)
 
     def _places(self) -> dict[Path, Span]:
-        """Return where the last value of each field lies; without those for which that is unknown.
+        """Return the position of each field's last value, without fields whose position is unknown.
 
-        What the reader does not know is looked for in the whole body.
+        If the reader does not know a position, the whole body is searched.
         """
         model, priority = self._reader.model, self._reader.priority
         if model is not None and priority is not None:
@@ -164,7 +161,7 @@ class Body:
         return found if () in found else {}
 
     def _end(self) -> tuple[int, bool]:
-        """Return where the body's object ends, and whether there are members before that."""
+        """Return where the body's object ends, and whether it has members."""
         at, end = sum(map(len, self.pieces)), -1
         for piece in reversed(self.pieces):
             at -= len(piece)
@@ -204,7 +201,7 @@ def _outlined(api: Api, found: Found) -> Parsed:
 
 
 def _parsed(api: Api, found: Found, *, multimodal: bool = False) -> Parsed:
-    """Read what was found as JSON. Raises `MalformedRequest`, and what msgspec does."""
+    """Decode the JSON of the fields found. Raises `MalformedRequest`, and msgspec's errors."""
     (
         model,
         stream,

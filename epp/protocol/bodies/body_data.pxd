@@ -1,4 +1,4 @@
-"""Bytes of a body, which are `bytes` or a view of some: where they are, and how many."""
+"""Bytes of a body, which are `bytes` or a view of them: their address and number."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.buffer cimport PyBuffer_IsContiguous

@@ -68,7 +68,7 @@ cdef class BodyReader(PromptReader):
         return self._last_of(_PRIORITY)
 
     cdef tuple _last_of(self, int field):
-        """Return where the last value of a field lies; (-1, -1) without one, None while unknown."""
+        """Return the position of a field's last value; (-1, -1) without one, None while unknown."""
         cdef Span span = self._body[field]
         return (span.start, span.end) if self.state == _DONE else None
 
@@ -119,9 +119,9 @@ cdef class BodyReader(PromptReader):
         return self._full or self._writer.size + self._size_within() >= self._longest
 
     def finish(self, bint whole=True):
-        """Return what was found; None leaves the body to be read at the end.
+        """Return the fields found; None if the body must be read at the end.
 
-        Of a body that is not `whole`, the prompts are what has come of them.
+        If the body is not `whole`, the prompts are as far as they have arrived.
         """
         if self._declined or (self._structured == _NONE and self._wanted != _ALWAYS):
             return None
@@ -142,7 +142,7 @@ cdef class BodyReader(PromptReader):
         return -1 if self.state == _DONE else self.at
 
     def outline(self):
-        """Return what was found but the prompts; None if the body is not JSON."""
+        """Return the fields found without the prompts; None if the body is not JSON."""
         return (*self._fields(), []) if self.state == _DONE else None
 
     cdef list _fields(self):
@@ -199,7 +199,7 @@ cdef class BodyReader(PromptReader):
         return self._has_parts and self._is_text and begun
 
     cdef int _end_within(self) except -1:
-        """End the prompt that is being read where the bytes end that came."""
+        """End the prompt that is being read at the last byte that arrived."""
         cdef int field
         if not self._is_conversation:
             if self._whole_kind == _TEXT:
@@ -339,7 +339,7 @@ cdef class BodyReader(PromptReader):
     cdef int _end_message(self, Py_ssize_t at) except -1:
         cdef Span role = self._message[_ROLE]
         cdef int field
-        self._count_item(_MOST_MESSAGES)
+        self._count_item(_MAX_MESSAGES)
         if self._field == _INPUT and role.end - role.start <= 2:  # no message: as it stands
             self._writer.add(_COPY, self._item, at)
             self._writer.add(_MESSAGE_END)

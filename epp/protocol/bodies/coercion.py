@@ -1,7 +1,7 @@
-"""A field's value, given its JSON, as model servers read it: as pydantic does in lax mode.
+"""Reads a field's JSON like model servers, which use pydantic in lax mode.
 
-What cannot be read is as good as absent, except the model's name: the server refuses the request
-if it needs the field. pydantic, "Conversion Table"; vLLM 0.32 `entrypoints/openai`.
+A value that cannot be read counts as absent, except the model's name; the server refuses the
+request if it needs the field. pydantic, "Conversion Table"; vLLM 0.32 `entrypoints/openai`.
 """
 
 import msgspec
@@ -10,19 +10,19 @@ from epp.errors import MalformedRequest
 from epp.model.request import Api
 
 LONGEST_MODEL = 1024
-"""Characters of a model's name: what is learned of models is kept under their names."""
+"""The longest name of a model, in characters: the picker keeps state under these names."""
 LONGEST_VALUE = 16 << 10
-"""Bytes of a value that are read; those of the longest name are fewer, all of it escaped."""
+"""The longest value that is read, in bytes; the longest name, fully escaped, is shorter."""
 MOST_TOKENS = 1 << 24
 """No prompt and no answer is longer: the longest contexts of models are 10 million tokens."""
 
 MOST_ANSWERS = 128
-"""More to one prompt are counted as so many (OpenAI API reference, `n`)."""
+"""The most answers to one prompt that count (OpenAI API reference, `n`)."""
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding raises."""
+"""The errors of decoding."""
 _LONGEST_NUMBER = 4096
-"""Bytes of a number that is read; Python and pydantic read none of more than 4,300 digits."""
+"""The longest number that is read, in bytes; Python and pydantic allow 4,300 digits."""
 _FLAGS = {b"true": True, b"false": False, b"null": False}
 _NO_VALUE = frozenset((b"", b"null"))
 _NO_SALT = frozenset((b"", b'""', b"null"))
@@ -34,7 +34,7 @@ _whole = msgspec.json.Decoder(int, strict=False).decode
 
 
 def model_of(raw: bytes) -> str:
-    """Return a model's name, empty without one. Raises `MalformedRequest` for what is not one."""
+    """Return a model's name, empty without one. Raises `MalformedRequest` if it is not a name."""
     if raw[:1] == b'"':
         if len(raw) <= LONGEST_VALUE and len(name := _text(raw)) <= LONGEST_MODEL:
             return name
@@ -55,7 +55,7 @@ def text_of(raw: bytes) -> str:
 
 
 def salt_of(raw: bytes) -> str:
-    """Return what separates caches: a text as it is, null as none, anything else as written."""
+    """Return the salt of a cache: a text as it is, null as none, anything else as written."""
     if raw in _NO_SALT:
         return ""
     return text_of(raw) or raw.decode(errors="replace")
@@ -95,10 +95,10 @@ def n_of(*raws: bytes) -> int:
 def skips_reading(  # noqa: PLR0913, PLR0917 (as the body has them)
     api: Api, prompt_logprobs: bytes, echo: bytes, logprobs: bytes, sampled: bytes, skip: bytes
 ) -> bool:
-    """Return whether an engine computes all of a prompt, whatever of it is cached.
+    """Return whether an engine computes all of a prompt, even cached parts.
 
-    vLLM 0.32 `SamplingParams`: where the tokens of the prompt get log probabilities as well, or
-    `sampling_params` say so (`sampled` and `skip` are in these). In a chat `logprobs` are
+    vLLM 0.32 `SamplingParams`: if the tokens of the prompt get log probabilities too, or
+    `sampling_params` demand it (`sampled` and `skip` are in these). In a chat `logprobs` are
     `top_logprobs`, which are 0 by default.
     """
     if skip not in _NO_VALUE:

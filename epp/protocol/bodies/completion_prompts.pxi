@@ -1,12 +1,12 @@
 """Prompts of completions and embeddings: texts, token ids, lists of either."""
 
 cdef enum:  # `epp.protocol.bodies.request_json` says why
-    _MOST_PROMPTS = 64
-    _MOST_MESSAGES = 10_000
+    _MAX_PROMPTS = 64
+    _MAX_MESSAGES = 10_000
 
 
 cdef class PromptReader(FieldReader):
-    """Collects what the field of the prompt holds, except messages."""
+    """Collects the content of the prompt's field, except messages."""
 
     cdef PromptWriter _writer
     cdef Py_ssize_t _longest
@@ -66,7 +66,7 @@ cdef class PromptReader(FieldReader):
         return 0
 
     cdef int _count_item(self, int most) noexcept:
-        """Count a prompt or a message; skip what follows the last that is looked at."""
+        """Count a prompt or a message; skip those after the last that is read."""
         self._items += 1
         if self._items >= most:
             self._skipping = self._full = True
@@ -82,12 +82,12 @@ cdef class PromptReader(FieldReader):
             self._writer.add(_COPY, self._item, at - 1)
             self._writer.add(_PROMPT_END)
             self._item = -1
-            self._count_item(_MOST_PROMPTS)
+            self._count_item(_MAX_PROMPTS)
         else:
             self._writer.add(_TOKENS, self._tokens_at, self._writer.token_count)
             self._writer.add(_PROMPT_END)
             self._tokens_at = self._writer.token_count
-            self._count_item(_MOST_PROMPTS)
+            self._count_item(_MAX_PROMPTS)
         return 0
 
     cdef int _token(self, uint64_t value) except -1:

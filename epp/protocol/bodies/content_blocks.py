@@ -1,7 +1,7 @@
-"""Content blocks of Anthropic's Messages API, as prompts see them.
+"""Content blocks of Anthropic's Messages API, as parts of prompts.
 
-Of each block only what an engine reads counts: clients move `cache_control` from block to block
-between the turns of a conversation, and what an engine caches does not depend on it.
+Only the parts of a block that an engine reads count: clients move `cache_control` from block to
+block between the turns of a conversation, which does not affect the engine's cache.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _MEDIA = frozenset(("image", "document", "container_upload"))
 BILLING_BYTES = 4096
 """Bytes of a system prompt in which its attribution is looked for."""
 _BILLING = b'"x-anthropic-billing-header'
-_MOST_TOKENS = 50_000
+_MAX_TOKENS = 50_000
 _IN_SOURCE = 3
 """Objects and arrays around `data` in the content of a tool's result: list, block, source."""
 
@@ -44,7 +44,7 @@ class Block(msgspec.Struct):
     tool_use_id: msgspec.Raw = _RAW
     """The `tool_use` that a `tool_result` answers."""
     content: msgspec.Raw = _RAW
-    """What a `tool_result` says."""
+    """The content of a `tool_result`."""
 
 
 _block = msgspec.json.Decoder(Block)
@@ -55,7 +55,7 @@ class Multimodal(bytes):
 
 
 def medium(raw: bytes) -> bytes:
-    """Return what stands for a medium: its digest, repeated up to `MEDIUM_BYTES`."""
+    """Return the bytes that represent a medium: its digest, repeated up to `MEDIUM_BYTES`."""
     digest = xxhash.xxh3_128_digest(raw)
     return Multimodal((digest * (MEDIUM_BYTES // len(digest) + 1))[:MEDIUM_BYTES])
 
@@ -84,7 +84,7 @@ def _data_spans(content: bytes) -> Iterator[tuple[int, int]]:
     """Find the texts under `data` in the sources of the blocks in a tool's result: its images."""
     depth = 0
     key = previous = b""
-    for token in islice(TOKEN.finditer(content), _MOST_TOKENS):
+    for token in islice(TOKEN.finditer(content), _MAX_TOKENS):
         symbol = token[0]
         if symbol in (b"{", b"["):
             depth += 1

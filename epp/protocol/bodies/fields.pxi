@@ -209,14 +209,14 @@ cdef class FieldReader(JsonReader):
         return 0
 
     cdef int _begin_string(self, _Kind kind) except -1:
-        """Keep the string that begins; decline what is not one."""
+        """Keep the string that begins; decline other values."""
         self.heeded, self._string_size = True, 0
         if kind != _TEXT:
             self._decline()
         return 0
 
     cdef int _end_string(self) except -1:
-        """Return how long the string was; decline what is long, or not in plain ASCII."""
+        """Return the length of the string; decline one that is long, or not plain ASCII."""
         cdef int place, size = self._string_size
         self._string_size = 0
         if self.escaped or size > _LONGEST_KEY:

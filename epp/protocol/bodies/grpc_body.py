@@ -1,7 +1,7 @@
 """Bodies of inference APIs over gRPC: vLLM's engine, and Vertex AI's prediction service.
 
 A message travels in a frame: a byte that says whether it is compressed, its length in four bytes,
-and the message (gRPC over HTTP2, "Length-Prefixed-Message"). One that is compressed is not read.
+and the message (gRPC over HTTP2, "Length-Prefixed-Message"). Compressed messages are not read.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,23 +19,24 @@ from epp.protocol.bodies.model_rewrite import looked_at, replace_first, replace_
 from epp.protocol.bodies.parsed import Parsed
 from epp.protocol.bodies.request_json import LONGEST_PROMPT
 from epp.protocol.bodies.token_prompts import MOST_MEDIA, packed, with_hashes
+from epp.protocol.bodies.usage_reader import openai_usage
 
 _HEAD: Final = 5
 _LONGEST: Final = 4 << 20
 """Bytes of a message that is read: decoding one takes 40 ms at most, and a few times its memory."""
 _LONGEST_ANSWER: Final = 1 << 20
-_MOST_IDS: Final = 1 << 19
+_MAX_IDS: Final = 1 << 19
 """Token ids of a prompt that are read: making numbers of a million takes some 40 ms."""
 _LONGEST_MEDIA: Final = 256 << 10
-"""Bytes of what says of a prompt's media; of a longer one none are known."""
+"""The longest description of a prompt's media, in bytes; media in longer ones are ignored."""
 UNREAD: Final = Parsed(model="", prompts=(), stream=False, max_tokens=None, cache_salt="")
 """Stands for a message that is compressed or too long: it is routed by load."""
 VERTEX: Final = (Api.VERTEX_CHAT, Api.VERTEX_RAW)
-"""The APIs whose messages hold the JSON of others."""
+"""The APIs whose messages contain the JSON of other APIs."""
 
 
 def message_of(body: bytes) -> bytes | None:
-    """Return the message of a request with one frame; None for one that is not read.
+    """Return the message of a request with one frame; None if it is not read.
 
     Raises `MalformedRequest` if the body is not a frame.
     """
@@ -77,7 +78,7 @@ def parse_generate(message: bytes) -> Parsed:
 
 def _exact(read: pb.GenerateRequest) -> Prompt:
     """Return the token ids; those that stand for media as the media's hashes, if they fit."""
-    ids = packed(read.tokenized.input_ids[:_MOST_IDS])
+    ids = packed(read.tokenized.input_ids[:_MAX_IDS])
     if 0 < len(read.mm_inputs) <= _LONGEST_MEDIA:
         with suppress(DecodeError, ValueError):
             found = pb.Multimodal.FromString(read.mm_inputs)
@@ -146,7 +147,7 @@ class FrameRestorer:
         self._passing = 0
 
     def feed(self, chunk: bytes, *, last: bool) -> bytes:
-        """Return the frames that end with `chunk`; with `last` all that is held."""
+        """Return the frames that are complete with `chunk`; with `last` the rest too."""
         passed = chunk[: self._passing]
         self._passing -= len(passed)
         data, done, at = self._held + chunk[len(passed) :], [passed], 0
@@ -192,13 +193,7 @@ def _generated(message: bytes) -> bytes | None:
     part = read.chunk if kind == "chunk" else read.complete
     if not (part.prompt_tokens or part.completion_tokens):
         return None
-    return msgspec.json.encode(
-        {
-            "prompt_tokens": part.prompt_tokens,
-            "completion_tokens": part.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": part.cached_tokens},
-        }
-    )
+    return openai_usage(part)
 
 
 def _embedded(message: bytes) -> bytes | None:
@@ -207,7 +202,7 @@ def _embedded(message: bytes) -> bytes | None:
 
 
 def answer_of(message: bytes) -> bytes:
-    """Return what a message of Vertex AI's answer brings; nothing for what is not one."""
+    """Return the data in a message of Vertex AI's answer; empty if it cannot be decoded."""
     try:
         return pb.HttpBody.FromString(message).data
     except DecodeError:

@@ -83,7 +83,7 @@ cdef class JsonReader:
     cdef int text(self, const uint8_t* data, Py_ssize_t size) except -1:
         """Hear a part of a heeded string, quotes and escapes aside. Keys always are.
 
-        A key's escapes of ASCII come as what they stand for, others as `_OTHER`.
+        A key's escapes of ASCII come as the characters that they stand for, others as `_OTHER`.
         """
         return 0
 
@@ -92,7 +92,7 @@ cdef class JsonReader:
         return 0
 
     cdef Py_ssize_t numbers(self, const uint8_t* data, Py_ssize_t size) except -1:
-        """Take what can be taken at once where a value begins; return how many bytes that was."""
+        """Take as many bytes as possible at the beginning of a value; return their number."""
         return 0
 
     cdef int read(self, const uint8_t* data, Py_ssize_t size) except -1:
@@ -133,7 +133,7 @@ cdef class JsonReader:
         return 0
 
     cdef Py_ssize_t _run(self, const uint8_t* data, Py_ssize_t size) except -1:
-        """Take what is plain, and the simple escapes in it; return how many bytes that was."""
+        """Take plain bytes, and simple escapes among them; return their number."""
         cdef Py_ssize_t run = _plain(data, size, not self.heeded)
         if self.heeded and run:
             self.text(data, run)

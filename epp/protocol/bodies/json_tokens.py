@@ -1,8 +1,7 @@
-"""JSON as texts, brackets and colons, and where the members of an object lie.
+"""A scanner of JSON for texts, brackets and colons, and the positions of an object's members.
 
-All that looks for texts does it by `TEXT`, which takes a text without an end to the end of the
-bytes. A pattern that fails there is tried again at each quote within the text, so that its time
-grows with the square of what is left.
+All patterns for texts use `TEXT`, which matches a text without an end up to the end of the bytes. A
+pattern that failed there would be tried again at each quote in the text, in quadratic time.
 """
 
 import re
@@ -16,7 +15,7 @@ TEXT = rb'"' + TEXT_REST
 TOKEN = re.compile(TEXT + rb"|[{}\[\]:]", re.DOTALL)
 LOOKED_AT = 2 << 20
 """Bytes in which members are looked for: 10 ms of work."""
-_MOST_TOKENS = 30_000
+_MAX_TOKENS = 30_000
 """Texts, brackets and colons that are looked at: 10 ms, if they are made for it 30."""
 _DEEPEST = 2
 _LONGEST_KEY = 64
@@ -29,18 +28,18 @@ Span = tuple[int, int]
 """Where something starts and ends in bytes."""
 
 
-def allowance(most: int = _MOST_TOKENS) -> Iterator[int]:
-    """Return what one call or several may look at: each token takes one."""
+def allowance(most: int = _MAX_TOKENS) -> Iterator[int]:
+    """Return the allowance of one call or several: each token takes one."""
     return iter(range(most))
 
 
 def members(
     data: bytes, wanted: Collection[Path], left: Iterator[int] | None = None
 ) -> Iterator[tuple[Path, Span]]:
-    """Yield where the values at some paths of at most two keys lie, in the order of their ends.
+    """Yield the positions of values at some paths of at most two keys, in the order of their ends.
 
-    Of bytes that are not JSON, any may be missing or wrong; and those are missing that `LOOKED_AT`
-    and `left` do not reach. The whole object is there, `()`, if all of it was looked at.
+    If the bytes are not JSON, positions may be missing or wrong. Values beyond `LOOKED_AT` and
+    `left` are missing. The whole object has the path `()`, if all of it was scanned.
     """
     keys = {path[-1] for path in wanted if path}
     opened: list[tuple[bytes, Path | None, int]] = []  # its key, what is wanted of it, its start

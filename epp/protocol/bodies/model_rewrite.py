@@ -5,10 +5,9 @@ and in a top-level `response` object (OpenAI Responses API, streaming events) or
 (Anthropic Messages API, `message_start`), nowhere else: the same key in generated text or in a
 tool's arguments is content.
 
-A model server writes what it likes, and everybody waits while it is looked at. So what is looked at
-is bounded: of a response that is JSON what precedes the first name in the first megabyte, since
-engines write the model before what is long (vLLM), or behind an answer (Anthropic's) that is
-shorter; of an event what precedes the name.
+All requests wait while a response is scanned, so the scan is bounded: in a JSON response it ends
+with the first name or after a megabyte, as engines write the model before the long parts (vLLM), or
+behind an answer that is shorter (Anthropic's); in an event it ends with the name.
 """
 
 import json
@@ -21,11 +20,11 @@ from epp.protocol.bodies.json_tokens import Path, Span, allowance, members
 _NAMES: frozenset[Path] = frozenset(((b"model",), (b"response", b"model"), (b"message", b"model")))
 _KEY = b'"model"'
 _EVENT_COST = 8
-"""What an event takes beside its tokens, in tokens."""
+"""The cost of scanning an event besides its tokens, in tokens."""
 _QUOTE = ord('"')
-_MOST_HELD = 1 << 20
+_MAX_HELD = 1 << 20
 """Bytes of a response, or of a line of one, in which its name is looked for."""
-_MOST_TOKENS = 10_000
+_MAX_TOKENS = 10_000
 """Texts, brackets and colons of a response's piece that are looked at: up to 10 ms of work."""
 
 
@@ -38,19 +37,19 @@ def model_spans(data: bytes, left: Iterator[int] | None = None) -> Iterator[Span
     return (span for _, span in members(data, _NAMES, left) if data[span[0]] == _QUOTE)
 
 
-def replace_model(data: bytes, name: str, left: Iterator[int] | None = None) -> bytes:
+def replace_model(data: bytes, name: str) -> bytes:
     """Return a JSON object with every `model` replaced by `name`."""
-    return _replaced(data, model_spans(data, left), name)
+    return _replaced(data, model_spans(data), name)
 
 
 def looked_at() -> Iterator[int]:
-    """Return what may be looked at of a response between two turns of the event loop."""
-    return allowance(_MOST_TOKENS)
+    """Return how much of a response may be scanned between two turns of the event loop."""
+    return allowance(_MAX_TOKENS)
 
 
 def replace_first(data: bytes, name: str, left: Iterator[int]) -> bytes:
     """Return a response that is JSON with its `model`, the first one, replaced by `name`."""
-    return _replaced(data, islice(model_spans(data[:_MOST_HELD], left), 1), name)
+    return _replaced(data, islice(model_spans(data[:_MAX_HELD], left), 1), name)
 
 
 def replace_in_events(data: bytes, name: str, left: Iterator[int]) -> bytes:
@@ -66,7 +65,7 @@ def _event_spans(data: bytes, left: Iterator[int]) -> Iterator[Span]:
         # WHATWG HTML, "Interpreting an event stream": the space after the colon is optional.
         if data.startswith(b"data:", line):
             begin = line + len(b"data:")
-            within = data[begin : min(end, begin + _MOST_HELD)]
+            within = data[begin : min(end, begin + _MAX_HELD)]
             for start, stop in islice(model_spans(within, left), 1):
                 yield begin + start, begin + stop
 
@@ -92,14 +91,14 @@ class Restorer(Protocol):
     """Restores the client's model name in a response as its chunks pass."""
 
     def feed(self, chunk: bytes, *, last: bool) -> bytes:
-        """Return the bytes to pass on after `chunk`; with `last` all that are held."""
+        """Return the bytes to pass on after `chunk`; with `last` all the rest."""
 
 
 class ModelRestorer:
     """Restores the client's model name in a response as its chunks pass.
 
-    With `sse` the response is an event stream, and complete lines are passed on at once; else it
-    is JSON, and passed on at its end. No more is held than is looked at of it, or of a line.
+    With `sse` the response is an event stream, and complete lines are passed on at once; else it is
+    JSON, and passed on at its end. Only the part that must be scanned is held back.
     """
 
     __slots__ = ("_held", "_name", "_passing", "_size", "_sse")
@@ -109,10 +108,10 @@ class ModelRestorer:
         self._sse = sse
         self._held: list[bytes] = []
         self._size = 0
-        self._passing = False  # what follows what was looked at
+        self._passing = False  # the part after the scan
 
     def feed(self, chunk: bytes, *, last: bool) -> bytes:
-        """Return the bytes to pass on after `chunk`; with `last` all that are held."""
+        """Return the bytes to pass on after `chunk`; with `last` all the rest."""
         if not self._passing:
             return self._next(chunk, last=last)
         end = chunk.find(b"\n") + 1 if self._sse else 0
@@ -124,7 +123,7 @@ class ModelRestorer:
     def _next(self, chunk: bytes, *, last: bool) -> bytes:
         self._held.append(chunk)
         self._size += len(chunk)
-        complete = last or self._size >= _MOST_HELD
+        complete = last or self._size >= _MAX_HELD
         if self._sse:
             return self._lines(last=last) if complete or b"\n" in chunk else b""
         self._passing = complete
@@ -133,7 +132,7 @@ class ModelRestorer:
     def _lines(self, *, last: bool) -> bytes:
         data = self._release()
         cut = len(data) if last else data.rfind(b"\n") + 1
-        if len(data) - cut >= _MOST_HELD:
+        if len(data) - cut >= _MAX_HELD:
             cut, self._passing = len(data), True
         if cut < len(data):
             self._held, self._size = [data[cut:]], len(data) - cut

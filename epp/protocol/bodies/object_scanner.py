@@ -1,4 +1,4 @@
-"""Finds the objects of one JSON key in bytes that pass by, where they stand near the top."""
+"""Finds the objects under one JSON key, near the top level, in bytes as they pass."""
 
 import re
 from collections.abc import Sequence
@@ -13,21 +13,22 @@ _TEXT_REST = re.compile(TEXT_REST, re.DOTALL)
 _DEPTH = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 _TAIL = 64
 """A key that is further away from its object than this is not found if a chunk ends between."""
-_MOST = 4096
-"""An object that goes on for longer when a chunk ends is given up, and what was found before it."""
+_MAX = 4096
+"""If an object is still open after this many bytes at the end of a chunk, it is dropped, and so are
+those found before it."""
 _KEPT = 16
-"""Objects of one value that are kept until its end says how deep they stood; the latest."""
+"""The last objects of one value, which are kept until its end shows how deep they were."""
 
 
 class ObjectScanner:
-    """Fed with bytes in any pieces, it gives the objects that stand under the key `"usage"`.
+    """Takes bytes in any pieces, and returns the objects under the key `"usage"`.
 
-    They must hold numbers and objects of numbers: their braces are counted. A text in JSON cannot
-    contain the key's quotes unescaped, so that it is looked for as it is.
+    They must contain only numbers and objects of numbers, as braces are counted. A text in JSON
+    cannot contain the key's quotes unescaped, so a plain search finds the key.
 
-    An object counts if at most `levels` objects and arrays enclose it. How many they are is
-    known when all are closed: at the end of the line with `lines` (server-sent events), else when
-    `end` is called. What comes before the first object costs no more than the search for the key.
+    An object counts if at most `levels` objects and arrays enclose it. Their number is known when
+    all are closed: at the end of the line with `lines` (server-sent events), else when `end` is
+    called. Bytes before the first object cost only the search for the key.
     """
 
     __slots__ = ("_depth", "_found", "_levels", "_lines", "_open", "_quoted", "_rest", "_walking")
@@ -35,15 +36,15 @@ class ObjectScanner:
     def __init__(self, levels: int = 1, lines: bool = False) -> None:  # noqa: FBT001, FBT002 (a keyword costs 50 ns)
         self._levels = levels
         self._lines = lines
-        self._rest = b""  # what was seen and may be part of one
+        self._rest = b""  # bytes that may be part of an object
         self._open = False  # whether it begins one
-        self._walking = False  # whether one was found whose depth is not known
+        self._walking = False  # whether an object of unknown depth was found
         self._depth = 0  # from that of the first one found
         self._quoted = False  # whether a text has begun
         self._found: list[tuple[int, bytes]] = []
 
     def feed(self, chunk: bytes) -> Sequence[bytes]:
-        """Take the next bytes; return the objects whose depth is known with them."""
+        """Take the next bytes; return the objects whose depth is now known."""
         data = self._rest + chunk if self._rest else chunk
         if not self._open and not self._walking and KEY not in data:
             self._rest = data[-len(KEY) + 1 :]
@@ -53,7 +54,7 @@ class ObjectScanner:
         while start >= 0:
             end = _end(data, start)
             if end < 0:
-                self._open = len(data) - start <= _MOST
+                self._open = len(data) - start <= _MAX
                 self._rest = data[start:] if self._open else b""
                 if not self._open:
                     self._forget()
@@ -64,14 +65,14 @@ class ObjectScanner:
         return settled
 
     def end(self) -> Sequence[bytes]:
-        """Return the objects whose depth is known with the end of all."""
+        """Return the objects whose depth is known with the end of the body."""
         settled: list[bytes] = []
         if not self._open and not self._quoted:
             self._settle(settled)
         return settled
 
     def _settle(self, settled: list[bytes]) -> None:
-        """Everything is closed: what was found was as deep as has been closed since."""
+        """Everything is closed: the depth of an object is what was closed since it was found."""
         settled += [each for depth, each in self._found if 0 < depth - self._depth <= self._levels]
         self._forget()
 
@@ -80,7 +81,7 @@ class ObjectScanner:
         self._depth, self._walking, self._quoted = 0, False, False
 
     def _next(self, data: bytes, at: int, settled: list[bytes]) -> int:
-        """Return where the next object begins; -1 keeps what may still become one."""
+        """Return where the next object begins; -1 if there is none yet, and keep its beginning."""
         if not self._walking:
             return self._start(data, at)
         if self._quoted and (at := self._text_end(data, at)) < 0:
@@ -108,7 +109,7 @@ class ObjectScanner:
         return -1
 
     def _text_end(self, data: bytes, at: int) -> int:
-        """Return what follows the text that goes on there, or -1 while it is not whole."""
+        """Return the position after the text that continues there; -1 while it is not complete."""
         rest = _TEXT_REST.match(data, at)
         self._quoted = rest is None or not rest.lastindex
         if rest is not None and rest.lastindex:
@@ -135,7 +136,7 @@ def _undecided(data: bytes, at: int) -> bool:
 
 
 def _lone_backslash(data: bytes, at: int) -> bytes:
-    """Return the backslash at the end of `data[at:]` that belongs to what comes next."""
+    """Return the backslash at the end of `data[at:]` that escapes the next byte, if any."""
     rest = data[at:]
     return b"\\" if (len(rest) - len(rest.rstrip(b"\\"))) % 2 else b""
 

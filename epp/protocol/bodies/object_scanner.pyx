@@ -17,7 +17,7 @@ cdef tuple _NONE = ()
 cdef enum:
     _SIZE = 7
     _TAIL = 64
-    _MOST = 4096
+    _MAX = 4096
     _KEPT = 16
 
 
@@ -55,7 +55,7 @@ cdef class ObjectScanner:
         while at != NULL:
             end = _behind(at, last)
             if end == NULL:
-                self._open = last - at <= _MOST
+                self._open = last - at <= _MAX
                 self._rest = PyBytes_FromStringAndSize(at, last - at) if self._open else _NOTHING
                 if not self._open:
                     self._forget()
@@ -82,7 +82,7 @@ cdef class ObjectScanner:
         return settled
 
     cdef _settle(self, list settled):
-        """Everything is closed: what was found was as deep as has been closed since."""
+        """Everything is closed: the depth of an object is what was closed since it was found."""
         cdef Py_ssize_t depth
         if self._found is not None:
             for depth, each in self._found:
@@ -96,7 +96,7 @@ cdef class ObjectScanner:
         self._walking = self._quoted = False
 
     cdef const char* _next(self, const char* at, const char* last, list settled) except? NULL:
-        """Return where the next object begins; NULL keeps what may still become one."""
+        """Return where the next object begins; NULL if there is none yet, and keep its beginning."""
         cdef const char* value
         cdef char symbol
         while at < last:
@@ -167,7 +167,7 @@ cdef const char* _value_of_key(const char* at, const char* last) noexcept:
 
 
 cdef const char* _behind(const char* at, const char* last) noexcept:
-    """Return what follows the object that begins there, or NULL while it is not whole."""
+    """Return the end of the object that begins there, or NULL while it is incomplete."""
     cdef Py_ssize_t depth = 0
     while at < last:
         if at[0] == c"{":

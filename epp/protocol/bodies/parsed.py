@@ -1,4 +1,4 @@
-"""What routing reads of a request's body."""
+"""The fields of a request's body that routing reads."""
 
 from typing import Final
 

@@ -31,7 +31,7 @@ cdef enum:
     _MEDIUM_BYTES = 900  # `epp.protocol.bodies.request_json` says why
     _DIGEST_BYTES = 16
     _TOKEN = 4
-    _MOST_STEPS = 1 << 17  # 3 MiB: 10,000 messages of eight fields and 50,000 parts have fewer
+    _MAX_STEPS = 1 << 17  # 3 MiB: 10,000 messages of eight fields and 50,000 parts have fewer
     _SMALL_PIECE = 1 << 10
     _JOINED_PIECES = 64
     _JOINED_BYTES = 1 << 16
@@ -41,7 +41,7 @@ cdef enum:
 cdef class PromptWriter:
     """Steps that write prompts, and the token ids that some of them write.
 
-    `size` is what they write, in bytes. Beyond `_MOST_STEPS` only ends of prompts are added.
+    `size` is what they write, in bytes. Beyond `_MAX_STEPS` only ends of prompts are added.
     `multimodal`: some write a medium.
     """
 
@@ -60,7 +60,7 @@ cdef class PromptWriter:
 
     cdef int add(self, _Action what, Py_ssize_t start=0, Py_ssize_t end=0) except -1:
         cdef Step* grown
-        if self.count >= _MOST_STEPS and what != _PROMPT_END:
+        if self.count >= _MAX_STEPS and what != _PROMPT_END:
             return 0
         if self.count == self._room:
             self._room = 2 * self._room + 32
@@ -105,7 +105,7 @@ cdef class PromptWriter:
 
 
 cpdef int add_piece(list pieces, piece) except -1:
-    """Add a piece to a body; many small ones are joined, as each takes 40 bytes besides its own."""
+    """Add a piece to a body; join many small ones, as each takes 40 bytes more than its own."""
     cdef Py_ssize_t count
     pieces.append(piece)
     count = len(pieces)
@@ -225,7 +225,7 @@ cdef tuple _prompt(
 cdef int _write(
     PromptWriter writer, Py_ssize_t first, Py_ssize_t last, Pieces body, bytes data
 ) except -1:
-    """Fill `data` with what the steps give, as far as it goes."""
+    """Fill `data` with the bytes of the steps, as far as it has room."""
     cdef char* into = PyBytes_AS_STRING(data)
     cdef Py_ssize_t left = PyBytes_GET_SIZE(data), place, part
     cdef Step step

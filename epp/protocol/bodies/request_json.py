@@ -1,8 +1,8 @@
 """Parses bodies of inference APIs, for routing only.
 
-Content is kept as the JSON bytes that the client sent (`msgspec.Raw`) and never decoded: a prompt
-is only hashed. Two requests share a prefix of prompt bytes exactly where they share messages,
-whatever the order of their keys and the white space between them.
+Content is kept as the JSON bytes that the client sent (`msgspec.Raw`) and never decoded, since a
+prompt is only hashed. Two requests share a prefix of prompt bytes exactly as far as they share
+messages, whatever the order of keys and the white space between them.
 
 `body_reader.py` does the same as a body arrives.
 """
@@ -56,22 +56,23 @@ _TEXT_PARTS = frozenset(("text", "input_text", "output_text"))
 _NOTHING = frozenset((b"", b"null", b"[]"))
 _OBJECTS = re.compile(rb"\[\s*\{")
 _CUT_OFF, _END = "Input data was truncated", 32
-"""What msgspec says of a body that ends too early, and of half a surrogate pair in its end."""
+"""msgspec's error for a body that ends too early, or with half of a surrogate pair; and how many
+bytes of the end can tell which."""
 _LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB][0-9a-fA-F]{2}(?:[^\\]|\\[^u])")
 LONGEST_PROMPT = 4 << 20
 """Bytes of a body's prompts that are read: a million tokens, about the most engines accept."""
-_MOST_PROMPTS = 64
-_MOST_MESSAGES = 10_000
-"""What follows these is not looked at: it goes where the first of them are cached."""
+_MAX_PROMPTS = 64
+_MAX_MESSAGES = 10_000
+"""Those after them are not read: the request goes where the first ones are cached."""
 _SMALL_BYTES, _LONG_BYTES = 64 << 10, 5 << 20
-_MOST_VALUES = 50_000
-"""Values up to which an object is built for each: some 10 ms and 5 MB.
+_MAX_VALUES = 50_000
+"""Objects that a body may need when it is read: some 10 ms and 5 MB.
 
-Of a body with more, or of more than `_LONG_BYTES`, only the fields outside of the prompts count.
+If a body has more values, or more than `_LONG_BYTES`, its prompts are not read.
 """
 _VALUE_BEGINS = re.compile(TEXT + rb"|[\[{,]", re.DOTALL)
-# vLLM `ChatCompletionRequest`: the first before the second, which is deprecated; the third is the
-# Responses API's.
+# vLLM `ChatCompletionRequest` has the first two, and prefers the first, as the second is
+# deprecated; the third is the Responses API's.
 LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 T = TypeVar("T")
 
@@ -130,29 +131,29 @@ def parse_request(api: Api, body: bytes) -> Parsed:
 
 
 def _value(parsed: msgspec.Struct, name: str) -> bytes:
-    """Return the JSON of a field, as much of it as is read and a byte; empty without it."""
+    """Return the JSON of a field, cut one byte after the longest that is used; empty without it."""
     return bytes(memoryview(getattr(parsed, name, ABSENT))[: LONGEST_VALUE + 1])
 
 
 def _within(body: AnyBody, name: str, decoder: msgspec.json.Decoder[T], otherwise: T) -> T:
-    """Return what a field of the body holds; `otherwise` for what is not such an object."""
+    """Return a field of the body, decoded; `otherwise` if that is not possible."""
     with suppress(*UNREADABLE):
         return decoder.decode(getattr(body, name, ABSENT))
     return otherwise
 
 
 def check_without_model(api: Api) -> None:
-    """Raise `MalformedRequest` if a body of this API needs a model; it has none."""
+    """Raise `MalformedRequest` for a body without a model, if its API demands one."""
     if api not in NAMELESS:
         raise MalformedRequest("`model` is missing from the body", reason="missing-model")
 
 
 def _is_excessive(body: bytes) -> bool:
-    """Whether a body takes too much time or memory to be read in one piece."""
+    """Return whether a body takes too much time or memory to be read as a whole."""
     if len(body) > _LONG_BYTES:
         return True
     begins = _VALUE_BEGINS.finditer(body)
-    return next(islice(begins, 2 * _MOST_VALUES, None), None) is not None
+    return next(islice(begins, 2 * _MAX_VALUES, None), None) is not None
 
 
 def _problem(body: bytes, error: Exception) -> str:
@@ -168,10 +169,10 @@ def _problem(body: bytes, error: Exception) -> str:
 def _chat_prompts(body: ChatBody) -> tuple[Prompt, ...]:
     if not body.messages:
         raise MalformedRequest("`messages` is missing or empty", reason="missing-prompt")
-    # The text of a template is not in the prompt: its digest tells prompts apart.
+    # The prompt has the text that a template makes, not its own: its digest stands for it.
     templates = (bytes(each) for each in (body.chat_template, body.chat_template_kwargs))
-    told_apart = b"".join(xxh3_128_digest(each) for each in templates if each)
-    head = told_apart + bytes(body.tools) + bytes(body.documents)
+    digests = b"".join(xxh3_128_digest(each) for each in templates if each)
+    head = digests + bytes(body.tools) + bytes(body.documents)
     return (_conversation(body.messages, head),)
 
 
@@ -190,7 +191,7 @@ def _conversation(
     """Return messages as a prompt; a longer conversation starts with the bytes of a shorter one."""
     pieces: list[_Piece] = [head]
     size, marks = len(head), [len(head)] if head else []
-    for message in islice(messages, _MOST_MESSAGES):
+    for message in islice(messages, _MAX_MESSAGES):
         parts = _parts(message, part_bytes or _part_bytes)
         pieces += parts
         size += sum([memoryview(part).nbytes for part in parts])
@@ -229,7 +230,7 @@ def _parts(message: ChatMessage, part_bytes: _PartBytes) -> tuple[_Piece, ...]:
 
 
 def _part_or_raw(raw: bytes, part_bytes: _PartBytes) -> bytes:
-    """Return a part of a content as bytes; a text, as vLLM takes it, and all else as it stands."""
+    """Return a part of a content as bytes; anything else, such as vLLM's bare strings, as it is."""
     try:
         return part_bytes(raw)
     except msgspec.ValidationError:
@@ -272,7 +273,7 @@ def _prompts(raw: bytes, field: str) -> tuple[Prompt, ...]:
         raise MalformedRequest(f"`{field}` is empty", reason="missing-prompt")
     if bytes(items[0])[:1] not in b'"[':
         return (_exact(raw, field),)
-    return tuple(_prompt_item(bytes(item), field) for item in items[:_MOST_PROMPTS])
+    return tuple(_prompt_item(bytes(item), field) for item in items[:_MAX_PROMPTS])
 
 
 def _prompt_item(raw: bytes, field: str) -> Prompt:
@@ -299,7 +300,7 @@ def _item_prompts(raw: bytes, field: str, head: bytes) -> tuple[Prompt, ...]:
         raise MalformedRequest(f"`{field}` is missing", reason="missing-prompt")
     if raw[:1] != b"[":
         return (Prompt(head + b"\n<user>" + raw),)
-    items = _raw_items.decode(raw)[:_MOST_MESSAGES]
+    items = _raw_items.decode(raw)[:_MAX_MESSAGES]
     pieces = [head, *(_response_item(bytes(item)) for item in items)]
     marks = list(accumulate(map(len, pieces)))
     marks = marks if head else marks[1:]
@@ -319,14 +320,6 @@ def _response_item(raw: bytes) -> bytes:
     return Multimodal(joined) if _multimodal(parts) else joined
 
 
-def _conversation_items(body: ConversationsBody) -> tuple[Prompt, ...]:
-    return _item_prompts(bytes(body.items), "items", b"")
-
-
-def _generate_prompts(body: GenerateBody) -> tuple[Prompt, ...]:
-    return _prompts(bytes(body.token_ids), "token_ids")
-
-
 def _sglang_prompts(body: SglangGenerateBody) -> tuple[Prompt, ...]:
     if bytes(body.input_ids) not in _NOTHING:
         return _prompts(bytes(body.input_ids), "input_ids")
@@ -344,22 +337,24 @@ def _raw_predict_prompts(body: RawPredictBody) -> tuple[Prompt, ...]:
     return () if bytes(body.prompt) in _NOTHING else _prompts(bytes(body.prompt), "prompt")
 
 
-def _no_prompts(_: AnyBody) -> tuple[Prompt, ...]:
-    return ()
-
-
 _Reader = tuple[Callable[[bytes], Any], Callable[[Any], tuple[Prompt, ...]]]
-_OUTLINE: _Reader = (msgspec.json.Decoder(AnyBody).decode, _no_prompts)
-"""Reads no prompt: an engine computes none to render or to count one."""
+_OUTLINE: _Reader = (msgspec.json.Decoder(AnyBody).decode, lambda _: ())
+"""Reads no prompt: engines that only render or count a prompt compute nothing."""
 _READERS: dict[Api, _Reader] = {
     Api.CHAT: (msgspec.json.Decoder(ChatBody).decode, _chat_prompts),
     Api.COMPLETIONS: (msgspec.json.Decoder(CompletionsBody).decode, _completion_prompts),
     Api.EMBEDDINGS: (msgspec.json.Decoder(EmbeddingsBody).decode, _embedding_prompts),
     Api.RESPONSES: (msgspec.json.Decoder(ResponsesBody).decode, _response_prompts),
-    Api.CONVERSATIONS: (msgspec.json.Decoder(ConversationsBody).decode, _conversation_items),
+    Api.CONVERSATIONS: (
+        msgspec.json.Decoder(ConversationsBody).decode,
+        lambda body: _item_prompts(bytes(body.items), "items", b""),
+    ),
     Api.IMAGES: (msgspec.json.Decoder(CompletionsBody).decode, _completion_prompts),
     Api.MESSAGES: (msgspec.json.Decoder(MessagesBody).decode, _message_prompts),
-    Api.GENERATE: (msgspec.json.Decoder(GenerateBody).decode, _generate_prompts),
+    Api.GENERATE: (
+        msgspec.json.Decoder(GenerateBody).decode,
+        lambda body: _prompts(bytes(body.token_ids), "token_ids"),
+    ),
     Api.SGLANG_GENERATE: (msgspec.json.Decoder(SglangGenerateBody).decode, _sglang_prompts),
     Api.RAW_PREDICT: (msgspec.json.Decoder(RawPredictBody).decode, _raw_predict_prompts),
 }

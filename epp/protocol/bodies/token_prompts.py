@@ -1,4 +1,4 @@
-"""What the generate APIs of vLLM and SGLang have beside token ids: media, and limits."""
+"""The media and limits in bodies of the generate APIs of vLLM and SGLang."""
 
 import sys
 from array import array
@@ -19,7 +19,7 @@ LONGEST_FEATURE = 128 << 10
 _RAW = msgspec.Raw(b"")
 
 Medium = tuple[int, int, str]
-"""Where the tokens begin that stand for a medium, how many they are, and its hash."""
+"""The start and the number of the tokens that stand for a medium, and its hash."""
 
 
 class Sampling(msgspec.Struct):
@@ -33,7 +33,7 @@ class Sampling(msgspec.Struct):
 
 
 class Features(msgspec.Struct):
-    """The media of a prompt in tokens, by modality: their hashes, and where they stand."""
+    """The media of a prompt in tokens, by modality: their hashes and positions."""
 
     mm_hashes: msgspec.Raw = _RAW
     mm_placeholders: msgspec.Raw = _RAW

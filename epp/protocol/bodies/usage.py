@@ -56,7 +56,7 @@ def _after(usage: Usage | None, seen: _Reported) -> Usage:
     details = seen.prompt_tokens_details or seen.input_tokens_details
     if details is None or details.cached_tokens is None:
         if before.cached_tokens is not None and prompt < before.cached_tokens:
-            prompt = before.prompt_tokens  # told again without what was cached
+            prompt = before.prompt_tokens  # repeated without the cached tokens
         return Usage(prompt, generated, before.cached_tokens)
     if details.cached_tokens > prompt:
         known = before.cached_tokens

@@ -1,9 +1,9 @@
-"""Readers of usage: what finds it in a response's body as that passes, by API and content type."""
+"""Readers that find the usage in a response's body as it passes, by API and content type."""
 
 import json
 import re
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -19,24 +19,23 @@ _LONGEST_META: Final = 64 << 10
 
 
 class UsageReader(Protocol):
-    """Fed with a body in any pieces, it gives the usage found, as JSON objects in OpenAI's words.
+    """Takes a body in any pieces and returns the usage found, as JSON objects in OpenAI's form.
 
-    Nothing that is fed raises.
+    No input raises.
     """
 
     def feed(self, chunk: bytes, /) -> Sequence[bytes]:
-        """Take the next bytes; return the usage that is known with them."""
+        """Take the next bytes; return the usage found in them."""
 
     def end(self) -> Sequence[bytes]:
-        """Return the usage that is known with the end of all."""
+        """Return the usage that only the end of the body completes."""
 
 
 def usage_reader(api: Api | None, content_type: str, *, streaming: bool) -> UsageReader | None:
-    """Return what finds usage where it may stand in a body, and nowhere else.
+    """Return a reader that looks for usage only where a body of this API may have it.
 
-    Streams whose events have it at their top alone are another's to read.
-
-    `content_type` is in lower case; None for a body of a type that has no usage.
+    `content_type` is in lower case; None for one without usage. Not for streams whose events have
+    usage at their top level only: those have a reader of their own.
     """
     if content_type.startswith(_GRPC):
         return FramedUsage(api) if api in FRAMED else None
@@ -52,9 +51,9 @@ def usage_reader(api: Api | None, content_type: str, *, streaming: bool) -> Usag
 
 
 class MetaInfoUsage:
-    """The usage in SGLang's `meta_info`, of which every event has one: the last counts.
+    """The usage in SGLang's `meta_info`: every event has one, and the last one counts.
 
-    A list of answers, to several prompts, has none that is of them all.
+    A list of answers, to several prompts, has no total, so its usage is unknown.
     """
 
     __slots__ = ("_held", "_several")
@@ -85,15 +84,7 @@ class MetaInfoUsage:
             found = msgspec.convert(json.JSONDecoder().raw_decode(text)[0], _MetaInfo)
         except (ValueError, RecursionError):
             return ()
-        return (
-            msgspec.json.encode(
-                {
-                    "prompt_tokens": found.prompt_tokens,
-                    "completion_tokens": found.completion_tokens,
-                    "prompt_tokens_details": {"cached_tokens": found.cached_tokens},
-                }
-            ),
-        )
+        return (openai_usage(found),)
 
 
 class _MetaInfo(msgspec.Struct):
@@ -102,8 +93,19 @@ class _MetaInfo(msgspec.Struct):
     cached_tokens: int | None = None
 
 
+def openai_usage(found: Any) -> bytes:  # noqa: ANN401 (protobuf's message, or a struct)
+    """Return an engine's own counts of tokens as OpenAI's usage."""
+    return msgspec.json.encode(
+        {
+            "prompt_tokens": found.prompt_tokens,
+            "completion_tokens": found.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": found.cached_tokens},
+        }
+    )
+
+
 class FramedUsage:
-    """The usage in messages over gRPC: in the last one, or in the body that all of them bring."""
+    """The usage in gRPC messages: in the last one, or in the body that they carry together."""
 
     __slots__ = ("_api", "_frames", "_last", "_within")
 
@@ -116,7 +118,7 @@ class FramedUsage:
         self._within: ObjectScanner | None = None
 
     def feed(self, chunk: bytes) -> Sequence[bytes]:
-        """Take the next bytes; return the usage that is known with them."""
+        """Take the next bytes; return the usage found in them."""
         found: list[bytes] = []
         for message in self._frames.feed(chunk):
             if self._api in {Api.VERTEX_CHAT, Api.VERTEX_RAW}:
@@ -137,7 +139,7 @@ class FramedUsage:
         return self._within.feed(data)
 
     def end(self) -> Sequence[bytes]:
-        """Return the usage that is known with the end of all."""
+        """Return the usage that only the end of the body completes."""
         from epp.protocol.bodies.grpc_body import usage_of  # noqa: PLC0415 (as above)
 
         if self._within is not None:

@@ -1,7 +1,7 @@
 """The codec of ext_proc: Envoy's messages from and to bytes.
 
-This source goes by protobuf's generated code; its extension, `codec.pyx`, reads and writes the
-bytes itself and calls generated code for what is rare or malformed.
+This source uses protobuf's generated code; its extension, `codec.pyx`, reads and writes the bytes
+itself, and calls generated code for rare or malformed messages.
 """
 
 from epp.protocol.bodies.body_reader import BodyData

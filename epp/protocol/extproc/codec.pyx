@@ -107,7 +107,7 @@ cdef bint _field(Span* span, Field* field) noexcept nogil:
 
 
 cdef str _text(Span span):
-    """Give what is UTF-8; None for what is not."""
+    """Return a text; None if it is not UTF-8."""
     if span.at == span.end:
         return ""
     try:
@@ -203,7 +203,7 @@ cdef object _read(bytes data):
         content = _headers(part, &ends)
     elif kind < _FIRST_TRAILERS:
         content = _body(part, &ends, data if kind == _FIRST_BODY else None)
-    elif not _read_head({}, part, &ends):  # nobody asks what trailers say, but it has to be read
+    elif not _read_head({}, part, &ends):  # trailers have no meaning, but must be valid
         return None
     if content is None and kind < _FIRST_TRAILERS:
         return None

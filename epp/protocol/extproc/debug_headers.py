@@ -1,4 +1,4 @@
-"""Response headers about a request: what was decided, who served it, and how long it waited."""
+"""Response headers about a request: the decision, the endpoint that served it, and its wait."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ SERVED = "x-conformance-test-served-endpoint"
 """The header of the gateway conformance suite (gateway-api-inference-extension)."""
 
 _NOT_SERVED = "fail: missing destination endpoint served metadata"
-"""What llm-d-router's verifier answers if the gateway does not say."""
+"""The answer of llm-d-router's verifier if the gateway does not report it."""
 
 
 class _ShownDecision(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -24,7 +24,7 @@ class _ShownDecision(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def decision_header(record: RequestRecord) -> Headers:
-    """Return what was decided, as JSON; nothing if nothing was.
+    """Return the decision as JSON; nothing without one.
 
     `cost` has the terms of the endpoint that the predictions are for (`Candidate.cost_terms`).
     """
@@ -44,7 +44,7 @@ def decision_header(record: RequestRecord) -> Headers:
 
 
 def served_header(record: RequestRecord) -> Headers:
-    """Return which endpoint the gateway says has served the request."""
+    """Return the endpoint that served the request, as the gateway reported."""
     return ((SERVED, record.served or _NOT_SERVED),)
 
 

@@ -16,10 +16,10 @@ from epp.protocol.extproc.record import RequestRecord
 class PendingDecision:
     """A decision that is made later: in milliseconds, in minutes or never, and in any order.
 
-    Its maker calls `decided` once, and is notified through `when_cancelled` that no one waits any
-    more. The driver of the exchange calls `when_decided`, and `cancel` when the client is gone.
-    Callbacks run at most once, within the call that brings them about: by then an exchange may have
-    ended, and its end may have been reported to the director.
+    Its maker calls `decided` once, and learns through `when_cancelled` that the request is gone.
+    The driver of the exchange calls `when_decided`, and `cancel` when the client is gone. Callbacks
+    run at most once, within the call that causes them; by then the exchange may have ended, and its
+    end may have been reported to the director.
     """
 
     __slots__ = ("_on_cancel", "_on_decision", "_outcome", "cancelled")
@@ -72,24 +72,24 @@ class PendingDecision:
 
 
 class Director(Protocol):
-    """Decides where requests go, and is notified of what becomes of them.
+    """Decides where requests go, and is notified of what happens to them.
 
     Times are in seconds of the monotonic clock.
     """
 
     def route(self, request: InferenceRequest, now: float) -> Decision | PendingDecision:
-        """Choose endpoints for a request, and count it as admitted, at once or later.
+        """Choose endpoints for a request, and count it as admitted, now or later.
 
-        May raise `RequestError`. What it raises for is not admitted.
+        May raise `RequestError`; the request is then not admitted.
         """
 
     def observe(self, event: Event, now: float) -> None:
         """Handle an event of an admitted request; raises nothing."""
 
     def needs_end(self, record: RequestRecord, now: float) -> bool:
-        """Return whether a response that may be left is to be observed to its end all the same.
+        """Return whether a response must be observed to its end although it need not be by default.
 
-        It is asked with the first piece of a response's body, once.
+        Called once, with the first piece of a response's body.
         """
 
     def exchange_ended(self, record: RequestRecord) -> None:

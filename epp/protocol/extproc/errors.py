@@ -1,4 +1,4 @@
-"""The two errors of the protocol: one that a client is answered with, one that a peer makes."""
+"""The two kinds of errors: those that the client gets as a response, and faults of the peer."""
 
 import msgspec
 
@@ -27,11 +27,11 @@ class _OpenAiError(msgspec.Struct):
 
 
 def error_reply(error: RequestError) -> ImmediateReply:
-    """Return the reply that answers a client with an error, in the model server's place.
+    """Return the reply that sends the client an error instead of the model server's response.
 
-    The body has OpenAI's form. The cause stands in headers too, for machines: the picker's own
-    word for it, and llm-d-router's if it has one. `retry-after` is in seconds (RFC 9110
-    §10.2.3). `details` goes into Envoy's access log (`%RESPONSE_CODE_DETAILS%`).
+    The body has OpenAI's form. Headers also contain the cause, for machines: the picker's own word,
+    and llm-d-router's if there is one. `retry-after` is in seconds (RFC 9110 §10.2.3). `details`
+    goes into Envoy's access log (`%RESPONSE_CODE_DETAILS%`).
     """
     body = {"error": _OpenAiError(str(error), error.kind, None, error.reason)}
     headers = [("content-type", "application/json"), ("x-warmpick-reason", error.reason)]

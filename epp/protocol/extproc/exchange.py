@@ -1,17 +1,17 @@
 """One ext_proc stream as a state machine: messages in, replies out.
 
-The exchange knows what the protocol demands and when; it does not know how an endpoint is chosen
-(it asks its director), how messages are encoded, or what time it is. Every call returns a `Step`:
-the replies that are due, and what the exchange waits for. Rules, with their source:
+The exchange implements the protocol; it does not choose endpoints (its director does), encode
+messages, or read the clock. Every call returns a `Step`: the replies that are due, and what the
+exchange waits for. Rules, with their source:
 
 - Per direction, replies go out as headers, body, trailers; in full duplex the header reply may
   wait for the whole body (Envoy, `FULL_DUPLEX_STREAMED`; GIE proposal 004).
 - The destination travels as one header and the same value in metadata; it is never set twice.
 - The response phase is optional; a half-close after the request ends the exchange, and so may the
   picker itself if the response body is `STREAMED` (`epp.protocol.extproc.observation`).
-- Nothing that a peer sends raises out of `receive`.
+- `receive` does not raise, whatever a peer sends.
 
-What each stage accepts, and the stages that this leads to (an error leads to closed from all):
+What each stage accepts, and the stages that follow (after an error always closed):
 
     stage      request headers             request body                         request trailers
     headers    body, pending or answered   ignored                              ignored
@@ -21,9 +21,9 @@ What each stage accepts, and the stages that this leads to (an error leads to cl
     answered   ignored                     answered                             answered
     closed     ignored                     ignored                              ignored
 
-Messages of the response pass in every stage but closed, and lead to closed at the response's end
-or if the proxy passes its rest on alone. Reading takes a turn for each part of a long piece, and
-ends in body, pending or answered (`proceed`), pending in answered (`resume`), all in closed.
+Messages of the response pass in every stage but closed, and lead to closed at the response's end,
+or if the proxy passes on the rest alone. Reading takes a turn for each part of a long piece, and
+leads to body, pending or answered (`proceed`); pending leads to answered (`resume`).
 """
 
 from collections.abc import Callable, Mapping
@@ -65,10 +65,10 @@ _ROOM: Final = Wants.ROOM
 
 
 class Stage:
-    """A row of the table: how far the request is, and what the exchange accepts then.
+    """A row of the table: the progress of the request, and the messages that are accepted then.
 
     `wants` goes with the replies of a step that ends in this stage, `idle` is such a step without
-    replies. A message of a type that `accepts` lacks is ignored.
+    replies. Messages of types that are not in `accepts` are ignored.
     """
 
     __slots__ = ("accepts", "idle", "name", "wants")
@@ -82,10 +82,10 @@ class Stage:
 
 @mypyc_attr(free_list_len=1)
 class Exchange:
-    """The picker's side of one stream. `record` is what is known of it so far.
+    """The picker's side of one stream. `record` has the facts that are known so far.
 
-    `pending` is the decision that is awaited, None in every stage but pending. Times (`now`) are
-    in seconds of the monotonic clock.
+    `pending` is the awaited decision, None in every stage but pending. Times (`now`) are in seconds
+    of the monotonic clock.
     """
 
     __slots__ = (
@@ -110,7 +110,7 @@ class Exchange:
         self._director = director
         self._settings = settings
         self._stage = HEADERS
-        self._announced = False  # the proxy said which bodies it sends
+        self._announced = False  # the proxy announced its body modes
         self._subset: tuple[str, ...] | None = None
         self._request = Request(self.record, settings)
         self._half_closed = False
@@ -143,7 +143,7 @@ class Exchange:
         return self._resumed(self._answer(outcome, now), now)
 
     def proceed(self, now: float) -> Step:
-        """Go on with a long body: read more of it, or send more if the peer has read some."""
+        """Continue with a long body: read more of it, or send more if the peer has read some."""
         if self._stage is READING:
             return self._read_on(now)
         if self._stage is not ANSWERED or not self._request.unsent:
@@ -160,10 +160,10 @@ class Exchange:
         return self._step([error_reply(error)])
 
     def half_closed(self, now: float) -> Step:
-        """Handle a half-close: the peer sends no more; what is due to it is still sent.
+        """Handle a half-close: the peer sends no more, but still gets the replies that are due.
 
-        Wants `NEXT` if a reset may follow, a moment later, of a stream that Envoy gives up: one
-        that announced its modes. A second call says that no reset came.
+        Wants `NEXT` if a reset may follow a moment later, as it does if Envoy, which announced its
+        modes, gives up the stream. A second call means that no reset came.
         """
         waited, self._half_closed = self._half_closed, True
         if self._stage in _BETWEEN or (self._stage is ANSWERED and self._request.unsent):
@@ -224,7 +224,7 @@ class Exchange:
 
     @property
     def _response_shown(self) -> bool:
-        """Whether all that the proxy shows of a response has been seen."""
+        """Whether the response was seen as far as the proxy shows it."""
         return self.record.status is not None and self._request.modes.response is _NONE
 
     # The request.
@@ -316,7 +316,7 @@ class Exchange:
         if message.end_of_stream:
             self._end(_COMPLETED, now)
         elif self._ends_early and self.record.first_byte_at is not None and self._request.passed:
-            # Envoy 1.40: with all of the request, the proxy goes on alone after a good status.
+            # Envoy 1.40: with all of the request, the proxy continues alone after a good status.
             self._ends_early = False
             if not self._director.needs_end(self.record, now):
                 self._end(_COMPLETED if self._response.done else _UNOBSERVED, now)
@@ -344,7 +344,7 @@ class Exchange:
         try:
             if outcome is not _UNOBSERVED:
                 self._response.record_usage()
-        finally:  # nothing that a response says is between a request's end and its release
+        finally:  # no error in a response may prevent the release of its request
             event = self.record.end(outcome, now, begun=self._request.begun)
             try:
                 if event is not None:

@@ -83,9 +83,9 @@ class RequestFacts:
         body: bytes = b"",
         most_wait: float = inf,
     ) -> InferenceRequest:
-        """Return what routing depends on; `body` is for plug-ins that read more of it (tokenizers).
+        """Return the request as routing needs it; `body` is for plug-ins that read more of it.
 
-        `parsed` None stands for a body that was not seen or could not be read. The proxy lets the
+        `parsed` is None for a body that was not seen or could not be read. The proxy lets the
         request wait for `most_wait` seconds.
         """
         rewrite = objective = fairness_id = ""
@@ -132,11 +132,11 @@ def request_mutation(  # noqa: PLR0913 (each changes it)
     content_length: int | None,
     more: Headers = (),
 ) -> Mutation:
-    """Return the changes that send a request to its destination, as few as that takes.
+    """Return the fewest changes that send a request to its destination.
 
-    By the settings it asks for a load report in the response's headers, and has the scores of the
-    candidates. `content_length` is that of a body that was changed, in bytes; None: it was not.
-    `more` are set too.
+    Depending on the settings they ask for a load report in the response's headers, and contain the
+    scores of the candidates. `content_length` is that of a changed body, in bytes; None if it was
+    not changed. `more` are set too.
     """
     # GIE proposal 004: the destination is a header, and metadata with the same value. Names are
     # in lower case (RFC 9113 §8.2): NGINX Gateway Fabric compares them as they are.
@@ -193,4 +193,4 @@ def engine_priority(priority: int, endpoint: Endpoint) -> int:
 
 
 BEFORE_HEADERS: Final = RequestFacts({})
-"""What is known before they came."""
+"""The headers before any have arrived."""

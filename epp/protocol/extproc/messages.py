@@ -29,7 +29,7 @@ class BodyMode(IntEnum):
 class Modes(Value):
     """The body modes in force: those of the first message (`protocol_config`) if it has them.
 
-    The defaults are what GIE proposal 004 demands of a proxy.
+    The defaults are those that GIE proposal 004 demands of a proxy.
     """
 
     __slots__ = ("request", "response")
@@ -151,10 +151,10 @@ class ResponseTrailers(Message):
 class Mutation(Value):
     """Changes to headers, the route, the body and metadata.
 
-    `body` replaces all of the body, None leaves it; full duplex has `Chunk` instead.
-    `clear_route_cache` has the proxy choose the route again. `destination`, if not empty, is
-    written to the dynamic metadata `envoy.lb` (GIE proposal 004), and beside it `scores`, the
-    scores of endpoints by their targets (llm-d-router's `--emit-endpoint-scores`).
+    `body` replaces all of the body, None leaves it; full duplex has `Chunk` instead. With
+    `clear_route_cache` the proxy chooses the route again. `destination`, if not empty, is written
+    to the dynamic metadata `envoy.lb` (GIE proposal 004), together with `scores`, the scores of
+    endpoints by their targets (llm-d-router's `--emit-endpoint-scores`).
     """
 
     __slots__ = (
@@ -319,9 +319,9 @@ def message_of(  # noqa: PLR0913, PLR0917 (what a message has)
 
 
 def chunks(body: BodyData, *, response: bool, last: bool) -> list[Reply]:
-    """Cut a body into chunks, the last of which ends it if `last` says so.
+    """Cut a body into chunks; with `last` the last one ends the body.
 
-    An empty body is a chunk too, for it may carry the end.
+    An empty body is a chunk too, as it may carry the end.
     """
     if len(body) <= CHUNK_BYTES:
         return [Chunk(response, body, last)]

@@ -1,5 +1,5 @@
 # What the proxy says in `metadata_context`: the endpoint that served, and those that may be picked.
-# Strings, numbers and lists of them are read here; what is nested deeper is left to generated code.
+# Strings, numbers and lists of them are read here; deeper values are left to generated code.
 
 cdef enum:  # of google.protobuf.Value
     _NULL = 1
@@ -15,7 +15,7 @@ cdef bytes _SUBSET = b"x-gateway-destination-endpoint-subset"
 
 
 cdef dict _context(Span span):
-    """Give `served` and `subset` if they are told; None for what is doubtful."""
+    """Return `served` and `subset` if they are given; None if they cannot be read here."""
     cdef Field field
     cdef Span key, value
     cdef dict told = {}

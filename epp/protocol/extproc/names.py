@@ -21,7 +21,7 @@ LATER_NAMES = {
     "x-encoder-hosts-ports": "x-llm-d-encoder-hosts-ports",
     "x-kv-cache-source-host-port": "x-llm-d-kv-cache-source-host-port",
 }
-"""Headers for llm-d's sidecar, and what later versions of it call them; both are set."""
+"""Headers for llm-d's sidecar, with their names in later versions; both are set."""
 
 HEADERS_OF_CLIENTS = (
     *OBJECTIVE,
@@ -35,7 +35,7 @@ HEADERS_OF_CLIENTS = (
     "x-llm-d-video-duration-seconds",
     "x-llm-d-video-resolution",
 )
-"""What clients tell the picker, and no model server reads: gateways remove it behind the picker."""
+"""Headers from clients to the picker only: gateways remove them behind the picker."""
 
 HEADERS_OF_PICKER = (
     DESTINATION,
@@ -51,7 +51,7 @@ HEADERS_OF_PICKER = (
     # Envoy reads it in clusters of type ORIGINAL_DST that do not name another header.
     "x-envoy-original-dst-host",
 )
-"""What the picker alone may say: gateways remove a client's own before the picker."""
+"""Headers that only the picker may set: gateways remove a client's own before the picker."""
 
 CONTROL_HEADERS = frozenset((*HEADERS_OF_CLIENTS, *HEADERS_OF_PICKER))
-"""Headers of which a client's own never reach the model server."""
+"""Headers that never reach the model server if a client sends them."""

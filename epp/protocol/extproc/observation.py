@@ -1,8 +1,7 @@
 """The choice of responses that are observed to their end; streams of the others end early.
 
-A response is one message to the picker for each piece of it, so for each generated token. Most of
-what is learned comes with the first piece: status, served endpoint, time to first token.
-This module knows no transport and draws no random numbers of its own.
+The picker gets a message for each piece of a response, which may be each generated token. But most
+of what it learns comes with the first piece: status, served endpoint, time to first token.
 """
 
 import re
@@ -25,7 +24,7 @@ FORMS: Final = "auto, all, first or sample:1/N with N of 1 or more"
 class Observation(Value):
     """One response in `one_in` is observed to its end; none if that is 0.
 
-    `auto`: besides, those whose end is needed (`Director.needs_end`).
+    `auto`: also those whose end is needed (`Director.needs_end`).
     """
 
     __slots__ = ("auto", "one_in")
@@ -66,6 +65,6 @@ def must_stay_reason(modes: Modes, *, announced: bool) -> MustStayReason | None:
     # Envoy 1.40 announces its modes (`protocol_config`); without that they are a guess.
     if not announced:
         return _UNANNOUNCED
-    # Envoy 1.40 goes on alone, with every byte, after a stream that is closed with OK if the
+    # Envoy 1.40 continues alone, with every byte, after a stream that is closed with OK if the
     # response body is `STREAMED`; in full duplex it cuts the body.
     return _IN_DUPLEX if modes.response is _DUPLEX else None

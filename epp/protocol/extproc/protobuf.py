@@ -19,18 +19,16 @@ from epp.protocol.extproc.messages import (
     Mutation,
     Reply,
     Reporting,
-    RequestBody,
-    RequestHeaders,
-    RequestTrailers,
-    ResponseBody,
-    ResponseHeaders,
-    ResponseTrailers,
     TrailersReply,
+    message_of,
 )
 from epp.protocol.extproc.names import DESTINATION, LB, SCORES, SERVED, SUBSET
 
 # Envoy base.proto, `HeaderAppendAction`: the default appends, and would keep a client's own value.
 _OVERWRITE = pb.OVERWRITE_IF_EXISTS_OR_ADD
+_Extras = tuple[Modes | None, tuple[str, ...] | None, Target | None]
+_PLAIN: _Extras = (None, None, None)
+"""Modes, subset and served endpoint of a message without them."""
 
 
 def decode(data: bytes) -> Message:
@@ -43,7 +41,16 @@ def decode(data: bytes) -> Message:
     if kind is None:
         raise ProtocolError("a ProcessingRequest without a request")
     plain = not message.HasField("metadata_context") and not message.HasField("protocol_config")
-    return _BUILDERS[kind](getattr(message, kind), {} if plain else _extras(message))
+    part = getattr(message, kind)
+    content: dict[str, str] | bytes | None = None
+    end = False
+    if kind.endswith("headers"):
+        content, end = _headers(part.headers), part.end_of_stream
+    elif kind.endswith("body"):
+        # ext_proc.proto, `HttpBody`: in full duplex the end may come in a message without a body.
+        content, end = part.body, part.end_of_stream or part.end_of_stream_without_message
+    modes, subset, served = _PLAIN if plain else _extras(message)
+    return message_of(kind.startswith("response"), content, end, modes, subset, served)
 
 
 def _headers(headers: pb.HeaderMap) -> dict[str, str]:
@@ -58,21 +65,20 @@ def _headers(headers: pb.HeaderMap) -> dict[str, str]:
     return found
 
 
-def _extras(message: pb.ProcessingRequest) -> dict[str, Any]:
-    extras: dict[str, Any] = {}
+def _extras(message: pb.ProcessingRequest) -> _Extras:
+    modes = subset = served = None
     if message.HasField("protocol_config"):
         config = message.protocol_config
-        extras["modes"] = Modes(_mode(config.request_body_mode), _mode(config.response_body_mode))
+        modes = Modes(_mode(config.request_body_mode), _mode(config.response_body_mode))
     # GIE proposal 004: subset and served endpoint are filter metadata.
     metadata = message.metadata_context.filter_metadata
     namespace, key = SUBSET
     if namespace in metadata and key in metadata[namespace].fields:
-        extras["subset"] = tuple(_texts(metadata[namespace].fields[key]))
+        subset = tuple(_texts(metadata[namespace].fields[key]))
     namespace, key = SERVED
     if namespace in metadata and key in metadata[namespace].fields:
-        served = next(iter(_texts(metadata[namespace].fields[key])), "")
-        extras["served"] = Target(served) if served else None
-    return extras
+        served = next(iter(_texts(metadata[namespace].fields[key])), None)
+    return modes, subset, None if served is None else Target(served)
 
 
 def _mode(number: int) -> BodyMode:
@@ -87,29 +93,6 @@ def _texts(value: Any) -> Iterable[str]:  # noqa: ANN401 (google.protobuf.Value,
     values = value.list_value.values if value.HasField("list_value") else [value]
     for item in values:
         yield from (part for part in map(str.strip, item.string_value.split(",")) if part)
-
-
-_BUILDERS: dict[str, Callable[[Any, dict[str, Any]], Message]] = {
-    "request_headers": lambda part, extras: RequestHeaders(
-        headers=_headers(part.headers), end_of_stream=part.end_of_stream, **extras
-    ),
-    "response_headers": lambda part, extras: ResponseHeaders(
-        headers=_headers(part.headers), end_of_stream=part.end_of_stream, **extras
-    ),
-    "request_body": lambda part, extras: RequestBody(
-        body=part.body,
-        # ext_proc.proto, `HttpBody`: in full duplex the end may come in a message without a body.
-        end_of_stream=part.end_of_stream or part.end_of_stream_without_message,
-        **extras,
-    ),
-    "response_body": lambda part, extras: ResponseBody(
-        body=part.body,
-        end_of_stream=part.end_of_stream or part.end_of_stream_without_message,
-        **extras,
-    ),
-    "request_trailers": lambda _, extras: RequestTrailers(**extras),
-    "response_trailers": lambda _, extras: ResponseTrailers(**extras),
-}
 
 
 def encode(reply: Reply) -> bytes:

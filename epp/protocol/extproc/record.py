@@ -38,7 +38,7 @@ class RequestRecord:
     """One exchange from its first message to its end.
 
     Filled in by the exchange as the facts arrive, read by telemetry when it is over. Times are in
-    seconds of the monotonic clock; None for what did not happen or was not seen.
+    seconds of the monotonic clock; None if something did not happen or was not seen.
     """
 
     __slots__ = (
@@ -102,11 +102,11 @@ class RequestRecord:
         self.outcome = outcome
         """How it ended."""
         self.read_at = read_at
-        """When all that it is decided by had come."""
+        """When the part that decides it was complete."""
         self.decided_at = decided_at
         """When it was decided on."""
         self.first_byte_at = first_byte_at
-        """When the first byte of the response's body came: of a stream, of what was generated."""
+        """When the first byte of the response's body came; in a stream, of generated output."""
         self.finished_at = finished_at
         """When it ended."""
         self.status = status
@@ -114,7 +114,7 @@ class RequestRecord:
         self.streaming = streaming
         """Whether the response is a stream of events."""
         self.served = served
-        """The target that the proxy says has served."""
+        """The target that served it, as the proxy reported."""
         self.request_bytes = request_bytes
         """The size of the request's body."""
         self.response_bytes = response_bytes
@@ -122,7 +122,7 @@ class RequestRecord:
         self.response_chunks = response_chunks
         """The pieces of the response's body."""
         self.usage = usage
-        """What the server reported of tokens."""
+        """The tokens that the server reported."""
         self.must_stay = must_stay
         """Why the stream stayed open to the response's end although it was to be closed early."""
         self.failure = failure

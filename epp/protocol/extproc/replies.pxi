@@ -25,7 +25,7 @@ cdef inline uint8_t* _head(uint8_t* at, uint8_t tag, uint64_t size) noexcept nog
 
 
 cdef bytes _nested(uint8_t tag, bytes inside):
-    """Make a field of what is inside it."""
+    """Return a field with its content."""
     cdef size_t size = PyBytes_GET_SIZE(inside)
     cdef bytes made = PyBytes_FromStringAndSize(NULL, 1 + _length(size) + size)
     memcpy(_head(<uint8_t*>PyBytes_AS_STRING(made), tag, size), PyBytes_AS_STRING(inside), size)
@@ -116,7 +116,7 @@ def _immediate_reply(reply):
 
 
 def _by_protobuf(reply):
-    """Write what is rarely said."""
+    """Encode a rare reply with generated code."""
     from epp.protocol.extproc import protobuf  # slow to load, and mostly not needed
 
     return protobuf.encode(reply)

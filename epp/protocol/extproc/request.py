@@ -1,9 +1,9 @@
-"""The request half of an exchange: what is read of it, and what passes on to the model server.
+"""The request half of an exchange: reads the request, and passes it on to the model server.
 
-The body is held until it is decided where it goes, which is known before its end if its prompt
-is very long; then it passes on as it came. One in which a model's name or a priority is to be
-written is held to its end: what a server reads is the last value that the client wrote. In full
-duplex the picker sends it on itself, no faster than the proxy reads.
+The body is held until the decision, which comes before its end if the prompt is very long; then it
+passes on unchanged. If a model's name or a priority must be written into it, it is held to its end,
+since a server reads the last value in it. In full duplex the picker sends the body on itself, no
+faster than the proxy reads.
 """
 
 from math import inf
@@ -55,10 +55,10 @@ _OTHER: Final = Api.OTHER
 class Request:
     """One request as it passes. Facts go into `record`.
 
-    `modes` are what the proxy announced, or what is assumed of one that announces nothing.
-    `ended`: the end was seen. `complete`: no more is to come before a decision. `unsent` are the
-    pieces of the body that are to be sent on; once the request is answered, those that wait until
-    the proxy has read what was sent before.
+    `modes` are those that the proxy announced, or the defaults. `ended`: the end was seen.
+    `complete`: nothing more comes before the decision. `unsent` are the pieces of the body that
+    must be sent on; once the request is answered, those that wait until the proxy has read the
+    earlier ones.
     """
 
     __slots__ = (
@@ -97,12 +97,12 @@ class Request:
 
     @property
     def unsent_bytes(self) -> int:
-        """How many bytes of the body are to be sent on."""
+        """How many bytes of the body must be sent on."""
         return sum(map(len, self.unsent))
 
     @property
     def unread(self) -> bool:
-        """Whether `read_on` is to be called before the request is read."""
+        """Whether `read_on` must be called before the request is read."""
         return self._body is not None and self._body.unread
 
     @property
@@ -112,7 +112,7 @@ class Request:
 
     @property
     def passed(self) -> bool:
-        """Whether the model server has all of it, or gets it without the picker."""
+        """Whether the model server has all of it, or gets the rest without the picker."""
         return (self.ended and not self.unsent) or not self.duplex
 
     # Before the decision.
@@ -121,7 +121,7 @@ class Request:
         """Handle the head; return whether the decision can be made without a body.
 
         Raises `MalformedRequest` if a body is missing or no parser reads it, `BodyTooLarge`, and
-        `UnsupportedCoding` for one that is compressed.
+        `UnsupportedCoding` if it is compressed.
         """
         self._facts = facts = RequestFacts.of(message.headers, self._settings.apis)
         api = facts.api or _OTHER
@@ -145,7 +145,7 @@ class Request:
         if coding != "identity":
             problem = f"content-encoding {coding[:20]!r} is not supported; send the JSON as it is"
             raise UnsupportedCoding(problem)
-        # Envoy: of a body that is `BUFFERED_PARTIAL`, the picker gets the beginning alone.
+        # Envoy: with `BUFFERED_PARTIAL` the picker gets only the beginning of the body.
         whole = self.modes.request is not _PARTIAL
         if whole and (_length(headers) or 0) > self._settings.max_body_bytes:
             raise self._too_large()
@@ -177,7 +177,7 @@ class Request:
         return self.complete
 
     def _enough(self) -> bool:
-        """Whether the picker has seen all that counts, and passes the rest on as it comes."""
+        """Whether the picker has seen enough, and passes the rest on as it comes."""
         return self.duplex and not self._held and self._body is not None and self._body.enough
 
     def read_on(self) -> None:
@@ -186,7 +186,7 @@ class Request:
             self._body.read_on()
 
     def hold(self, request: InferenceRequest) -> bool:
-        """Return whether a request that was read is to be read again with its end, to be edited."""
+        """Return whether a request that was read must be read again with its end, to be edited."""
         if self.ended or self._body is None or not self.duplex:
             return False
         if request.target_model == request.model:
@@ -200,9 +200,9 @@ class Request:
             self.ended = self.complete = self._trailed = True
 
     def read(self, subset: tuple[str, ...] | None) -> InferenceRequest:
-        """Return what routing depends on, once all of it came.
+        """Return the request as routing needs it, once it is complete.
 
-        Raises `MalformedRequest`, also if nothing says the model and the API needs one.
+        Raises `MalformedRequest`, also if there is no model although the API needs one.
         """
         kept, parsed = b"", None
         if self._body is not None:
@@ -216,7 +216,7 @@ class Request:
         if (resolve := self._settings.resolve) is not None:
             request = resolve(request)
         if parsed is None:
-            if request.target_model:  # whatever the body says, it stays
+            if request.target_model:  # the body cannot be edited
                 request = replaced(request, target_model="", rewrite="")
         elif not request.target_model:
             check_without_model(request.api)
@@ -317,12 +317,12 @@ class Request:
         return replies
 
     def drop_body(self) -> None:
-        """Drop what is held of the body."""
+        """Drop the held part of the body."""
         self._body, self.unsent = None, []
 
 
 def _length(headers: dict[str, str]) -> int | None:
-    """Return the length of a body in bytes (RFC 9110 §8.6); None if it is not told."""
+    """Return the length of a body in bytes (RFC 9110 §8.6); None if it is not given."""
     text = headers.get("content-length", "")
     if not text.isdecimal():
         return None

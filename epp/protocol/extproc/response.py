@@ -1,7 +1,7 @@
-"""The response half of an exchange: what passes back to the client, and what is learned from it.
+"""The response half of an exchange: passes the response back to the client, and learns from it.
 
-It changes nothing but a model's name under a rewrite, and decodes nothing but usage: every
-generated token crosses it as a chunk.
+It changes only a model's name under a rewrite, and decodes only usage, since every generated token
+crosses it as a chunk.
 """
 
 import re
@@ -54,10 +54,10 @@ _DONE: Final = b"data: [DONE]\n\n"
 _OUTPUT: Final = re.compile(
     rb"[\r\n]event:(?! ?response\.(?:created|in_progress|queued)[\r\n])[^\r\n]+[\r\n]"
 )
-"""The name of an event (WHATWG HTML §9.2.6) that is none of those with which a stream of the
-Responses API opens before anything is computed (vLLM responses/serving.py)."""
+"""The name of an event (WHATWG HTML §9.2.6), except those that open a stream of the Responses API
+before anything is computed (vLLM responses/serving.py)."""
 _LONGEST_NAME: Final = 64
-"""Bytes that are kept of what came: the line that names an event may come in two pieces."""
+"""Bytes that are kept of the last piece: the line that names an event may come in two pieces."""
 _GOOD: Final = 200
 _SERVER_ERROR: Final = 500
 """The first HTTP status of a server's error (RFC 9110 §15.6)."""
@@ -69,7 +69,7 @@ _OVERLOADED: Final = "x-envoy-overloaded"
 """Envoy sets it if it has not even tried: too many requests are under way for its own limits."""
 _UNAVAILABLE: Final = 503
 _RETRY_AFTER: Final = "retry-after"
-"""Says when a service is there again (RFC 9110 §10.2.3): a server that sheds load sends it."""
+"""When to come again (RFC 9110 §10.2.3): a server that sheds load sends it."""
 _GENERATING: Final = (
     *(Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.GENERATE, Api.SGLANG_GENERATE),
 )
@@ -87,8 +87,8 @@ _RESPONSES: Final = Api.RESPONSES
 class Response:
     """One response as it passes. Facts go into `record`, events for the fleet to `observe`.
 
-    `header_sources` give headers that the client gets besides. `done`: the first piece was a
-    stream of events to its end.
+    `header_sources` return more headers for the client. `done`: the first piece was a complete
+    stream of events.
     """
 
     __slots__ = (
@@ -115,7 +115,7 @@ class Response:
         self.done = False
 
     def show_wait(self) -> None:
-        """Have the client told for how long the request waited."""
+        """Add a header that tells the client how long the request waited."""
         if queue_duration_header not in self._header_sources:
             self._header_sources += (queue_duration_header,)
 
@@ -195,7 +195,7 @@ class Response:
             self._observe(event, now)
 
     def body(self, message: ResponseBody, mode: BodyMode, now: float) -> list[Reply]:
-        """Handle a piece of the body; return what goes back to the proxy for it."""
+        """Handle a piece of the body; return the reply to the proxy."""
         body, record = message.body, self._record
         data = body if isinstance(body, bytes) else bytes(body)
         if data:
@@ -223,7 +223,7 @@ class Response:
         return [BodyReply(response=True, mutation=Mutation(body=restored))]
 
     def _reported(self, replies: list[Reply]) -> list[Reply]:
-        """Add to the last reply of a response what is reported of its usage."""
+        """Add the reported usage to the last reply of a response."""
         self.record_usage()
         usage, last = self._record.usage, replies[-1]
         if usage is None or not isinstance(last, BodyReply | Chunk | TrailersReply):
@@ -244,7 +244,7 @@ class Response:
             self._observe(Generated(self._record.id, self._record.response_chunks), now)
 
     def _has_output(self, data: bytes) -> bool:
-        """Whether more has come than what a stream of the Responses API opens with."""
+        """Whether more has come than the opening events of a stream of the Responses API."""
         seen = self._opening + data
         unnamed = self._opening == b"\n" and data[:6] != b"event:"[: len(data)]
         self._opening = seen[-_LONGEST_NAME:]
@@ -285,12 +285,12 @@ class Response:
 
 
 def _status(text: str) -> int:
-    """Return an HTTP status; 0 for what is not one (RFC 9110 §15: three digits)."""
+    """Return an HTTP status; 0 if it is not valid (RFC 9110 §15: three digits)."""
     return int(text) if len(text) == 3 and text.isascii() and text.isdigit() else 0  # noqa: PLR2004
 
 
 def _failure(status: int, headers: dict[str, str]) -> Failure | None:
-    """Return how the endpoint failed, as far as the response's head says."""
+    """Return how the endpoint failed, according to the head of the response."""
     if status == _GOOD:
         return _GRPC_STATUSES.get(headers.get("grpc-status", ""))
     if status < _SERVER_ERROR or _OVERLOADED in headers:

@@ -56,13 +56,13 @@ class ExchangeSettings(Value):
         self.request_orca: Final = request_orca
         """Ask model servers for load reports in their response headers."""
         self.emit_scores: Final = emit_scores
-        """Tell the proxy the score of each endpoint."""
+        """Send the score of each endpoint to the proxy."""
         self.keep_body: Final = keep_body
         """Hand the director the body of a request until it has decided."""
         self.resolve: Final = resolve
-        """Sets what others than the client say of a request: its priority, and the model asked for.
+        """Sets the priority and the model of a request by the API's objects.
 
-        None: nothing else says anything."""
+        None: there are none."""
         self.apis: Final = apis
         """The APIs whose bodies are read, by path."""
         self.propagate_priority: Final = propagate_priority
@@ -82,4 +82,4 @@ class ExchangeSettings(Value):
         self.end_early: Final = end_early
         """Close the stream once a streamed response has begun.
 
-        Only if the proxy goes on alone and the director needs no more."""
+        Only if the proxy continues alone and the director needs no more."""

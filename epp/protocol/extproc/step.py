@@ -1,4 +1,4 @@
-"""The result of each call of an exchange: the replies that are due, and what it waits for."""
+"""The result of each call of an exchange: the replies that are due, and the next wait."""
 
 from enum import Enum
 from typing import Final
@@ -10,7 +10,7 @@ from epp.values import Value
 
 
 class Wants(Enum):
-    """What an exchange waits for once its replies are sent."""
+    """The event that an exchange waits for once its replies are sent."""
 
     NEXT = "the peer's next message, its end or a reset"
     REST = "the same, for the request to go on; `Exchange.held_bytes` of it are held until it ends"

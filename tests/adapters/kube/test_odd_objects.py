@@ -109,7 +109,7 @@ async def opened(api, resource, used):
                 if stream.ask.resource == resource and stream not in used:
                     used.append(stream)
                     return stream
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
 
 
 async def settled(api, made, fleet, name, ip):

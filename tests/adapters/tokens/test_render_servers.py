@@ -5,6 +5,7 @@ import json
 import ssl
 from contextlib import AsyncExitStack
 
+import aiohttp
 import pytest
 
 from epp.adapters.scrape.client_tls import ClientTlsSettings, client_tls
@@ -141,6 +142,24 @@ async def test_a_clients_authorization_goes_with_its_prompt(pool):
         (prompt,) = await prompts_of(tokenizer, each)
         assert ids(prompt) == [1]
     assert pool[0].authorized == ["Bearer sk"]
+    await tokenizer.close()
+
+
+async def test_a_url_with_a_password_has_an_authorization_of_its_own(pool):
+    asked = chat("hello")
+    sent = InferenceRequest(
+        id=RequestId("r"),
+        api=asked.api,
+        model=MODEL,
+        target_model=MODEL,
+        prompts=asked.prompts,
+        body=asked.body,
+        headers={"authorization": "Bearer sk"},
+    )
+    tokenizer = RenderTokenizer(RenderSettings(url=pool[0].url.replace("://", "://user:word@")))
+    (prompt,) = await prompts_of(tokenizer, sent)
+    assert ids(prompt) == [1]
+    assert pool[0].authorized == [aiohttp.encode_basic_auth("user", "word")]
     await tokenizer.close()
 
 

@@ -96,6 +96,11 @@ def test_a_prompt_that_stays_is_not_freed():
     assert growth_of([(1, 2, 4, 0.0), (1, 6, 0, 0.0)]).most() == pytest.approx(4)
 
 
+def test_a_request_without_answers_adds_nothing_to_come():
+    growth = growth_of([(1, 1000, 500, 0.0)] * 10)
+    assert growth.most(0, 200.0, 9000.0) == growth.most() == pytest.approx(10_000)
+
+
 def test_of_those_whose_lengths_are_exponential_as_many_end_as_grow():
     """Each is to have as many tokens as it has, at any age: nothing more is held on average."""
     growth = growth_of([(1, 8000, 8000, 1.0)] * 20)

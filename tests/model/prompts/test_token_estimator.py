@@ -46,7 +46,7 @@ def test_known_lengths_hold_and_the_rest_follows_from_them(data):
     pins: dict[int, int] = {}
     for mark in sorted(data.draw(st.sets(st.sampled_from(marks)))):
         pins[mark] = max(pins.values(), default=0) + data.draw(st.integers(1, 4000))
-        estimator.record(prompt.hashes[list(prompt.ends).index(mark)], pins[mark])
+        estimator.prefixes.record(prompt.hashes[list(prompt.ends).index(mark)], pins[mark])
     offsets = measured(estimator, prompt)
     known = dict(zip(prompt.ends, offsets.ends, strict=True))
     assert all(known[mark] == tokens for mark, tokens in pins.items())
@@ -74,7 +74,7 @@ def test_what_is_of_another_kind_than_a_prefix_is_not_measured_by_it():
     prompt = HASHER.chain(Prompt(whole, marks=(1200, len(whole))), "m", "")
     estimator = TokenEstimator()
     estimator.learn("m", "code", len(code), len(code) // 2)
-    estimator.record(prompt.hashes[list(prompt.ends).index(1200)], 200)
+    estimator.prefixes.record(prompt.hashes[list(prompt.ends).index(1200)], 200)
     assert estimator.offsets(prompt, "m", whole, kind_of(whole)).total == 200 + len(code) // 2
 
 
@@ -82,14 +82,14 @@ def test_a_length_that_may_be_too_great_only_ever_shrinks():
     prompt, estimator = chain(2000, (1000,)), TokenEstimator()
     block = list(prompt.ends).index(1000)
     for tokens, known in ((260, 260), (300, 260), (240, 240)):
-        estimator.record_at_most(prompt.hashes[block], tokens)
+        estimator.prefixes.record_at_most(prompt.hashes[block], tokens)
         assert measured(estimator, prompt).ends[block] == known
 
 
 def test_a_known_length_above_a_later_one_is_ignored():
     prompt, estimator = chain(2000, (600, 1000)), TokenEstimator()
-    estimator.record(prompt.hashes[list(prompt.ends).index(600)], 300)
-    estimator.record(prompt.hashes[list(prompt.ends).index(1000)], 200)
+    estimator.prefixes.record(prompt.hashes[list(prompt.ends).index(600)], 300)
+    estimator.prefixes.record(prompt.hashes[list(prompt.ends).index(1000)], 200)
     assert measured(estimator, prompt).total == 200 + round(1000 / (1000 / 200))
 
 

@@ -5,10 +5,10 @@ import math
 import msgspec
 import pytest
 
+from epp.model.candidate import COST_TERMS
 from epp.model.decision import Decision, Score
 from epp.policy.choice import ttft_costs
 from epp.policy.explanations.explanation import Explanation, explain
-from epp.policy.explanations.ranking import TERMS
 from tests.policy.explanations.decisions import decided
 from tests.strategies import candidate
 
@@ -43,7 +43,7 @@ def test_a_cost_is_its_terms_by_their_weights():
         )
     )
     for each in said.candidates:
-        assert each.terms_ms.keys() == set(TERMS)
+        assert each.terms_ms.keys() == set(COST_TERMS)
         summed = sum(said.weights.get(name, 1.0) * value for name, value in each.terms_ms.items())
         assert each.cost_ms == pytest.approx(1e3 * costs[each.endpoint], abs=1e-3)
         assert each.cost_ms == pytest.approx(summed, rel=1e-2)

@@ -9,6 +9,7 @@ from epp.errors import NoEndpoints, Overloaded
 from epp.model.endpoint import EndpointId
 from epp.model.events import AttributesReported, EndpointRemoved
 from epp.model.request import RequestId
+from epp.model.request_events import Unobserved
 from epp.policy.flow.held import Held
 from epp.policy.flow.rooms import Axis
 from tests.policy.flow.flow_rig import FlowRig
@@ -178,16 +179,21 @@ def test_what_others_sent_counts_as_soon_as_it_is_reported():
     assert rig.release() == ["a"]
 
 
-def with_three_slots():
+def with_three_slots(*, stream=True):
+    """Return a rig with a pod that runs three requests at once; others come whole at their end."""
     rig = FlowRig(pods=1)
+
+    def come(name):
+        rig.come(name, 10, stream=stream)
+        if stream:
+            rig.begin(name)
+
     for number in range(4):
-        rig.come(str(number), 10)
-        rig.begin(str(number))
+        come(str(number))
     for number in range(5):
         rig.wait(30)
         rig.end(str(number), 10, 10)
-        rig.come(str(number + 4), 10)
-        rig.begin(str(number + 4))
+        come(str(number + 4))
         rig.say("pod-0", running=3.0, waiting=1.0, kv_usage=0.1, counted=True)
     return rig
 
@@ -201,6 +207,27 @@ def test_slots_are_learned_from_what_waits_without_need_and_unlearned():
     rig.wait(1)
     rig.say("pod-0", running=3.0, counted=True)
     assert rig.release() == ["next"]  # none waits there: it may run one more than was known
+
+
+def test_slots_are_learned_from_responses_that_come_whole():
+    rig = with_three_slots(stream=False)
+    assert rig.come("next", 10) is None
+    assert rig.flow.would_wait[Axis.SLOTS] == 1
+
+
+def test_slots_are_learned_where_responses_are_not_observed():
+    rig = FlowRig(pods=1)
+    ledger = rig.pod("pod-0").ledger
+    for second in range(60):
+        if second % 4 == 0:
+            rig.send("pod-0", str(second), rig.words(10))
+            rig.apply(Unobserved(RequestId(str(second))))
+        rig.wait(1)
+        running = min(ledger.requests, 3)
+        waiting = ledger.requests - running
+        rig.say("pod-0", running=running, waiting=waiting, kv_usage=0.1, counted=True)
+    rig.come("next", 10)
+    assert rig.flow.would_wait[Axis.SLOTS] == 1
 
 
 def test_slots_of_an_engine_are_not_those_of_another_of_its_name():

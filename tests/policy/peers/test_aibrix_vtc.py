@@ -121,7 +121,7 @@ def test_a_request_without_tokens_counts_nothing():
 
 
 def test_users_are_bounded(monkeypatch):
-    monkeypatch.setattr(aibrix, "_MOST_USERS", 2)
+    monkeypatch.setattr(aibrix, "_MAX_USERS", 2)
     counter = Counter((*TWO, ("ann", 1, 1.0), ("cleo", 1000, 1.0)))
     assert [*counter.scorer._served] == [client_key("ann"), client_key("cleo")]
 

@@ -99,7 +99,7 @@ def test_responses_cost_twice_as_much(event, scores):
 
 
 def test_what_goes_is_forgotten(monkeypatch):
-    monkeypatch.setattr(d2lpm, "_MOST_CLIENTS", 2)
+    monkeypatch.setattr(d2lpm, "_MAX_CLIENTS", 2)
     bank = Bank({"a": 1000})
     bank.hear(EndpointRemoved(endpoint("a").id))
     bank.hear(Finished(RequestId("r1"), None, 50))  # sent before it went

@@ -191,7 +191,7 @@ def test_a_session_keeps_its_endpoint_when_another_scorer_overrules_it():
 
 
 def test_a_table_that_is_full_forgets_who_was_idle_the_longest(monkeypatch):
-    monkeypatch.setattr("epp.policy.peers.vllm_router._MOST_SESSIONS", 3)
+    monkeypatch.setattr("epp.policy.peers.vllm_router._MAX_SESSIONS", 3)
     at = Desk(STICKY, 2)
     for name in "abcad":
         asked(at, name)

@@ -31,11 +31,11 @@ needs_reader = needs(_NAME, "the compiled reader of bodies")
 PIECE = 1 << 16
 PROMPTS, MESSAGES = 64, 10_000
 ALLOWED_BYTES = 24 << 20
-"""Beside four times the body: the objects of `_MOST_VALUES` values, and a prompt."""
+"""Beside four times the body: the objects of `_MAX_VALUES` values, and a prompt."""
 
 
 def filled(start: bytes, item: bytes, end: bytes) -> Callable[[int], bytes]:
-    return lambda size: start + b",".join([item] * (size // (len(item) + 1))) + end
+    return lambda size: start + (item + b",") * (size // (len(item) + 1) - 1) + item + end
 
 
 def tokenized(size: int, hashes: Sequence[str] = ()) -> bytes:

@@ -34,7 +34,7 @@ cdef int _checked(int result) except -1:
     return 0
 
 
-# nghttp2's callbacks. An exception is kept, ends nghttp2's work, and is raised where it was begun.
+# nghttp2's callbacks. An exception is kept, stops nghttp2, and is raised again in its caller.
 
 cdef inline Stream _stream_of(nghttp2_session* handle, int32_t stream_id):
     cdef void* found = nghttp2_session_get_stream_user_data(handle, stream_id)
@@ -117,7 +117,7 @@ cdef int _on_frame(nghttp2_session* handle, const nghttp2_frame* frame, void* us
 
 
 cdef int _on_frame_sent(nghttp2_session* handle, const nghttp2_frame* frame, void* user) noexcept:
-    """Reset a stream whose end is out, so that a peer that goes on has no claim on memory."""
+    """Reset a stream whose end was sent, so that a peer that keeps sending takes no memory."""
     if frame.hd.type == NGHTTP2_RST_STREAM and frame.rst_stream.error_code != NGHTTP2_NO_ERROR:
         (<Session>user).abuse_score += _PER_ERROR
     elif (

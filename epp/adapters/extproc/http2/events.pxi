@@ -22,8 +22,8 @@ cdef size_t _TURN = 1024
 cdef size_t _PER_STREAM = 8
 cdef size_t _PER_EVENT = 16
 cdef size_t _SETTINGS_AT_ONCE = 32
-cdef Py_ssize_t _LEAST_PIECE = 1 << 12
-cdef Py_ssize_t _MOST_PIECE = 1 << 14
+cdef Py_ssize_t _MIN_PIECE = 1 << 12
+cdef Py_ssize_t _MAX_PIECE = 1 << 14
 cdef size_t _PER_ERROR = 10  # of `abuse_score`; a peer that keeps to the protocol causes none
 
 cdef size_t _ENTRY_OVERHEAD = 32  # of a header, RFC 9113 section 6.5.2
@@ -33,4 +33,4 @@ cdef int32_t _CONNECTION_WINDOW = 0x7fffffff
 
 
 class ConnectionFailure(Exception):
-    """The peer broke the protocol beyond what a GOAWAY can say, or flooded the connection."""
+    """The peer broke the protocol in a way that no GOAWAY describes, or flooded the connection."""

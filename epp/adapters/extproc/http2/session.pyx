@@ -103,14 +103,14 @@ cdef class Session:
         Py_XDECREF(self._out)
 
     def receive(self, bytes data not None, Py_ssize_t start=0):
-        """Take what the peer sent, from `start` on, as much as makes one turn.
+        """Take the bytes from the peer, from `start` on, as many as make one turn.
 
         Returns what has happened: a list of (stream, event, value). `unread` says how many of the
         last bytes are left, for the next call. Raises `ConnectionFailure` if the connection
         cannot go on; what `take` still gives tells the peer why.
         """
         cdef Py_ssize_t left = PyBytes_GET_SIZE(data) - start
-        cdef Py_ssize_t piece = _LEAST_PIECE
+        cdef Py_ssize_t piece = _MIN_PIECE
         cdef ssize_t got = 0
         cdef size_t done = 0
         self.unread = 0
@@ -128,7 +128,7 @@ cdef class Session:
                 if got < 0:
                     break
                 left -= got
-                if self._work() - done < _TURN >> 4 and piece < _MOST_PIECE:
+                if self._work() - done < _TURN >> 4 and piece < _MAX_PIECE:
                     piece *= 2
                 done = self._work()
             if left == 0 and done >= _TURN and got >= 0:
@@ -274,7 +274,7 @@ cdef class Session:
         return 0
 
     cdef uint8_t* _room(self, size_t size) except NULL:
-        """Make room for `size` bytes behind what is in the buffer."""
+        """Make room for `size` more bytes in the buffer."""
         cdef size_t wanted = self._size + size
         cdef size_t held = _size_of(self._out)
         if wanted > held:

@@ -74,7 +74,7 @@ cdef class Stream:
         self._proceed()
 
     def end(self, int status, str message not None=""):
-        """Say gRPC's status once all messages are out; discard what the peer still sends."""
+        """Send gRPC's status after all messages; discard what the peer still sends."""
         cdef nghttp2_nv fields[2]
         if self.closed or self.ending:
             return
@@ -118,7 +118,7 @@ cdef class Stream:
         self._release()
 
     cdef inline int _discard(self) except -1:
-        """Keep nothing of what the peer still sends, nor of a message that has not ended."""
+        """Discard what the peer still sends, and any incomplete message."""
         self._discarding = True
         if self._deframer.mid_message():
             self._deframer.drop()

@@ -108,6 +108,8 @@ class RenderServer:
     ) -> None:
         self.url = url.rstrip("/")
         self.breaker = CircuitBreaker()
+        # A URL with a password is one client's own authorization, and aiohttp sends no two.
+        self._passed_on = () if "@" in self.url.split("/", 3)[2] else _PASSED_ON
         self._settings = settings
         self._now = now
         self._client = client
@@ -184,7 +186,7 @@ class RenderServer:
         request = self._client().post(
             self.url + path,
             data=body,
-            headers={name: of.headers[name] for name in _PASSED_ON if name in of.headers},
+            headers={name: of.headers[name] for name in self._passed_on if name in of.headers},
             allow_redirects=False,
             ssl=True if self._settings.tls is None else self._settings.tls(),
         )

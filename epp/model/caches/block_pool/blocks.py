@@ -14,18 +14,18 @@ from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
 LARGEST = (1 << 31) - 1
-"""Tokens of a block, at most; what is larger counts as that."""
+"""Tokens of a block, at most; larger numbers are clamped."""
 MOST_TOKENS = 1 << 60
-"""Tokens of anything, at most; what is larger counts as that."""
+"""Tokens of anything, at most; larger numbers are clamped."""
 
 
 class Blocks:
     """The blocks that hold content, by vLLM's verbs.
 
-    `cached` has the blocks of each hash, the one that was cached first first (vLLM
-    `BlockHashToBlockMap`), `queue` those that no request holds. `count` counts all, with those that
-    have no hash; `blank_tokens` is space without content, below 0 after shrinking under load.
-    `releases` is the number of the last release.
+    `cached` has the blocks of each hash, in the order in which they were cached (vLLM
+    `BlockHashToBlockMap`), `queue` those that no request holds. `count` is the number of all,
+    including those without a hash; `blank_tokens` is space without content, below 0 after shrinking
+    under load. `releases` is the number of the last release.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -42,14 +42,14 @@ class Blocks:
         return self.blank_tokens + self.queue.tokens
 
     def touch(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Add a reference to each block; one that no request held leaves the free queue."""
+        """Add a reference to each block; a free one leaves the queue."""
         for block in blocks:
             if not block.ref_cnt:
                 self.queue.remove(block)
             block.ref_cnt += 1
 
     def allocate(self, tokens: int) -> None:
-        """Take space: what has no content first, then from the head of the queue."""
+        """Take space: first space without content, then from the head of the queue."""
         self.blank_tokens -= tokens
         while self.blank_tokens < 0 and (head := self.queue.head) is not None:
             self.evict(head)

@@ -8,10 +8,9 @@ from epp.model.prompts.hashing import BlockHash
 class KVCacheBlock:
     """A block of `size` tokens.
 
-    `block_hash` is None if it was generated and has no hash yet. `ref_cnt` requests hold it;
-    it is `computed` once one of those that did has ended, which computed it. While nobody holds
-    it, `older` and `newer` are its neighbours in the free queue, which it joined with the release
-    number `freed`.
+    `block_hash` is None if it was generated and has no hash yet. `ref_cnt` requests hold it; it is
+    `computed` once one of its requests has ended. While it is free, `older` and `newer` are its
+    neighbours in the queue, which it joined with the release number `freed`.
     """
 
     __slots__ = ("block_hash", "computed", "freed", "newer", "older", "ref_cnt", "size")

@@ -1,9 +1,9 @@
 """One pod's KV block pool: allocates, touches, frees and evicts as vLLM v1 does.
 
-The package's page says how. The unit is a token, so that blocks may differ in size: with equal
-sizes, and a capacity of `(num_gpu_blocks - 1) * block_size`, the rules are vLLM's to the letter.
-vLLM hashes the tokens that it generates; the picker does not see them, so that generated blocks
-have no hash until `assign_hashes` or `store` gives them one.
+The package's docstring has the rules. The unit is a token, so that blocks may differ in size: with
+equal sizes, and a capacity of `(num_gpu_blocks - 1) * block_size`, the rules are exactly vLLM's.
+vLLM hashes the tokens that it generates; the picker does not see them, so generated blocks have no
+hash until `assign_hashes` or `store` gives them one.
 """
 
 from collections.abc import Collection, Sequence
@@ -26,12 +26,12 @@ from epp.model.prompts.hashing import BlockHash
 
 BLOCK = 16
 """Tokens of a block if the engine has not reported it: vLLM's default on GPUs."""
-_MOST_GENERATING = 1 << 10
+_MAX_GENERATING = 1 << 10
 """Leases whose generated blocks KV events can hash: an event comes within a step or so."""
 
 
 class PoolLease(Lease):
-    """What one request holds in the pool whose mark is `pool`.
+    """The blocks of one request in the pool whose mark is `pool`.
 
     `blocks` have hashes, of which the first `cached` were hits; `unhashed_blocks`, generated after
     them, have none. After its release `blocks` is empty, and some of `unhashed_blocks` may still
@@ -56,13 +56,14 @@ class BlockPool(SingleTierCache):
     """
 
     def __init__(self, capacity: int, block: int = BLOCK) -> None:
-        self._capacity = tokens_in(capacity)
-        self._blocks = Blocks(self._capacity)
+        self.capacity = tokens_in(capacity)
+        """All that the pool can hold, in tokens."""
+        self._blocks = Blocks(self.capacity)
         super().__init__(self._blocks.cached, self._blocks.changes)
         self.block = block
         self._mark = object()
         self._last_hole = 0  # release up to which free blocks may lack what precedes them
-        self._generating: dict[PoolLease, BlockHash] = {}  # and what its unhashed blocks follow
+        self._generating: dict[PoolLease, BlockHash] = {}  # and the block before its unhashed ones
         self._engine_reports = False  # whether KV events came: they may hash unhashed blocks
 
     def __len__(self) -> int:
@@ -78,11 +79,6 @@ class BlockPool(SingleTierCache):
         self._block = max(1, tokens_in(block, LARGEST))
 
     @property
-    def capacity(self) -> int:
-        """All that the pool can hold, in tokens."""
-        return self._capacity
-
-    @property
     def free(self) -> int:
         """Tokens that could be allocated now; negative after shrinking below what requests hold."""
         return self._blocks.free_tokens
@@ -94,12 +90,12 @@ class BlockPool(SingleTierCache):
 
     @property
     def closed(self) -> bool:
-        """Whether no block is held without all that precede it.
+        """Whether each block is held together with all its predecessors.
 
-        The engine's rules alone keep it so: a request holds blocks from the start of the chain
-        and frees them together, and they are evicted from the end. Only KV events can leave a
-        hole (`store`, `discard`), and only before blocks that are free by then: until these are
-        evicted, or hit again together with what precedes them.
+        The engine's rules guarantee it: a request holds blocks from the start of the chain and
+        frees them together, and they are evicted from the end. Only KV events can leave a hole
+        (`store`, `discard`), and only before free blocks, until these are evicted, or hit again
+        together with their predecessors.
         """
         head = self._blocks.queue.head
         return head is None or head.freed > self._last_hole
@@ -121,9 +117,9 @@ class BlockPool(SingleTierCache):
         """Allocate a prompt: its full blocks and `reserved` tokens of a last, partial one.
 
         `sizes` are in tokens, at least as many as `hashes`; only the first `lookup` blocks may
-        hit. Returns None if it does not fit now, together with `later` tokens that are not
-        allocated yet: nothing has changed. A prompt larger than the whole pool gets an empty
-        lease, for the engine never holds it. Raises `ValueError` for fewer sizes than hashes.
+        hit. Returns None, without any change, if it does not fit now, together with `later` tokens
+        that are not allocated yet. A prompt larger than the whole pool gets an empty lease, since
+        the engine never holds it. Raises `ValueError` for fewer sizes than hashes.
         """
         reserved, later, lookup = tokens_in(reserved), tokens_in(later), index(lookup)
         hashes, sizes = hashes_in(hashes), sizes_in(sizes)
@@ -136,7 +132,7 @@ class BlockPool(SingleTierCache):
         # vLLM kv_cache_manager.py `allocate_slots`: hits that are free leave the queue when they
         # are touched, so that others cannot take their space. None: the request stays in `waiting`.
         if new + later > self.free - sum(each.size for each in hits if not each.ref_cnt):
-            fits = held + new + later <= self._capacity
+            fits = held + new + later <= self.capacity
             return None if fits else PoolLease(self._mark)
         self._blocks.touch(hits)  # before anything is evicted for the rest
         self._blocks.allocate(new)
@@ -220,7 +216,7 @@ class BlockPool(SingleTierCache):
         return len(lengths)
 
     def release(self, lease: Lease) -> None:
-        """Free what a request holds, last block first; a second time changes nothing."""
+        """Free a request's blocks, the last one first; a second call changes nothing."""
         held = self._own(lease)
         if not held.released:
             self._free(held, computed=True)
@@ -236,10 +232,10 @@ class BlockPool(SingleTierCache):
         self._blocks.allocate(0)
 
     def revoke(self, lease: Lease) -> None:
-        """Free what a request holds; drop the blocks that no request has computed.
+        """Free a request's blocks, and drop those that no request has computed.
 
-        Its hits may be among them: of one that was revoked, too. Those that another request holds
-        stay: that one computes them.
+        These may include its hits, if the request that it hit was revoked too. Blocks that another
+        request holds stay, as that one computes them.
         """
         held = self._own(lease)
         if held.released:
@@ -263,8 +259,8 @@ class BlockPool(SingleTierCache):
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
         """Take in that the engine holds consecutive blocks of one chain, of `sizes` tokens.
 
-        The first may be held already, and shows what the others follow. Where they follow what
-        a request has computed, its unhashed blocks get their hashes. Others that are not held
+        The first may be held already, and shows where the others belong. If they follow the blocks
+        that a request has computed, its unhashed blocks get their hashes. Others that are not held
         become free blocks, the last to be evicted, as far as there is space.
         """
         hashes, sizes = hashes_in(hashes), sizes_in(sizes)
@@ -330,8 +326,8 @@ class BlockPool(SingleTierCache):
 
     def resize(self, capacity: int) -> None:
         """Change the capacity, in tokens; what requests hold stays until they release it."""
-        before, self._capacity = self._capacity, tokens_in(capacity)
-        self._blocks.blank_tokens += self._capacity - before
+        before, self.capacity = self.capacity, tokens_in(capacity)
+        self._blocks.blank_tokens += self.capacity - before
         self._blocks.allocate(0)
 
     def coarsen(self, blocks: int) -> None:
@@ -346,7 +342,7 @@ class BlockPool(SingleTierCache):
         """Let KV events that go on after a hashed block find the lease."""
         if follows is None:
             return
-        if len(self._generating) >= _MOST_GENERATING:
+        if len(self._generating) >= _MAX_GENERATING:
             del self._generating[next(iter(self._generating))]
         self._generating[lease] = follows
 
@@ -373,6 +369,6 @@ class BlockPool(SingleTierCache):
         self._blocks.check_invariants(holders)
         in_use = tokens_of(set(holders)) + sum(lease.reserved_tokens for lease in held)
         check(
-            free=self.free == self._capacity - in_use,
-            queued_fits=self._blocks.queue.tokens <= max(0, self._capacity - in_use),
+            free=self.free == self.capacity - in_use,
+            queued_fits=self._blocks.queue.tokens <= max(0, self.capacity - in_use),
         )

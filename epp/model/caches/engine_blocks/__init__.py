@@ -1,1 +1,1 @@
-"""What is known of an engine's blocks, by its own hashes; the extension is in `native`."""
+"""The known blocks of an engine, by its own hashes; the extension is in `native`."""

@@ -34,7 +34,7 @@ class BlockSet:
             self._shards[each & _MASK].discard(each)
 
     def parts(self) -> Iterator[Sequence[BlockHash]]:
-        """Yield all blocks, some at a time; what comes or goes meanwhile may be among them."""
+        """Yield all blocks, some at a time; those added or removed meanwhile may be included."""
         for shard in self._shards:
             blocks = list(shard)
             for start in range(0, len(blocks), STEP):

@@ -1,9 +1,9 @@
-"""An engine's blocks by its own hashes: our hashes of them, and what is needed to go on from each.
+"""An engine's blocks by its own hashes: our hashes of them, and the state to continue from each.
 
-Compiled: `native/blocks.pyx`, in an eighth of the memory. Of a block that ends where one of ours
-does, our hash is kept. A smaller one may end within one of ours: its own token ids are kept then,
-and its parent's name, so that what stands before is found with its parents. Nothing can be found
-after it if one of those is gone; an engine evicts what follows a block before the block.
+Compiled: `native/blocks.pyx`, in an eighth of the memory. If a block ends where one of ours does,
+our hash is kept. A smaller one may end within one of ours: then its token ids and its parent's name
+are kept, so that the tokens before it are found through its parents. If one of those is gone,
+nothing after it can be found; but engines evict the blocks after a block before the block itself.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,16 +20,16 @@ from epp.model.shards import SHARDS, Shards, freed
 
 MOST_GROUPS = 16
 """Groups of copies are numbers below it."""
-_MOST_DROPPED = 16
-"""Blocks that are dropped for one that is stored: many may be too many once their size grows."""
+_MAX_DROPPED = 16
+"""Blocks that are dropped for each stored one, as many may be too many once their size grows."""
 
 
 class EngineBlocks:
     """Blocks of an engine, each with the number of its copies in each group; `block` is our size.
 
-    A block is known while it has a copy. One whose size is not ours counts for each of ours that
-    it fills: ours is given up with the last that fills it in a group. No one who knows `secret`
-    may choose names.
+    A block is known while it has a copy. If its size is not ours, it counts for each of ours that
+    it fills, and ours is dropped with the last one that fills it in a group. Names must not be
+    chosen by anyone who knows `secret`.
     """
 
     def __init__(self, block: int, secret: int = 0) -> None:
@@ -80,7 +80,7 @@ class EngineBlocks:
         return ours, outdated, renamed
 
     def _trace(self, name: EngineHash) -> tuple[int, bytes] | None:
-        """Return the seed of what follows a block, and the tokens since that; None if unknown."""
+        """Return the seed of the blocks after a block, and the tokens since; None if unknown."""
         tokens = b""
         while (row := self._rows.of(name).get(name)) is not None:
             tokens = row.tokens + tokens
@@ -202,9 +202,9 @@ class EngineBlocks:
     def drop_oldest(
         self, names: Sequence[EngineHash], most: int
     ) -> tuple[int, Sequence[BlockHash]]:
-        """Drop what was stored first, if too much is known beside blocks that were just stored.
+        """Drop the oldest blocks, but none that were just stored, until about `most` are left.
 
-        About `most` stay. Returns how many were dropped, and our blocks that nothing fills then.
+        Returns how many were dropped, and our blocks that nothing fills any more.
         """
         most = max(1, most // SHARDS)
         dropped, given_up = 0, list[BlockHash]()
@@ -212,7 +212,7 @@ class EngineBlocks:
             shard = self._rows.of(name)
             if len(shard) <= most:
                 continue
-            many = min(len(shard) - most + most // 16, _MOST_DROPPED)
+            many = min(len(shard) - most + most // 16, _MAX_DROPPED)
             for oldest in list(islice(shard, many)):
                 row = shard.pop(oldest)
                 for group in self._groups_of(oldest):
@@ -237,7 +237,7 @@ class EngineBlocks:
 
 
 class _Kind(IntEnum):
-    """What `link` of a row is, and whether the block counts for those of ours that it fills."""
+    """The meaning of a row's `link`, and whether the block counts for those that it fills."""
 
     AFTER = 0  # the parent's name, as this block and what precedes it end within one of ours
     FIRST = 1  # the seed of one of ours, within which the block begins and ends

@@ -51,7 +51,7 @@ cdef inline int add_holder(
     Holders* holders, uint32_t slot, const uint64_t* hashes, Py_ssize_t size
 ) noexcept nogil:
     """Add blocks to a slot."""
-    # Most of what comes together is held by the same slots, before and after.
+    # Most blocks that arrive together are held by the same slots, before and after.
     cdef int64_t known = -1, wider = 0, now
     cdef Entry* entry
     cdef Py_ssize_t i

@@ -37,7 +37,7 @@ HASH_BYTES = 17
 MOST_SLOTS = 1 << 16
 MOST_SPAN = (1 << 16) - 1
 
-cdef uint64_t _MOST_SLOTS = MOST_SLOTS
+cdef uint64_t _MAX_SLOTS = MOST_SLOTS
 cdef uint64_t _HELD_BYTES = HELD_BYTES, _HASH_BYTES = HASH_BYTES, _SET_BYTES = SET_BYTES
 cdef Py_ssize_t _PURGED_AT_LEAST = 1024
 
@@ -102,7 +102,7 @@ cdef class PrefixIndex:
         self.purge(_PURGED_AT_LEAST)
         while word < self._holders.sets.words and ~self._used[word] == 0:
             word += 1
-        if word * <uint64_t>64 == _MOST_SLOTS:
+        if word * <uint64_t>64 == _MAX_SLOTS:
             raise OverflowError(f"an index has at most {MOST_SLOTS} slots")
         if word == self._holders.sets.words:
             self._double_slots()
@@ -276,7 +276,7 @@ cdef inline void _clear(uint64_t* row, uint64_t slot) noexcept:
 
 
 cdef uint64_t* _moved(uint64_t* row, const uint64_t* before, uint32_t words) noexcept:
-    """Copy a row to where it has more room; there is none yet where `before` is NULL."""
+    """Copy a row to a larger place; if `before` is NULL there is no row yet."""
     if before != NULL:
         memcpy(row, before, words * sizeof(uint64_t))
     return row

@@ -40,7 +40,7 @@ cdef inline bint has_slot(SlotSets* sets, uint32_t number, uint32_t slot) noexce
 
 
 cdef inline uint64_t _digest_of(uint32_t slot) noexcept nogil:
-    """Return what a slot adds to the digest of a set (SplitMix64, Steele et al. 2014)."""
+    """Return a slot's part of the digest of a set (SplitMix64, Steele et al. 2014)."""
     cdef uint64_t mixed = (slot + <uint64_t>1) * <uint64_t>0x9E3779B97F4A7C15
     mixed = (mixed ^ (mixed >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
     mixed = (mixed ^ (mixed >> 27)) * <uint64_t>0x94D049BB133111EB

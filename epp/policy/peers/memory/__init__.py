@@ -1,1 +1,1 @@
-"""What the policies of peers remember: of what was sent where, and of what came back."""
+"""The memories of the peers' policies: prompts by endpoint, and responses."""

@@ -1,4 +1,4 @@
-"""What was sent where, as the fleet's events tell it to an index of prompts."""
+"""Feeds an index of prompts with the fleet's events."""
 
 from collections.abc import Callable, Iterator
 
@@ -15,9 +15,9 @@ Forget = Callable[[EndpointId], None]
 
 
 class AdmittedPrompts:
-    """Tells of the first prompt of each request, for every endpoint that computes or decodes it.
+    """Reports the first prompt of each request, for every endpoint that computes or decodes it.
 
-    An endpoint is to be forgotten that goes, or that is another engine under its name.
+    An endpoint must be forgotten when it is removed, or replaced by another engine of its name.
     """
 
     def __init__(self, context: PluginContext, insert: Insert, forget: Forget) -> None:

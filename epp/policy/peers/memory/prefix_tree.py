@@ -6,13 +6,13 @@ Follows the tree of sglang-router 0.3.2 (`policies/tree.rs`), which smg and vllm
 - a prompt matches as far as any endpoint has it. The match names one endpoint: the one that its
   last node was created for, or if that has lost the node any other that has it
   (`prefix_match_with_counts`, `last_tenant`), and not the least loaded of those that have it;
-- what an endpoint has is evicted from the leaves up: the prompts that were inserted least recently
-  first, and with the last one below it a node that no prompt ends at (`evict_tenant_by_size`).
+- an endpoint's nodes are evicted from the leaves up: the least recently inserted prompts first; a
+  node where no prompt ends goes with the last prompt below it (`evict_tenant_by_size`).
 
-There an edge is text, here it is blocks of a `Chain`: prompts share what their blocks share, so a
-last, partial block matches nothing. There a match refreshes one time in eight what it found; here
-only an insertion does. What endpoints had that are gone counts no more at once, and is taken from
-the tree a little with every insertion.
+There an edge is text; here it is blocks of a `Chain`, so prompts share whole blocks only, and a
+last, partial block never matches. There one match in eight refreshes what it found; here only an
+insertion does. An endpoint that is removed no longer matches at once, and its nodes are removed a
+few with every insertion.
 """
 
 from bisect import bisect_left
@@ -30,9 +30,9 @@ from epp.policy.plugins import PluginContext
 
 
 class PrefixFound(NamedTuple):
-    """The longest prefix that is known: its length, the endpoint that it names, all that have it.
+    """The longest known prefix: its length, the endpoint that it names, and all that have it.
 
-    Without any prefix there is no endpoint.
+    Without a prefix there is no endpoint.
     """
 
     length: int
@@ -45,10 +45,10 @@ _SWEPT = 16
 
 
 class Tenant(msgspec.Struct, eq=False):
-    """An endpoint in the tree, until it goes: `endpoint` is None then.
+    """An endpoint in the tree; `endpoint` is None once it is removed.
 
-    `length` is that of all that it has. `recent` are the nodes that its prompts end at, the least
-    recently inserted first, all its leaves among them.
+    `length` is the total of its nodes. `recent` are the nodes that its prompts end at, the least
+    recently inserted first; they include all its leaves.
     """
 
     endpoint: EndpointId | None
@@ -59,8 +59,8 @@ class Tenant(msgspec.Struct, eq=False):
 class PrefixNode:
     """A run of blocks, with the length of a prompt at the end of each; the root has none.
 
-    `tenants` that have it come with the number of its children that they have. `first` is the
-    one that it was created for.
+    `tenants` are the endpoints that have it, each with the number of its children that they have
+    too. `first` is the one that it was created for.
     """
 
     __slots__ = ("above", "children", "ends", "first", "hashes", "tenants")
@@ -124,7 +124,7 @@ class PrefixTree:
         return found
 
     def length(self, endpoint: EndpointId) -> int:
-        """Return the length of all that an endpoint has, what prompts share counted once."""
+        """Return the length of an endpoint's prompts, counting shared prefixes once."""
         tenant = self._tenants.get(endpoint)
         return 0 if tenant is None else tenant.length
 
@@ -184,7 +184,7 @@ class PrefixTree:
         return node
 
     def evict(self, endpoint: EndpointId, most: int) -> None:
-        """Forget what was sent to an endpoint least recently, until `most` is left of it."""
+        """Forget the least recent prompts of an endpoint until at most `most` is left."""
         tenant = self._tenants.get(endpoint)
         while tenant is not None and tenant.recent and tenant.length > most:
             node, _ = tenant.recent.popitem(last=False)
@@ -197,7 +197,7 @@ class PrefixTree:
             self._prune(node, tenant, -1)
 
     def _prune(self, node: PrefixNode, tenant: Tenant, most: int) -> None:
-        """Take leaves that no prompt ends at from an endpoint, until `most` is left of it."""
+        """Remove an endpoint's leaves that no prompt ends at until at most `most` is left."""
         recent = tenant.recent
         while node is not self._root and node not in recent and not node.tenants[tenant]:
             if tenant.length <= most:
@@ -246,10 +246,10 @@ def _split(node: PrefixNode, length: int) -> PrefixNode:
 
 
 class SentPrompts:
-    """A tree of what was sent to the endpoints of a fleet.
+    """A tree of the prompts sent to the endpoints of a fleet.
 
-    Every `interval` seconds, and at once if it is twice as long, what an endpoint has is cut
-    back to `most`, where that is `shared` to its part of it. Lengths are in the unit of `Chain`:
+    Every `interval` seconds, and at once when it is twice as long, an endpoint's part is cut back
+    to `most`, or to its share of `most` if that is `shared`. Lengths are in the unit of `Chain`:
     bytes of text, or tokens of prompts that came as such.
     """
 

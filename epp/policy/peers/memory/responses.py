@@ -1,4 +1,4 @@
-"""What responses took, as the fleet's events tell it."""
+"""The times of responses, from the fleet's events."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -29,9 +29,9 @@ class ResponseSeen(NamedTuple):
 
 
 class Responses:
-    """Tells of responses that were seen, not of those that are guessed or broken off.
+    """Reports responses that were observed, not those that are guessed or broken off.
 
-    `listener` is called with what was seen and the time in seconds.
+    `listener` is called with the observation and the time in seconds.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """An index of blocks that remembers which endpoints each was sent to.
 
-What the hash tables and the hash trie of AIBrix and production-stack are: a block's hash stands for
-all that precedes it, so that a table of blocks is a tree of prompts.
+It replaces the hash tables and the hash trie of AIBrix and production-stack: as a block's hash
+covers all that precedes it, a table of blocks is a tree of prompts.
 """
 
 from collections import OrderedDict
@@ -20,11 +20,11 @@ _Holders = frozenset[int]
 
 
 class SentBlocks:
-    """Blocks of what was sent to the endpoints of a fleet, of the first prompt of each request.
+    """The blocks of each request's first prompt, by the endpoints that they were sent to.
 
-    There are at most `most`; beyond them those that were sent the longest ago go, and with
-    `heads_last` the end of a prompt before its beginning. A block that was not sent for `seconds`
-    goes too. Of an endpoint that is gone nothing matches; blocks that it alone had go in turn.
+    At most `most` are kept: the least recently sent are dropped, with `heads_last` the end of a
+    prompt before its beginning. A block that was not sent for `seconds` is dropped too. An endpoint
+    that is gone no longer matches; blocks that it alone had are dropped in their turn.
     """
 
     def __init__(

@@ -4,9 +4,9 @@ from collections import deque
 
 
 class WindowSum:
-    """The sum of what was added within the last `seconds`, to the second.
+    """The sum of the numbers added within the last `seconds`, to the second.
 
-    It has a number for each of these seconds at most, whatever is added.
+    It keeps at most one number for each of these seconds.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -23,7 +23,7 @@ class WindowSum:
         self._sum += amount
 
     def total(self, now: float) -> float:
-        """Return the sum; what was added before the window is forgotten."""
+        """Return the sum, and forget numbers from before the window."""
         start = int(now - self._seconds)
         while self._added and self._added[0][0] < start:
             self._sum -= self._added.popleft()[1]

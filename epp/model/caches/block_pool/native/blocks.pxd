@@ -133,7 +133,7 @@ cdef inline bint is_found(Store* store, uint32_t block) noexcept nogil:
 
 
 cdef inline void mark_joint(Store* store, uint32_t block) noexcept nogil:
-    """Mark a block that was hit: another chain goes on there."""
+    """Mark a block that was hit: another chain continues from it."""
     cdef uint32_t at = copy_before(store, block) if store.blocks[block].link & COPIED else block
     store.blocks[at].link |= JOINT
 

@@ -122,7 +122,7 @@ cdef inline void insert_behind(Store* store, uint32_t block, uint32_t follower) 
 
 
 cdef inline void delete_between(Store* store, uint32_t block) noexcept nogil:
-    """Delete a free block; what follows it in its chain follows what precedes it."""
+    """Delete a free block, and link its neighbours in the chain."""
     cdef uint32_t follower = store.blocks[block].older
     cdef uint32_t follows = store.blocks[block].link & store.blocks[follower].link & FOLLOWS
     unlink(store, block)

@@ -1,6 +1,6 @@
 """Leases of block pools, and how arguments are read and logs returned; a part of `pool.pyx`."""
 
-cdef int64_t _MOST_TOKENS = <int64_t>1 << 60
+cdef int64_t _MAX_TOKENS = <int64_t>1 << 60
 cdef array _HASHES = array("Q")
 cdef size_t _KEPT_ROOM = 1 << 8
 cdef uint64_t _last_serial = 0

@@ -35,7 +35,7 @@ cdef extern from "Python.h":
 
 include "leases.pxi"
 
-cdef Py_ssize_t _MOST_GENERATING = 1 << 10
+cdef Py_ssize_t _MAX_GENERATING = 1 << 10
 cdef Py_ssize_t _FORGOTTEN_AT_ONCE = 1 << 8
 
 
@@ -123,9 +123,9 @@ cdef class BlockPool:
         cdef UInt64View hash_view, size_view
         cdef int64_t need_later
         cdef Answer answer
-        lease.state.reserved_tokens = tokens_of(reserved, _MOST_TOKENS)
+        lease.state.reserved_tokens = tokens_of(reserved, _MAX_TOKENS)
         counts[1] = PyNumber_AsSsize_t(lookup, NULL)
-        need_later = 0 if later is None else tokens_of(later, _MOST_TOKENS)
+        need_later = 0 if later is None else tokens_of(later, _MAX_TOKENS)
         read_blocks(hashes, sizes, &hash_view, &size_view)
         if size_view.size < hash_view.size:
             release_views(&hash_view, &size_view)
@@ -149,7 +149,7 @@ cdef class BlockPool:
         return lease
 
     def grow(self, PoolLease lease not None, computed):
-        cdef int64_t target = tokens_of(computed, _MOST_TOKENS)
+        cdef int64_t target = tokens_of(computed, _MAX_TOKENS)
         cdef bint begins = lease.state.hashed == lease.state.count and lease.state.hashed
         cdef Answer answer
         self.check_owner(lease)
@@ -213,7 +213,7 @@ cdef class BlockPool:
     # Leases with unhashed blocks, to which KV events may give hashes.
 
     cdef int expect_hashes(self, PoolLease lease) except -1:
-        if len(self.generating) >= _MOST_GENERATING:
+        if len(self.generating) >= _MAX_GENERATING:
             for each in list(islice(self.generating, _FORGOTTEN_AT_ONCE)):
                 self.expect_no_hashes(each)
         lease.expected = True
@@ -312,14 +312,14 @@ cdef class BlockPool:
             self.state.store.last_hole = 0
 
     def resize(self, capacity):
-        cdef int64_t tokens = tokens_of(capacity, _MOST_TOKENS)
+        cdef int64_t tokens = tokens_of(capacity, _MAX_TOKENS)
         self.state.blank_tokens += tokens - self.state.capacity
         self.state.capacity = tokens
         self.state.store.expected = tokens // self.state.block
         allocate_space(&self.state, 0)
 
     def coarsen(self, blocks):
-        coarsen(&self.state, tokens_of(blocks, _MOST_TOKENS))
+        coarsen(&self.state, tokens_of(blocks, _MAX_TOKENS))
 
     # Changes.
 

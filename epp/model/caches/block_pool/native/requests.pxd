@@ -52,7 +52,7 @@ cdef inline int64_t free_tokens(Pool* pool) noexcept nogil:
 
 
 cdef inline void allocate_space(Pool* pool, int64_t tokens) noexcept nogil:
-    """Take space: what has no content first, then from the head of the free queue."""
+    """Take space: first space without content, then from the head of the free queue."""
     pool.blank_tokens -= tokens
     if pool.blank_tokens < 0:
         pool.blank_tokens += evict(&pool.store, -pool.blank_tokens)
@@ -100,7 +100,7 @@ cdef inline Answer allocate(
     """Allocate a prompt of `counts[0]` blocks, of which the first `counts[1]` may hit.
 
     `lease` has room for the blocks, and has the other space to allocate in `reserved_tokens`;
-    `later` tokens must fit besides. With any answer but `DONE` nothing has changed.
+    `later` tokens must fit too. With any answer but `DONE` nothing has changed.
     """
     cdef Store* store = &pool.store
     cdef int64_t held = 0, queued = 0, fresh = 0, need
@@ -204,7 +204,7 @@ cdef inline void free_all(Pool* pool, Lease* lease, uint32_t computed) noexcept 
 
 
 cdef inline void release(Pool* pool, Lease* lease) noexcept nogil:
-    """End a request that was computed: what it holds is free."""
+    """End a request that was computed: its blocks become free."""
     free_all(pool, lease, COMPUTED)
     keep_unhashed(lease)
 

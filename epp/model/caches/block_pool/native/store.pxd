@@ -195,7 +195,7 @@ cdef inline void prefetch_entries(
 
 
 cdef inline uint32_t find_entry(Store* store, uint64_t block_hash) noexcept nogil:
-    """Return what the map has for a hash: a block, a record, or none."""
+    """Return the map's entry for a hash: a block, a record, or none."""
     cdef uint32_t at
     if store.entries == 0:
         return 0

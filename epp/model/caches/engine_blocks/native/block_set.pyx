@@ -66,7 +66,7 @@ cdef class BlockSet:
         release_view(&words)
 
     def parts(self):
-        """Yield all blocks, some at a time; what comes or goes meanwhile may be among them."""
+        """Yield all blocks, some at a time; those added or removed meanwhile may be included."""
         cdef list blocks = []
         cdef int number
         for number in range(PARTS):

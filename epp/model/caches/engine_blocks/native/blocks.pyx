@@ -32,7 +32,7 @@ cdef extern from "Python.h":
     uint64_t PyLong_AsUnsignedLongLongMask(object) except? -1
 
 MOST_GROUPS = GROUPS
-cdef uint32_t _MOST_DROPPED = 16
+cdef uint32_t _MAX_DROPPED = 16
 cdef Py_ssize_t _STEP = 1 << 9
 
 
@@ -135,7 +135,7 @@ cdef class EngineBlocks:
             PyMem_Free(data)
 
     cdef bint _trace(self, uint64_t name, uint64_t* seed, uint32_t* before) noexcept:
-        """Find the seed of what follows a block, and how many tokens there are since."""
+        """Find the seed of the blocks after a block, and the number of tokens since then."""
         cdef Row* row = self._find(name)
         cdef Content content
         cdef uint32_t at = self._block
@@ -281,7 +281,7 @@ cdef class EngineBlocks:
         return gone, unknown, given_up
 
     def drop_oldest(self, names, most):
-        """Drop what was stored first beside these; return how many, and what nothing fills then."""
+        """Drop the oldest blocks, except these; return how many, and ours that nothing fills now."""
         cdef list given_up = []
         cdef uint32_t in_shard = max(1, min(most, 1 << 31) // ROW_SHARDS), many, i
         cdef Py_ssize_t dropped = 0
@@ -290,7 +290,7 @@ cdef class EngineBlocks:
             shard = self._shard(PyLong_AsUnsignedLongLongMask(each))
             if shard.live <= in_shard:
                 continue
-            many = min(shard.live - in_shard + in_shard // 16, _MOST_DROPPED, shard.live)
+            many = min(shard.live - in_shard + in_shard // 16, _MAX_DROPPED, shard.live)
             for i in range(many):
                 self._drop(shard, oldest_row(shard), given_up)
             dropped += many

@@ -71,7 +71,7 @@ cdef struct Content:  # what is kept of a block: `count` tokens, and `more` hash
 
 
 cdef inline uint64_t mixed(uint64_t name, uint64_t secret) noexcept nogil:
-    """Spread names, so that no one who lacks the secret can have them fall side by side."""
+    """Spread names, so that nobody without the secret can make them collide."""
     name *= secret | 1
     name ^= name >> 32
     name *= <uint64_t>0x9E3779B97F4A7C15
@@ -132,7 +132,7 @@ cdef inline uint64_t _words_needed(uint8_t kind, uint32_t count, uint32_t more) 
 
 
 cdef inline void read_row(const Shard* shard, const Row* row, Content* content) noexcept nogil:
-    """Read what is kept of a block; what it points to holds as long as the row does."""
+    """Read the kept content of a block; its pointers are valid as long as the row."""
     cdef const uint32_t* words = shard.words + row.at
     content.link, content.kind = row.link, row.kind
     content.count = content.more = 0
@@ -158,7 +158,7 @@ cdef inline uint64_t own_at(const Content* content, uint32_t number) noexcept no
 cdef inline bint has_content(
     const Shard* shard, const Row* row, const Content* content
 ) noexcept nogil:
-    """Whether this is what is kept of a block."""
+    """Whether this is the kept content of a block."""
     cdef Content kept
     read_row(shard, row, &kept)
     return (
@@ -233,7 +233,7 @@ cdef inline void free_rows(Shard* shard) noexcept nogil:
 
 
 cdef inline bint _make_room(Shard* shard, uint64_t secret, uint64_t needed) noexcept nogil:
-    """Make room for so many words more."""
+    """Make room for this many more words."""
     cdef uint64_t room
     cdef uint32_t* words
     if shard.words_gone * 8 > shard.words_used:
@@ -250,7 +250,7 @@ cdef inline bint _make_room(Shard* shard, uint64_t secret, uint64_t needed) noex
 
 
 cdef inline bint _rebuild(Shard* shard, uint64_t secret, uint64_t needed) noexcept nogil:
-    """Move what is live together, with a sixteenth more room, and room for so many words."""
+    """Compact the live words, with a sixteenth more room, and room for this many words."""
     cdef Shard new
     cdef Content content
     cdef Row* row

@@ -2,7 +2,7 @@
 
 from structlog.testing import capture_logs
 
-from epp.app.fleet_news import FleetNews
+from epp.app.fleet_log import FleetLog
 from epp.model.endpoint import EndpointId
 from epp.model.events import Ejected, EjectionReason, Returned
 from epp.model.request import RequestId
@@ -12,14 +12,14 @@ from tests.model.rig import LONG, Rig
 POD = EndpointId("default/pod-0")
 
 
-def page(news):
-    return "".join(family.text(openmetrics=False) for family in news.collect())
+def page(log):
+    return "".join(family.text(openmetrics=False) for family in log.collect())
 
 
 def test_ejections_are_counted_and_logged():
     rig = Rig()
-    news = FleetNews(rig.fleet)
-    assert "warmpick_ejected_endpoints 0" in page(news)
+    log = FleetLog(rig.fleet)
+    assert "warmpick_ejected_endpoints 0" in page(log)
     with capture_logs() as lines:
         for number in range(5):
             rig.send("pod-0", f"r{number}", LONG)
@@ -34,7 +34,7 @@ def test_ejections_are_counted_and_logged():
             "seconds": 30.0,
         }
     ]
-    text = page(news)
+    text = page(log)
     assert 'warmpick_endpoint_ejections_total{reason="consecutive_failures"} 1' in text
     assert 'warmpick_endpoint_ejections_total{reason="stall"} 0' in text
     assert "warmpick_ejected_endpoints 1" in text
@@ -42,13 +42,13 @@ def test_ejections_are_counted_and_logged():
     with capture_logs() as lines:
         rig.ask(LONG)
     assert [(line["event"], line["endpoint"]) for line in lines] == [("endpoint.returned", POD)]
-    assert "warmpick_ejected_endpoints 0" in page(news)
+    assert "warmpick_ejected_endpoints 0" in page(log)
 
 
 def test_corrections_are_counted_and_logged():
     rig = Rig()
-    news = FleetNews(rig.fleet)
-    assert "warmpick_corrected_requests_total 0" in page(news)
+    log = FleetLog(rig.fleet)
+    assert "warmpick_corrected_requests_total 0" in page(log)
     rig.send("pod-0", "r", LONG, stream=False)
     with capture_logs() as lines:
         for number in range(12):
@@ -58,15 +58,15 @@ def test_corrections_are_counted_and_logged():
     assert lines == [
         {"event": "books.corrected", "log_level": "error", "endpoint": POD, "requests": 1}
     ]
-    assert "warmpick_corrected_requests_total 1" in page(news)
+    assert "warmpick_corrected_requests_total 1" in page(log)
     assert rig.fleet.in_flight == {}
 
 
 def test_what_another_replica_found_counts_too():
     rig = Rig()
-    news = FleetNews(rig.fleet)
+    log = FleetLog(rig.fleet)
     rig.apply(Ejected(POD, EjectionReason.STALL, 60.0))
     assert list(rig.ask(LONG)) == ["pod-1"]
-    assert 'warmpick_endpoint_ejections_total{reason="stall"} 1' in page(news)
+    assert 'warmpick_endpoint_ejections_total{reason="stall"} 1' in page(log)
     rig.apply(Returned(POD))
     assert list(rig.ask(LONG)) == ["pod-0", "pod-1"]

@@ -1,40 +1,33 @@
-"""What operators see of what the fleet finds out by itself: metrics, and a log line each time.
-
-That is endpoints that are left out, and books that were corrected.
-"""
+"""Metrics and log lines of ejected endpoints, and of corrections to the fleet's books."""
 
 from collections.abc import Iterator
 from typing import Final
 
 import structlog
 
-from epp.adapters.telemetry.series import Family, FamilyText, expose
+from epp.adapters.telemetry.series import FamilyText, counter, expose, gauge
 from epp.app.observers import Observer
 from epp.model.events import BooksCorrected, Ejected, EjectionReason, Event, Returned
 from epp.model.fleet import Fleet
 
 _log = structlog.get_logger(__name__)
 
-EJECTIONS: Final = Family(
-    name="warmpick_endpoint_ejections_total",
-    help="Endpoints that were left out for a while, by reason.",
-    kind="counter",
-    labels=("reason",),
+EJECTIONS: Final = counter(
+    "warmpick_endpoint_ejections_total",
+    "Endpoints that were left out for a while, by reason.",
+    "reason",
 )
-EJECTED: Final = Family(
-    name="warmpick_ejected_endpoints",
-    help="Endpoints that are left out because they failed or stalled.",
-    kind="gauge",
+EJECTED: Final = gauge(
+    "warmpick_ejected_endpoints", "Endpoints that are left out because they failed or stalled."
 )
-CORRECTED: Final = Family(
-    name="warmpick_corrected_requests_total",
-    help="Requests that were taken out of the books because their endpoint kept reporting that"
-    " it had none: they had not been released when they ended, which is a bug.",
-    kind="counter",
+CORRECTED: Final = counter(
+    "warmpick_corrected_requests_total",
+    "Requests that were removed from the books because their endpoint kept reporting none: they"
+    " were not released when they ended, which is a bug.",
 )
 
 
-class FleetNews:
+class FleetLog:
     """Counts and logs the ejections and corrections of a fleet."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -45,7 +38,7 @@ class FleetNews:
 
     @property
     def observer(self) -> Observer:
-        """What yields the families."""
+        """The observer that yields the families."""
         return Observer(name="fleet", collect=self.collect)
 
     def _on_event(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
