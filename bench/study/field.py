@@ -32,25 +32,31 @@ _FASTEST = _SLOWEST**-2
 _INTRODUCTION = """\
 # All policies, all workloads
 
-What every policy of [policies.md](policies.md) does with its published defaults, in front of
-simulated engines with vLLM's rules, in virtual time ([replay.md](replay.md) says how). Written by
-`make study-policies`; no figure here is typed by hand.
+This page compares every policy of [policies.md](policies.md) with its published defaults, in front
+of simulated engines that follow vLLM's rules, in virtual time ([replay.md](replay.md) explains
+how). `make study-policies` writes it; no figure here is typed by hand.
 
-Each figure is a ratio to llm-d-router's chart default (`llm-d-router`), paired by seed: below 1 is
-faster. Responses are observed as `epp serve` does by default (`--observe-responses=auto`).
-Requests wait in the picker with `least-ttft` alone: with the others each is sent when it comes.
-Workloads are those of the [routing study](routing-study.md) on 4 pods, at half of what the fleet
-could compute if one cache held everything (`conversation` also at 0.7), and inference-perf's
-shared prefixes on 8: A with answers of 100 tokens, B with answers of 500 and small caches. Cold is
-each prompt's first time, at 20 (A) and 12 (B) requests a second; warm are its repetitions, at 40
-and 20. Where every second pod is slow, it is 0.7 of that. The best of a column is bold.
+Each figure is a ratio to the default of llm-d-router's chart (`llm-d-router`), paired by seed;
+below 1 is faster. The best of a column is bold.
 
-`oracle` is `least-ttft` with the truth in place of predictions: no policy that could be had, and
-never bold. A star: 1 % more of the requests than with others were unanswered when the run was
-over, so that times do not compare. Requests have no fairness ids: `aibrix-vtc-basic` then picks
-as `random` does, and `d2lpm` knows one client. Where one seed was played, or two, differences below
-some 5 % may turn with the next one; in `code`, whose runs are few and very long prompts, below some
-20 %.
+Responses are observed as `epp serve` does by default (`--observe-responses=auto`). Requests wait in
+the picker only with `least-ttft`; with the other policies each is sent as soon as it arrives.
+
+The workloads are:
+
+- those of the [routing study](routing-study.md) on 4 pods, at half of what the fleet could compute
+  if one cache held everything (`conversation` also at 0.7);
+- inference-perf's shared prefixes on 8 pods: A with answers of 100 tokens, B with answers of 500
+  and small caches. Cold is the first time of each prompt, at 20 (A) and 12 (B) requests per second.
+  Warm are its repetitions, at 40 and 20. If every second pod is slow, the rates are 0.7 of these.
+
+`oracle` is `least-ttft` with the truth in place of predictions. No real policy can do that, so it
+is never bold. A star marks a policy that left over 1 % more of its requests unanswered at the end
+of the run than another, so its times do not compare. Requests have no fairness ids:
+`aibrix-vtc-basic` then picks as `random` does, and `d2lpm` knows one client.
+
+If one or two seeds were played, a difference below about 5 % may turn with the next seed. In
+`code`, whose runs are few and very long prompts, that is a difference below about 20 %.
 """
 
 
@@ -194,14 +200,15 @@ def _behind(to_ours: Comparison) -> Iterable[str]:
     if not rows:
         yield "Nowhere by more than 3 %, in neither measure.\n"
         return
-    yield f"`{OURS}` over the other policy; bold where that is more than 1.03.\n"
+    yield f"The ratio of `{OURS}` to the other policy; bold if it is more than 1.03.\n"
     yield "| case | policy | mean TTFT | mean end to end | seeds |\n|---|---|--:|--:|--:|"
     yield from rows
     yield ""
 
 
 def _against_oracle(to_ours: Comparison) -> Iterable[str]:
-    yield f"`{OURS}` over `{ORACLE}`: what better predictions would gain by the same cost.\n"
+    gain = "what better predictions would gain with the same cost function"
+    yield f"The ratio of `{OURS}` to `{ORACLE}`: {gain}.\n"
     yield "| case | mean TTFT | mean end to end |\n|---|--:|--:|"
     for cell in to_ours.cells:
         ratios = [1 / _ratio(cell, ORACLE, each) for each in _MEASURES]

@@ -29,18 +29,24 @@ _MEASURES = {
 _INTRODUCTION = """\
 # Routing study
 
-What each policy is worth, in front of simulated engines with vLLM's rules, in virtual time
-([replay.md](replay.md) says how). Written by `make study`; no figure here is typed by hand.
+This page compares policies in front of simulated engines that follow vLLM's rules, in virtual time
+([replay.md](replay.md) explains how). `make study` writes it; no figure here is typed by hand.
 
 Each figure is a ratio to the default of llm-d-router's chart (`llm-d-router`); below 1 is faster. A
-ratio is the geometric mean over cases, paired by seed; brackets are 95 % intervals over seeds. A
-case is a workload, a number of pods, equal or not (every second one 2.5 times slower, and nobody is
-told), and a load: a share of what the fleet could compute if one cache held everything. Responses
-are observed as `epp serve` does by default (`--observe-responses=auto`). Requests wait in the
-picker with `least-ttft` alone: with the others each is sent when it comes. Where larger fleets were
-played at one load alone, the columns of a table are of unlike cases. The weights of `least-ttft`
-were chosen on the cases with four pods. A star: 1 % more of the requests than with others were
-unanswered when the run was over, so that times do not compare.
+ratio is the geometric mean over cases, paired by seed. Brackets are 95 % intervals over seeds.
+
+A case is a workload, a number of pods, a fleet and a load. The pods of a fleet are equal, or every
+second one is 2.5 times slower and no policy is told. The load is a share of what the fleet could
+compute if one cache held everything.
+
+Responses are observed as `epp serve` does by default (`--observe-responses=auto`). Requests wait in
+the picker only with `least-ttft`; with the other policies each is sent as soon as it arrives.
+
+If larger fleets were played at one load only, the columns of a table are of different cases. The
+weights of `least-ttft` were chosen on the cases with four pods.
+
+A star marks a policy that left over 1 % more of its requests unanswered at the end of the run than
+another, so its times do not compare.
 """
 _By = Callable[[Digest], str]
 _VARIED: dict[str, _By] = {

@@ -34,7 +34,7 @@ def add_overrides(group: argparse._ArgumentGroup) -> None:
         "--model-server-metrics-scheme",
         type=one_of("http", "https"),
         metavar="SCHEME",
-        help="mapped: `scheme` of the metrics-data-source that does not have one",
+        help="mapped: `scheme` of the metrics-data-source, if that has none",
     )
     group.add_argument(
         "--model-server-metrics-path", metavar="PATH", help="mapped: its `path`, as above"

@@ -24,8 +24,8 @@ def add_observers(parser: argparse.ArgumentParser) -> None:
         "--record",
         type=Path,
         metavar="DIR",
-        help="write hashes, lengths, times, decision and outcome of each request there, never"
-        " text, for `epp replay`",
+        help="record hashes, lengths, times, decision and outcome of each request in this folder,"
+        " never text; `epp replay` reads it",
     )
     group.add_argument(
         "--record-max-bytes",

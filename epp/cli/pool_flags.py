@@ -84,7 +84,7 @@ def _add_api(group: argparse._ArgumentGroup) -> None:
         group,
         "--ha-enable-leader-election",
         default=False,
-        help="only one of several replicas, the leader by a Lease, is ready; the others stand by",
+        help="of several replicas only the leader, elected by a Lease, is ready; others stand by",
     )
     group.add_argument(
         "--kubeconfig",
@@ -141,7 +141,7 @@ def _without_metrics(
         if value
     ]
     if len(given) > 1:
-        raise ConfigError("one of these is enough", " and ".join(name for name, _ in given))
+        raise ConfigError("give only one of these", " and ".join(name for name, _ in given))
     path = arguments.endpoints_file or (Path(configured) if configured else None)
     if path is not None and not arguments.endpoint_selector:
         return PoolOptions(path, arguments.pool_name or "default")
@@ -164,7 +164,7 @@ def _without_metrics(
 def _selected(arguments: argparse.Namespace, environ: Mapping[str, str]) -> PoolOptions:
     """Return the pool of the flags that replace an InferencePool: a selector and ports."""
     if arguments.pool_name:
-        raise ConfigError("one of these is enough", "--endpoint-selector and --pool-name")
+        raise ConfigError("give only one of these", "--endpoint-selector and --pool-name")
     given = (port for each in arguments.endpoint_target_ports or () for port in each)
     ports = tuple(dict.fromkeys(given))
     if not 1 <= len(ports) <= _MAX_PORTS:

@@ -172,7 +172,7 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
         type=positive,
         default=0,
         metavar="N",
-        help="adapters that run at once at each (default: any number)",
+        help="adapters that can run at once on each (default: any number)",
     )
     group.add_argument(
         "--pod-speeds",
@@ -220,7 +220,7 @@ def _add_pickers(group: argparse._ArgumentGroup) -> None:
         "--exchange",
         type=duration,
         metavar="TIME",
-        help="they tell each other what they see, with this delay (default: they do not)",
+        help="pickers tell each other what they see, with this delay (default: never)",
     )
     group.add_argument(
         "--scrape-interval",
@@ -285,7 +285,9 @@ def check(arguments: argparse.Namespace) -> None:
         if (getattr(arguments, name) or 0.0) > MOST_SECONDS:
             raise ConfigError("more than a year cannot be replayed", f"--{name.replace('_', '-')}")
     if arguments.duration is not None and arguments.duration <= arguments.warm_up:
-        raise ConfigError("nothing is sent after it: all figures would be of nothing", "--duration")
+        raise ConfigError(
+            "it must be longer than --warm-up, whose requests are not counted", "--duration"
+        )
     if arguments.exchange is not None and arguments.pickers == 1:
         raise ConfigError("one picker has no other to exchange with: add --pickers 2", "--exchange")
 

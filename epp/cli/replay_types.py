@@ -114,7 +114,9 @@ def roles(text: str) -> Sequence[str]:
     for part in text.split(","):
         found = re.fullmatch(r"([a-z-]+)=(\d{1,5})", part)
         if not found or len(each) + int(found[2]) > MOST_PODS:
-            raise argparse.ArgumentTypeError(f"`{text}` has no roles; write prefill=2,decode=6")
+            raise argparse.ArgumentTypeError(
+                f"`{text}` is not a list of roles; write prefill=2,decode=6"
+            )
         each += [found[1]] * int(found[2])
     return each
 

@@ -97,10 +97,10 @@ def _server(given: Sequence[str], password_file: Path | None) -> RedisServer | N
     servers = [each for each in given if is_redis(each)]
     if not servers:
         if password_file is not None:
-            raise ConfigError("is for --replicas redis://...", "--replicas-password-file")
+            raise ConfigError("it requires --replicas redis://...", "--replicas-password-file")
         return None
     if len(given) > 1:
-        raise ConfigError("one server is enough, or hosts, not both", "--replicas")
+        raise ConfigError("give either one Redis server, or hosts", "--replicas")
     _check_extra()
     if password_file is not None:
         read(password_file, "--replicas-password-file")

@@ -92,4 +92,4 @@ def add_tls(group: argparse._ArgumentGroup) -> None:
 def check_metrics_tls(arguments: argparse.Namespace) -> None:
     """Raise `ConfigError` if the metrics port has CAs of clients but no certificate."""
     if arguments.metrics_client_ca_file is not None and arguments.metrics_cert_dir is None:
-        raise ConfigError("needs --metrics-cert-dir", "--metrics-client-ca-file")
+        raise ConfigError("it requires --metrics-cert-dir", "--metrics-client-ca-file")

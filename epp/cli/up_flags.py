@@ -66,7 +66,7 @@ def _add_servers(parser: argparse.ArgumentParser) -> None:
         default=[],
         action="extend",
         metavar="URL",
-        help="the same, as vllm-router and smg have it",
+        help="the same, named as in vllm-router and smg",
     )
     group.add_argument(
         "--endpoints-file",
@@ -173,11 +173,10 @@ def up_options(
         Path(settings.endpoints_file) if settings.endpoints_file and not urls else None
     )
     if urls and path:
-        raise ConfigError("one of these is enough", "--endpoints-file and URLs")
+        raise ConfigError("give only one of these", "--endpoints-file and URLs")
     if not urls and not path:
         raise ConfigError(
-            "no model servers: epp up http://10.0.0.11:8000 http://10.0.0.12:8000,"
-            " or --endpoints-file"
+            "no model servers: give URLs, as in `epp up http://10.0.0.11:8000`, or --endpoints-file"
         )
     servers = model_servers(urls)
     _check_tls(arguments, servers)
@@ -201,16 +200,18 @@ def up_options(
 
 def _check_tls(arguments: argparse.Namespace, servers: Sequence[ModelServer]) -> None:
     if (arguments.tls_cert is None) != (arguments.tls_key is None):
-        missing = "--tls-key" if arguments.tls_key is None else "--tls-cert"
-        raise ConfigError("a certificate and its key are given together", missing)
+        given, missing = "--tls-cert", "--tls-key"
+        if arguments.tls_cert is None:
+            given, missing = missing, given
+        raise ConfigError(f"it requires {missing}", given)
     if arguments.upstream_ca_file and arguments.insecure_upstream:
-        raise ConfigError("one excludes the other", "--upstream-ca-file and --insecure-upstream")
+        raise ConfigError("give only one of these", "--upstream-ca-file and --insecure-upstream")
     for flag, given in (
         ("--upstream-ca-file", arguments.upstream_ca_file),
         ("--insecure-upstream", arguments.insecure_upstream),
     ):
         if given and not any_https(servers):
-            raise ConfigError("no server uses https", flag)
+            raise ConfigError("it has no effect, because no server uses https", flag)
 
 
 def _variable(name: str, environ: Mapping[str, str]) -> str:
@@ -227,7 +228,7 @@ def _variable(name: str, environ: Mapping[str, str]) -> str:
         raise ConfigError(f"the environment variable {name} is empty or not set", flag)
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise ConfigError(
-            f"what is in {name} is not an API key: a space or control character", flag
+            f"the value of {name} is not an API key: write visible ASCII characters", flag
         )
     return name
 

@@ -79,7 +79,7 @@ def data_layer(
             warnings += (f"{name}: {each}" for each in source.warnings())
             polled = _pages(name, source, extractors, plugins, place)
             if polled is None:
-                warnings.append(f"{place}: `{name}` is not polled: no extractor takes its pages")
+                warnings.append(f"{place}: `{name}` is not polled: no extractor reads its pages")
             else:
                 pages.append(polled)
     if inject_defaults and not any(
@@ -117,14 +117,16 @@ def _pages(
     for index, extractor in enumerate(extractors):
         plugin, where = plugins[extractor], f"{place}.extractors[{index}].pluginRef"
         if not isinstance(plugin, _Extractor):
-            raise ConfigError(f"`{extractor}` takes nothing from the pages of `{name}`", where)
+            raise ConfigError(
+                f"`{extractor}` is not an extractor of pages such as those of `{name}`", where
+            )
         if plugin.content != source.content:
             problem = f"`{extractor}` reads {plugin.content}, and `{name}` has {source.content}"
             raise ConfigError(problem, where)
         if isinstance(plugin, CoreMetricsExtractor) and any(
             isinstance(each, CoreMetricsExtractor) for each in found
         ):
-            raise ConfigError("one extractor of load is enough for a page", where)
+            raise ConfigError("this page has several extractors of load; keep one", where)
         found.append(plugin)
     if not found:
         return None
@@ -174,8 +176,8 @@ def _one_load(pages: Sequence[PolledPages]) -> tuple[list[PolledPages], list[str
         )
         if second and first is not None:
             warnings.append(
-                f"{each.source.name}: only custom metrics are read of its load, since"
-                f" `{first.source.name}` has the load"
+                f"{each.source.name}: only its custom metrics are read, because load is"
+                f" read from `{first.source.name}`"
             )
     return result, warnings
 

@@ -100,7 +100,7 @@ class _CertifiedSource(PolledSource, frozen=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         if bool(self.client_cert_path) != bool(self.client_key_path):
-            raise ValueError("`clientCertPath` and `clientKeyPath` are needed together")
+            raise ValueError("`clientCertPath` and `clientKeyPath` require each other")
 
     def settings(self, name: str) -> SourceSettings:
         """Return the source under the name of its plug-in."""
@@ -189,7 +189,7 @@ class K8sNotificationSource(PluginParameters, frozen=True):
 
     def __post_init__(self) -> None:
         if not self.version or not self.kind:
-            raise ValueError("`version` and `kind` are needed")
+            raise ValueError("`version` and `kind` are required")
 
 
 class FileDiscoveryConfig(PluginParameters, frozen=True):
@@ -226,7 +226,7 @@ class RedisSyncer(PluginParameters, frozen=True):
         if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
             raise ValueError(f"`address` is not HOST:PORT: `{self.address}`")
         if self.password_env and self.password_file:
-            raise ValueError("one of `passwordEnv` and `passwordFile` is enough")
+            raise ValueError("give only one of `passwordEnv` and `passwordFile`")
         if self.db < 0:
             raise ValueError("`db` must not be negative")
         seconds(self.state_ttl)

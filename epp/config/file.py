@@ -216,7 +216,7 @@ def _profile(spec: ProfileSpec, plugins: Plugins, place: str) -> Profile:
     ]
     pickers = [each for _, each in named if isinstance(each, Picker)]
     if len(pickers) > 1:
-        raise ConfigError("this profile has several pickers; it can have one", f"{place}.plugins")
+        raise ConfigError("this profile has several pickers; keep one", f"{place}.plugins")
     if not pickers:
         pickers = [_default_picker(spec, plugins)]
     return Profile(
@@ -257,7 +257,7 @@ def _handler(
     handlers = [name for name, each in plugins.items() if isinstance(each, ProfileHandler)]
     if len(handlers) > 1:
         named = " and ".join(f"`{name}`" for name in handlers)
-        raise ConfigError(f"{named} are both profile handlers; one is enough", "plugins")
+        raise ConfigError(f"{named} are both profile handlers; keep one", "plugins")
     handler: ProfileHandler = plugins[handlers[0]] if handlers else SingleProfileHandler()
     with plugin_code("the profile handler does not take them", "schedulingProfiles"):
         try:

@@ -133,7 +133,7 @@ def parser_settings(
             problem = f"`{reference.plugin_ref}` is not a parser; write one of {', '.join(PARSERS)}"
             raise ConfigError(problem, f"{place}.pluginRef")
         if type(parser) in kinds:
-            problem = f"a second {_TYPES[type(parser)]}: one of each type can be here"
+            problem = f"a second {_TYPES[type(parser)]}: list each type once"
             raise ConfigError(problem, f"{place}.pluginRef")
         kinds.append(type(parser))
     kinds = kinds or [*_DEFAULT]

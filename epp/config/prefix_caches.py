@@ -87,7 +87,7 @@ class IndexerConfig(PluginParameters, frozen=True):
 
     def __post_init__(self) -> None:
         if self.tokenizers_pool_config is not None:
-            raise ValueError("`tokenizersPoolConfig` does not exist; a token-producer makes tokens")
+            raise ValueError("`tokenizersPoolConfig` is not supported; add a token-producer")
 
 
 class PreciseProducer(IndexProducer, frozen=True):
@@ -198,10 +198,10 @@ def cache_settings(plugins: Iterable[object]) -> CacheSettings:
     precise = precise or [plugin for plugin in each if isinstance(plugin, PreciseProducer)]
     approx = [plugin for plugin in each if isinstance(plugin, ApproxProducer)]
     if len(tokens) > 1:
-        raise ConfigError("a second `token-producer` makes tokens of the same prompts", "plugins")
+        raise ConfigError("there are several `token-producer` plug-ins; keep one", "plugins")
     if len(precise) > 1:
         raise ConfigError(
-            "a second `precise-prefix-cache-producer` would subscribe twice", "plugins"
+            "there are several `precise-prefix-cache-producer` plug-ins; keep one", "plugins"
         )
     events = precise[0].kv_events_config if precise else None
     return CacheSettings(

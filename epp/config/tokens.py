@@ -98,16 +98,16 @@ class RenderEndpoint(PluginParameters, frozen=True):
 
     def __post_init__(self) -> None:
         if self.http and self.url not in {"", _DEFAULT_URL}:
-            raise ValueError("one of `url` and `http` is enough")
+            raise ValueError("give only one of `url` and `http`")
         if not re.match(r"https?://[^/]", self.server):
             raise ValueError(f"`{self.server}` is not a URL; write http://host:port")
         if bool(self.client_cert_path) != bool(self.client_key_path):
-            raise ValueError("`clientCertPath` and `clientKeyPath` are needed together")
+            raise ValueError("`clientCertPath` and `clientKeyPath` require each other")
         if self.endpoint_discovery is not None:
             if self.server != _DEFAULT_URL:
-                raise ValueError("one of `url` and `endpointDiscovery` is enough")
+                raise ValueError("give only one of `url` and `endpointDiscovery`")
             if self.ca_cert_path or self.client_cert_path or self.insecure_skip_verify:
-                raise ValueError("`endpointDiscovery` is over HTTP; write `url` for TLS")
+                raise ValueError("`endpointDiscovery` has no TLS; write `url` instead")
         seconds(self.timeout or "5s")
         seconds(self.mm_timeout or "30s")
 

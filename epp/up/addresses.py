@@ -101,7 +101,8 @@ class AddressBook:
             own = addresses_of(server, known, found)
             if known and not own:
                 self._trouble(
-                    server.authority, f"{server.authority} is also the server of another URL"
+                    server.authority,
+                    f"{server.authority} has no address that is not another URL's: it is ignored",
                 )
             found += own
         return found

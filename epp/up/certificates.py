@@ -66,7 +66,7 @@ class ServedCertificate:
             except ConfigError as error:
                 if str(error) != told:
                     told = str(error)
-                    say(f"the certificate stays as it was: {told}")
+                    say(f"the new certificate cannot be used, and the old one stays: {told}")
 
 
 def authorities(given: Path | None) -> Path:
@@ -82,7 +82,7 @@ def authorities(given: Path | None) -> Path:
     for each in candidates:
         if each and Path(each).is_file():
             return Path(each)
-    raise ConfigError("this system has no bundle of authorities; give one", "--upstream-ca-file")
+    raise ConfigError("this system has no CA bundle; give one", "--upstream-ca-file")
 
 
 def _check_authorities(path: Path) -> None:

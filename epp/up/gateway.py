@@ -193,7 +193,7 @@ class Gateway:
             yield "following the certificate", lambda: certificate.run(self._terminal.say)
 
     def _job_failed(self, name: str, error: BaseException | None, _wait: float) -> None:
-        self._terminal.say(f"{name} failed and goes on: {error!r}")
+        self._terminal.say(f"{name} failed and is started again: {error!r}")
 
     def _started_relay(self) -> PageRelay | None:
         """Return what gets pages for the picker, which knows neither keys nor names."""

@@ -13,10 +13,10 @@ from epp.up.probe import Probe
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 _EVENTS = {
     "endpoint.unreachable": "{endpoint} is down: {error}",
-    "endpoint.metrics_late": "{endpoint} is late with its metrics, and gets requests all the same",
-    "endpoint.metrics_missing": "{endpoint} has no metrics page ({error}), and gets requests",
+    "endpoint.metrics_late": "{endpoint} answers /metrics late, but still gets requests",
+    "endpoint.metrics_missing": "{endpoint} has no metrics page ({error}), but still gets requests",
     "endpoint.recovered": "{endpoint} is up",
-    "endpoint.metrics_unknown": "{endpoint} reports no load that is understood",
+    "endpoint.metrics_unknown": "{endpoint} has no metrics that say how loaded it is",
 }
 """Events of the picker's log that are told whatever the level."""
 _ENVOY_LINE = re.compile(r"\[[^]]*\]\[\d+\]\[\w+\]\[\w+\] (?:\[[^]]*\] )?(.*)")
@@ -79,7 +79,7 @@ def _told(probe: Probe) -> str:
     if probe.problem:
         return probe.problem
     if probe.wants_key:
-        return "wants an API key: clients' keys are passed on, or see --upstream-api-key-env"
+        return "requires an API key: the client's, or one from --upstream-api-key-env"
     return ", ".join(probe.models) or "lists no models"
 
 

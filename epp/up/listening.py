@@ -30,7 +30,7 @@ def listening_ip(host: str) -> str:
 def check_differ(ip: str, port: int, metrics_port: int) -> None:
     """Raise `ConfigError` if the port for metrics, on 127.0.0.1, is the one at `ip`, too."""
     if port == metrics_port and ip in _WITH_LOOPBACK:
-        raise ConfigError("this is --port's, too; choose another", "--metrics-port")
+        raise ConfigError("it is the same as --port; choose another", "--metrics-port")
 
 
 def free_listener(ip: str, port: int, flag: str) -> int:

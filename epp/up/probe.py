@@ -50,8 +50,8 @@ async def _probe(pages: ServerPages, address: Address) -> Probe:
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         return Probe(address=address, problem=f"does not answer ({_told(error)})")
     if page != HTTPStatus.OK:
-        hint = "vLLM has one, SGLang with --enable-metrics"
-        problem = f"has no metrics page (HTTP status {page}): its load is not known; {hint}"
+        hint = "for SGLang, set --enable-metrics"
+        problem = f"has no metrics page (HTTP status {page}), so its load is unknown; {hint}"
         return Probe(address=address, problem=problem, wants_key=status in _REFUSED)
     return Probe(address=address, models=_models(body), wants_key=status in _REFUSED)
 
@@ -67,7 +67,7 @@ def _models(body: bytes) -> tuple[str, ...]:
 
 def _told(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return f"nothing within {PROBE_SECONDS:g} s"
+        return f"no response within {PROBE_SECONDS:g} s"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return f"its certificate is not accepted: {error.certificate_error}"
     number = error.errno if isinstance(error, OSError) else None

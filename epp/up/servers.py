@@ -92,7 +92,7 @@ def _model_server(url: str) -> ModelServer:
         raise ConfigError(f"`{parts.scheme}` is neither http nor https; {example}", url)
     if parts.username is not None or parts.password is not None:
         told = url.replace(parts.netloc.rpartition("@")[0], "...")
-        raise ConfigError("a user in the URL is not passed on; see --upstream-api-key-env", told)
+        raise ConfigError("a user in the URL is not passed on; use --upstream-api-key-env", told)
     _refuse_path(parts, url)
     host = (parts.hostname or "").rstrip(".")
     known = ip_or_none(host)

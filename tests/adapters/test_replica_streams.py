@@ -181,7 +181,7 @@ async def test_an_answer_that_is_tried_again_and_again_is_not_as_many_messages(s
         server.kill()
         await until(lambda: one.streams.send(b"lost") == 0)
         unsent = one.streams.unsent
-        assert not any([one.replies[0](b"an answer") for _ in range(10)])
+        assert not any(one.replies[0](b"an answer") for _ in range(10))
         assert one.streams.unsent == unsent
 
 
@@ -378,6 +378,7 @@ async def test_tls_with_a_certificate_of_ones_own(tmp_path):
         server.kill()
         plain, server.port = server.port, server.port
         server.start("--tls-port", str(plain), "--port", "0")
+        server.do("PING", ssl=True, ssl_ca_certs=str(cert))
         address = f"rediss://{HERE}:{plain}"
         with capture_logs() as logs:
             async with running(address):  # whom the system trusts has not signed it
@@ -441,7 +442,7 @@ def test_addresses_of_servers_are_read(text, expected):
         ("redis://redis/0/1", "is not redis://"),
         ("redis://redis#x", "is not redis://"),
         ("redis://:secret@redis", "--replicas-password-file"),
-        ("redis://redis?ssl_ca_certs=/ca.pem", "is for rediss://"),
+        ("redis://redis?ssl_ca_certs=/ca.pem", "requires rediss://"),
         ("rediss://redis?ssl_cert_reqs=none", "`ssl_cert_reqs` is not an option"),
     ],
 )

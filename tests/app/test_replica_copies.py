@@ -250,12 +250,15 @@ async def test_what_finds_no_room_at_first_is_told_a_little_later():
 async def test_a_replica_that_takes_no_answers_holds_up_others_once(monkeypatch):
     async with started() as one:
         await until(lambda: one.replicas.warm)
-        kept, asked = one.replicas.copies, []
+        kept, asked = one.replicas.copies, list[int]()
         gone, there = 7, 8
+
+        def answered(number, _facts):
+            asked.append(number)
+            return number == there
+
         monkeypatch.setattr(copies, "_ROOM_SECONDS", -1.0)
-        monkeypatch.setattr(
-            kept, "_answer", lambda number, _facts: asked.append(number) or number == there
-        )
+        monkeypatch.setattr(kept, "_answer", answered)
         epoch = copies.epoch_now(one.pod("pod-0"))
         for number in [*[gone] * 100, there, gone]:
             kept.take(number, BucketsQuery("default/pod-0", epoch, [1]))

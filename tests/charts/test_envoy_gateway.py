@@ -275,14 +275,14 @@ def test_values_of_llm_d_router_make_the_same():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        (own(failOpen=True), "refuses with bodies in full duplex"),
+        (own(failOpen=True), "rejects it for bodies in full duplex"),
         (own(responseBodyMode="Buffered"), "must be one of 'Streamed', 'FullDuplexStreamed'"),
         (own(statusOnError=200), "at '/provider/envoyGateway/statusOnError'"),
         (own(messageTimeout="10"), "at '/provider/envoyGateway/messageTimeout'"),
         (own(limits={"maxRequests": 1}), "'maxRequests' not allowed"),
         (own(limits={"maxConnections": -1}), "at '/provider/envoyGateway/limits/maxConnections'"),
         (own(gateway={"port": 0}), "at '/provider/envoyGateway/gateway/port'"),
-        (own(routes=[{"name": "rel"}]), 'routes names "rel", which is there already'),
+        (own(routes=[{"name": "rel"}]), 'routes lists "rel" more than once'),
         (own(routes=[{"name": "Mine"}]), "at '/provider/envoyGateway/routes/0/name'"),
         (own(routes=[{"name": "a", "rules": 17}]), "at '/provider/envoyGateway/routes/0/rules'"),
         (own(tls={"caCertificateRefs": MINE}), "set inferenceExtension.tls.secretName"),
@@ -291,7 +291,7 @@ def test_values_of_llm_d_router_make_the_same():
                 v.CASES["secret"],
                 own(tls={"caCertificateRefs": MINE, "insecureSkipVerify": True}),
             ),
-            "both caCertificateRefs and insecureSkipVerify: keep one",
+            "caCertificateRefs and insecureSkipVerify are both set: keep only one",
         ),
         (
             v.merged(

@@ -118,7 +118,7 @@ def test_names_that_values_had_before_v1_5_mean_what_they_meant():
     assert only(things, "DestinationRule")["spec"]["host"] == "epp.example"
     assert only(things, "PodMonitoring")["spec"]["endpoints"][0]["interval"] == "5s"
     said = notes("warmpick", v.merged(v.POOL, {"inferencePool": {"targetPortNumber": 8100}}))
-    assert "- inferencePool.targetPortNumber: it is of v1alpha2" in said
+    assert "- inferencePool.targetPortNumber: it belongs to v1alpha2" in said
 
 
 def test_a_pool_without_a_version_said_is_of_v1():

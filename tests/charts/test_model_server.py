@@ -274,15 +274,15 @@ def test_notes_tell_the_next_step(name):
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"model": ""}, "model is needed"),
+        ({"model": ""}, "model is required"),
         ({"variant": "tpu"}, "must be one of 'gpu', 'cpu'"),
-        (v.merged(NODES, {"variant": "cpu"}), "multiNode.enabled is for variant=gpu"),
-        ({"variant": "cpu", "engine": {"blockSize": 16}}, "takes multiples of 32"),
+        (v.merged(NODES, {"variant": "cpu"}), "multiNode.enabled requires variant=gpu"),
+        ({"variant": "cpu", "engine": {"blockSize": 16}}, "it must be a multiple of 32"),
         ({"lora": {"adapters": [{"name": "a", "path": "b"}]}}, "lora.enabled is false"),
         ({"lora": {"enabled": True, "adapters": [{"name": "a"}]}}, "missing property 'path'"),
         (
             v.merged(CLAIM, {"modelCache": {"persistentVolumeClaim": {"existingClaim": "x"}}}),
-            "keep one",
+            "create and existingClaim are both set: keep only one",
         ),
         (
             v.merged(
@@ -292,11 +292,17 @@ def test_notes_tell_the_next_step(name):
                     "modelCache": {"persistentVolumeClaim": {"accessModes": ["ReadWriteOnce"]}},
                 },
             ),
-            "must have ReadWriteMany",
+            "add ReadWriteMany to modelCache",
         ),
-        (v.merged(NODES, CLAIM, ONE_NODE), "must have ReadWriteMany"),
-        (v.merged(NODES, {"strategy": {"type": "Recreate"}}), "strategy is a Deployment's"),
-        (v.merged(EVENTS, {"kvEvents": {"port": 8000}}), "must differ: 8000, 8080, 8000, 5558"),
+        (v.merged(NODES, CLAIM, ONE_NODE), "add ReadWriteMany to modelCache"),
+        (
+            v.merged(NODES, {"strategy": {"type": "Recreate"}}),
+            "strategy applies only to a Deployment",
+        ),
+        (
+            v.merged(EVENTS, {"kvEvents": {"port": 8000}}),
+            "must differ, but are 8000, 8080, 8000, 5558",
+        ),
         ({"gpus": 1}, "additional properties 'gpus' not allowed"),
         ({"engine": {"kvCacheBytes": "lots"}}, "at '/engine/kvCacheBytes'"),
         ({"networkPolicy": {"pickers": []}}, "at '/networkPolicy/pickers': minItems"),

@@ -123,19 +123,19 @@ def test_a_renderers_own_context_is_used():
 @pytest.mark.parametrize(
     ("base", "values", "words"),
     [
-        (v.POOL, v.epp(grpcHealthPort=9002), "port 9002 of the picker's pod is there twice"),
+        (v.POOL, v.epp(grpcHealthPort=9002), "port 9002 is used twice in the picker's pod"),
         (v.POOL, v.epp(flags={"metrics-port": "9003"}), "inferenceExtension.flags.metrics-port"),
         (v.merged(v.POOL, v.EXCHANGE), v.epp(exchange={"port": 9003}), "exchange.port"),
         (
             v.merged(v.POOL, v.EXCHANGE),
             v.epp(workers=3, exchange={"port": 9088}),
-            "port 9090 of the picker's pod",
+            "port 9090 is used twice in the picker's pod",
         ),
         (RENDERER, v.epp(renderer={"port": 9090}), "inferenceExtension.renderer.port"),
         (v.merged(RENDERER, v.ENVOY), v.epp(renderer={"port": 8081}), "and by the proxy"),
         (r.TOKENIZER, r.router(tokenizer={"port": 9003}), "router.tokenizer.port"),
         (r.POOL, r.epp(grpcHealthPort=9090), "router.epp.grpcHealthPort"),
-        (v.POOL, v.epp(metricsPort=9002), "port 9002 of the picker's Service is there twice"),
+        (v.POOL, v.epp(metricsPort=9002), "port 9002 is used twice in the picker's Service"),
         (
             v.CASES["standalone"],
             v.epp(extraServicePorts=[{"name": "x", "port": 8081, "targetPort": 9000}]),
@@ -148,7 +148,7 @@ def test_a_port_that_is_there_twice_is_refused(base, values, words):
     things, reason = refused_or_rendered(CHART, v.merged(base, values))
     assert things == []
     assert words in reason
-    assert "give one of them another" in reason
+    assert "give one of them another port" in reason
 
 
 @pytest.mark.parametrize(
@@ -275,4 +275,4 @@ def test_a_flag_with_a_configuration_takes_the_place_of_the_file(name):
         CHART, v.merged(v.POOL, v.TOKENS, v.epp(flags={name: FLAGS[name]}))
     )
     assert things == []
-    assert "the flags config-text and policy" in reason
+    assert "if the flag config-text or policy is set" in reason

@@ -141,8 +141,8 @@ def test_the_notes_say_when_workers_have_fewer_cores_than_they_are(cpu, enough):
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        (v.epp(workers=2, replicas=2), "set exchange.enabled=true with it"),
-        (v.epp(workers=2, exchange={"enabled": True, "port": 65535}), "take a lower one"),
+        (v.epp(workers=2, replicas=2), "set inferenceExtension.exchange.enabled=true, or"),
+        (v.epp(workers=2, exchange={"enabled": True, "port": 65535}), "choose 65534 or lower"),
     ],
 )
 def test_workers_that_cannot_be_are_refused(more, reason):

@@ -188,7 +188,7 @@ async def test_who_may_read_the_pages(monkeypatch):
     [
         (["--url=ftp://x"], "`ftp://x` is not like http://127.0.0.1:9090"),
         (["--url=http://127.0.0.1:9"], "cannot be read"),
-        (["--last=0"], "--last: a number from 1 to 100"),
+        (["--last=0"], "--last: it must be a number from 1 to 100"),
         (["r", "--follow"], "not both"),
         (["--token-file=/nowhere"], "--token-file"),
     ],

@@ -129,8 +129,14 @@ SELECTED = "--endpoint-selector=app=vllm"
             [SELECTED, "--endpoint-target-ports=1,2,3,4,5,6,7,8,9"],
             "--endpoint-target-ports: takes 1 to 8 ports",
         ),
-        ([SELECTED, "--pool-name=p"], "--endpoint-selector and --pool-name: one of these"),
-        ([SELECTED, "--endpoints-file=a"], "--endpoints-file and --endpoint-selector: one of"),
+        (
+            [SELECTED, "--pool-name=p"],
+            "--endpoint-selector and --pool-name: give only one of these",
+        ),
+        (
+            [SELECTED, "--endpoints-file=a"],
+            "--endpoints-file and --endpoint-selector: give only one of",
+        ),
     ],
 )
 def test_flags_that_do_not_go_together(flags, said):

@@ -100,7 +100,10 @@ def test_faults(text, pod, kind, at, seconds, factor):  # noqa: PLR0913, PLR0917
         (["chat", "--fault", "8:die@1"], "there is no pod 8"),
         (["chat", "--exchange", "5ms"], "--pickers 2"),
         (["chat", "--duration", "9999h"], "--duration: more than a year"),
-        (["chat", "--duration", "60s", "--warm-up", "1m"], "--duration: nothing is sent after it"),
+        (
+            ["chat", "--duration", "60s", "--warm-up", "1m"],
+            "--duration: it must be longer than --warm-up",
+        ),
         (["chat", "--scrape-interval", "9" * 400], "--scrape-interval: more than a year"),
         (["chat", "--ray", "nowhere:1"], "Ray"),
     ],

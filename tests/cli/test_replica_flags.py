@@ -78,8 +78,8 @@ def test_the_server_of_the_file_counts_unless_a_flag_names_others():
 @pytest.mark.parametrize(
     ("argv", "secret", "message"),
     [
-        (["--replicas=redis://a,b"], SECRET, "--replicas: one server is enough, or hosts, not"),
-        (["--replicas=redis://a", "--replicas=redis://b"], SECRET, "one server is enough"),
+        (["--replicas=redis://a,b"], SECRET, "--replicas: give either one Redis server, or"),
+        (["--replicas=redis://a", "--replicas=redis://b"], SECRET, "give either one Redis server"),
         (["--replicas=redis://a:b"], SECRET, "--replicas: it is not redis://"),
         (["--replicas=redis://:x@a"], SECRET, "has no password: put it into a file"),
         (["--replicas=redis://a"], b"short", "--hash-secret-file"),
@@ -88,7 +88,7 @@ def test_the_server_of_the_file_counts_unless_a_flag_names_others():
             SECRET,
             "--replicas-password-file: cannot read /nowhere/x",
         ),
-        (["--replicas=a", "--replicas-password-file=x"], SECRET, "is for --replicas redis://"),
+        (["--replicas=a", "--replicas-password-file=x"], SECRET, "it requires --replicas redis://"),
         (["--replicas=a"], b"", "--hash-secret-file: replicas share a secret of at least 16"),
         (["--replicas=a"], b"short", "--hash-secret-file"),
         (["--replicas=a:b:c:"], SECRET, "--replicas: `a:b:c:` is not a host and a port"),
@@ -127,16 +127,19 @@ def test_a_number_of_workers_that_cannot_be_is_refused(text, capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--endpoints-file=x", "--transport=grpcio"], "is for --transport native"),
+        (["--endpoints-file=x", "--transport=grpcio"], "more than 1 requires --transport native"),
         (
             ["--pool-name=x", "--ha-enable-leader-election", "--metrics-endpoint-auth=false"],
-            "is for pickers that all serve: leave out --ha-enable-leader-election",
+            "requires pickers that all serve: leave out --ha-enable-leader-election",
         ),
         (["--endpoints-file=x", "--hash-secret-file=short"], "at least 16 bytes"),
-        (["--endpoints-file=x", f"--config-text={KV_EVENTS}"], "subscribed to at each pod"),
+        (
+            ["--endpoints-file=x", f"--config-text={KV_EVENTS}"],
+            "requires KV events read from each pod: leave out zmqEndpoint",
+        ),
         (
             ["--endpoints-file=x", "and", "--endpoints-file=y", *OTHER_PORTS],
-            "is for one pool: start a process for each of several",
+            "requires a single pool: start a process for each pool",
         ),
     ],
 )

@@ -89,21 +89,24 @@ def test_the_key_stays_where_it_is():
 
 
 REFUSED = {
-    "nothing": ([], "no model servers: epp up http://10.0.0.11:8000"),
-    "both": ([URL, "--endpoints-file=x"], "--endpoints-file and URLs: one of these is enough"),
-    "half": ([URL, "--tls-key=x"], "--tls-cert: a certificate and its key are given together"),
-    "no https": ([URL, "--insecure-upstream"], "--insecure-upstream: no server uses https"),
+    "nothing": ([], "no model servers: give URLs, as in `epp up http://10.0.0.11:8000`"),
+    "both": ([URL, "--endpoints-file=x"], "--endpoints-file and URLs: give only one of these"),
+    "half": ([URL, "--tls-key=x"], "--tls-key: it requires --tls-cert"),
+    "no https": (
+        [URL, "--insecure-upstream"],
+        "--insecure-upstream: it has no effect, because no server uses https",
+    ),
     "no https to check": (
         [URL, "--upstream-ca-file=x"],
-        "--upstream-ca-file: no server uses https",
+        "--upstream-ca-file: it has no effect, because no server uses https",
     ),
     "checked and not": (
         ["https://a", "--upstream-ca-file=x", "--insecure-upstream"],
-        "one excludes the other",
+        "--upstream-ca-file and --insecure-upstream: give only one of these",
     ),
     "a key": ([URL, "--upstream-api-key-env=sk-1"], "not the name of an environment variable"),
     "no key": ([URL, "--upstream-api-key-env=NONE"], "NONE is empty or not set"),
-    "two lines": ([URL, "--upstream-api-key-env=TWO"], "what is in TWO is not an API key"),
+    "two lines": ([URL, "--upstream-api-key-env=TWO"], "the value of TWO is not an API key"),
     "no room": ([URL, "--record=r", "--record-max-bytes=1Ki"], "1024 bytes are too few"),
     "no such shadow": ([URL, "--shadow=none.yaml"], "--shadow: "),
     "a path": ([f"{URL}/v1"], "leave out `/v1`"),

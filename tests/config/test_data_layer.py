@@ -132,7 +132,7 @@ def test_a_second_source_of_load_has_attributes_only():
     first, second = settings.data_layer.pages
     assert (first.load, first.attributes, first.vital) == (True, False, True)
     assert (second.load, second.attributes, second.vital) == (False, True, False)
-    assert "more: only custom metrics are read of its load" in warned(settings)
+    assert "more: only its custom metrics are read, because load is" in warned(settings)
 
 
 def test_the_name_of_gie_is_the_same_extractor():
@@ -204,13 +204,13 @@ def test_what_is_without_effect_is_said(plugins, sources, message):
         ("metrics-data-source", "{interval: 5}", "Expected `str`"),
         ("metrics-data-source", "{interval: soon}", "is not a duration"),
         ("metrics-data-source", "{interval: -1s}", "is not a duration"),
-        ("metrics-data-source", "{clientCertPath: /a}", "needed together"),
+        ("metrics-data-source", "{clientCertPath: /a}", "require each other"),
         ("models-data-source", "{port: 1}", "unknown parameter `port`"),
         ("dcgm-data-source", "{caCertPath: /a}", "unknown parameter `caCertPath`"),
         ("dcgm-extractor", "{x: 1}", "it takes none"),
         ("models-data-extractor", "{x: 1}", "it takes refuseUnlisted"),
         ("k8s-notification-source", "{kind: Pod}", "missing required field `version`"),
-        ("k8s-notification-source", "{version: v1, kind: ''}", "`version` and `kind` are needed"),
+        ("k8s-notification-source", "{version: v1, kind: ''}", "`version` and `kind` are required"),
         ("endpoint-notification-source", "{x: 1}", "it takes none"),
         ("topology-extractor", "{host: a}", "did you mean `hostname`"),
         ("label-producer", "{}", "it needs `labels`"),
@@ -246,7 +246,7 @@ def test_bad_parameters_name_their_place(kind, parameters, problem):
         (
             {"metrics-data-source": ["random-picker"]},
             "dataLayer.sources[0].extractors[0].pluginRef",
-            "takes nothing from the pages",
+            "is not an extractor of pages",
         ),
         (
             {"metrics-data-source": ["models-data-extractor"]},
@@ -261,7 +261,7 @@ def test_bad_parameters_name_their_place(kind, parameters, problem):
         (
             {"metrics-data-source": ["core-metrics-extractor", "other"]},
             "dataLayer.sources[0].extractors[1].pluginRef",
-            "one extractor of load is enough",
+            "this page has several extractors of load",
         ),
     ],
 )

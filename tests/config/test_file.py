@@ -236,7 +236,7 @@ ERRORS = [
         SYNCED
         % ("redis-syncer", ", {type: redis-syncer, parameters: {passwordEnv: A, passwordFile: b}}"),
         "plugins[1].parameters",
-        "one of `passwordEnv` and `passwordFile` is enough",
+        "give only one of `passwordEnv` and `passwordFile`",
     ),
     ("", "", "empty"),
     ("plugins: [", "line 2, column 1", "not valid YAML"),
@@ -281,7 +281,7 @@ ERRORS = [
     (
         "plugins: [{type: random-picker}, {type: max-score-picker}]",
         "schedulingProfiles[0].plugins",
-        "can have one",
+        "this profile has several pickers; keep one",
     ),
     (
         ONE + "[{pluginRef: queue-score}]}]",

@@ -255,8 +255,12 @@ def test_assumed_capacity_of_an_endpoint_that_reports_none(parameters, capacity)
             "{vllm: {url: 'http://a', endpointDiscovery: {}}}",
             "one of `url` and `endpointDiscovery`",
         ),
-        ("token-producer", "{vllm: {endpointDiscovery: {}, caCertPath: /ca}}", "over HTTP"),
-        ("token-producer", "{vllm: {clientKeyPath: /k}}", "needed together"),
+        (
+            "token-producer",
+            "{vllm: {endpointDiscovery: {}, caCertPath: /ca}}",
+            "`endpointDiscovery` has no TLS",
+        ),
+        ("token-producer", "{vllm: {clientKeyPath: /k}}", "require each other"),
         ("token-producer", "{vllm: {endpointDiscovery: {portRules: [{}]}}}", "basePort"),
         (
             "token-producer",
@@ -332,5 +336,5 @@ def test_two_of_a_kind(kind, parameters, allowed):
     if allowed:
         assert load(text).profile.picker is not None
         return
-    with pytest.raises(ConfigError, match="a second"):
+    with pytest.raises(ConfigError, match=f"there are several `{kind}` plug-ins"):
         load(text)

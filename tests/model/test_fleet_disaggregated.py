@@ -64,6 +64,22 @@ def test_what_the_endpoint_has_cached_counts_where_the_prompt_is_computed():
     assert before.prefill_seconds < SECONDS
 
 
+@pytest.mark.parametrize(
+    ("sign", "begun"),
+    [
+        (FirstToken(R1), [1, 1, 0]),
+        (Generated(R1, 1), [1, 1, 0]),
+        (Finished(R1, Usage(1000, 9, 0)), [1, 1, 0]),
+        (Aborted(R1, refused=True), [0, 0, 0]),
+    ],
+)
+def test_a_response_begins_once_at_each_endpoint_that_it_is_of(sign, begun):
+    rig = disaggregated()
+    rig.apply(sign)
+    rig.apply(Finished(R1, Usage(1000, 9, 0)))
+    assert [pod.ledger.begun for pod in rig.fleet.pods.values()] == begun
+
+
 @pytest.mark.parametrize("sign", [FirstToken(R1), Generated(R1, 1)])
 def test_the_first_token_releases_where_the_prompt_was_computed(sign):
     rig = disaggregated()

@@ -291,11 +291,11 @@ def test_without_a_number_it_lists_the_last(tmp_path, capsys):
     ("words", "status", "told"),
     [
         (["9", "--recording=PATH"], 1, "9: not among the recorded requests"),
-        (["--recording=PATH", "--follow"], 2, "--follow: a recording does not go on"),
+        (["--recording=PATH", "--follow"], 2, "--follow: it requires a running picker"),
         (["--recording=PATH", "--policy=leest"], 2, "`leest` is not a policy"),
         (["--recording=/nowhere"], 2, "/nowhere"),
         ([f"--recording={__file__}"], 2, "the file is not a recording"),
-        (["--policy=linear"], 2, "--policy: a running picker has its own"),
+        (["--policy=linear"], 2, "--policy: it requires --recording"),
     ],
 )
 def test_what_cannot_be_explained_is_said(words, status, told, tmp_path, capsys):

@@ -99,7 +99,7 @@ async def test_two_names_of_one_server_are_one_endpoint(tmp_path, said):
     servers = model_servers(["http://gpu1:8000", "http://alias:8000"])
     await AddressBook(servers, None, tmp_path, names.host_names).load(said.append, None)
     assert in_front(tmp_path)[1] == [("gpu1:8000-10.0.0.1", "10.0.0.1:8000")]
-    assert said == ["alias:8000 is also the server of another URL"]
+    assert said == ["alias:8000 has no address that is not another URL's: it is ignored"]
 
 
 async def test_an_endpoints_file_is_followed_and_its_last_good_content_stays(tmp_path, said):

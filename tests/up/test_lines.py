@@ -80,7 +80,7 @@ def logged(event, level="info", **more):
         (
             logged("endpoint.metrics_missing", endpoint="default/a:1", error="HTTP status 404"),
             "error",
-            "a:1 has no metrics page (HTTP status 404), and gets requests",
+            "a:1 has no metrics page (HTTP status 404), but still gets requests",
         ),
         (logged("endpoint.recovered", endpoint="default/a:1"), "error", "a:1 is up"),
         ("Traceback (most recent call last):", "error", "picker: Traceback (most recent call"),

@@ -67,8 +67,8 @@ class Servers:
 
     def __init__(self, *models, key="Bearer k"):
         self.models, self.key = models, key
-        self.asked = Counter()
-        self.held = {}
+        self.asked = Counter[str]()
+        self.held = dict[str, asyncio.Event]()
 
     @contextlib.asynccontextmanager
     async def listed(self):

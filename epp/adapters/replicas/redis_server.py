@@ -81,5 +81,5 @@ def _options(url: SplitResult, *, tls: bool) -> dict[str, str]:
         if name not in _FILES:
             raise ValueError(f"`{name}` is not an option of it: {', '.join(_FILES)}")
     if options and not tls:
-        raise ValueError(f"`{next(iter(options))}` is for rediss://")
+        raise ValueError(f"`{next(iter(options))}` requires rediss://")
     return options

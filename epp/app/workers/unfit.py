@@ -13,10 +13,10 @@ _EXTRA = "pip install 'warmpick[replicas]'"
 
 def check(pools: Sequence[ServeOptions]) -> None:
     """Raise `ConfigError` for what they cannot do, which is said before they are started."""
-    problem = "one pool: start a process for each of several" if len(pools) > 1 else ""
+    problem = "a single pool: start a process for each pool" if len(pools) > 1 else ""
     problem = problem or _unfit(pools[0])
     if problem:
-        raise ConfigError(f"more than 1 is for {problem}", "--workers")
+        raise ConfigError(f"more than 1 requires {problem}", "--workers")
 
 
 def _unfit(options: ServeOptions) -> str:
@@ -25,9 +25,9 @@ def _unfit(options: ServeOptions) -> str:
     Raises `ConfigError` for a secret that is too short.
     """
     if find_spec("zmq") is None:
-        return f"where pyzmq is installed: {_EXTRA}"
+        return f"pyzmq: {_EXTRA}"
     if options.transport != "native":
-        return "--transport native, which can be passed connections"
+        return "--transport native, which alone passes connections to workers"
     fault = native_fault()
     if fault:
         return f"--transport native, which cannot be used here: {fault}"
@@ -40,6 +40,6 @@ def _unfit(options: ServeOptions) -> str:
     events = options.settings.kv_events
     if events is not None and events.zmq_endpoint:
         return (
-            "KV events that are subscribed to at each pod: zmqEndpoint is an address of one process"
+            "KV events read from each pod: leave out zmqEndpoint, which only one process can bind"
         )
     return ""

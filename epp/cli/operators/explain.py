@@ -87,13 +87,15 @@ def add_explain(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print what was asked for; return 1 if the request is not known."""
     if not 1 <= arguments.last <= _MAX:
-        raise ConfigError(f"a number from 1 to {_MAX}", "--last")
+        raise ConfigError(f"it must be a number from 1 to {_MAX}", "--last")
     if arguments.request and arguments.follow:
         raise ConfigError("give a request or --follow, not both")
     if arguments.recording is not None:
         return _explain_recorded(arguments)
     if arguments.policy is not None:
-        raise ConfigError("a running picker has its own; --recording names a recording", "--policy")
+        raise ConfigError(
+            "it requires --recording: a running picker has its own policy", "--policy"
+        )
     port = OperatorsPort(arguments)
     return _explain(port, arguments) if arguments.request else _list(port, arguments)
 
@@ -113,7 +115,9 @@ def _list(port: OperatorsPort, arguments: argparse.Namespace) -> int:
 
 def _explain_recorded(arguments: argparse.Namespace) -> int:
     if arguments.follow:
-        raise ConfigError("a recording does not go on", "--follow")
+        raise ConfigError(
+            "it requires a running picker, and --recording names a recording", "--follow"
+        )
     # Imported here: they are slow, and asking a running picker does not need them.
     from epp.replay.past_decisions import PastDecisions  # noqa: PLC0415
     from epp.replay.traffic.files.source import Problems, Source  # noqa: PLC0415

@@ -33,7 +33,7 @@ def add_top(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     """Show the endpoints until the user quits. Raises `ConfigError` if they cannot be read."""
     if find_spec("textual") is None:
-        raise ConfigError(f"it needs Textual: {_EXTRA}")
+        raise ConfigError(f"`epp top` requires Textual: {_EXTRA}")
     port = OperatorsPort(arguments)
 
     def read() -> EndpointsPage:

@@ -165,7 +165,8 @@ class InFlightRequest:
                 self.prefill.count_unseen_beginning()
             self.prefill.leave(now, revoked=revoked)
             self.prefill = None
-            self.pod.ledger.record_first_token(self.quote.request_id, now)
+            if not revoked:
+                self.pod.ledger.record_first_token(self.quote.request_id, now)
 
     def record_generated(self, prompt_tokens: int, generated: int) -> None:
         """Record that `generated` tokens were generated; `prompt_tokens` is 0 if unknown."""
