@@ -29,7 +29,7 @@ IDLE_CORES = 7.5
 """docs/operations.md: of a picker that nobody asks, with 100 endpoints."""
 LONG_RATE, LONG_CORES, LONG_CHUNKS = 5.0, 3.82, 1_000
 """docs/operations.md: prompts of 100,000 tokens, answers of 1,000, five a second."""
-STREAMS, MOST_STREAMS = 1_500, 1_024
+STREAMS, MAX_STREAMS = 1_500, 1_024
 """Envoy AI Gateway #1884: streamed requests at once, and how many of them are served."""
 NOTES = (
     "Published figures are their authors', on machines of theirs; only the work is the same.",
@@ -115,7 +115,7 @@ _SAYS = (
     ("rps_200", "220 KB prompts, 200 clients: requests a second", PLATEAU),
     ("idle", "cores of an idle picker, 100 endpoints", IDLE_CORES),
     ("long", "cores at 5 prompts of 100,000 tokens a second, answers of 1,000", LONG_CORES),
-    ("streams", f"served of {STREAMS:,} streamed requests at once", MOST_STREAMS),
+    ("streams", f"served of {STREAMS:,} streamed requests at once", MAX_STREAMS),
 )
 
 

@@ -16,7 +16,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 START_SECONDS = 60
 DEADLINE = 30
 POLL_SECONDS = 0.1
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 _CODES = {"Enter": 13, "Escape": 27, "/": 191, "?": 191}
 
 
@@ -137,7 +137,7 @@ async def browsing(folder: Path) -> AsyncIterator[Page]:
                 (target,) = [each for each in await response.json() if each["type"] == "page"]
         async with (
             aiohttp.ClientSession() as client,
-            client.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=_MOST_BYTES) as socket,
+            client.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=_MAX_BYTES) as socket,
         ):
             page = Page(socket)
             listening = asyncio.create_task(page.listen())

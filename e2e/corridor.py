@@ -37,7 +37,7 @@ DECISION = "x-warmpick-decision"
 REASON = "x-warmpick-reason"
 SERVER = "x-sim-name"
 HELD = "warmpick_event_loop_held_seconds"
-MOST_HELD = "1.0" if FAULTS else "0.1"
+MAX_HELD = "1.0" if FAULTS else "0.1"
 """Seconds, of what is compiled; the sources of that take longer."""
 WATCHED = ("--observe-responses=all",)
 """Flags of a picker that leaves no response, however it is shown."""
@@ -211,10 +211,10 @@ class Corridor:
             await self._stop.aclose()
 
     async def _never_held(self) -> None:
-        """Check that nothing has held the picker's event loop for longer than `MOST_HELD`."""
+        """Check that nothing has held the picker's event loop for longer than `MAX_HELD`."""
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):  # it may be on its way out
             samples = await self.metric(f"{HELD}_count")
-            short = await self.metric(f"{HELD}_bucket", le=MOST_HELD)
+            short = await self.metric(f"{HELD}_bucket", le=MAX_HELD)
             # Samples that were taken between the two can only be more of the short ones.
             assert samples <= short, f"the event loop was held {samples - short:g} times"
 

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from e2e.serving import serving
 
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 HELD = "x-echo-hold"
 PIECES = "x-echo-pieces"
 
@@ -72,5 +72,5 @@ def event(number: int) -> bytes:
 async def echoing() -> AsyncIterator[Echo]:
     """Run an echo in this process, on a socket of its own."""
     echo = Echo()
-    async with serving(echo.answer, most_bytes=MOST_BYTES) as echo.target:
+    async with serving(echo.answer, most_bytes=MAX_BYTES) as echo.target:
         yield echo

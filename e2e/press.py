@@ -12,7 +12,7 @@ from e2e.serving import serving
 
 EDITION = "x-press-edition"
 WAITS = "x-press-waits"
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 
 
 class Edition(msgspec.Struct, frozen=True):
@@ -77,5 +77,5 @@ def digest(data: bytes) -> str:
 async def printing() -> AsyncIterator[Press]:
     """Run one in this process, on a socket of its own."""
     press = Press()
-    async with serving(press.answer, most_bytes=MOST_BYTES) as press.target:
+    async with serving(press.answer, most_bytes=MAX_BYTES) as press.target:
         yield press

@@ -22,7 +22,7 @@ COUNTED = "llm_d_epp_request_output_tokens_count"
 REPORT = {"prompt_tokens": 31, "completion_tokens": COUNT}
 TEXTS = (" token", "grüße 😀", 'he said \\"usage\\": {', "a\\nb", "{}[],:")
 SSE, JSON = {"content-type": "text/event-stream"}, {"content-type": "application/json"}
-MOST_MEMORY = 48 << 20
+MAX_MEMORY = 48 << 20
 STALLED = 0.5
 
 
@@ -32,8 +32,8 @@ def buffers(kind):
 
 
 # What the kernel holds for the two connections of a response, and what the gateway may hold.
-MOST_HELD = 2 * (buffers("tcp_rmem") + buffers("tcp_wmem")) + (16 << 20)
-LARGE, LARGE_PIECE = MOST_HELD + (16 << 20), 60_000
+MAX_HELD = 2 * (buffers("tcp_rmem") + buffers("tcp_wmem")) + (16 << 20)
+LARGE, LARGE_PIECE = MAX_HELD + (16 << 20), 60_000
 
 
 def events(end="\n", longest=0):
@@ -124,9 +124,9 @@ async def test_a_client_that_does_not_read_holds_the_server_up(start, press, cli
         headers, body = {EDITION: "large"}, chat("large", stream=True)
         async with client.post(gateway.url + CHAT, json=body, headers=headers) as response:
             await until(lambda: asyncio.sleep(0, press.stalled(STALLED)))
-            assert press.written < MOST_HELD
-            assert picker.memory_info().rss - before < MOST_MEMORY
+            assert press.written < MAX_HELD
+            assert picker.memory_info().rss - before < MAX_MEMORY
             assert await fetch(client, gateway, "a document") == press.editions["a document"].digest
             assert digest(await response.read()) == press.editions["large"].digest
-        assert picker.memory_info().rss - before < MOST_MEMORY
+        assert picker.memory_info().rss - before < MAX_MEMORY
         await until(gateway.idle)

@@ -25,7 +25,7 @@ HITS = "warmpick_predicted_hits_total"
 REUSE = "warmpick_reuse_tokens_total"
 PARTS = ("prompt", "available", "captured", "delivered")
 SERVER_ARGV = Plan().argv
-MOST_OF_IT = 3000
+MAX_OF_IT = 3000
 """Tokens of the handbook, or a few less."""
 FEW = 5
 """Requests by which a server shows how fast it is."""
@@ -127,7 +127,7 @@ async def test_an_adapter_of_a_new_name_has_nothing_cached_and_it_passes(start):
 async def counted(gateway, model, requests):
     """Whether so many requests for a model are in the figures: each has the same prompt."""
     tokens = (await reuse(gateway, model))["prompt"]
-    return tokens >= requests * MOST_OF_IT
+    return tokens >= requests * MAX_OF_IT
 
 
 async def test_new_weights_under_a_name_in_use_are_captured_and_not_delivered(start):
@@ -141,11 +141,11 @@ async def test_new_weights_under_a_name_in_use_are_captured_and_not_delivered(st
             await asked_for_adapter(gateway, "sql-1", [number])
         await becomes(lambda: counted(gateway, "sql-1", 4))
         after = await reuse(gateway, "sql-1")
-        assert after["captured"] - before["captured"] > 2 * MOST_OF_IT
+        assert after["captured"] - before["captured"] > 2 * MAX_OF_IT
         assert after["delivered"] == before["delivered"]
         assert await gateway.metric(HITS, adapter="true", result="missed") == 2
         why = await explain(gateway, "sql-1-3")
-        assert candidates(why)["a"]["cached"] > MOST_OF_IT
+        assert candidates(why)["a"]["cached"] > MAX_OF_IT
         assert found(r"then .* (\d+)/\d+ cached", why) == 0
 
 

@@ -150,7 +150,7 @@ async def test_clients_keys_are_passed_on_untouched(tmp_path):
         serving("sk-of-the-client") as server,
         up(tmp_path, f"http://127.0.0.1:{server.port}", "--log-level=debug") as gateway,
     ):
-        assert "wants an API key" in gateway.said or "no metrics page" in gateway.said
+        assert "requires an API key" in gateway.said or "no metrics page" in gateway.said
         assert '-H "authorization: Bearer $API_KEY"' in gateway.said
         assert await post(gateway, authorization=CLIENTS_KEY) == 200
         assert await post(gateway) == 401
@@ -172,7 +172,9 @@ async def test_a_renewed_certificate_is_shown_whatever_its_file_was_meanwhile(tm
         assert await post(gateway, before, authorization=f"Bearer {KEY}") == 200
         os.mkfifo(tmp_path / "fifo")
         (tmp_path / "fifo").replace(files["cert"])
-        await gateway.says("the certificate stays as it was: --tls-cert: ")
+        await gateway.says(
+            "the new certificate cannot be used, and the old one stays: --tls-cert: "
+        )
         assert await post(gateway, before, authorization=f"Bearer {KEY}") == 200
         key, chain = certificate(None)
         files["key"].write_bytes(key)
@@ -205,7 +207,7 @@ REFUSED = {
         "not the name of an environ",
     ),
     "an unset variable": (["http://a:1", "--upstream-api-key-env=NO_SUCH"], "empty or not set"),
-    "half of a pair": (["http://a:1", "--tls-cert=x.pem"], "--tls-key: a certificate and its key"),
+    "half of a pair": (["http://a:1", "--tls-cert=x.pem"], "--tls-cert: it requires --tls-key"),
     "no such file": (
         ["http://a:1", "--tls-cert=no.pem", "--tls-key=no.key"],
         "no.key: cannot be read: No such file",
@@ -219,7 +221,7 @@ REFUSED = {
     "no such host": (["http://a:1", "--host=no.such.invalid"], "--host: `no.such.invalid` is no"),
     "one port for both": (
         ["http://a:1", f"--port={PORT}", f"--metrics-port={PORT}"],
-        "--metrics-port: this is --port's, too",
+        "--metrics-port: it is the same as --port",
     ),
     "another's address": (["http://a:1", "--host=192.0.2.1"], "this machine has no such address"),
 }

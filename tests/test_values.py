@@ -13,7 +13,7 @@ from epp.model.request import Api, InferenceRequest, RequestId
 from epp.policy.producers.predicted_latency import TPOT_HEADERS, TTFT_HEADERS, slo
 from epp.protocol.bodies.apis import FRAMED
 from epp.protocol.bodies.body import Body
-from epp.protocol.bodies.coercion import MOST_TOKENS
+from epp.protocol.bodies.coercion import MAX_TOKENS
 from epp.protocol.bodies.grpc_body import framed
 from epp.protocol.bodies.object_scanner import ObjectScanner
 from epp.protocol.bodies.usage import merge_usage
@@ -92,7 +92,7 @@ def read(reader, api, data, cuts=()):
 
 
 def check_parsed(parsed):
-    assert parsed.max_tokens is None or 1 <= parsed.max_tokens <= MOST_TOKENS
+    assert parsed.max_tokens is None or 1 <= parsed.max_tokens <= MAX_TOKENS
     assert type(parsed.max_tokens) in {int, type(None)}
     assert type(parsed.stream) is bool
     assert type(parsed.user) is type(parsed.cache_salt) is type(parsed.model) is str
@@ -147,7 +147,7 @@ def test_what_is_no_json_is_refused(name):
         *(("5", 5), ("1000.0", 1000), ("1e3", 1000), ('"5"', 5), ('"5.0"', 5), ("true", 1)),
         *(("5.5", None), ('"x"', None), ("0", None), ("-1", None), ('"-1"', None), ("null", None)),
         *(("1e20", None), ("[5]", None), ("false", None)),
-        *((str(2**70), MOST_TOKENS), ("1e15", MOST_TOKENS), ("1" + "0" * 400, MOST_TOKENS)),
+        *((str(2**70), MAX_TOKENS), ("1e15", MAX_TOKENS), ("1" + "0" * 400, MAX_TOKENS)),
     ],
 )
 def test_limits_are_what_the_server_reads(text, tokens):
@@ -280,8 +280,8 @@ USAGES = {
 
 def check_usage(usage):
     if usage is not None:
-        assert 0 <= usage.prompt_tokens <= MOST_TOKENS
-        assert 0 <= usage.completion_tokens <= MOST_TOKENS
+        assert 0 <= usage.prompt_tokens <= MAX_TOKENS
+        assert 0 <= usage.completion_tokens <= MAX_TOKENS
         assert usage.cached_tokens is None or 0 <= usage.cached_tokens <= usage.prompt_tokens
 
 
@@ -296,7 +296,7 @@ def usage_of(reader, pieces):
 def test_usage(api):
     form, count = USAGES[api], USAGES[api].count("%s")
     places = range(count + 1)  # the last: in all of them
-    for name, at, others in product(JSON | NO_JSON, places, ("9", str(MOST_TOKENS), "0")):
+    for name, at, others in product(JSON | NO_JSON, places, ("9", str(MAX_TOKENS), "0")):
         value = (JSON | NO_JSON)[name]
         texts = [value if at in {place, count} else others for place in range(count)]
         data = (form % tuple(texts)).encode()

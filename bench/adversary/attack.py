@@ -10,7 +10,7 @@ from bench.adversary.ground import Ground, Setting
 
 WORST_MS = 50.0 if (os.cpu_count() or 1) > 2 else 100.0
 """What others may wait more than those of a picker that is let be; the attacker has one core."""
-MOST_MB = 256.0
+MAX_MB = 256.0
 BYTES_FACTOR = 4.0
 FLOOR_MB = 48.0
 """Growth that is not judged: what allocators take at once, code that is used the first time."""
@@ -40,7 +40,7 @@ class Attack(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 15.0
     worst_ms: float = WORST_MS
     least_mb: float = FLOOR_MB
-    most_mb: float = MOST_MB
+    most_mb: float = MAX_MB
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

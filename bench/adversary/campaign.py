@@ -20,7 +20,7 @@ from epp.gateway.processes import ProcessDied
 _CALM_S = 2.0
 _MORE_FILES = 16
 """Files that may be open beyond those before an attack: connections of scrapes come and go."""
-_MOST_HELD_S = 0.1
+_MAX_HELD_S = 0.1
 _RUNNING = "llm_d_epp_request_running"
 
 
@@ -96,7 +96,7 @@ async def _attempt(attack: Attack, field: Ground, before: float) -> Finding:
         (field.footprint.killed, "it was killed at the memory limit"),
         (not field.process.alive() and not field.footprint.killed, "the process ended"),
         (excess > attack.worst_ms, f"others waited {window.worst_ms:,.0f} ms"),
-        (longest > _MOST_HELD_S, f"the event loop was held for up to {longest:g} s"),
+        (longest > _MAX_HELD_S, f"the event loop was held for up to {longest:g} s"),
         (sum(window.errors.values()), f"others' errors: {window.errors}"),
         (peak - start > allowed, f"{peak - start:,.0f} MiB more, {allowed:,.0f} may be"),
     ):

@@ -15,7 +15,7 @@ from epp.replay.policies import NAMED
 
 _LOAD = 1.2
 _SPEEDS = (1.0, 0.4)
-_ADAPTERS, _MOST_ADAPTERS = 24, 4
+_ADAPTERS, _MAX_ADAPTERS = 24, 4
 """Adapters that requests are for, and slots for them of each pod."""
 _APART_LOAD = 0.9
 """To what as many pods serve that do both: four of eight compute all prompts."""
@@ -89,7 +89,7 @@ def _case(fleet: str, name: str, seed: int) -> Case:
         load *= sum(_SPEEDS) / len(_SPEEDS)
     elif fleet == ADAPTERS:
         adapters = _ADAPTERS
-        pods = (replace(POD, limits=replace(POD.limits, max_loras=_MOST_ADAPTERS)),) * PODS
+        pods = (replace(POD, limits=replace(POD.limits, max_loras=_MAX_ADAPTERS)),) * PODS
     else:
         load, policy, seconds = _APART_LOAD, _POLICIES_APART[name], _SECONDS_PER_TOKEN
         pods = tuple(replace(POD, role=role) for role in ("prefill", "decode")) * (PODS // 2)

@@ -37,7 +37,7 @@ _FLAGS = ("--speed=0.25", "--num-gpu-blocks-override=2501")
 """Each a quarter as fast as an 8B model on an H100, with 40,000 tokens of cache."""
 _PHASES = ((10.0, 2.0), (20.0, 10.0), (40.0, 1.0))
 """Seconds, and requests a second in them."""
-_MEDIAN_TOKENS, _SPREAD, _MOST_TOKENS = 1200, 0.9, 12_000
+_MEDIAN_TOKENS, _SPREAD, _MAX_TOKENS = 1200, 0.9, 12_000
 _RESPONSE_TOKENS = 60
 _WORD = "word"
 _SAMPLE_SECONDS = 0.5
@@ -78,7 +78,7 @@ def arrivals(seed: int = 0) -> list[Arrival]:
     for began, (seconds, rate) in zip(ends, _PHASES, strict=False):
         at = began + draw.expovariate(rate)
         while at < began + seconds:
-            words = min(_MOST_TOKENS, round(draw.lognormvariate(log(_MEDIAN_TOKENS), _SPREAD)))
+            words = min(_MAX_TOKENS, round(draw.lognormvariate(log(_MEDIAN_TOKENS), _SPREAD)))
             found.append(Arrival(at, words))
             at += draw.expovariate(rate)
     return found

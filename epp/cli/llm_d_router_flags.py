@@ -130,7 +130,7 @@ VARIABLES = {
     "LATENCY_": _PREDICTOR,
     "TRAINING_SERVER_URL": _PREDICTOR,
     "PREDICTION_SERVER_URL": _PREDICTOR,
-    "VLLM_API_KEY": "no prompt is rendered before a client's comes, which brings its own key",
+    "VLLM_API_KEY": "prompts are rendered with the API key of the client's request",
     "ENABLE_EXPERIMENTAL_": "write featureGates into the configuration",
     "GOMAXPROCS": _GO,
     "GOMEMLIMIT": _GO,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from epp.cli.files import policy_file
 from epp.cli.go_arguments import GoArgumentParser
 from epp.cli.replay_types import (
-    MOST_PODS,
+    MAX_PODS,
     factor,
     fault,
     listed,
@@ -32,7 +32,7 @@ from epp.printable import printable, printable_lines
 from epp.replay.engines.presets import DEFAULT_PRESET, PRESETS, EnginePreset, preset
 from epp.replay.plan import PodPlan, Policy, RunPlan, Traffic
 from epp.replay.policies import ALIASES, NAMED
-from epp.replay.traffic.bounds import MOST_SECONDS
+from epp.replay.traffic.bounds import MAX_SECONDS
 
 if TYPE_CHECKING:  # see `replay_options`
     from epp.replay.command import ReplayOptions
@@ -54,7 +54,7 @@ _DEFAULT_POLICIES = ("least-ttft", "llm-d-router", "round-robin")
 _BASELINE = "llm-d-router"
 _LONGEST_LABEL = 40
 """Characters: plots have room for this many beside them."""
-_MOST_RANKS, _MOST_PICKERS, _MOST_SEEDS, _MOST_JOBS = 1_000, 1_000, 10_000, 1_000
+_MAX_RANKS, _MAX_PICKERS, _MAX_SEEDS, _MAX_JOBS = 1_000, 1_000, 10_000, 1_000
 
 
 def add_replay(parser: GoArgumentParser) -> None:
@@ -138,7 +138,7 @@ def _add_traffic(group: argparse._ArgumentGroup) -> None:
 def _add_fleet(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--pods",
-        type=listed(up_to(MOST_PODS)),
+        type=listed(up_to(MAX_PODS)),
         default=[8],
         metavar="N[,...]",
         help="model servers; with commas each number is a case of its own (default: 8)",
@@ -183,7 +183,7 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--ranks",
-        type=up_to(_MOST_RANKS),
+        type=up_to(_MAX_RANKS),
         default=1,
         metavar="N",
         help="data-parallel engines of each pod",
@@ -211,7 +211,7 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
 def _add_pickers(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--pickers",
-        type=up_to(_MOST_PICKERS),
+        type=up_to(_MAX_PICKERS),
         default=1,
         metavar="N",
         help="replicas of the picker, which take turns",
@@ -245,7 +245,7 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--seeds",
-        type=up_to(_MOST_SEEDS),
+        type=up_to(_MAX_SEEDS),
         default=1,
         metavar="N",
         help="runs of each policy (default: 1)",
@@ -264,7 +264,7 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
         help="what goodput requires, in seconds (default: ttft=2,tpot=0.05)",
     )
     group.add_argument(
-        "--jobs", type=up_to(_MOST_JOBS), metavar="N", help="processes (default: all cores)"
+        "--jobs", type=up_to(_MAX_JOBS), metavar="N", help="processes (default: all cores)"
     )
     group.add_argument("--ray", default="", metavar="ADDRESS", help="use this Ray cluster instead")
     group.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots")
@@ -282,7 +282,7 @@ def check(arguments: argparse.Namespace) -> None:
                 f"there is no pod {each.pod}: the pods are 0 to {highest - 1}", "--fault"
             )
     for name in ("duration", "exchange", "scrape_interval", "warm_up"):
-        if (getattr(arguments, name) or 0.0) > MOST_SECONDS:
+        if (getattr(arguments, name) or 0.0) > MAX_SECONDS:
             raise ConfigError("more than a year cannot be replayed", f"--{name.replace('_', '-')}")
     if arguments.duration is not None and arguments.duration <= arguments.warm_up:
         raise ConfigError(

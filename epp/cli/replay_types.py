@@ -19,8 +19,8 @@ _FAULT = re.compile(
 )
 _MOST = 1_000_000_000
 """The largest number of anything: seconds, tokens, sequences."""
-MOST_PODS = 10_000
-_LEAST_FACTOR, _MOST_FACTOR = 1e-6, 1e6
+MAX_PODS = 10_000
+_MIN_FACTOR, _MAX_FACTOR = 1e-6, 1e6
 
 
 def tokens(text: str) -> int:
@@ -55,9 +55,9 @@ def seed(text: str) -> int:
 
 def factor(text: str) -> float:
     """Return a number of more than 0, and not beyond reason."""
-    if not re.fullmatch(r"\d*\.?\d+", text) or not _LEAST_FACTOR <= float(text) <= _MOST_FACTOR:
+    if not re.fullmatch(r"\d*\.?\d+", text) or not _MIN_FACTOR <= float(text) <= _MAX_FACTOR:
         raise argparse.ArgumentTypeError(
-            f"`{text}` is not a number from {_LEAST_FACTOR:f} to {_MOST_FACTOR:,.0f}"
+            f"`{text}` is not a number from {_MIN_FACTOR:f} to {_MAX_FACTOR:,.0f}"
         )
     return float(text)
 
@@ -113,7 +113,7 @@ def roles(text: str) -> Sequence[str]:
     each: list[str] = []
     for part in text.split(","):
         found = re.fullmatch(r"([a-z-]+)=(\d{1,5})", part)
-        if not found or len(each) + int(found[2]) > MOST_PODS:
+        if not found or len(each) + int(found[2]) > MAX_PODS:
             raise argparse.ArgumentTypeError(
                 f"`{text}` is not a list of roles; write prefill=2,decode=6"
             )

@@ -22,8 +22,8 @@ if TYPE_CHECKING:  # it needs an extra
 _MAX_WORKERS = 64
 _EXTRA = "pip install 'warmpick[replicas]'"
 _REDIS_EXTRA = "pip install 'warmpick[redis]'"
-_TEXT = """Ask two replicas what they believe all endpoints' caches to hold, and show where they
-differ. Exit status: 0 if they agree, apart from facts that are under way; 1 if they do not; 2 if
+_TEXT = """Ask two replicas what they believe the caches of all endpoints hold, and show where they
+differ. Exit status: 0 if they agree, apart from updates that are under way; 1 if they do not; 2 if
 one does not answer."""
 
 

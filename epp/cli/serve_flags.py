@@ -164,7 +164,7 @@ def _add_listen(parser: argparse.ArgumentParser) -> None:
         type=lambda text: text.strip("[]"),
         default="",
         metavar="ADDRESS",
-        help="(default: all addresses, of IPv4 and of IPv6)",
+        help="where to listen (default: all addresses, IPv4 and IPv6)",
     )
     for name, port, what in (
         ("--grpc-port", 9002, "ext_proc"),

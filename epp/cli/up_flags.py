@@ -18,16 +18,16 @@ from epp.up.servers import ModelServer, any_https, model_servers
 
 _DESCRIPTION = """\
 Put one port in front of model servers: Envoy takes requests in, and the picker chooses the server
-whose cache is warm for each prompt. Nothing else is needed, no cluster and no configuration:
+whose cache is warm for each prompt. It needs no cluster and no configuration:
 
   epp up http://10.0.0.11:8000 http://10.0.0.12:8000
 
 Servers that are down get no requests until they are back; names are resolved again every 5
 seconds. If the picker fails, it is restarted, and meanwhile servers take turns. Clients' headers,
-API keys among them, are passed on as they come. Needs Envoy: pip install 'warmpick[up]'.
+including API keys, are passed on unchanged. Needs Envoy: pip install 'warmpick[up]'.
 
-Exit status: 0 after a drain; 1 something did not start; 2 an option cannot be used; 3 Envoy is
-missing; 130 or 143 stopped without a drain."""
+Exit status: 0 after a drain; 1 if something did not start; 2 if an option cannot be used; 3 if
+Envoy is missing; 130 or 143 if stopped without a drain."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

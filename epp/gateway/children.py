@@ -11,7 +11,7 @@ from epp.gateway.processes import Process, ProcessDied, spawn
 
 _PAUSES = 0.1, 15.0
 """Seconds before a process is started again: the first time, and at most."""
-_MOST_LOG_BYTES = 1 << 20
+_MAX_LOG_BYTES = 1 << 20
 _LOG_SECONDS = 0.25
 
 
@@ -99,7 +99,7 @@ class Child:
             return
         whole, _, _ = text.rpartition(b"\n")
         self._read += len(whole) + bool(whole)
-        if len(whole) + 1 == len(text) and self._read > _MOST_LOG_BYTES:
+        if len(whole) + 1 == len(text) and self._read > _MAX_LOG_BYTES:
             path.write_bytes(b"")  # it is appended to: what comes next is its beginning
             self._read = 0
         for line in whole.decode(errors="replace").split("\n") if whole else ():

@@ -13,11 +13,11 @@ from libc.stdint cimport uint32_t, uint64_t
 cdef extern from * nogil:
     """
     #define PARTS 1024
-    #define LEAST_ROOM 8
+    #define MIN_ROOM 8
     static inline void prefetch(const void* place) { __builtin_prefetch(place); }
     """
     enum: PARTS
-    enum: LEAST_ROOM
+    enum: MIN_ROOM
     void prefetch(const void* place)
 
 
@@ -123,7 +123,7 @@ cdef inline void insert(Table* table, Entry* place, uint64_t key, uint32_t value
 
 cdef inline bint _grow(Table* table, Part* part) noexcept nogil:
     # Parts begin with different sizes, so that they do not all grow at the same time.
-    cdef uint32_t first = LEAST_ROOM + (<uint32_t>(part - table.parts) & 7)
+    cdef uint32_t first = MIN_ROOM + (<uint32_t>(part - table.parts) & 7)
     return _rebuild(part, part.room + part.room // 4 if part.room else first)
 
 
@@ -168,5 +168,5 @@ cdef inline void delete(Table* table, Entry* entry) noexcept nogil:
     places[hole].value = 0
     part.held -= 1
     table.held -= 1
-    if part.held < part.room // 3 and part.room > 2 * LEAST_ROOM:
+    if part.held < part.room // 3 and part.room > 2 * MIN_ROOM:
         _rebuild(part, part.room // 2)  # without memory it stays as large as it is

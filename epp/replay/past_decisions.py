@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
-from epp.app.observing.decision_ring import MOST_CANDIDATES
+from epp.app.observing.decision_ring import MAX_CANDIDATES
 from epp.app.observing.views import DecisionView, EndingView, RecordedPick
 from epp.config.file import Settings
 from epp.errors import RequestError
@@ -199,7 +199,7 @@ class PastDecisions:
         stages = () if decision is None else (*decision.stages, decision)
         return tuple(
             _without_targets(
-                explain(each, self._measures.get(each.profile, "other"), MOST_CANDIDATES)
+                explain(each, self._measures.get(each.profile, "other"), MAX_CANDIDATES)
             )
             for each in stages
             if each.candidates

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-MOST_ADDRESSES = 1_024
+MAX_ADDRESSES = 1_024
 """Addresses of a name that are used."""
 KEPT_SECONDS = 600.0
 """How long an address that is not listed any more is kept, if it answers."""
@@ -26,7 +26,7 @@ class HostNames:
 
     A name keeps its addresses while no name server answers. A name server may list some of many
     addresses, others each time: if it lists several, those that it listed before stay for
-    `KEPT_SECONDS`, as long as they answer. Of more than `MOST_ADDRESSES` the known ones are used.
+    `KEPT_SECONDS`, as long as they answer. Of more than `MAX_ADDRESSES` the known ones are used.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class HostNames:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             return Resolved(tuple(known), f"{name} cannot be resolved: {reason}")
         again = {ip: at for ip, at in listed.items() if ip in known}
-        found = dict(list((again | listed | kept).items())[:MOST_ADDRESSES])
+        found = dict(list((again | listed | kept).items())[:MAX_ADDRESSES])
         self._known[name, port] = found
-        problem = f"{name} has more than {MOST_ADDRESSES} addresses: the others are not used"
-        return Resolved(tuple(found), problem if len(listed) > MOST_ADDRESSES else "")
+        problem = f"{name} has more than {MAX_ADDRESSES} addresses: the others are not used"
+        return Resolved(tuple(found), problem if len(listed) > MAX_ADDRESSES else "")
 
     def _kept(
         self, known: Mapping[str, float], listed: Collection[str], port: int

@@ -8,7 +8,7 @@ import aiohttp
 import msgspec
 from aiohttp import web
 
-from epp.up.pages import MOST_MODELS_BYTES, ServerPages
+from epp.up.pages import MAX_MODELS_BYTES, ServerPages
 from epp.up.servers import Address
 
 PATH = "/v1/models"
@@ -17,7 +17,7 @@ LIST_SECONDS = 5.0
 _KEPT_SECONDS = 1.0
 _SECONDS_PER_SERVER = 0.002
 """The pause before a list is made: whoever asks on and on takes a part of this process at most."""
-_MOST_ASKED, _MOST_LISTS, _MOST_AT_ONCE = 64, 16, 16
+_MAX_ASKED, _MAX_LISTS, _MAX_AT_ONCE = 64, 16, 16
 _AWAY = b'{"error": {"message": "no model server lists its models", "type": "%s", "code": 503}}' % (
     b"ServiceUnavailableError"
 )
@@ -52,7 +52,7 @@ class ModelList:
         self._port = port
         self._asked: dict[str, asyncio.Task[Page]] = {}
         self._turn = asyncio.Lock()
-        self._lists = asyncio.Semaphore(_MOST_LISTS)
+        self._lists = asyncio.Semaphore(_MAX_LISTS)
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
@@ -75,7 +75,7 @@ class ModelList:
         authorization = request.headers.get("authorization", "")
         task = self._asked.get(authorization)
         if task is None:
-            if len(self._asked) >= _MOST_ASKED:
+            if len(self._asked) >= _MAX_ASKED:
                 return _response((HTTPStatus.SERVICE_UNAVAILABLE, _AWAY))
             task = self._asked[authorization] = asyncio.create_task(self._list(authorization))
             task.add_done_callback(lambda _: self._forget_later(authorization))
@@ -89,7 +89,7 @@ class ModelList:
             addresses = self._addresses()
             async with self._turn:
                 await asyncio.sleep(_SECONDS_PER_SERVER * len(addresses))
-            limit = asyncio.Semaphore(_MOST_AT_ONCE)
+            limit = asyncio.Semaphore(_MAX_AT_ONCE)
             asking = [
                 asyncio.create_task(self._page(each, authorization, limit)) for each in addresses
             ]
@@ -107,7 +107,7 @@ class ModelList:
     ) -> Page | None:
         async with limit:
             try:
-                return await self._pages.get(address, PATH, MOST_MODELS_BYTES, authorization)
+                return await self._pages.get(address, PATH, MAX_MODELS_BYTES, authorization)
             except (aiohttp.ClientError, TimeoutError, OSError):
                 return None
 

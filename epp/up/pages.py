@@ -11,9 +11,9 @@ from aiohttp import web
 
 from epp.up.servers import Address, ModelServer
 
-MOST_METRICS_BYTES, MOST_MODELS_BYTES = 4 << 20, 1 << 20
+MAX_METRICS_BYTES, MAX_MODELS_BYTES = 4 << 20, 1 << 20
 RELAY_SECONDS = 5.0
-_PAGES = {"/metrics": MOST_METRICS_BYTES, "/v1/models": MOST_MODELS_BYTES}
+_PAGES = {"/metrics": MAX_METRICS_BYTES, "/v1/models": MAX_MODELS_BYTES}
 """What is relayed, and how long it may be."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from epp.up.pages import MOST_METRICS_BYTES, MOST_MODELS_BYTES, ServerPages
+from epp.up.pages import MAX_METRICS_BYTES, MAX_MODELS_BYTES, ServerPages
 from epp.up.servers import Address, ModelServer
 
 PROBE_SECONDS = 3.0
@@ -45,8 +45,8 @@ async def probe(
 
 async def _probe(pages: ServerPages, address: Address) -> Probe:
     try:
-        status, body = await pages.get(address, "/v1/models", MOST_MODELS_BYTES)
-        page, _ = await pages.get(address, "/metrics", MOST_METRICS_BYTES)
+        status, body = await pages.get(address, "/v1/models", MAX_MODELS_BYTES)
+        page, _ = await pages.get(address, "/metrics", MAX_METRICS_BYTES)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         return Probe(address=address, problem=f"does not answer ({_told(error)})")
     if page != HTTPStatus.OK:

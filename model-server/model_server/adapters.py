@@ -22,7 +22,7 @@ class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if not self.name or not self.path:
-            raise ValueError("name and path are needed, and not empty")
+            raise ValueError("name and path must not be empty")
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -84,13 +84,13 @@ def read(text: str, served: str) -> Wanted:
     if given is None:
         return Wanted()
     if not isinstance(given, dict):
-        raise Refused("a mapping is needed, such as `adapters: [{name: sql, path: /sql}]`")
+        raise Refused("this must be a mapping, such as `adapters: [{name: sql, path: /sql}]`")
     try:
         wanted = _syncer(given[SYNCER]) if SYNCER in given else _own(given)
     except msgspec.ValidationError as error:
         raise Refused(str(error)) from error
     if served in wanted.present:
-        raise Refused(f"{served} is the model itself: an adapter needs another name")
+        raise Refused(f"{served} is the name of the model itself: give the adapter another name")
     return wanted
 
 
@@ -103,7 +103,7 @@ def _syncer(given: object) -> Wanted:
     present = _by_name([Adapter(each.id, each.source) for each in config.ensure_exist.models])
     absent = frozenset(each.id for each in config.ensure_not_exist.models)
     if both := sorted(absent & present.keys()):
-        raise Refused(f"{', '.join(both)}: in ensureExist and in ensureNotExist")
+        raise Refused(f"{', '.join(both)}: listed in both ensureExist and ensureNotExist")
     return Wanted(present, absent)
 
 

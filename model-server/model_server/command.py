@@ -44,43 +44,63 @@ def size(text: str) -> int:
 
 
 FLAGS: dict[str, dict[str, tuple[str, Callable[[str], object], str]]] = {
-    "what is served": {
-        "--served-model-name": ("NAME", str, "default: MODEL; of a folder its last part"),
+    "serving": {
+        "--served-model-name": (
+            "NAME",
+            str,
+            "name in requests (default: MODEL, or the name of its folder)",
+        ),
         "--host": ("HOST", str, "address to listen on (default: 127.0.0.1)"),
-        "--port": ("PORT", int, "0, the default, takes a free one"),
-        "--max-model-len": ("TOKENS", int, "default: the model's"),
-        "--max-num-seqs": ("N", int, "requests at once; default: vLLM's"),
-        "--max-num-batched-tokens": ("N", int, "tokens in one step; default: vLLM's"),
+        "--port": ("PORT", int, "port to listen on (default: 0, any free one)"),
+        "--max-model-len": ("TOKENS", int, "longest prompt and output (default: the model's)"),
+        "--max-num-seqs": ("N", int, "requests that run at once (default: vLLM's)"),
+        "--max-num-batched-tokens": ("N", int, "tokens in one step (default: vLLM's)"),
         "--threads": ("N", int, "compute threads on a CPU (default: 1)"),
     },
-    "its KV cache": {
-        "--block-size": ("TOKENS", int, "default: 32 on a CPU, vLLM's on a GPU"),
-        "--hash-algorithm": ("NAME", str, "sha256, the default, or sha256_cbor"),
-        "--kv-cache-bytes": ("SIZE", size, "default: 256M on a CPU"),
-        "--num-gpu-blocks": ("N", int, "exact number of KV blocks"),
-        "--kv-events-port": ("PORT", int, "publish changes of the KV cache here"),
-        "--kv-replay-port": ("PORT", int, "send the last changes again here"),
-        "--pod-name": ("NAME", str, "for the topic of the changes (default: POD_IP:PORT)"),
+    "KV cache": {
+        "--block-size": (
+            "TOKENS",
+            int,
+            "tokens per KV block (default: 32 on a CPU, vLLM's on a GPU)",
+        ),
+        "--hash-algorithm": ("NAME", str, "sha256 or sha256_cbor (default: sha256)"),
+        "--kv-cache-bytes": (
+            "SIZE",
+            size,
+            "size of the cache (default: 256M on a CPU, vLLM's on a GPU)",
+        ),
+        "--num-gpu-blocks": ("N", int, "exact number of KV blocks; overrides --kv-cache-bytes"),
+        "--kv-events-port": ("PORT", int, "publish changes of the KV cache on this port"),
+        "--kv-replay-port": ("PORT", int, "send recent changes again from this port, on request"),
+        "--pod-name": ("NAME", str, "name of this server in their topic (default: POD_IP:PORT)"),
     },
     "LoRA": {
-        "--lora-file": ("PATH", str, "YAML with adapters, followed while the server runs"),
-        "--max-loras": ("N", int, "different adapters in one step; default: vLLM's"),
-        "--max-lora-rank": ("N", int, "their greatest rank; default: vLLM's"),
+        "--lora-file": ("PATH", str, "YAML file of adapters, watched while the server runs"),
+        "--max-loras": ("N", int, "different adapters in one step (default: vLLM's)"),
+        "--max-lora-rank": ("N", int, "highest rank of an adapter (default: vLLM's)"),
     },
     "several GPUs": {
-        "--tensor-parallel-size": ("N", int, "GPUs of a node that share each layer"),
-        "--pipeline-parallel-size": ("N", int, "groups that share the layers (default: --nodes)"),
-        "--data-parallel-size": ("N", int, "engines with a cache each"),
-        "--nodes": ("N", int, "nodes that serve as one (default: LWS_GROUP_SIZE)"),
-        "--node-rank": ("N", int, "which of them this is (default: LWS_WORKER_INDEX)"),
-        "--leader-address": ("HOST", str, "where rank 0 is (default: LWS_LEADER_ADDRESS)"),
+        "--tensor-parallel-size": ("N", int, "GPUs of one node that share each layer"),
+        "--pipeline-parallel-size": (
+            "N",
+            int,
+            "groups of GPUs that share the layers (default: --nodes)",
+        ),
+        "--data-parallel-size": ("N", int, "engines, each with its own KV cache"),
+        "--nodes": ("N", int, "nodes that serve as one (default: $LWS_GROUP_SIZE)"),
+        "--node-rank": ("N", int, "rank of this node (default: $LWS_WORKER_INDEX)"),
+        "--leader-address": ("HOST", str, "host of rank 0 (default: $LWS_LEADER_ADDRESS)"),
     },
-    "start and end": {
-        "--probe-port": ("PORT", int, "answer /ready, /live and /status here"),
-        "--start-seconds": ("S", float, "give up after this long (default: 600)"),
-        "--leave-seconds": ("S", float, "after SIGTERM: not ready, still serving (default: 0)"),
-        "--drain-seconds": ("S", int, "after that, for running requests (default: 5)"),
-        "--log-file": ("PATH", str, "the engine's log; default: stderr"),
+    "start and stop": {
+        "--probe-port": ("PORT", int, "port for /ready, /live and /status (default: none)"),
+        "--start-seconds": ("S", float, "give up if vLLM is not healthy by then (default: 600)"),
+        "--leave-seconds": (
+            "S",
+            float,
+            "after SIGTERM, serve on this long, not ready (default: 0)",
+        ),
+        "--drain-seconds": ("S", int, "after that, time for running requests to end (default: 5)"),
+        "--log-file": ("PATH", str, "the engine's log (default: stderr)"),
     },
 }
 """Each flag is a key of the file in another spelling; ODD_KEYS has the exception."""
@@ -103,9 +123,17 @@ def parser(about: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    made.add_argument("model", metavar="MODEL", nargs="?", help="folder or hub name of the model")
-    made.add_argument("--config", metavar="PATH", type=Path, help="YAML with the keys that follow")
-    made.add_argument("--device", choices=("auto", "cpu", "gpu"), help="default: as installed")
+    made.add_argument(
+        "model", metavar="MODEL", nargs="?", help="a folder, or a model's name on a hub"
+    )
+    made.add_argument(
+        "--config", metavar="PATH", type=Path, help="YAML file, with flags as keys (blockSize)"
+    )
+    made.add_argument(
+        "--device",
+        choices=("auto", "cpu", "gpu"),
+        help="where to compute (default: what the installed vLLM is for)",
+    )
     for title, flags in FLAGS.items():
         group = made.add_argument_group(title)
         for flag, (metavar, kind, text) in flags.items():
@@ -129,11 +157,11 @@ def read_file(path: Path) -> dict[str, Any]:
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise Refused(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(given, dict):
-        raise Refused(f"{path}: a mapping is needed, such as `model: Qwen/Qwen3-32B`")
+        raise Refused(f"{path} must be a mapping, such as `model: Qwen/Qwen3-32B`")
     for key in given:
         if key not in KEYS:
             near = difflib.get_close_matches(str(key), KEYS, n=1)
-            remedy = f"did you mean {near[0]}?" if near else f"there are {', '.join(KEYS)}"
+            remedy = f"did you mean {near[0]}?" if near else f"write one of {', '.join(KEYS)}"
             raise Refused(f"{path}: unknown key {key}; {remedy}")
     return given
 
@@ -147,7 +175,7 @@ def from_environment(variables: Mapping[str, str]) -> dict[str, Any]:
         for key, name in NODES.items():
             if name not in variables:
                 raise Refused(
-                    f"{NODES['nodes']} is set, {name} is not: a LeaderWorkerSet sets both"
+                    f"{NODES['nodes']} is set, but {name} is not: a LeaderWorkerSet sets both"
                 )
             said[key] = variables[name] if key == "leaderAddress" else _number(name, variables)
     return said
@@ -157,14 +185,14 @@ def _number(name: str, variables: Mapping[str, str]) -> int:
     try:
         return int(variables[name])
     except ValueError:
-        raise Refused(f"{name} is {variables[name]!r}: a number is needed") from None
+        raise Refused(f"{name} is {variables[name]!r}, but must be a number") from None
 
 
 def complete(said: dict[str, Any], installed: Callable[[], str]) -> dict[str, Any]:
     """Fill in what follows from the rest. Raises Refused where there is no model."""
     model = said.get("model")
     if not isinstance(model, str) or not model:
-        raise Refused("a model is needed: a folder, or a hub's name such as Qwen/Qwen3-32B")
+        raise Refused("no model: write a folder, or a name on a hub such as Qwen/Qwen3-32B")
     if said.get("device", "auto") == "auto":
         said["device"] = installed()
     defaults = CPU_DEFAULTS if said["device"] == "cpu" else {}

@@ -39,4 +39,6 @@ def check(extra: Sequence[str]) -> None:
     """Raise ValueError where vLLM is told by a flag what the launcher has to be told too."""
     for flag in flags(extra):
         if flag in OWN:
-            raise ValueError(f"{flag} for vLLM alone: give {OWN[flag]}, which both must know")
+            raise ValueError(
+                f"{flag} must not be given to vLLM alone: set {OWN[flag]}, for the launcher too"
+            )

@@ -1,13 +1,13 @@
 """Starts `vllm serve` with the settings that Warmpick needs, and takes it down again.
 
 `python -m model_server.launch MODEL [flags] [-- arguments of vllm serve]`, or `--config FILE`. Once
-the model is served, one JSON line is on stdout: {"event": "listening", "host": ..., "port": ...}.
-After SIGTERM it is not ready, goes on serving for --leave-seconds, lets running requests finish for
---drain-seconds, then every process of the engine ends. Ctrl-C, and a second signal, do not wait to
-leave.
+the model is served, it prints one JSON line: {"event": "listening", "host": ..., "port": ...}.
+After SIGTERM it reports not ready and serves on for --leave-seconds, then gives running requests
+--drain-seconds to finish, then ends all processes of the engine. Ctrl-C or a second signal skips
+--leave-seconds.
 
-Exit status: 0 after SIGTERM, 130 after Ctrl-C, 1 when the engine ended by itself or did not start
-in time, 2 for a flag, file or variable that makes no sense, 3 when vLLM is not installed.
+Exit status: 0 after SIGTERM, 130 after Ctrl-C, 1 if the engine ended by itself or did not start in
+time, 2 for a flag, file or variable that is not valid, 3 if vLLM is not installed.
 """
 
 import asyncio

@@ -16,7 +16,7 @@ HashAlgorithm = Literal["sha256", "sha256_cbor"]
 
 CPU_BLOCK_STEP = 32
 """vLLM's CPU attention takes blocks of a multiple of 32 tokens and fails at start on others."""
-MOST_PORT = 65535
+MAX_PORT = 65535
 
 COUNTS = (
     "block_size",
@@ -104,7 +104,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         for name in COUNTS:
             count = getattr(self, name)
             if count is not None and count <= 0:
-                raise ValueError(f"{name.replace('_', ' ')} {count}: a positive number is needed")
+                raise ValueError(f"{name.replace('_', ' ')} is {count}, but must be positive")
         for check in (self._check_ports, self._check_drain, self._check_blocks, self._check_nodes):
             check()
         extra.check(self.extra)
@@ -139,38 +139,43 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     def _check_ports(self) -> None:
         for name, ports in self.ports.items():
-            if ports.start < 0 or ports[-1] > MOST_PORT:
-                raise ValueError(f"{name} {ports.start}: a number up to {MOST_PORT} is needed")
+            most = MAX_PORT + 1 - len(ports)
+            if not 0 <= ports.start <= most:
+                raise ValueError(f"{name} is {ports.start}, but must be a port up to {most}")
         check_apart(self.ports)
         if self.kv_replay_port is not None and self.kv_events_port is None:
-            raise ValueError("kv replay port without a kv events port: nothing would be sent again")
+            raise ValueError(
+                "kv replay port requires a kv events port: without it there is nothing to replay"
+            )
 
     def _check_drain(self) -> None:
         if self.drain_seconds < 0:
-            raise ValueError(f"drain seconds {self.drain_seconds}: 0 or more are needed")
+            raise ValueError(f"drain seconds is {self.drain_seconds}, but must be 0 or more")
 
     def _check_blocks(self) -> None:
         if self.device == "cpu" and (self.block_size or 0) % CPU_BLOCK_STEP:
             raise ValueError(
-                f"block size {self.block_size}: on a CPU it is a multiple of {CPU_BLOCK_STEP}"
+                f"block size is {self.block_size}, but on a CPU must be a multiple of"
+                f" {CPU_BLOCK_STEP}"
             )
         if not (self.num_gpu_blocks and self.block_size and self.max_model_len):
             return
         needed = -(-self.max_model_len // self.block_size) + 1
         if self.num_gpu_blocks < needed:
             raise ValueError(
-                f"{self.num_gpu_blocks} blocks of {self.block_size}: one request of"
-                f" {self.max_model_len} tokens needs {needed} with the null block"
+                f"{self.num_gpu_blocks} blocks of {self.block_size} tokens are too few: one request"
+                f" of {self.max_model_len} tokens needs {needed}, including the null block"
             )
 
     def _check_nodes(self) -> None:
         if not 0 <= self.node_rank < self.nodes:
             raise ValueError(
-                f"node rank {self.node_rank} of {self.nodes} nodes: from 0 to {self.nodes - 1}"
+                f"node rank is {self.node_rank}, but must be 0 to {self.nodes - 1}: one less"
+                " than the number of nodes"
             )
         if self.nodes > 1 and not self.leader_address:
             raise ValueError(
-                f"{self.nodes} nodes need a leader address: the host name of the node of rank 0"
+                f"{self.nodes} nodes require a leader address: the host name of the node of rank 0"
             )
 
 
@@ -180,7 +185,7 @@ def check_apart(named: Mapping[str, range]) -> None:
         common = first.start < second.stop and second.start < first.stop
         if common and first.start and second.start:
             raise ValueError(
-                f"{one} and {other} are {_said(first)}, {_said(second)}: they must differ"
+                f"{one} is {_said(first)} and {other} is {_said(second)}, but they must not overlap"
             )
 
 
@@ -206,11 +211,13 @@ class Life(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     def __post_init__(self) -> None:
         if self.start_seconds <= 0:
-            raise ValueError(f"start seconds {self.start_seconds:g}: a positive number is needed")
+            raise ValueError(f"start seconds is {self.start_seconds:g}, but must be positive")
         if self.leave_seconds < 0:
-            raise ValueError(f"leave seconds {self.leave_seconds:g}: 0 or more are needed")
-        if self.probe_port is not None and not 0 <= self.probe_port <= MOST_PORT:
-            raise ValueError(f"probe port {self.probe_port}: a number up to {MOST_PORT} is needed")
+            raise ValueError(f"leave seconds is {self.leave_seconds:g}, but must be 0 or more")
+        if self.probe_port is not None and not 0 <= self.probe_port <= MAX_PORT:
+            raise ValueError(
+                f"probe port is {self.probe_port}, but must be a port up to {MAX_PORT}"
+            )
 
     @property
     def ports(self) -> dict[str, range]:

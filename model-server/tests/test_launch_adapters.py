@@ -66,18 +66,18 @@ def test_both_forms_are_read(text, expected):
     ("text", "says"),
     [
         ("adapters: {", "not YAML"),
-        ("[sql]", "a mapping is needed"),
+        ("[sql]", "this must be a mapping, such as"),
         ("adapters: [{name: sql}]", "missing required field `path` - at `$.adapters[0]`"),
         ("adapters: [{name: sql, path: 3}]", "Expected `str`, got `int` - at `$.adapters[0].path`"),
-        ("adapters: [{name: '', path: x}]", "not empty"),
+        ("adapters: [{name: '', path: x}]", "name and path must not be empty"),
         ("adapters: [{name: a, path: x, rank: 8}]", "unknown field `rank`"),
         ("adapter: []", "unknown field `adapter`"),
         ("adapters: [{name: a, path: x}, {name: a, path: y}]", "a is listed twice"),
-        ("adapters: [{name: base, path: x}]", "base is the model itself"),
+        ("adapters: [{name: base, path: x}]", "base is the name of the model itself"),
         ("vLLMLoRAConfig: {ensureExist: {models: [{source: x}]}}", "missing required field `id`"),
         (
             "vLLMLoRAConfig: {ensureExist: &a {models: [{id: a, source: x}]}, ensureNotExist: *a}",
-            "a: in ensureExist and in ensureNotExist",
+            "a: listed in both ensureExist and ensureNotExist",
         ),
     ],
 )
@@ -189,7 +189,10 @@ def test_a_file_that_breaks_changes_nothing_and_one_that_is_mended_does(launch, 
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [(None, "No such file"), ("adapters: [{name: base, path: x}]", "base is the model itself")],
+    [
+        (None, "No such file"),
+        ("adapters: [{name: base, path: x}]", "base is the name of the model itself"),
+    ],
 )
 def test_a_file_that_is_wrong_from_the_start_is_refused_before_anything_loads(
     launch, mounted, tmp_path, text, says

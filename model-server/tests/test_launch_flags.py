@@ -96,7 +96,7 @@ def test_sizes(text, size):
         (["--kv-events-port", "0"], "positive"),
         (
             ["--device", "cpu", "--num-gpu-blocks", "128", "--max-model-len", "4096"],
-            "needs 129 with the null block",
+            "needs 129, including the null block",
         ),
     ],
 )

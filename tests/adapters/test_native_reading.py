@@ -10,7 +10,7 @@ from tests.native.built import needs_native
 
 pytestmark = needs_native
 
-MOST_AT_ONCE = 1 << 20
+MAX_AT_ONCE = 1 << 20
 BURST = wire.greeting() + wire.frame(99, 0, b"x" * 16_000) * 500
 """Frames of a type that nobody knows, which are skipped (RFC 9113 §5.5)."""
 
@@ -62,7 +62,7 @@ async def test_a_peer_that_fills_every_read_is_not_read_on_before_others():
             for each in made:
                 each.passed = 0
             await asyncio.sleep(0)
-    assert made[0].most <= MOST_AT_ONCE
+    assert made[0].most <= MAX_AT_ONCE
     writer.close()
     listener.close()
 

@@ -22,7 +22,7 @@ from epp.model.quote import Quote
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished, FirstToken
 from epp.policy.flow.held import Held
-from epp.policy.flow.line import MOST_TOLD, Line
+from epp.policy.flow.line import MAX_TOLD, Line
 from tests.adapters.ext_proc_peer import Peer, body, destination, head, response_body, response_head
 from tests.model.rig import Rig
 from tests.processes import forked_picker, said
@@ -341,7 +341,7 @@ async def test_many_that_wait_are_told_of_in_part():
         lines = [Line(ageing=0.1), Line(ageing=0.1)]
         for each, line in zip((one, other), lines, strict=True):
             each.replicas.share(line)
-        for number in range(3 * MOST_TOLD):
+        for number in range(3 * MAX_TOLD):
             each = waits(f"{number}", 1.0, one.now - 50)
             each.endpoint_id = EndpointId(f"default/pod-{number}")
             lines[0].add(each)
@@ -349,7 +349,7 @@ async def test_many_that_wait_are_told_of_in_part():
         await until(lambda: lines[1].yields(last, last.endpoint_id, other.now))
         known = [
             lines[1].yields(last, EndpointId(f"default/pod-{number}"), other.now)
-            for number in range(3 * MOST_TOLD)
+            for number in range(3 * MAX_TOLD)
         ]
-        assert sum(known) == MOST_TOLD
-        assert lines[1].seconds_of_all(other.now) == 3 * MOST_TOLD
+        assert sum(known) == MAX_TOLD
+        assert lines[1].seconds_of_all(other.now) == 3 * MAX_TOLD

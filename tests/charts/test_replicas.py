@@ -5,7 +5,7 @@ import base64
 import pytest
 import yaml
 
-from epp.adapters.replicas.settings import LEAST_SECRET, PeerAddress
+from epp.adapters.replicas.settings import MIN_SECRET, PeerAddress
 from epp.cli.replica_flags import replicas_of
 from tests.charts import values as v
 from tests.charts.helm import notes, objects, only, refused_or_rendered
@@ -32,7 +32,7 @@ def test_replicas_find_each_other_by_a_headless_service():
     assert service["publishNotReadyAddresses"] is True
     assert service["selector"] == only(things, "Deployment")["spec"]["selector"]["matchLabels"]
     parsed = arguments(things)
-    settings = replicas_of(parsed, b"x" * LEAST_SECRET)
+    settings = replicas_of(parsed, b"x" * MIN_SECRET)
     assert settings is not None
     assert settings.peers == [PeerAddress("rel-epp-replicas.inf.svc.cluster.local", 9004)]
     (port,) = [each for each in container(things)["ports"] if each["name"] == "replicas"]
@@ -43,7 +43,7 @@ def test_replicas_find_each_other_by_a_headless_service():
 def test_the_secret_is_made_and_mounted_where_the_picker_reads_it():
     things = rendered()
     secret = only(things, "Secret", "rel-epp-replicas")
-    assert len(base64.b64decode(secret["data"]["secret"])) >= LEAST_SECRET
+    assert len(base64.b64decode(secret["data"]["secret"])) >= MIN_SECRET
     assert secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     pod = only(things, "Deployment")["spec"]["template"]["spec"]
     (volume,) = [each for each in pod["volumes"] if each["name"] == "replicas"]

@@ -18,7 +18,7 @@ from tests.kubeapi.status import GroupResource
 Json = dict[str, Any]
 Place = tuple[str, str]  # namespace ("" at cluster scope) and name
 FIRST_REVISION: Final = 100
-MOST_HISTORY: Final = 100_000  # changes remembered per resource, as the watch cache's upper bound
+MAX_HISTORY: Final = 100_000  # changes remembered per resource, as the watch cache's upper bound
 
 
 class Change(msgspec.Struct, eq=False):
@@ -84,7 +84,7 @@ class Store:
         self.revision = change.revision
         log = self._log.setdefault(change.resource, deque())
         log.append(change)
-        if len(log) > MOST_HISTORY:
+        if len(log) > MAX_HISTORY:
             self.compact(log.popleft().revision)
         for listener in tuple(self._listeners.get(change.resource, ())):
             listener(change)

@@ -15,12 +15,12 @@ def fresh(request):
 
 def test_slots_are_not_without_end(fresh):
     index = fresh()
-    for _ in range(prefix_index.MOST_SLOTS):
+    for _ in range(prefix_index.MAX_SLOTS):
         index.open()
     with pytest.raises(OverflowError, match="slots"):
         index.open()
-    index.add(prefix_index.MOST_SLOTS - 1, [1])
-    assert index.match([1]).index(1) == prefix_index.MOST_SLOTS - 1
+    index.add(prefix_index.MAX_SLOTS - 1, [1])
+    assert index.match([1]).index(1) == prefix_index.MAX_SLOTS - 1
 
 
 NO_HASHES = [

@@ -27,7 +27,7 @@ from tests.native import wire
 from tests.native.framing_oracle import PlainDeframer
 
 LIMITS = {"max_streams": 8, "stream_window": 1 << 16, "max_header_bytes": 2_000}
-MOST_ACTIONS = 300
+MAX_ACTIONS = 300
 
 
 class Choices:
@@ -183,7 +183,7 @@ def session(data):
     choices, user = Choices(data), _User()
     pending = wire.greeting() if choices.below(16) else b""
     with suppress(ConnectionFailure):
-        for _ in range(MOST_ACTIONS):
+        for _ in range(MAX_ACTIONS):
             if not choices.left:
                 break
             kind = choices.below(4)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.system.host_names import KEPT_SECONDS, MOST_ADDRESSES, HostNames, answering
+from epp.system.host_names import KEPT_SECONDS, MAX_ADDRESSES, HostNames, answering
 
 MANY = [f"10.0.{number // 256}.{number % 256}" for number in range(3_000)]
 LOST = OSError(-2, "Name or service not known")
@@ -84,7 +84,7 @@ def test_of_thousands_the_same_ones_are_used_and_it_is_said():
     world, draw = World(), random.Random(2)  # noqa: S311 (no secret)
     world.listed = MANY
     found, problem = world.resolve()
-    assert found == tuple(MANY[:MOST_ADDRESSES])
+    assert found == tuple(MANY[:MAX_ADDRESSES])
     assert problem == "gpu has more than 1024 addresses: the others are not used"
     world.listed = draw.sample(MANY, len(MANY))
     assert set(world.resolve().addresses) == set(found)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.up.pages import MOST_METRICS_BYTES, MOST_MODELS_BYTES, PageRelay, ServerPages
+from epp.up.pages import MAX_METRICS_BYTES, MAX_MODELS_BYTES, PageRelay, ServerPages
 from epp.up.probe import probe
 from epp.up.servers import Address, model_servers
 
@@ -61,7 +61,7 @@ def cut(data, at):
     return [data[start:end] for start, end in itertools.pairwise(bounds) if start < end]
 
 
-async def got(pieces_of, path, most=MOST_METRICS_BYTES):
+async def got(pieces_of, path, most=MAX_METRICS_BYTES):
     async with serving(pieces_of) as port:
         servers = model_servers([f"http://127.0.0.1:{port}"])
         async with ServerPages(servers, None, "key", 5) as pages:
@@ -147,4 +147,4 @@ async def test_the_picker_and_people_are_told_what_whole_pages_say(framed):
 async def test_a_compressed_page_is_not_unpacked():
     bomb = b"\x1f\x8b" + b"x" * 100
     data = with_length(bomb).replace(b"OK\r\n", b"OK\r\ncontent-encoding: gzip\r\n")
-    assert await got(lambda _: [data], "/v1/models", MOST_MODELS_BYTES) == (200, bomb)
+    assert await got(lambda _: [data], "/v1/models", MAX_MODELS_BYTES) == (200, bomb)

@@ -26,8 +26,9 @@ def settings(tmp_path):
     paths = (str(tmp_path / "tls.crt"), str(tmp_path / "tls.key"))
     (tmp_path / CERTIFICATE_FILE).write_text(certificate_file(*paths, tmp_path))
     (tmp_path / SERVERS_FILE).write_text(servers_file([Address("a", "10.0.0.1", 8000)]))
-    ports = {"port": 8080, "picker_port": 9002, "models_port": 9005}
-    return ProxySettings(ip="127.0.0.1", folder=tmp_path, **ports)
+    return ProxySettings(
+        ip="127.0.0.1", port=8080, picker_port=9002, models_port=9005, folder=tmp_path
+    )
 
 
 CASES = [

@@ -2,35 +2,37 @@
 {{- define "model-server.checks" -}}
 {{- $v := .Values -}}
 {{- if not $v.model -}}
-{{- fail "model is needed: a hub's name such as --set model=Qwen/Qwen3-32B, or a folder from volumes" -}}
+{{- fail "model is required: set it to a model's name on a hub, such as --set model=Qwen/Qwen3-32B, or to a folder from volumes" -}}
 {{- end -}}
 {{- if and (eq $v.variant "cpu") $v.multiNode.enabled -}}
-{{- fail "multiNode.enabled is for variant=gpu: leave it off, or set variant=gpu" -}}
+{{- fail "multiNode.enabled requires variant=gpu: set variant=gpu, or multiNode.enabled=false" -}}
 {{- end -}}
 {{- if and (eq $v.variant "cpu") $v.engine.blockSize (ne (mod (int $v.engine.blockSize) 32) 0) -}}
-{{- fail (printf "engine.blockSize is %d: on a CPU vLLM takes multiples of 32" (int $v.engine.blockSize)) -}}
+{{- fail (printf "engine.blockSize is %d, but on a CPU it must be a multiple of 32" (int $v.engine.blockSize)) -}}
 {{- end -}}
 {{- if and $v.strategy $v.multiNode.enabled -}}
-{{- fail "strategy is a Deployment's, and multiNode.enabled makes a LeaderWorkerSet: leave one or the other out" -}}
+{{- fail "strategy applies only to a Deployment, but multiNode.enabled makes a LeaderWorkerSet: remove strategy, or set multiNode.enabled=false" -}}
 {{- end -}}
 {{- if and $v.lora.adapters (not $v.lora.enabled) -}}
-{{- fail "lora.adapters are given and lora.enabled is false: set it to true, or leave them out" -}}
+{{- fail "lora.adapters is set, but lora.enabled is false: set lora.enabled=true, or remove lora.adapters" -}}
 {{- end -}}
 {{- if and $v.lora.adapters $v.lora.configMap -}}
-{{- fail "lora has both adapters and configMap: keep one" -}}
+{{- fail "lora.adapters and lora.configMap are both set: keep only one" -}}
 {{- end -}}
 {{- $claim := $v.modelCache.persistentVolumeClaim -}}
 {{- if and $claim.create $claim.existingClaim -}}
-{{- fail "modelCache.persistentVolumeClaim has both create and existingClaim: keep one" -}}
+{{- fail "modelCache.persistentVolumeClaim.create and existingClaim are both set: keep only one" -}}
 {{- end -}}
 {{- if and (include "model-server.claimOfOneNode" .) (or (gt (int $v.replicas) 1) $v.multiNode.enabled) -}}
-{{- fail "several pods share one claim: modelCache.persistentVolumeClaim.accessModes must have ReadWriteMany, or leave create off" -}}
+{{- fail "several pods share one volume claim: add ReadWriteMany to modelCache.persistentVolumeClaim.accessModes, or set modelCache.persistentVolumeClaim.create=false" -}}
 {{- end -}}
+{{- $names := "port and probes.port" -}}
 {{- $ports := list (int $v.port) (int $v.probes.port) -}}
 {{- if $v.kvEvents.enabled -}}
+{{- $names = "port, probes.port, kvEvents.port and kvEvents.replayPort" -}}
 {{- $ports = concat $ports (list (int $v.kvEvents.port) (int $v.kvEvents.replayPort)) -}}
 {{- end -}}
 {{- if ne (len (uniq $ports)) (len $ports) -}}
-{{- fail (printf "port, probes.port, kvEvents.port and kvEvents.replayPort must differ: %s" (join ", " $ports)) -}}
+{{- fail (printf "%s must differ, but are %s" $names (join ", " $ports)) -}}
 {{- end -}}
 {{- end -}}

@@ -81,21 +81,21 @@ knows no cluster with both a type and a cluster_type, nor ORIGINAL_DST with endp
 {{- define "warmpick.envoyGatewayChecks" -}}
 {{- $own := .Values.provider.envoyGateway -}}
 {{- if $own.failOpen -}}
-{{- fail "provider.envoyGateway.failOpen is true, which Envoy Gateway refuses with bodies in full duplex, as a body that has gone to the picker cannot be sent again: leave it out" -}}
+{{- fail "provider.envoyGateway.failOpen is true, but Envoy Gateway rejects it for bodies in full duplex, because a body that has gone to the picker cannot be sent again: remove it" -}}
 {{- end -}}
 {{- if and $own.tls.caCertificateRefs $own.tls.insecureSkipVerify -}}
-{{- fail "provider.envoyGateway.tls has both caCertificateRefs and insecureSkipVerify: keep one" -}}
+{{- fail "provider.envoyGateway.tls.caCertificateRefs and insecureSkipVerify are both set: keep only one" -}}
 {{- end -}}
 {{- if and $own.tls.caCertificateRefs (not (include "warmpick.tlsSecret" .)) -}}
-{{- fail "provider.envoyGateway.tls.caCertificateRefs are for a certificate that a CA signed: set inferenceExtension.tls.secretName, or leave them out" -}}
+{{- fail "provider.envoyGateway.tls.caCertificateRefs requires a certificate signed by a CA: set inferenceExtension.tls.secretName, or remove caCertificateRefs" -}}
 {{- end -}}
 {{- if and $own.tls.caCertificateRefs (not (include "warmpick.secureServing" .)) -}}
-{{- fail "provider.envoyGateway.tls.caCertificateRefs are for TLS, and the flag secure-serving is false: leave one of them out" -}}
+{{- fail "provider.envoyGateway.tls.caCertificateRefs requires TLS, but the flag secure-serving is false: remove one of them" -}}
 {{- end -}}
 {{- $names := list -}}
 {{- range include "warmpick.envoyGatewayRoutes" . | fromYamlArray -}}
 {{- if has .name $names -}}
-{{- fail (printf "provider.envoyGateway.routes names %q, which is there already: once is enough, and the chart's own route is not to be named" .name) -}}
+{{- fail (printf "provider.envoyGateway.routes lists %q more than once: list each route once, and leave out the chart's own, which is always included" .name) -}}
 {{- end -}}
 {{- $names = append $names .name -}}
 {{- end -}}

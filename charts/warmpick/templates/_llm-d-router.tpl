@@ -187,61 +187,61 @@ What is taken and changes nothing here, and why: one a line. Of `router` only wh
 {{- $tree := "inferenceExtension" -}}
 {{- if $router }}{{ $given = $router.given }}{{ $tree = "router" }}{{ end -}}
 {{- if $epp.latencyPredictor.enabled -}}
-{{- $lines = append $lines (printf "%s.latencyPredictor: latency is predicted in the picker's own process; no training\n  and prediction servers are installed, and their values, images and eppEnv mean nothing" $tree) -}}
+{{- $lines = append $lines (printf "%s.latencyPredictor: the picker predicts latency in its own process, so no training or\n  prediction servers are installed, and their values, images and eppEnv have no effect" $tree) -}}
 {{- end -}}
 {{- if and .Values.inferencePool.targetPortNumber (ne .Values.inferencePool.apiVersion "inference.networking.x-k8s.io/v1alpha2") -}}
-{{- $lines = append $lines "inferencePool.targetPortNumber: it is of v1alpha2; a pool of v1 has targetPorts" -}}
+{{- $lines = append $lines "inferencePool.targetPortNumber: it belongs to v1alpha2; for a pool of v1, set inferencePool.targetPorts" -}}
 {{- end -}}
 {{- if $router -}}
 {{- $proxy := omit (dig "proxy" dict $given | default dict) "enabled" -}}
 {{- if and $proxy (not $router.router.proxy.enabled) -}}
-{{- $lines = append $lines "router.proxy: no proxy is installed, as these values are for a gateway; router.proxy.enabled=true\n  installs one" -}}
+{{- $lines = append $lines "router.proxy: no proxy is installed, because these values are for a gateway; to install one,\n  set router.proxy.enabled=true" -}}
 {{- else if and (ne $epp.sidecar.mode "service") (or (hasKey $proxy "replicas") (hasKey $proxy "terminationGracePeriodSeconds")) -}}
-{{- $lines = append $lines "router.proxy.replicas, router.proxy.terminationGracePeriodSeconds: the proxy is in the picker's pod;\n  router.proxy.mode=service makes it a Deployment" -}}
+{{- $lines = append $lines "router.proxy.replicas, router.proxy.terminationGracePeriodSeconds: the proxy runs in the picker's pod;\n  router.proxy.mode=service gives it a Deployment of its own" -}}
 {{- end -}}
 {{- if and $router.router.proxy.enabled (dig "priorityRouting" dict $proxy) (not $epp.sidecar.priorityRouting.enabled) -}}
-{{- $lines = append $lines "router.proxy.priorityRouting: not enabled" -}}
+{{- $lines = append $lines "router.proxy.priorityRouting: it is off; router.proxy.priorityRouting.enabled=true turns it on" -}}
 {{- end -}}
 {{- if and (include "warmpick.ordered" .) (hasKey (dig "epp" dict $given) "replicas") -}}
-{{- $lines = append $lines "router.epp.replicas: preferredBackends or priorityRouting say how many there are" -}}
+{{- $lines = append $lines "router.epp.replicas: preferredBackends or priorityRouting sets the number of replicas" -}}
 {{- end -}}
 {{- if and (dig "gke" "preferredBackends" "enabled" false .Values.provider) (not (include "warmpick.preferred" .)) -}}
-{{- $lines = append $lines "provider.gke.preferredBackends: provider.name is not gke, or there is no InferencePool" -}}
+{{- $lines = append $lines "provider.gke.preferredBackends: it requires provider.name=gke and an InferencePool" -}}
 {{- end -}}
 {{- if dig "presets" "agentgateway" dict $proxy -}}
-{{- $lines = append $lines "router.proxy.presets.agentgateway: the proxy is Envoy" -}}
+{{- $lines = append $lines "router.proxy.presets.agentgateway: the proxy is always Envoy" -}}
 {{- end -}}
 {{- if and $epp.sidecar.enabled $epp.sidecar.failOpen -}}
-{{- $lines = append $lines "router.proxy.failOpen: the proxy goes on when no picker answers, and as it then knows no endpoint,\n  the request ends with 503, as with llm-d-router's own configuration of Envoy" -}}
+{{- $lines = append $lines "router.proxy.failOpen: if no picker answers, the proxy lets the request pass, but has no endpoint to send\n  it to, so it ends with 503, as with llm-d-router's own configuration of Envoy" -}}
 {{- end -}}
 {{- $tokenizer := omit (dig "tokenizer" dict $given | default dict) "enabled" -}}
 {{- if and $tokenizer (not $epp.renderer.enabled) -}}
-{{- $lines = append $lines "router.tokenizer: its container is not installed without router.tokenizer.enabled=true" -}}
+{{- $lines = append $lines "router.tokenizer: its container is installed only with router.tokenizer.enabled=true" -}}
 {{- end -}}
 {{- if and (dig "monitoring" dict $given | default dict) (not $epp.monitoring.prometheus.enabled) -}}
-{{- $lines = append $lines "router.monitoring: nothing scrapes without router.monitoring.prometheus.enabled=true" -}}
+{{- $lines = append $lines "router.monitoring: metrics are scraped only with router.monitoring.prometheus.enabled=true" -}}
 {{- end -}}
 {{- if dig "monitoring" "provider" "prometheusoperator" dict $given -}}
-{{- $lines = append $lines "router.monitoring.provider.prometheusoperator: it has no values" -}}
+{{- $lines = append $lines "router.monitoring.provider.prometheusoperator: it has no settings" -}}
 {{- end -}}
 {{- if and (dig "latencyPredictor" dict $given | default dict) (not $epp.latencyPredictor.enabled) -}}
-{{- $lines = append $lines "router.latencyPredictor: not enabled" -}}
+{{- $lines = append $lines "router.latencyPredictor: it is off; router.latencyPredictor.enabled=true turns it on" -}}
 {{- end -}}
 {{- if and (dig "tracing" dict $given | default dict) (not $epp.tracing.enabled) -}}
-{{- $lines = append $lines "router.tracing: not enabled" -}}
+{{- $lines = append $lines "router.tracing: it is off; router.tracing.enabled=true turns it on" -}}
 {{- end -}}
 {{- if and (not (has .Values.provider.name (list "none" "envoy-gateway"))) (not $epp.endpointsServer.createInferencePool) -}}
-{{- $lines = append $lines "provider: it is about InferencePools, and router.inferencePool.create is false" -}}
+{{- $lines = append $lines "provider: it applies only to InferencePools, but router.inferencePool.create is false" -}}
 {{- end -}}
 {{- if and (dig "modelServers" "targetPortNumber" "" $given) (dig "modelServers" "targetPorts" list $given) -}}
-{{- $lines = append $lines "router.modelServers.targetPortNumber: targetPorts goes before it" -}}
+{{- $lines = append $lines "router.modelServers.targetPortNumber: targetPorts takes precedence" -}}
 {{- end -}}
 {{- if and (dig "epp" "parsers" list $given) (eq .Values.inferencePool.modelServerProtocol "grpc") (eq .Values.inferencePool.modelServerType "vllm") -}}
-{{- $lines = append $lines "router.epp.parsers: vLLM with gRPC has vllmgrpc-parser" -}}
+{{- $lines = append $lines "router.epp.parsers: vLLM over gRPC always uses vllmgrpc-parser" -}}
 {{- end -}}
 {{- $known := .Files.Get "files/router.yaml" | fromYaml -}}
 {{- range include "warmpick.unknown" (dict "known" $known "given" $given "path" "router") | trim | splitList "\n" -}}
-{{- if . }}{{ $lines = append $lines (printf "%s: not known, neither here nor in llm-d-router's charts" .) }}{{ end -}}
+{{- if . }}{{ $lines = append $lines (printf "%s: unknown here and in llm-d-router's charts" .) }}{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- range $lines }}

@@ -137,7 +137,7 @@ told by where it is said.
 {{- range .ports -}}
 {{- $port := int .port | toString -}}
 {{- if hasKey $taken $port -}}
-{{- fail (printf "port %s of %s is there twice, by %s and by %s: give one of them another" $port $.where (get $taken $port) .of) -}}
+{{- fail (printf "port %s is used twice in %s, by %s and by %s: give one of them another port" $port $.where (get $taken $port) .of) -}}
 {{- end -}}
 {{- $_ := set $taken $port .of -}}
 {{- end -}}

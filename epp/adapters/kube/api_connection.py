@@ -21,7 +21,7 @@ from epp.protocol.kube.watch import ApiRefused, read_status
 _log = structlog.get_logger(__name__)
 
 _CONNECT_SECONDS = 10.0
-_MOST_BYTES, _MOST_STATUS_BYTES = 256 << 20, 1 << 20
+_MAX_BYTES, _MAX_STATUS_BYTES = 256 << 20, 1 << 20
 """Bytes of a response, at most: a list of 5,000 large pods has half of it; and of a refusal."""
 _ABSENCES = (
     aiohttp.ClientOSError,
@@ -110,7 +110,7 @@ class ApiConnection:
         with self._as_unreachable():
             response, session = await self._send_with_renewal((method, path, document), limits)
             try:
-                return await _read(response, most_bytes or _MOST_BYTES)
+                return await _read(response, most_bytes or _MAX_BYTES)
             finally:
                 response.close()
                 await session.release()
@@ -165,7 +165,7 @@ class ApiConnection:
             self._distrusted = False
             return response, session
         try:
-            body = await _read(response, _MOST_STATUS_BYTES)
+            body = await _read(response, _MAX_STATUS_BYTES)
         finally:
             response.close()
             await session.release()

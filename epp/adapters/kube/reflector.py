@@ -33,7 +33,7 @@ T = TypeVar("T", bound=KubeObject)
 
 _AT_ONCE, _BYTES_AT_ONCE = 50, 1 << 20
 """Watch events, and their bytes, that are handled before the event loop may run other tasks."""
-_MOST_PAGES = 2000
+_MAX_PAGES = 2000
 """Pages of one list, at most: a list that does not end is broken off."""
 _CHANGES = ("ADDED", "MODIFIED")
 _SHORT_WATCH = 1.0
@@ -149,7 +149,7 @@ class Reflector(Generic[T]):
         """List all objects; return the resource version to watch from."""
         names: set[str] = set()
         limit, token = self._settings.page_size, ""
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             try:
                 version, following = await self._list_page(names, limit, token)
             except ApiRefused as refusal:
@@ -165,7 +165,7 @@ class Reflector(Generic[T]):
                 self._sink.retain(names)
                 return version
             token = following
-        raise StreamBroken(f"a list of more than {_MOST_PAGES} pages")
+        raise StreamBroken(f"a list of more than {_MAX_PAGES} pages")
 
     async def _list_page(self, names: set[str], limit: int, token: str) -> tuple[str, str]:
         query = self._selection.query({"limit": limit, "continue": token})

@@ -33,7 +33,7 @@ _MAX_TOKENS = 1_000
 _CACHED_SECONDS = {HTTPStatus.OK: 60.0}
 _REFUSED_SECONDS = 10.0
 _ANSWER_SECONDS = 5.0
-_MOST_ANSWER_BYTES = 1 << 20
+_MAX_ANSWER_BYTES = 1 << 20
 AT_ONCE = 8
 """Tokens that are reviewed at a time; as many wait as the operators' port has connections."""
 
@@ -88,7 +88,7 @@ class TokenReviewer:
 
     async def _post(self, path: str, document: dict[str, object]) -> bytes:
         return await self._connection.request(
-            "POST", path, document, seconds=_ANSWER_SECONDS, most_bytes=_MOST_ANSWER_BYTES
+            "POST", path, document, seconds=_ANSWER_SECONDS, most_bytes=_MAX_ANSWER_BYTES
         )
 
     def _report(self, error: Exception) -> None:

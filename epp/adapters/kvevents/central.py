@@ -18,7 +18,7 @@ _log = structlog.get_logger(__name__)
 
 _BIND_SECONDS = 5.0
 """Seconds between two attempts to listen."""
-_MOST_STRANGERS = 100
+_MAX_STRANGERS = 100
 """Unknown publishers that are logged."""
 
 
@@ -130,7 +130,7 @@ class CentralSubscription:
             found = [each for each in found if rank is not None and each.engine_index == rank]
         if len(found) == 1:
             return found[0]
-        if publisher not in self._strangers and len(self._strangers) < _MOST_STRANGERS:
+        if publisher not in self._strangers and len(self._strangers) < _MAX_STRANGERS:
             self._strangers.add(publisher)
             _log.warning("kv_events.stranger", publisher=publisher[:200])
         return None

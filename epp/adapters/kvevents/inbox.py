@@ -10,7 +10,7 @@ from epp.adapters.kvevents.turns import EventTurns
 
 Context = zmq.Context[zmq.Socket[bytes]]
 
-_MOST_FRAMES = 8
+_MAX_FRAMES = 8
 """Frames of a message that are kept; a publisher's has three, a replayed one four."""
 _LIVE_QUEUE = 8
 """Messages that a SUB socket queues (ZMQ_RCVHWM), of a megabyte at most.
@@ -38,7 +38,7 @@ class Inbox:
         self._loop.add_reader(socket.FD, self._ready.set)
 
     async def receive(self) -> list[bytes]:
-        """Wait for a message and return its frames, the first `_MOST_FRAMES` of them."""
+        """Wait for a message and return its frames, the first `_MAX_FRAMES` of them."""
         self._turns.done()  # with the one before
         while True:
             # zmq_getsockopt(3), ZMQ_FD: the descriptor signals edge-triggered, so all messages
@@ -50,7 +50,7 @@ class Inbox:
                 frames = [self._socket.recv(zmq.NOBLOCK)]
                 while self._socket.getsockopt(zmq.RCVMORE):
                     frame = self._socket.recv(zmq.NOBLOCK)
-                    if len(frames) < _MOST_FRAMES:
+                    if len(frames) < _MAX_FRAMES:
                         frames.append(frame)
                     elif self._turns.over:
                         self._turns.done()

@@ -14,7 +14,7 @@ from epp.model.request import RequestId
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.recording import RecordedEndpoint, RecordedPool
 
-MOST_NOTES: Final = 8192
+MAX_NOTES: Final = 8192
 _MAX_BLOCKS: Final = 1 << 20
 """Blocks of notes that wait for the thread: some 30 MB."""
 _MAX_OPEN: Final = 1 << 16
@@ -33,7 +33,7 @@ class Recorder:
         settings: RecordingSettings,
         clock: Callable[[], float],
         *,
-        most_notes: int = MOST_NOTES,
+        most_notes: int = MAX_NOTES,
     ) -> None:
         self._clock = clock
         self._began = clock()

@@ -32,8 +32,8 @@ from epp.system.host_names import HostNames
 
 _log = structlog.get_logger(__name__)
 
-_MOST_PEERS: Final = 256
-_MOST_SOCKETS: Final = 4 * _MOST_PEERS
+_MAX_PEERS: Final = 256
+_MAX_SOCKETS: Final = 4 * _MAX_PEERS
 _LINGER_SECONDS: Final = 0.1
 """How long sockets, which send in a thread of their own, have for what is not sent yet."""
 
@@ -81,7 +81,7 @@ class ReplicaMesh:
     def open(self) -> None:
         """Listen. Raises `ConfigError` if the port cannot be had."""
         context: Context = zmq.Context()
-        context.set(zmq.MAX_SOCKETS, _MOST_SOCKETS)
+        context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
         self._context = context
         gatekeeper = Gatekeeper(context, self._keys)
         self._closing.append(gatekeeper.close)
@@ -138,7 +138,7 @@ class ReplicaMesh:
                 self._problems.add(resolved.problem)
                 _log.warning("replicas.name", problem=resolved.problem)
             found |= dict.fromkeys(tcp_endpoint(ip, peer.port) for ip in resolved.addresses)
-        self._connect_to([each for each in found if each not in self._own][:_MOST_PEERS])
+        self._connect_to([each for each in found if each not in self._own][:_MAX_PEERS])
 
     def _connect_to(self, endpoints: list[str]) -> None:
         if self._context is None:

@@ -21,7 +21,7 @@ FAILURES: Final = (RedisError, OSError, TypeError, ValueError, ConfigError)
 """What a connection raises, once it is of no more use."""
 ANSWER_SECONDS: Final = 2.0
 """How long the server may take to answer: one that is stopped never does."""
-_MOST_PASSWORD: Final = 4096
+_MAX_PASSWORD: Final = 4096
 
 
 class RedisLink:
@@ -81,4 +81,4 @@ def _connection(server: RedisServer) -> Connection:
 def _password(server: RedisServer) -> str | None:
     if server.password_file is None:
         return os.environ.get(server.password_variable)
-    return read_regular(server.password_file, _MOST_PASSWORD).strip().decode()
+    return read_regular(server.password_file, _MAX_PASSWORD).strip().decode()

@@ -14,7 +14,7 @@ _log = structlog.get_logger(__name__)
 
 _KEPT_SECONDS: Final = 600
 """How long it is kept: what caches held before that is gone."""
-_MOST_PARTS: Final = 16_384
+_MAX_PARTS: Final = 16_384
 _PATIENCE_SECONDS: Final = 30.0
 """How long all of it may take to come; who reads it has less time."""
 
@@ -53,7 +53,7 @@ class RedisStore:
         link = RedisLink(self._server)
         try:
             await link.open()
-            (answer,) = await link.ask([(b"LRANGE", self._key, 0, _MOST_PARTS)], _PATIENCE_SECONDS)
+            (answer,) = await link.ask([(b"LRANGE", self._key, 0, _MAX_PARTS)], _PATIENCE_SECONDS)
             parts = answer if isinstance(answer, list) else []
             return [self._seal.open(self._key, each)[1] for each in parts]
         except FAILURES:  # which who reads the streams says, too

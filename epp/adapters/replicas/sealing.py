@@ -23,7 +23,7 @@ _TAG_BYTES: Final = 16
 SEALED_BYTES: Final = _HEAD_BYTES + _TAG_BYTES
 """What a sealed message is longer by."""
 _KEY_BYTES: Final = 32
-_MOST_SENDERS: Final = 4096
+_MAX_SENDERS: Final = 4096
 
 
 class _Sender:
@@ -71,7 +71,7 @@ class Seal:
         except InvalidTag:
             raise Rejected(Dropped.STRANGER) from None
         if name not in self._senders:
-            if len(self._senders) >= _MOST_SENDERS:
+            if len(self._senders) >= _MAX_SENDERS:
                 del self._senders[next(iter(self._senders))]
             self._senders[name] = sender
         if number <= sender.last[stream]:

@@ -15,7 +15,7 @@ from epp.errors import ConfigError
 from epp.protocol.replicas.messages import POOL_BYTES
 
 DEFAULT_PORT: Final = 9004
-LEAST_SECRET: Final = 16
+MIN_SECRET: Final = 16
 """Bytes of a secret, at least: keys are derived from it."""
 _KEY_BYTES: Final = 32
 
@@ -78,9 +78,9 @@ class Keys(msgspec.Struct, frozen=True):
 
 def derive_keys(secret: bytes) -> Keys:
     """Return the keys of a secret. Raises `ConfigError` for a short one."""
-    if len(secret) < LEAST_SECRET:
+    if len(secret) < MIN_SECRET:
         raise ConfigError(
-            f"replicas share a secret of at least {LEAST_SECRET} bytes; make one with"
+            f"replicas share a secret of at least {MIN_SECRET} bytes; make one with"
             " `openssl rand -base64 32 > FILE`, the same for all of them",
             "--hash-secret-file",
         )

@@ -21,15 +21,15 @@ from epp.protocol.replicas.messages import Dropped, Rejected
 
 _log = structlog.get_logger(__name__)
 
-MOST_TOLD: Final = 32_768
+MAX_TOLD: Final = 32_768
 """Messages to all that are kept: what a replica that was away may read of them, about."""
-_MOST_ANSWERS: Final = 4_096
+_MAX_ANSWERS: Final = 4_096
 """Messages to one that are kept, about; it takes them away each second."""
 _KEPT_SECONDS: Final = 600
 """How long the stream for all is kept after the last replica,"""
 _ANSWERS_KEPT_SECONDS: Final = 60
 """and how long that of a replica is."""
-_MOST_QUEUED: Final = 16 << 20
+_MAX_QUEUED: Final = 16 << 20
 """Bytes that wait to be written, at most."""
 _WRITTEN_AT_ONCE: Final = 1 << 20
 """Bytes that are written at once, about: the server has to take them in time."""
@@ -132,7 +132,7 @@ class RedisStreams:
 
     def send(self, message: bytes) -> int:
         """Send a message to all; return to how many, at least 1 if the server takes it."""
-        if self._put(self._all, message, MOST_TOLD):
+        if self._put(self._all, message, MAX_TOLD):
             return max(1, self._others())
         self.unsent += 1
         return 0
@@ -141,13 +141,13 @@ class RedisStreams:
         stream = self._stream_of(sender)
         if len(message) > _LONG and self._queued_bytes > _WRITTEN_AT_ONCE:
             return False
-        if message == THIS_IS_YOU or not self._put(stream, message, _MOST_ANSWERS):
+        if message == THIS_IS_YOU or not self._put(stream, message, _MAX_ANSWERS):
             return False
         self._queue.append((b"EXPIRE", stream, _ANSWERS_KEPT_SECONDS))
         return True
 
     def _put(self, stream: bytes, message: bytes, most: int) -> bool:
-        if not self._works["write"] or self._queued_bytes + len(message) > _MOST_QUEUED:
+        if not self._works["write"] or self._queued_bytes + len(message) > _MAX_QUEUED:
             return False
         sealed = self._seal.seal(stream, message)
         self._queue.append((b"XADD", stream, b"MAXLEN", b"~", most, b"*", _FIELD, sealed))

@@ -14,7 +14,7 @@ from epp.adapters.telemetry.debug_pages import DebugPage, Query, only, whole_num
 from epp.adapters.telemetry.decisions import Reuse
 from epp.app.console.columns import FleetColumns, decision_columns
 from epp.app.console.optional_parts import OptionalParts
-from epp.app.console.prefixes import MOST_DECISIONS, hot_prefixes
+from epp.app.console.prefixes import MAX_DECISIONS, hot_prefixes
 from epp.app.console.views import ConsolePage, Totals
 from epp.app.observing.decision_ring import DecisionRing
 from epp.model.fleet import Fleet
@@ -27,7 +27,7 @@ _TYPES: Final = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
 }
-MOST_RECENT: Final = 200
+MAX_RECENT: Final = 200
 """Decisions on one page, at most."""
 _MAX_ENDED: Final = 600
 """Decisions that have ended, on one page: as many as a browser keeps."""
@@ -68,7 +68,7 @@ class Console:
     async def _state(self, query: Query) -> bytes:
         only(query, "since", "limit", "ended")
         since = whole_number(query, "since", 0, 0, _MAX_NUMBER)
-        limit = whole_number(query, "limit", MOST_RECENT, 1, MOST_RECENT)
+        limit = whole_number(query, "limit", MAX_RECENT, 1, MAX_RECENT)
         ended_since = whole_number(query, "ended", _MAX_NUMBER, 0, _MAX_NUMBER)
         sources = self._sources
         endpoints = await self._columns.encoded()
@@ -116,7 +116,7 @@ class Console:
         return await asyncio.shield(task)
 
     async def _write_tree(self, now: float) -> bytes:
-        return msgspec.json.encode(await hot_prefixes(self._sources.ring.last(MOST_DECISIONS), now))
+        return msgspec.json.encode(await hot_prefixes(self._sources.ring.last(MAX_DECISIONS), now))
 
 
 def static_pages() -> dict[bytes, DebugPage]:

@@ -14,7 +14,7 @@ from epp.app.observing.decision_ring import KeptDecision
 from epp.model.decision import Decision
 from epp.model.prompts.hashing import BlockHash
 
-MOST_DECISIONS: Final = 256
+MAX_DECISIONS: Final = 256
 """The last decisions that are looked at."""
 _MAX_BLOCKS: Final = 4096
 """Blocks of one prompt that are followed, from its start."""

@@ -24,12 +24,12 @@ from epp.policy.explanations.explanation import Explanation, explain
 from epp.policy.explanations.ranking import Measure
 from epp.protocol.extproc.record import Outcome, RequestRecord
 
-MOST_DECISIONS: Final = 1024
+MAX_DECISIONS: Final = 1024
 _MAX_WEIGHT: Final = 1 << 18
 """The weight of all decisions together: some 30 MB."""
-MOST_CANDIDATES: Final = 16
+MAX_CANDIDATES: Final = 16
 """Candidates of one decision that are explained, at most."""
-MOST_CHARACTERS: Final = 256
+MAX_CHARACTERS: Final = 256
 """The characters of a client's id that are kept."""
 _SETTLE_SECONDS: Final = 1.0
 _REQUEST_ID: Final = "x-request-id"
@@ -99,7 +99,7 @@ class KeptDecision:
     ) -> None:
         self.number = number
         self.request_id = request.id
-        self.client_id = request.headers.get(_REQUEST_ID, "")[:MOST_CHARACTERS]
+        self.client_id = request.headers.get(_REQUEST_ID, "")[:MAX_CHARACTERS]
         self.model = request.target_model
         self.decided_at = now
         self.weight = weight
@@ -142,7 +142,7 @@ class KeptDecision:
         if decision is None:
             return self._explanations
         return tuple(
-            explain(each, measures.get(each.profile, "other"), MOST_CANDIDATES)
+            explain(each, measures.get(each.profile, "other"), MAX_CANDIDATES)
             for each in (*decision.stages, decision)
             if each.candidates
         )
@@ -180,7 +180,7 @@ class DecisionRing:
     """
 
     def __init__(
-        self, fleet: Fleet, measures: Mapping[str, Measure], most: int = MOST_DECISIONS
+        self, fleet: Fleet, measures: Mapping[str, Measure], most: int = MAX_DECISIONS
     ) -> None:
         self._fleet = fleet
         self.measures = measures
@@ -256,7 +256,7 @@ class DecisionRing:
 
     def find(self, request: str) -> list[KeptDecision]:
         """Return the decisions on a request, by the picker's or the client's id of it."""
-        client_id = request[:MOST_CHARACTERS]
+        client_id = request[:MAX_CHARACTERS]
         return [
             each for each in self._kept if request == each.request_id or client_id == each.client_id
         ]

@@ -20,7 +20,7 @@ from epp.model.fleet import Fleet
 from epp.policy.plugins import StateDumper
 from epp.policy.profile import Scheduling
 
-MOST_SHOWN: Final = 100
+MAX_SHOWN: Final = 100
 """Decisions on one page, at most."""
 _AT_ONCE: Final = 20
 """Endpoints that are looked at between two turns of the event loop."""
@@ -52,7 +52,7 @@ class DebugPages:
 
     async def _decisions(self, query: Query) -> bytes:
         only(query, "request", "since", "limit")
-        limit = whole_number(query, "limit", 20, 1, MOST_SHOWN)
+        limit = whole_number(query, "limit", 20, 1, MAX_SHOWN)
         ring = self._ring
         kept: Sequence[KeptDecision]
         if "request" in query:

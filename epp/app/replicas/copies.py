@@ -50,7 +50,7 @@ from epp.protocol.replicas.messages import Dropped
 
 DIGEST_SECONDS: Final = 15.0
 """How often the owner of an endpoint tells its digest."""
-_MOST_WAITING: Final = 4096
+_MAX_WAITING: Final = 4096
 """Facts about caches that wait to be looked at, at most."""
 _AT_ONCE: Final = 1024
 """Blocks that are copied at once: a fraction of a millisecond."""
@@ -93,7 +93,7 @@ class CacheCopies:
         self._answer: Final = answer
         self._apply: Final = apply
         self._snapshot: Final = snapshot
-        self._waiting: Final = asyncio.Queue[tuple[int, CopyFact]](_MOST_WAITING)
+        self._waiting: Final = asyncio.Queue[tuple[int, CopyFact]](_MAX_WAITING)
         self._asked: Final[set[tuple[int, str]]] = set()
         self._mended: Final[dict[tuple[int, str], int]] = {}  # losses that were asked about
 

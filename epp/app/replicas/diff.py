@@ -14,7 +14,7 @@ from epp.errors import ConfigError
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.request import RequestId
 from epp.protocol.replicas.chains import KnownChains, read_words
-from epp.protocol.replicas.digests import LEAST_DIFFERENT, MOST_DIFFERENT
+from epp.protocol.replicas.digests import MAX_DIFFERENT, MIN_DIFFERENT
 from epp.protocol.replicas.fact_reader import FactReader
 from epp.protocol.replicas.fact_writer import FactWriter
 from epp.protocol.replicas.facts import (
@@ -49,7 +49,7 @@ class CacheDiff(msgspec.Struct, frozen=True, kw_only=True):
     def differs(self) -> bool:
         """Whether they differ by more than facts that are under way explain."""
         apart = self.only_first + self.only_second
-        bound = max(LEAST_DIFFERENT, MOST_DIFFERENT * max(self.first, self.second))
+        bound = max(MIN_DIFFERENT, MAX_DIFFERENT * max(self.first, self.second))
         return self.restarted or apart > bound
 
 

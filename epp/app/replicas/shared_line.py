@@ -13,7 +13,7 @@ from epp.model.endpoint import EndpointId
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
 from epp.policy.flow.held import Held, WaitingElsewhere
-from epp.policy.flow.line import AGAIN_SECONDS, MOST_TOLD, TELL_SECONDS, Line
+from epp.policy.flow.line import AGAIN_SECONDS, MAX_TOLD, TELL_SECONDS, Line
 from epp.protocol.replicas.facts import AnyFact, WaitingFact, WaitingHead
 
 _LONGEST: Final = 1e12
@@ -35,7 +35,7 @@ class SharedLine:
     def hear(self, sender: int, fact: WaitingFact) -> None:
         """Take in what goes next at another replica."""
         now = self._clock()
-        waiting = [_heard(each, now) for each in fact.heads[:MOST_TOLD]]
+        waiting = [_heard(each, now) for each in fact.heads[:MAX_TOLD]]
         self._line.hear(sender, waiting, fact.seconds, now)
 
     def _changed(self) -> None:
@@ -53,7 +53,7 @@ class SharedLine:
     def _tell_all(self) -> None:
         self._timer, self._due = None, inf
         now, line = self._clock(), self._line
-        heads = [_told(each, line.ahead(each), now) for each in line.heads(now)[:MOST_TOLD]]
+        heads = [_told(each, line.ahead(each), now) for each in line.heads(now)[:MAX_TOLD]]
         self._tell([WaitingFact(min(_LONGEST, max(0.0, line.seconds)), heads)])
         if line.requests:
             self._tell_at(asyncio.get_running_loop().time() + AGAIN_SECONDS)

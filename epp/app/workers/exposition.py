@@ -21,7 +21,7 @@ Samples = dict[str, float]
 Rule = Callable[[float, float], float]
 """Returns what two values of one series are together."""
 
-_MOST_KEPT: Final = 50_000
+_MAX_KEPT: Final = 50_000
 """Series that are kept of processes that have ended."""
 _ADDED_UP: Final = {"counter", "histogram"}
 
@@ -113,7 +113,7 @@ def _combine(into: Samples, more: Samples, rule: Rule) -> None:
 
 def keep_counts(ended: Page, last: Page) -> None:
     """Add what a process that has ended counted, by its last page, to what those before did."""
-    room = _MOST_KEPT - sum(len(family.samples) for family in ended.values())
+    room = _MAX_KEPT - sum(len(family.samples) for family in ended.values())
     for name, family in last.items():
         if family.kind not in _ADDED_UP:
             continue

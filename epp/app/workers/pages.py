@@ -23,10 +23,10 @@ from epp.adapters.telemetry.debug_pages import (
 )
 from epp.adapters.telemetry.profiles import Page as ProfilePage
 from epp.adapters.workers.asking import Asker
-from epp.app.console.pages import MOST_RECENT, static_pages
+from epp.app.console.pages import MAX_RECENT, static_pages
 from epp.app.console.views import ConsolePage
 from epp.app.observing.fleet_view import EndpointsPage
-from epp.app.observing.pages import MOST_SHOWN
+from epp.app.observing.pages import MAX_SHOWN
 from epp.app.observing.views import DecisionsPage
 from epp.app.workers import views
 from epp.app.workers.exposition import (
@@ -43,7 +43,7 @@ from epp.app.workers.supervisor import WorkerProcess
 
 T = TypeVar("T")
 
-_MOST_NUMBER: Final = (1 << 63) - 1
+_MAX_NUMBER: Final = (1 << 63) - 1
 _METRICS, _OPENMETRICS = b"/metrics", "application/openmetrics-text; version=1.0.0"
 _ENDPOINTS, _DECISIONS = b"/debug/endpoints", b"/debug/decisions"
 _CONSOLE, _PREFIXES = b"/debug/console", b"/debug/prefixes"
@@ -198,8 +198,8 @@ class MergedPages:
 
     async def _show_decisions(self, query: Query) -> bytes:
         only(query, "request", "since", "limit")
-        limit = whole_number(query, "limit", 20, 1, MOST_SHOWN)
-        since = whole_number(query, "since", 0, 0, _MOST_NUMBER)
+        limit = whole_number(query, "limit", 20, 1, MAX_SHOWN)
+        since = whole_number(query, "since", 0, 0, _MAX_NUMBER)
         if "request" in query:
             if "since" in query:
                 raise BadQuery("give `request` or `since`, not both")
@@ -212,7 +212,7 @@ class MergedPages:
             sources, pages = await self._all(_DECISIONS, DecisionsPage, limit=1)
             made = self._made(sources, [page.last for page in pages])
             limit = max(1, min(limit, made.before + sum(made.each) - since))
-        asked = min(limit + _MORE, MOST_SHOWN)
+        asked = min(limit + _MORE, MAX_SHOWN)
         sources, pages = await self._all(_DECISIONS, DecisionsPage, limit=asked)
         made = self._made(sources, [page.last for page in pages])
         return msgspec.json.encode(views.merged_decisions(pages, made, until, since, limit))
@@ -225,12 +225,12 @@ class MergedPages:
 
     async def _show_console(self, query: Query) -> bytes:
         only(query, "since", "limit", "ended")
-        since = whole_number(query, "since", 0, 0, _MOST_NUMBER)
-        limit = whole_number(query, "limit", MOST_RECENT, 1, MOST_RECENT)
+        since = whole_number(query, "since", 0, 0, _MAX_NUMBER)
+        limit = whole_number(query, "limit", MAX_RECENT, 1, MAX_RECENT)
         until = int(_MILLI * time.time())
-        asked: dict[str, str | int] = {"limit": min(limit + _MORE, MOST_RECENT)}
+        asked: dict[str, str | int] = {"limit": min(limit + _MORE, MAX_RECENT)}
         if "ended" in query:
-            asked["ended"] = whole_number(query, "ended", 0, 0, _MOST_NUMBER)
+            asked["ended"] = whole_number(query, "ended", 0, 0, _MAX_NUMBER)
         sources, pages = await self._all(_CONSOLE, ConsolePage, **asked)
         made = self._made(sources, [page.decisions for page in pages])
         return msgspec.json.encode(views.merged_console(pages, made, until, since, limit))

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import msgspec
 
 from epp.model.caches.contract import CacheModel, Tier
-from epp.model.caches.engine_blocks.blocks import MOST_GROUPS, EngineBlocks
+from epp.model.caches.engine_blocks.blocks import MAX_GROUPS, EngineBlocks
 from epp.model.caches.reported_blocks import ReportedBlocks
 from epp.model.kv_changes import (
     BlocksCleared,
@@ -37,7 +37,7 @@ from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.hashing import BlockHash
 from epp.model.shards import in_steps
 
-MOST_BLOCKS = 1 << 20
+MAX_BLOCKS = 1 << 20
 """Blocks of one engine that are followed at most; beyond that the oldest are dropped."""
 
 _ROOMS = 2
@@ -50,7 +50,7 @@ _MIN_PURGED = 1 << 5
 """Blocks that one step counts as at least: it frees memory even if it takes out none."""
 
 Group = tuple[Medium, int | None]
-"""A KV cache group, by medium; `MOST_GROUPS` are followed, a model has few of full attention."""
+"""A KV cache group, by medium; `MAX_GROUPS` are followed, a model has few of full attention."""
 
 
 class KvEventCounts(msgspec.Struct):
@@ -78,7 +78,7 @@ class KvEventMirror:
     followed, and no more than a cache holds twice of `room` tokens.
     """
 
-    def __init__(self, hasher: BlockHasher, model: str, most_blocks: int = MOST_BLOCKS) -> None:
+    def __init__(self, hasher: BlockHasher, model: str, most_blocks: int = MAX_BLOCKS) -> None:
         self.counts = KvEventCounts()
         self._hasher = hasher
         self._model = model
@@ -110,7 +110,7 @@ class KvEventMirror:
         match change:
             case BlocksStored():
                 tier, group = self._tier(change.medium, pool, lower), (change.medium, change.group)
-                known = group in self._groups or len(self._groups) < MOST_GROUPS
+                known = group in self._groups or len(self._groups) < MAX_GROUPS
                 if tier is not None and change.full and known:
                     self._store(change, tier)
                 else:

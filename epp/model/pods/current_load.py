@@ -16,7 +16,7 @@ from epp.model.endpoint import UNREPORTED, CurrentLoad, Load
 from epp.model.pods.engine_scheduler import EngineScheduler
 from epp.model.pods.ledger import Ledger
 
-_MOST_ADAPTERS: Final = 10_000
+_MAX_ADAPTERS: Final = 10_000
 """Names of adapters beyond which all are learned anew."""
 
 
@@ -168,7 +168,7 @@ class LoadBooks:
         return model in self._adapters and self.slot_seconds(model, 1.0)[0] > 0
 
     def _learn_adapters(self, load: Load) -> None:
-        if len(self._adapters) > _MOST_ADAPTERS:
+        if len(self._adapters) > _MAX_ADAPTERS:
             self._adapters.clear()
         self._adapters |= load.running_adapters
         self._adapters |= load.waiting_adapters

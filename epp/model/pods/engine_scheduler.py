@@ -24,7 +24,7 @@ from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.block_hashes import BlockHashes
 from epp.model.prompts.hashing import BlockHash
 
-_MOST_BLOCKS: Final = 1 << 14
+_MAX_BLOCKS: Final = 1 << 14
 """Blocks of waiting prompts that one call schedules, about, and that one prompt promises: 10 ms."""
 _MANY_BLOCKS: Final = 1 << 12
 """Blocks beyond which all that a cache holds is listed rather than asked for each of them."""
@@ -226,7 +226,7 @@ class EngineScheduler:
         Of very long ones a single one: the others follow when it is called next.
         """
         blocks, self._withdrawn = self._withdrawn, 0
-        while self.waiting and blocks < _MOST_BLOCKS:
+        while self.waiting and blocks < _MAX_BLOCKS:
             sequence = self.waiting[0]
             if not self._try_schedule(sequence, step, now):
                 break
@@ -264,14 +264,14 @@ class EngineScheduler:
 
     def _promise(self, sequence: SequenceState) -> None:
         """Add a waiting prompt's first blocks to the index."""
-        hashes = sequence.chain.hashes[:_MOST_BLOCKS]
+        hashes = sequence.chain.hashes[:_MAX_BLOCKS]
         self._promised.add(hashes)
         if self._present:
             self._index.add(self.slot, hashes)
 
     def _withdraw(self, sequence: SequenceState) -> None:
         """Remove a prompt that no longer waits from the index, except blocks that are cached."""
-        hashes = sequence.chain.hashes[:_MOST_BLOCKS]
+        hashes = sequence.chain.hashes[:_MAX_BLOCKS]
         alone = self._promised.remove(hashes)
         # One that was scheduled is cached as a whole, which is quickly known of all its blocks.
         if not self._present or self.cache.match(hashes) == len(hashes):
@@ -331,7 +331,7 @@ class EngineScheduler:
 
     def check_invariants(self) -> None:
         """Assert that waiting and running prompts, the index and the cache agree."""
-        waiting = [each for one in self.waiting for each in one.chain.hashes[:_MOST_BLOCKS]]
+        waiting = [each for one in self.waiting for each in one.chain.hashes[:_MAX_BLOCKS]]
         promised = {each: self._promised.count(each) for each in self._promised}
         held = [sequence.lease for sequence in self._running if sequence.lease is not None]
         check(

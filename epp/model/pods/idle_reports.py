@@ -20,7 +20,7 @@ from epp.model.endpoint import Load
 _ENOUGH: Final = 10
 """Reports that show that a request is over."""
 _SECONDS_APART: Final = 30.0
-_MOST_SECONDS_APART: Final = 480.0
+_MAX_SECONDS_APART: Final = 480.0
 """Seconds from one such report to the next, at least; and the most that this becomes."""
 _LATE_SECONDS: Final = 10.0
 """Seconds for which a report may lack a request that was sent."""
@@ -61,4 +61,4 @@ class IdleReports:
         if before + _LATE_SECONDS < self._at:
             self._times.clear()
             self._at = self._counted = self.over_before = -inf
-            self._apart = min(_MOST_SECONDS_APART, 2 * self._apart)
+            self._apart = min(_MAX_SECONDS_APART, 2 * self._apart)

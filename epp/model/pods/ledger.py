@@ -23,7 +23,7 @@ _SPAN_SECONDS: Final = 0.25
 """Seconds of prefills, expected or taken, after which what they took is a measurement."""
 _STEP_SECONDS: Final = 0.005
 """Seconds between two steps, at least: first tokens of one step come within less."""
-_LEAST_SECONDS: Final = 1e-9
+_MIN_SECONDS: Final = 1e-9
 """Seconds of prefill that are queued, at least, while any prefill is not over."""
 
 
@@ -137,7 +137,7 @@ class Ledger:
             return 0.0
         done = min(head.seconds, max(0.0, now - self._head_since))
         # The head may take longer than predicted, and sums of floats may fall short.
-        return max(_LEAST_SECONDS, self._queued_seconds - done)
+        return max(_MIN_SECONDS, self._queued_seconds - done)
 
     def reaches(self, request: RequestId, seconds: float, now: float) -> bool:
         """Return whether less than `seconds` of prefill stand before a request.

@@ -31,7 +31,7 @@ from epp.model.request_events import (
 
 _USUAL_SHARE: Final = 0.1
 """Up to this share of failures at the others a row of failures says what it says."""
-_MOST_SHARE: Final = 0.99
+_MAX_SHARE: Final = 0.99
 _STALL_SECONDS: Final = 15.0
 """Seconds without a sign of life, while a prefill is overdue, after which an endpoint stalls."""
 _STALL_FACTOR: Final = 3.0
@@ -245,7 +245,7 @@ def _times_longer(peers: Sequence[Pod], pod: Pod) -> float:
     """
     others = [each for each in peers if each is not pod and not _out(each)]
     share = min((each.outlier.share(each.ledger.sent) for each in others), default=0.0)
-    return log(_USUAL_SHARE) / log(min(_MOST_SHARE, max(_USUAL_SHARE, share)))
+    return log(_USUAL_SHARE) / log(min(_MAX_SHARE, max(_USUAL_SHARE, share)))
 
 
 def _revived(pods: list[Pod]) -> list[Ejected | Returned]:

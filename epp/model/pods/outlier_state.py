@@ -17,11 +17,11 @@ from epp.model.events import EjectionReason
 PromptKey = tuple[int, int, int]
 """What tells one prompt from others: hashes of its blocks and of the rest, and its size."""
 
-_MOST_FAILURES: Final = 128
+_MAX_FAILURES: Final = 128
 """Failures that are remembered."""
 _KEPT: Final = 0.95
 """What the share of failures is averaged over: each weighs so much less than the next one."""
-_MOST_BETWEEN: Final = 50
+_MAX_BETWEEN: Final = 50
 """Requests between two failures that count in that share, at most."""
 
 
@@ -88,7 +88,7 @@ class OutlierState:
         """Count a failure of any request, if `sent` were sent in all."""
         between, self._sent = sent - self._sent, sent
         self._lately_failed = _KEPT * self._lately_failed + 1.0
-        self._lately_sent = _KEPT * self._lately_sent + min(_MOST_BETWEEN, between)
+        self._lately_sent = _KEPT * self._lately_sent + min(_MAX_BETWEEN, between)
 
     def record_success(self, sent_at: float, now: float) -> None:
         """Record a first token, or a good answer, to a request that was sent at `sent_at`.
@@ -121,7 +121,7 @@ class OutlierState:
         if prompt is not None and any(each.prompt == prompt for each in self._failed):
             return False
         insort(self._failed, request, key=_sent_at)
-        del self._failed[:-_MOST_FAILURES]
+        del self._failed[:-_MAX_FAILURES]
         after, before = -inf, inf
         for each in unanswered:
             if each < sent_at:

@@ -17,9 +17,9 @@ from epp.model.learning.prefill import PrefillModel
 from epp.model.learning.slowness import Slowness
 from epp.values import Value
 
-_LEAST_TOKENS: Final = 32
+_MIN_TOKENS: Final = 32
 """Tokens whose duration is a measurement, at least."""
-_LEAST_SHARE: Final = 0.5
+_MIN_SHARE: Final = 0.5
 """The same, of all tokens: where steps of prefills may have made the others, some of these steps
 were of several prompts."""
 
@@ -169,7 +169,7 @@ class Pace:
 
     def learn_decode(self, since: PaceMark, tokens: int, now: float) -> None:
         """Learn that a response went on by `tokens` since a mark."""
-        least = max(_LEAST_TOKENS, _LEAST_SHARE * tokens)
+        least = max(_MIN_TOKENS, _MIN_SHARE * tokens)
         tokens -= self._prefill_steps - since.prefill_steps
         steps, seconds = self._steps - since.steps, self._seconds - since.seconds
         if tokens < least or steps <= 0:

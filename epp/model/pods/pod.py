@@ -41,9 +41,9 @@ from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.quote import Estimate, Quote
 from epp.model.request import RequestId
 
-_MOST_BROKEN: Final = 3
+_MAX_BROKEN: Final = 3
 """Connections that broke, of scrapes in a row, after which an endpoint counts as unreachable."""
-_MOST_SUSPECTS: Final = 5
+_MAX_SUSPECTS: Final = 5
 """Reports after which an unconfirmed suspicion of a restart is dropped."""
 _EVICTED_SHARE: Final = 0.01
 """The share of the cache that is evicted for a prediction that was too high."""
@@ -374,7 +374,7 @@ class Pod:
                 self._broken, self.reachable = 0, True
             case ScrapeFailure.BROKEN:
                 self._broken += 1
-                self.reachable = self.reachable and self._broken < _MOST_BROKEN
+                self.reachable = self.reachable and self._broken < _MAX_BROKEN
             case ScrapeFailure.REFUSED:
                 self.reachable = False
             case ScrapeFailure.LATE:
@@ -393,7 +393,7 @@ class Pod:
                 scheduler.store(each)
         elif verdict is Verdict.MISSED:
             scheduler.evict(_EVICTED_SHARE)
-        if not self.feedback.suspicious or len(self._suspects) > _MOST_SUSPECTS:
+        if not self.feedback.suspicious or len(self._suspects) > _MAX_SUSPECTS:
             self.feedback.suspicious = False
             self._suspects.clear()
         return verdict

@@ -6,7 +6,7 @@ if it is not known well enough: of an endpoint that has just started, or whose c
 hold what is predicted, or whose speed changes; of a model whose responses have become longer or
 shorter; and of a prompt whose cached part was predicted by a length that is a guess. Of the others
 a sample is enough to notice that something changes: of each endpoint one response in some seconds,
-or all where fewer come, but never less than one in `_MOST_LEFT`. Where so few come in all that it
+or all where fewer come, but never less than one in `_MAX_LEFT`. Where so few come in all that it
 costs next to nothing to observe them, all are observed.
 """
 
@@ -19,7 +19,7 @@ from epp.model.pods.in_flight import InFlightRequest
 from epp.model.pods.pod import Pod
 from epp.model.prompts.reader import Prompts
 
-_MOST_LEFT: Final = 128
+_MAX_LEFT: Final = 128
 """Responses of which one is observed, whatever is known."""
 _SECONDS_APART: Final = 10.0
 """Seconds from one of an endpoint's responses in the sample to the next."""
@@ -37,7 +37,7 @@ _SURE: Final = 0.9
 """Trust in an endpoint's predictions below which its reports are needed."""
 _TOLERATED: Final = 0.01
 """The share of a prompt by which the prediction of its cached tokens may be wrong."""
-_LEAST_TOKENS: Final = 2048
+_MIN_TOKENS: Final = 2048
 """Tokens of a prompt for which a shorter one counts: their prefill takes no longer."""
 
 
@@ -89,14 +89,14 @@ class Uncertainty:
         if guessed <= 0:
             return False
         wrong = guessed * self._prompts.length_error(quote.target_model, quote.kind)
-        return wrong > _TOLERATED * max(_LEAST_TOKENS, quote.tokens)
+        return wrong > _TOLERATED * max(_MIN_TOKENS, quote.tokens)
 
 
 def _share(pod: Pod, now: float) -> float:
     """Return the share of an endpoint's responses that is its sample, if one has begun."""
     pod.answers_apart = _mean_apart(pod.answers_apart, now - pod.answered_at)
     pod.answered_at = now
-    return max(1 / _MOST_LEFT, pod.answers_apart / _SECONDS_APART)
+    return max(1 / _MAX_LEFT, pod.answers_apart / _SECONDS_APART)
 
 
 def _mean_apart(before: float, seconds: float) -> float:

@@ -23,14 +23,14 @@ from epp.model.request_events import Aborted, Generated
 
 _TOKENS_APART = 64
 """Tokens between two guesses for one request: four blocks of most engines."""
-_LEAST_SECONDS_APART = 0.05
+_MIN_SECONDS_APART = 0.05
 """Seconds between two guesses for one request, at least."""
 _OVERDUE, _OVERDUE_SECONDS = 4.0, 10.0
 """The bound of an overdue request: this many times its expected duration, and seconds more."""
 _COUNT_SECONDS = 10.0
 """Seconds for which an engine's count is used."""
-_LEAST_SECONDS_PER_TOKEN = 1e-4
-_LEAST_SECONDS = 0.05
+_MIN_SECONDS_PER_TOKEN = 1e-4
+_MIN_SECONDS = 0.05
 """Seconds that a response takes, at least, if the next end is guessed."""
 _ROUNDING = 1e-6
 """Tokens by which sums of seconds may fall short of a whole one."""
@@ -72,7 +72,7 @@ class UnobservedRequest:
         """When it was last seen."""
         self.began: Final = began
         """When it generates its first token."""
-        self.pace: Final = max(seconds_per_token, _LEAST_SECONDS_PER_TOKEN)
+        self.pace: Final = max(seconds_per_token, _MIN_SECONDS_PER_TOKEN)
         """Seconds for each further token."""
         self.length: Final = length
         """How many tokens it generates as far as is known: at least one."""
@@ -181,7 +181,7 @@ class UnobservedRequests:
         """Plan the end of the next of those that were counted, for when this many are expected."""
         self._next_ends.pop(endpoint_id, None)
         there = self._usual(endpoint_id, counted)
-        a_second = sum([1.0 / max(_LEAST_SECONDS, each.due - each.began) for each in there])
+        a_second = sum([1.0 / max(_MIN_SECONDS, each.due - each.began) for each in there])
         if ends >= a_second * _COUNT_SECONDS:  # a later count says more
             return
         self._next_ends[endpoint_id] = planned = _NextEnd(endpoint_id, counted)
@@ -196,7 +196,7 @@ class UnobservedRequests:
 
     def _plan(self, unseen: UnobservedRequest, at: float, now: float) -> None:
         """Plan the next guess: some tokens on, or the end. If `at` is long past, skip to now."""
-        step = max(_LEAST_SECONDS_APART, _TOKENS_APART * unseen.pace)
+        step = max(_MIN_SECONDS_APART, _TOKENS_APART * unseen.pace)
         end = unseen.due if at < unseen.due else unseen.last
         when = min(max(now, unseen.began) + step, end)
         heappush(self._agenda, (when, next(self._tickets), unseen))

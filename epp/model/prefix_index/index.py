@@ -30,9 +30,9 @@ the hash itself (measured: `tests/model/test_prefix_index_budget.py`)."""
 HASH_BYTES = 80
 """Bytes of one block here, however many hold it: an entry of the map, and the set."""
 
-MOST_SLOTS = 1 << 16
+MAX_SLOTS = 1 << 16
 """Endpoints, at most."""
-MOST_SPAN = (1 << 16) - 1
+MAX_SPAN = (1 << 16) - 1
 """Blocks that one may stand for, at most."""
 
 _PURGED_AT_LEAST = 1024
@@ -74,13 +74,13 @@ class PrefixIndex:
     def open(self) -> Slot:
         """Return the lowest free slot, for an endpoint that is not closed (`mark`).
 
-        Raises `OverflowError` if all of `MOST_SLOTS` are taken.
+        Raises `OverflowError` if all of `MAX_SLOTS` are taken.
         """
         self.purge(_PURGED_AT_LEAST)
         free = ~self._used
         slot = Slot((free & -free).bit_length() - 1)
-        if slot == MOST_SLOTS:
-            raise OverflowError(f"an index has at most {MOST_SLOTS} slots")
+        if slot == MAX_SLOTS:
+            raise OverflowError(f"an index has at most {MAX_SLOTS} slots")
         self._used |= 1 << slot
         self._live |= 1 << slot
         return slot
@@ -115,7 +115,7 @@ class PrefixIndex:
 
     def _opened(self, slot: Slot) -> int:
         """Return the bit of a slot that is given out."""
-        if not 0 <= slot < MOST_SLOTS or not self._live >> slot & 1:
+        if not 0 <= slot < MAX_SLOTS or not self._live >> slot & 1:
             raise ValueError(f"slot {slot} is not open")
         return 1 << slot
 
@@ -161,12 +161,12 @@ class PrefixIndex:
         """Set how many blocks each stands for at an endpoint: itself and those before it.
 
         An endpoint with any that stands for more than itself is not closed. Raises `ValueError`
-        for more than `MOST_SPAN`.
+        for more than `MAX_SPAN`.
         """
         self._opened(slot)
         _check([block_hash for block_hash, _ in spans])
-        if any(span > MOST_SPAN for _, span in spans):
-            raise ValueError(f"a block may count for at most {MOST_SPAN}")
+        if any(span > MAX_SPAN for _, span in spans):
+            raise ValueError(f"a block may count for at most {MAX_SPAN}")
         self._widen(slot, spans)
 
     def _widen(self, slot: Slot, spans: Sequence[tuple[BlockHash, int]]) -> None:

@@ -17,13 +17,13 @@ from epp.policy.flow.held import Held, Rank
 from epp.policy.flow.line import Line
 
 _MEMORY_SECONDS: Final = 30.0
-_LEAST_SECONDS: Final = 1.0
+_MIN_SECONDS: Final = 1.0
 """How long requests have to have waited for a rate to be known."""
-_LEAST_RELEASES: Final = 1.5
+_MIN_RELEASES: Final = 1.5
 """How many have to have gone, too."""
 _LONGEST_STEP: Final = 5.0
 """How far the clock goes from one look to the next, at most: more is a pause of the process."""
-_LEAST_WORK: Final = 1e-3
+_MIN_WORK: Final = 1e-3
 """What a request counts at least."""
 _AGE: Final = 0.1
 _AGE_PER_REQUEST: Final = 100e-6
@@ -55,7 +55,7 @@ class ReleaseRate:
     def value(self, now: float) -> float:
         """Return the rate; infinite if it is not known."""
         self._pass(now)
-        if self._seconds < _LEAST_SECONDS or self._releases < _LEAST_RELEASES:
+        if self._seconds < _MIN_SECONDS or self._releases < _MIN_RELEASES:
             return inf
         return self._work / self._seconds
 
@@ -137,4 +137,4 @@ class ExpectedWait:
 
 
 def _work(held: Held) -> float:
-    return max(_LEAST_WORK, held.work)
+    return max(_MIN_WORK, held.work)

@@ -44,9 +44,9 @@ from epp.policy.scheduler import Scheduler
 _TICK_SECONDS: Final = 0.01
 """How often prefill that is done by the clock is looked for while requests wait, at most."""
 _TICK_PER_ENDPOINT: Final = 20e-6
-_MOST_TRIES: Final = 32
+_MAX_TRIES: Final = 32
 """Decisions that one release makes in vain, at most."""
-_MOST_TRIES_FOR_SLOTS: Final = 16
+_MAX_TRIES_FOR_SLOTS: Final = 16
 """How many of them may look for slots of adapters: the others are for requests without one."""
 _SCARCE_SECONDS: Final = 10.0
 """For how long room is scarce after a request found none."""
@@ -295,7 +295,7 @@ class FlowControl:
         roomy = fitting.with_room(now, batch=batch)
         fresh = fitting.is_news(roomy, batch=batch)
         roomy |= line.slots() if roomy else set()
-        while roomy and tries < _MOST_TRIES:
+        while roomy and tries < _MAX_TRIES:
             held = line.next(roomy, now, *self._open_bands(now, batch=batch))
             if held is None:
                 break
@@ -306,7 +306,7 @@ class FlowControl:
             if held.waits:  # for another endpoint, or it needs more than there is
                 roomy.discard(held.endpoint_id)
         for held in line.heads(now, *self._open_bands(now, batch=batch)) if roomy else ():
-            if tries >= _MOST_TRIES or not roomy:
+            if tries >= _MAX_TRIES or not roomy:
                 break
             if fresh or now - held.tried_at >= _RETRY_SECONDS:
                 tries += self._try(held, released, roomy, now, batch=batch)
@@ -314,7 +314,7 @@ class FlowControl:
     def _is_passed(self, held: Held, tries: int, now: float, *, fresh: bool) -> bool:
         """Return whether others go before a request that is next where it waits."""
         again = fresh or now - held.tried_at >= _RETRY_SECONDS
-        if is_slot(held.endpoint_id) and not (again and tries < _MOST_TRIES_FOR_SLOTS):
+        if is_slot(held.endpoint_id) and not (again and tries < _MAX_TRIES_FOR_SLOTS):
             return True
         return self._yields(held, held.endpoint_id, now)
 

@@ -15,7 +15,7 @@ from epp.policy.flow.flow_control import FlowControl
 from epp.policy.flow.gate import EFFECTIVE
 from epp.policy.flow.rooms import Rooms
 
-_MOST_ASKED = 1000
+_MAX_ASKED = 1000
 """Requests under way that are looked at."""
 _USUAL_PROMPT = 1000
 """Tokens of a prompt while none is under way."""
@@ -72,5 +72,5 @@ def _usual(fleet: Fleet) -> _Usual:
 
 
 def _quotes(fleet: Fleet) -> Iterator[Quote]:
-    for each in islice(fleet.in_flight.values(), _MOST_ASKED):
+    for each in islice(fleet.in_flight.values(), _MAX_ASKED):
         yield each.quote

@@ -27,12 +27,12 @@ from epp.policy.flow.held import Flow, Held, OtherLines, PlaceQueue, Rank, Waiti
 from epp.policy.flow.orders import LeastPrefillOrder, OrderingPolicy
 from epp.policy.flow.settings import BandLimits
 
-MOST_FLOWS: Final = 1000
+MAX_FLOWS: Final = 1000
 """Flows of a band that have a share of their own, at most (llm-d-router's bound of labels)."""
 OTHER_FLOWS: Final = "other"
 """The one flow of all further ones."""
 
-MOST_TOLD: Final = 64
+MAX_TOLD: Final = 64
 """Requests that other replicas are told of, at most."""
 TELL_SECONDS, AGAIN_SECONDS = 0.002, 0.02
 """How soon they are told of a change, and how often while anything waits."""
@@ -71,9 +71,9 @@ class _Band:
         """Return the flow of a request, which is recorded in it."""
         name = held.flow or self.fairness.flow_of(held)
         flow = self.flows.get(name)
-        if flow is None and len(self.flows) >= MOST_FLOWS:
+        if flow is None and len(self.flows) >= MAX_FLOWS:
             self._forget_idle()
-            if len(self.flows) >= MOST_FLOWS:
+            if len(self.flows) >= MAX_FLOWS:
                 name = OTHER_FLOWS
                 flow = self.flows.get(name)
         if flow is None:
@@ -196,7 +196,7 @@ class Line:
         """Return a fairness id as the one string that all requests of a client share."""
         known = self._fairness_ids
         if fairness_id not in known:
-            make_room(known, MOST_FLOWS)
+            make_room(known, MAX_FLOWS)
         return known.setdefault(fairness_id, fairness_id)
 
     def place(self, held: Held) -> None:

@@ -21,7 +21,7 @@ from epp.policy.plugins import PluginContext, PluginParameters
 
 _OUTPUT_WEIGHT = 2
 """How many tokens of a prompt a generated token counts for."""
-_MOST_PROGRAMS = 10_000
+_MAX_PROGRAMS = 10_000
 _MIDDLE = 0.5
 """What each of several equal values counts as, on a scale from 0 to 1."""
 _BY_TIME = mapped_to("`lasHalfLifeSeconds`: service fades with time, however often one is picked")
@@ -124,7 +124,7 @@ class _Programs:
     def _use(self, key: ClientKey, now: float) -> _Program:
         program = self._programs.get(key)
         if program is None:
-            make_room(self._programs, _MOST_PROGRAMS)
+            make_room(self._programs, _MAX_PROGRAMS)
             program = self._programs[key] = _Program(now)
         program.turns = self._turns(program, now)
         program.service = self._service(program, now)

@@ -39,7 +39,7 @@ _ROW_SECONDS: Final = 2.0
 _STEADY: Final = 0.05
 """Slots that are just being filled again, as a share; at least one. More responses have to begin
 over these reports: then some took the places of others."""
-_LEAST_SECONDS: Final = 1e-3
+_MIN_SECONDS: Final = 1e-3
 """What the shortest prefill is taken for."""
 
 
@@ -153,7 +153,7 @@ class Rooms:
         if unaccounted(pod, now) or self.full(pod, seconds, tokens, now) is not None:
             return 0
         owed = pod.ledger.queued_seconds(now) + pod.ledger.external_waiting * seconds
-        prefills = ceil((self._prefill_seconds - owed) / max(seconds, _LEAST_SECONDS))
+        prefills = ceil((self._prefill_seconds - owed) / max(seconds, _MIN_SECONDS))
         slots = self._known_slots(pod) - pod.running
         return max(1, int(min(prefills, self.free(pod) // max(1.0, tokens), slots)))
 

@@ -13,10 +13,10 @@ LONGEST_MODEL = 1024
 """The longest name of a model, in characters: the picker keeps state under these names."""
 LONGEST_VALUE = 16 << 10
 """The longest value that is read, in bytes; the longest name, fully escaped, is shorter."""
-MOST_TOKENS = 1 << 24
+MAX_TOKENS = 1 << 24
 """No prompt and no answer is longer: the longest contexts of models are 10 million tokens."""
 
-MOST_ANSWERS = 128
+MAX_ANSWERS = 128
 """The most answers to one prompt that count (OpenAI API reference, `n`)."""
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -74,21 +74,21 @@ def flag_of(raw: bytes) -> bool:
 
 
 def limit_of(*raws: bytes) -> int | None:
-    """Return the first of some limits of tokens, from 1 to `MOST_TOKENS`; None without one.
+    """Return the first of some limits of tokens, from 1 to `MAX_TOKENS`; None without one.
 
     A limit below 1 does not count (llama.cpp, Ollama), and a larger one is the largest.
     """
     for raw in raws:
         if raw and (tokens := _whole_of(raw)) >= 1:
-            return min(tokens, MOST_TOKENS)
+            return min(tokens, MAX_TOKENS)
     return None
 
 
 def n_of(*raws: bytes) -> int:
-    """Return the first of some numbers of answers to a prompt, from 1 to `MOST_ANSWERS`; else 1."""
+    """Return the first of some numbers of answers to a prompt, from 1 to `MAX_ANSWERS`; else 1."""
     for raw in raws:
         if raw and (answers := _whole_of(raw)) >= 1:
-            return min(answers, MOST_ANSWERS)
+            return min(answers, MAX_ANSWERS)
     return 1
 
 

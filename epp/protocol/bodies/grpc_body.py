@@ -14,11 +14,11 @@ from google.protobuf.message import DecodeError
 from epp._pb import engine_api_pb2 as pb
 from epp.errors import MalformedRequest
 from epp.model.request import Api, Prompt
-from epp.protocol.bodies.coercion import MOST_TOKENS
+from epp.protocol.bodies.coercion import MAX_TOKENS
 from epp.protocol.bodies.model_rewrite import looked_at, replace_first, replace_in_events
 from epp.protocol.bodies.parsed import Parsed
 from epp.protocol.bodies.request_json import LONGEST_PROMPT
-from epp.protocol.bodies.token_prompts import MOST_MEDIA, packed, with_hashes
+from epp.protocol.bodies.token_prompts import MAX_MEDIA, packed, with_hashes
 from epp.protocol.bodies.usage_reader import openai_usage
 
 _HEAD: Final = 5
@@ -70,7 +70,7 @@ def parse_generate(message: bytes) -> Parsed:
         model="",
         prompts=(prompt,),
         stream=read.stream,
-        max_tokens=min(limit.max_tokens, MOST_TOKENS) or None,
+        max_tokens=min(limit.max_tokens, MAX_TOKENS) or None,
         cache_salt="",
         multimodal=prompt.multimodal,
     )
@@ -85,7 +85,7 @@ def _exact(read: pb.GenerateRequest) -> Prompt:
             pairs = zip(found.mm_placeholders, found.mm_hashes, strict=True)
             media = [(place.offset, place.length, name) for place, name in pairs]
             if media:
-                return Prompt(with_hashes(ids, media, MOST_MEDIA), exact=True, multimodal=True)
+                return Prompt(with_hashes(ids, media, MAX_MEDIA), exact=True, multimodal=True)
     return Prompt(ids, exact=True)
 
 

@@ -12,7 +12,7 @@ import xxhash
 from epp.model.request import TOKEN_BYTES, Prompt
 from epp.protocol.bodies.coercion import UNREADABLE
 
-MOST_MEDIA = 256
+MAX_MEDIA = 256
 """Media of a prompt that are looked at, the first ones."""
 LONGEST_FEATURE = 128 << 10
 """Bytes that are read of the media's hashes, and of their places; with more a prompt has none."""
@@ -92,6 +92,6 @@ def with_media(prompts: tuple[Prompt, ...], hashes: bytes, places: bytes) -> tup
             for name, place in zip(names[modality], found, strict=True)
         ]
         if media:
-            data = with_hashes(prompts[0].data, media, MOST_MEDIA)
+            data = with_hashes(prompts[0].data, media, MAX_MEDIA)
             return (Prompt(data, exact=True, multimodal=True),)
     return prompts

@@ -6,9 +6,9 @@ from typing import Annotated
 import msgspec
 
 from epp.model.request import Usage
-from epp.protocol.bodies.coercion import MOST_TOKENS
+from epp.protocol.bodies.coercion import MAX_TOKENS
 
-_Tokens = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+_Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 
 
 class _Details(msgspec.Struct):
@@ -73,5 +73,5 @@ def _cached_apart(prompt: int, generated: int, cached: int, seen: _Reported) -> 
     """
     if cached > prompt:
         prompt += cached + (seen.cache_creation_input_tokens or 0)
-        prompt = min(prompt, MOST_TOKENS)
+        prompt = min(prompt, MAX_TOKENS)
     return Usage(prompt, generated, cached)

@@ -17,10 +17,10 @@ _LONGEST_HEAD = 5
 _FIXED = range(0x90, 0xA0)
 """First bytes of a fixarray, which have the length in them."""
 
-MOST_NUMBERS = 1 << 15
+MAX_NUMBERS = 1 << 15
 """Numbers of one part: a millisecond or two."""
 _NUMBER = rb"[\x00-\x7f\xe0-\xff]|[\xcc\xd0].|[\xcd\xd1]..|[\xce\xd2].{4}|[\xcf\xd3].{8}"
-_NUMBERS = re.compile(rb"(?s:%b){0,%d}+" % (_NUMBER, MOST_NUMBERS))
+_NUMBERS = re.compile(rb"(?s:%b){0,%d}+" % (_NUMBER, MAX_NUMBERS))
 _IDS = msgspec.msgpack.Decoder(list[int])
 
 
@@ -43,17 +43,17 @@ def array_head(data: bytes | msgspec.Raw) -> tuple[int, int]:
 def read_uint32s(data: bytes | msgspec.Raw, count: int) -> Iterator[bytes]:
     """Yield the numbers of a whole array, `count` at a time, as four little-endian bytes each.
 
-    `count` is `MOST_NUMBERS` at most. Raises `NotAnArray` once it comes to another number.
+    `count` is `MAX_NUMBERS` at most. Raises `NotAnArray` once it comes to another number.
     """
     length, at = array_head(data)
-    if length <= MOST_NUMBERS:
+    if length <= MAX_NUMBERS:
         packed = _packed(data)
         for start in range(0, 4 * length, 4 * count):
             yield packed[start : start + 4 * count]
         return
     waiting = b""
     while length:
-        numbers = min(length, MOST_NUMBERS)
+        numbers = min(length, MAX_NUMBERS)
         match = _NUMBERS.match(memoryview(data), at)
         if match is None or not match[0]:
             raise NotAnArray("an item is not a number")

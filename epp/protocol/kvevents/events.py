@@ -25,9 +25,9 @@ from epp.model.kv_changes import (
     EngineHash,
     Medium,
 )
-from epp.protocol.kvevents.arrays import MOST_NUMBERS, NotAnArray, array_head, read_uint32s
+from epp.protocol.kvevents.arrays import MAX_NUMBERS, NotAnArray, array_head, read_uint32s
 
-MOST_BLOCKS = 128
+MAX_BLOCKS = 128
 """Blocks of one change."""
 
 _UINT64 = (1 << 64) - 1
@@ -155,7 +155,7 @@ def _stored_of(
     # vLLM: a group of sliding-window layers leaves out blocks outside of the window.
     if full and length and length != count * it.block_size:
         raise NotAnArray("the number of tokens is not that of the blocks")
-    if not 0 <= it.block_size <= MOST_NUMBERS:
+    if not 0 <= it.block_size <= MAX_NUMBERS:
         raise NotAnArray(f"a block of {it.block_size} tokens")
     parent = it.parent_block_hash
     first = BlocksStored(
@@ -177,7 +177,7 @@ def _stored_parts(
 ) -> Iterator[Change]:
     """Yield the blocks that an engine stored, some at a time; each follows the one before it."""
     hashes, keys = _HASHES.decode(it.block_hashes), _extra_keys(it)
-    most = max(1, min(MOST_BLOCKS, MOST_NUMBERS // max(1, first.size)))
+    most = max(1, min(MAX_BLOCKS, MAX_NUMBERS // max(1, first.size)))
     packed = read_uint32s(it.token_ids, most * first.size) if tokens else iter(())
     parent, salt = first.parent, first.salt
     for start in range(0, max(1, len(hashes)), most):
@@ -205,8 +205,8 @@ def _removed_of(it: _Removed | _RemovedArray) -> Event:
 
 def _removed_parts(it: _Removed | _RemovedArray) -> Iterator[Change]:
     hashes, medium = _HASHES.decode(it.block_hashes), _medium(it.medium)
-    for start in range(0, max(1, len(hashes)), MOST_BLOCKS):
-        yield BlocksRemoved(_hashes(hashes[start : start + MOST_BLOCKS]), medium, it.group_idx)
+    for start in range(0, max(1, len(hashes)), MAX_BLOCKS):
+        yield BlocksRemoved(_hashes(hashes[start : start + MAX_BLOCKS]), medium, it.group_idx)
 
 
 def _cleared(_: msgspec.Raw, __: str) -> Event:

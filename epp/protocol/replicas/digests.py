@@ -17,9 +17,9 @@ BUCKETS: Final = 1024
 _BUCKET_SHIFT: Final = 64 - BUCKETS.bit_length() + 1
 _MASK: Final = (1 << 32) - 1
 _SUM_BYTES: Final = 4
-LEAST_DIFFERENT: Final = 64
+MIN_DIFFERENT: Final = 64
 """Blocks of one endpoint in which replicas may differ: facts are under way."""
-MOST_DIFFERENT: Final = 0.01
+MAX_DIFFERENT: Final = 0.01
 """The same, as a share of all that one of them holds."""
 
 
@@ -48,7 +48,7 @@ def blocks_apart(buckets: int) -> float:
 
 def too_different(buckets: int, blocks: int) -> bool:
     """Return whether caches differ by more than facts that are under way explain."""
-    return blocks_apart(buckets) > max(LEAST_DIFFERENT, MOST_DIFFERENT * blocks)
+    return blocks_apart(buckets) > max(MIN_DIFFERENT, MAX_DIFFERENT * blocks)
 
 
 def within(

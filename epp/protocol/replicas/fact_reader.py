@@ -27,7 +27,7 @@ from epp.model.request_events import (
 from epp.protocol.replicas.chains import KnownChains, UnknownChain, read_prompt, read_words
 from epp.protocol.replicas.fact_writer import FactWriter
 from epp.protocol.replicas.facts import (
-    MOST_EPOCHS,
+    MAX_EPOCHS,
     AbortedFact,
     AdmittedFact,
     AnyFact,
@@ -66,10 +66,10 @@ LEASE_SECONDS: Final = 10.0
 """How long a peer may say nothing before its requests are no longer expected to be told of."""
 _FORGOTTEN_SECONDS: Final = 600.0
 """How long a peer that is gone is remembered."""
-_MOST_PEERS: Final = 1024
-_MOST_ASKED: Final = 4096
+_MAX_PEERS: Final = 1024
+_MAX_ASKED: Final = 4096
 """Requests that are asked for at once, at most."""
-_MOST_ANSWERS: Final = 4096
+_MAX_ANSWERS: Final = 4096
 """Answers to one message, at most."""
 _QUESTIONS: Final = frozenset((ChainQuery, HeartbeatFact, InFlightQuery, RequestsQuery))
 """Facts that are answered: one of each kind in a message, and one for each chain."""
@@ -140,7 +140,7 @@ class FactReader:
 
     def _answer(self, fact: AnyFact) -> None:
         """Answer with a fact, unless the message has as many answers as any has."""
-        if len(self._answers) < _MOST_ANSWERS:
+        if len(self._answers) < _MAX_ANSWERS:
             self._answers.append(fact)
 
     def _peer_of(self, message: ReplicaMessage) -> Peer:
@@ -150,7 +150,7 @@ class FactReader:
             raise Rejected(Dropped.OWN)
         peer = self.peers.get(message.sender)
         if peer is None:
-            if len(self.peers) >= _MOST_PEERS and not self._forget_one():
+            if len(self.peers) >= _MAX_PEERS and not self._forget_one():
                 raise Rejected(Dropped.STRANGER)
             peer = self.peers[message.sender] = Peer(message.sender)
         if message.sequence and not peer.is_new(message.sequence):
@@ -239,7 +239,7 @@ class FactReader:
             return False
         known = self._epochs.get(endpoint_id)
         if known is None or known[0] is not endpoint:
-            make_room(self._epochs, MOST_EPOCHS)
+            make_room(self._epochs, MAX_EPOCHS)
             known = self._epochs[endpoint_id] = endpoint, epoch_of(endpoint)
         if known[1] != epoch:
             self.dropped[Dropped.STALE_ENDPOINT] += 1
@@ -268,7 +268,7 @@ class FactReader:
     # Chains.
 
     def _chain_query(self, _peer: Peer, fact: ChainQuery) -> Sequence[Event]:
-        if len(self._answers) < _MOST_ANSWERS:
+        if len(self._answers) < _MAX_ANSWERS:
             self._answers.append(self._writer.chain(fact))
         return ()
 
@@ -312,10 +312,10 @@ class FactReader:
         believed = peer.believed()
         missing = [each for each in fact.numbers if each not in believed]
         if missing:
-            self._answer(RequestsQuery(missing[:_MOST_ASKED]))
+            self._answer(RequestsQuery(missing[:_MAX_ASKED]))
 
     def _requests_query(self, _peer: Peer, fact: RequestsQuery) -> Sequence[Event]:
-        for each in self._writer.again(fact.numbers[:_MOST_ASKED]):
+        for each in self._writer.again(fact.numbers[:_MAX_ASKED]):
             self._answer(each)
         return ()
 

@@ -26,7 +26,7 @@ from epp.model.request_events import (
 from epp.protocol.replicas.chains import KnownChains, write_prompt, written_words
 from epp.protocol.replicas.facts import (
     LARGEST,
-    MOST_EPOCHS,
+    MAX_EPOCHS,
     AbortedFact,
     AdmittedFact,
     AnyFact,
@@ -61,8 +61,8 @@ TOLD: Final[tuple[type[Event], ...]] = (
 )
 """The events that others are told of: what each can find out by itself is not among them."""
 _ENDS: Final = frozenset((Finished, Aborted, Unobserved))
-_MOST_FACTS: Final = 64
-_MOST_BYTES: Final = 256 << 10
+_MAX_FACTS: Final = 64
+_MAX_BYTES: Final = 256 << 10
 """What a message has at most, one fact aside: facts, which take a millisecond, and hashes."""
 
 
@@ -127,7 +127,7 @@ class FactWriter:
             facts.append(fact)
             if type(fact) is AdmittedFact:
                 size += sum([len(each.hashes) for each in fact.prompts])
-            if size >= _MOST_BYTES or len(facts) >= _MOST_FACTS:
+            if size >= _MAX_BYTES or len(facts) >= _MAX_FACTS:
                 yield self.to_all(facts, self._since)
                 facts, size = [], 0
         if facts:
@@ -204,7 +204,7 @@ class FactWriter:
             return None
         known = self._epochs.get(endpoint_id)
         if known is None or known[0] is not endpoint:
-            make_room(self._epochs, MOST_EPOCHS)
+            make_room(self._epochs, MAX_EPOCHS)
             known = self._epochs[endpoint_id] = endpoint, epoch_of(endpoint)
         return known[1]
 

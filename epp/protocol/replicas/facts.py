@@ -22,7 +22,7 @@ VERSION: Final = 2
 LARGEST: Final = 1 << 40
 """What is counted is at most so much."""
 
-MOST_EPOCHS: Final = 4096
+MAX_EPOCHS: Final = 4096
 """Endpoints whose epochs are kept, at most: pods come with other names than those that went."""
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]

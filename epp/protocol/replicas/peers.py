@@ -16,7 +16,7 @@ CHAIN_SECONDS: Final = 1.0
 """How long a request waits for the chain that it starts with, and a chain for being told."""
 _WINDOW: Final = 4096
 """How far back a message may be overtaken by others and still be taken in."""
-_MOST_WAITING: Final = 4096
+_MAX_WAITING: Final = 4096
 """Requests that wait for chains, and chains that are asked for, at most."""
 _RATE_SECONDS: Final = 0.25
 """Over how long the rate of requests is averaged: it fades by e in this time."""
@@ -141,14 +141,14 @@ class Peer:
 
         Return whether that is to be asked for: it was not in `CHAIN_SECONDS`.
         """
-        if self._waiting_count < _MOST_WAITING:
+        if self._waiting_count < _MAX_WAITING:
             self._waiting.setdefault(tip, []).append((now, fact))
             self._waiting_count += 1
         asked = self._asked.get(tip)
         if asked is not None and now - asked < CHAIN_SECONDS:
             return False
         self._asked.pop(tip, None)
-        make_room(self._asked, _MOST_WAITING)
+        make_room(self._asked, _MAX_WAITING)
         self._asked[tip] = now
         return True
 

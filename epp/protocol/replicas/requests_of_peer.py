@@ -22,10 +22,10 @@ from epp.protocol.replicas.facts import (
     UnobservedFact,
 )
 
-_MOST_EARLY: Final = 4096
+_MAX_EARLY: Final = 4096
 """Requests of which facts are kept that came before them, at most."""
-_MOST_PER_REQUEST: Final = 64
-_MOST_OVER: Final = 1 << 14
+_MAX_PER_REQUEST: Final = 64
+_MAX_OVER: Final = 1 << 14
 """Requests that are over and remembered, at most."""
 _DIGEST: Final = (1 << 40) - 1
 """The bits of a digest: products of them and of a factor are integers that take no memory."""
@@ -132,7 +132,7 @@ class RequestsOfPeer:
 
     def _remember(self, number: int) -> None:
         """Remember that a request is over."""
-        make_room(self._over, _MOST_OVER)
+        make_room(self._over, _MAX_OVER)
         self._over[number] = None
 
     def _keep(self, fact: RequestFact) -> None:
@@ -140,9 +140,9 @@ class RequestsOfPeer:
             return
         kept = self._early.get(fact.number)
         if kept is None:
-            make_room(self._early, _MOST_EARLY)
+            make_room(self._early, _MAX_EARLY)
             kept = self._early[fact.number] = []
-        if len(kept) < _MOST_PER_REQUEST:
+        if len(kept) < _MAX_PER_REQUEST:
             kept.append(fact)
 
 

@@ -10,7 +10,7 @@ from epp.replay.engines.lockstep import Lockstep
 from epp.replay.engines.scheduler import BatchScheduler
 from epp.replay.simulation.clock import Clock
 
-_MOST_STEPS = 256
+_MAX_STEPS = 256
 """Steps that are computed at once, at most."""
 
 
@@ -157,7 +157,7 @@ class Engine:
 
     def steps_alike(self) -> int:
         """Say how many steps in a row are alike, from the one that is scheduled on."""
-        return self._scheduler.steps_alike(min(_MOST_STEPS, self._progress_tokens))
+        return self._scheduler.steps_alike(min(_MAX_STEPS, self._progress_tokens))
 
     def end(self, steps: int) -> None:
         """Apply this many steps, and tell of it."""

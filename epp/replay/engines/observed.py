@@ -12,7 +12,7 @@ from msgspec import Meta
 from epp.errors import ConfigError
 from epp.protocol.metrics.page import Page
 from epp.replay.engines.contract import Limits
-from epp.replay.traffic.bounds import MOST_TOKENS
+from epp.replay.traffic.bounds import MAX_TOKENS
 from epp.replay.traffic.files.packed import broken, opened
 from epp.replay.traffic.files.source import UNREADABLE, Problems, Source
 
@@ -25,13 +25,13 @@ _BETWEEN = ("inter_token_latency_seconds", "time_per_output_token_seconds")
 _TOTALS = ("prompt_tokens_total", "generation_tokens_total", "prefix_cache_hits_total")
 _RUNNING = "num_requests_running"
 _HISTOGRAMS = (_PREFILL, _FIRST, _COMPUTED, *_BETWEEN)
-_MOST_PAGE_BYTES = 64 << 20
+_MAX_PAGE_BYTES = 64 << 20
 _DIGITS = 10
 _CONFIG = b"vllm:cache_config_info"
 
 
-_LEAST_SECONDS, _MOST_SECONDS, _MOST_RUNNING = 1e-6, 1e6, 1e6
-_Seconds = Annotated[float, Meta(ge=_LEAST_SECONDS, le=_MOST_SECONDS)]
+_MIN_SECONDS, _MAX_SECONDS, _MAX_RUNNING = 1e-6, 1e6, 1e6
+_Seconds = Annotated[float, Meta(ge=_MIN_SECONDS, le=_MAX_SECONDS)]
 
 
 class Measurement(NamedTuple):
@@ -60,12 +60,12 @@ class Observed(NamedTuple):
 class _LogRow(msgspec.Struct, frozen=True):
     """A line of a log: tokens, and times in seconds."""
 
-    prompt_tokens: Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
+    prompt_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
     ttft: _Seconds
     cached_tokens: Annotated[int, Meta(ge=0)] = 0
     tpot: _Seconds | None = None
-    completion_tokens: Annotated[int, Meta(ge=0, le=MOST_TOKENS)] = 0
-    running: Annotated[float, Meta(ge=1, le=_MOST_RUNNING)] = 1.0
+    completion_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] = 0
+    running: Annotated[float, Meta(ge=1, le=_MAX_RUNNING)] = 1.0
 
 
 def read_observed(paths: Sequence[Path]) -> Observed:
@@ -129,7 +129,7 @@ def _log_rows(path: Path) -> Iterator[Measurement]:
 
 
 def _read_pages(paths: Sequence[Path]) -> Observed:
-    pages = [(path, Page(_read(path, _MOST_PAGE_BYTES))) for path in paths]
+    pages = [(path, Page(_read(path, _MAX_PAGE_BYTES))) for path in paths]
     counts = [(path, _counts(path, page)) for path, page in pages]
     if len(counts) == 1:
         path, only = counts[0]
@@ -202,9 +202,9 @@ def _mean(path: Path, earlier: Mapping[str, float], later: Mapping[str, float]) 
     times = [each for each in (found.prefill, found.between) if not math.isnan(each)]
     lengths = (found.uncached, found.cached, found.context)
     if not (
-        all(_LEAST_SECONDS <= each <= _MOST_SECONDS for each in (found.prefill, *times))
-        and all(0 <= each <= MOST_TOKENS for each in lengths)
-        and found.running <= _MOST_RUNNING
+        all(_MIN_SECONDS <= each <= _MAX_SECONDS for each in (found.prefill, *times))
+        and all(0 <= each <= MAX_TOKENS for each in lengths)
+        and found.running <= _MAX_RUNNING
     ):
         raise ConfigError("counts what no server does: times or lengths beyond reason", str(path))
     return found

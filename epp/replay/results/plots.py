@@ -37,7 +37,7 @@ from epp.replay.results.measures import BY_NAME, Unit, format_value, mean
 WIDTH = 9.2
 ROW = 0.34
 """The inches of a policy's row."""
-MOST_STEPS = 4
+MAX_STEPS = 4
 """Labels of an axis of ratios."""
 MARGIN = 0.05
 """The margin at either end of an axis of ratios, whose labels would reach into the next plot."""
@@ -168,7 +168,7 @@ def _steps(low: float, high: float) -> list[float]:
         ]
         for leading in ((1, 1.2, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 5), (1, 3), (1,))
     ]
-    return next((grid for grid in grids if len(grid) <= MOST_STEPS), grids[-1])
+    return next((grid for grid in grids if len(grid) <= MAX_STEPS), grids[-1])
 
 
 def _distribution(seen: View, figure: Figure) -> None:

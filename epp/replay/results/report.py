@@ -20,7 +20,7 @@ from epp.replay.results.table import (
 )
 from epp.replay.results.verdict import confidence, headline, reason
 
-MOST_CELLS = 6
+MAX_CELLS = 6
 """Cells that are shown with all their plots: each takes about 300 kB."""
 COLUMNS = 7
 """Columns of a table, beside the statuses: more do not fit the page."""
@@ -133,7 +133,7 @@ def _matrix(comparison: Comparison) -> str:
 
 
 def _cells(comparison: Comparison) -> Iterable[str]:
-    shown = comparison.cells[:MOST_CELLS]
+    shown = comparison.cells[:MAX_CELLS]
     for cell in shown:
         parts = "".join(_cell(comparison, cell))
         title = f"{html.escape(cell.name)}: {format_fleet(cell)}, {cell.seconds:,.0f} s"

@@ -12,7 +12,7 @@ from epp.replay.results.measures import BY_NAME, MEASURES, format_figure
 from epp.replay.results.verdict import confidence, headline, reason
 
 NOT_SERVED = ("refused", "lost", "unfinished")
-MOST_TABLES = 4
+MAX_TABLES = 4
 """Tables of single cells; more are shown as ratios."""
 _GAP = "  "
 _BOLD, _PLAIN = "\x1b[1;32m", "\x1b[0m"
@@ -42,7 +42,7 @@ class Column(msgspec.Struct, frozen=True):
 def show(comparison: Comparison, screen: Screen) -> str:
     """Return tables that are not wider than the screen, and what they say; ends with a newline."""
     parts: Iterable[Iterable[str]]
-    if len(comparison.cells) <= MOST_TABLES:
+    if len(comparison.cells) <= MAX_TABLES:
         parts = (_cell(comparison, cell, screen) for cell in comparison.cells)
     else:
         parts = [_overview(comparison, screen)]

@@ -20,7 +20,7 @@ from epp.model.request import InferenceRequest, RequestId
 from epp.model.request_events import Admitted, Generated
 from epp.policy.flow.flow_control import FlowControl, Outcome
 from epp.policy.flow.held import Held, WaitingElsewhere
-from epp.policy.flow.line import AGAIN_SECONDS, MOST_TOLD, TELL_SECONDS
+from epp.policy.flow.line import AGAIN_SECONDS, MAX_TOLD, TELL_SECONDS
 from epp.policy.flow.settings import FlowSettings
 from epp.policy.plugins import Filter, Scorer, Unseen
 from epp.policy.profile import Profile, Scheduling, WeightedScorer
@@ -129,7 +129,7 @@ class SimulatedPicker:
     def _tell_waiting(self) -> None:
         now, line = self._clock.now, self._flow.line
         for other in self._others:
-            told = [(held, line.ahead(held)) for held in line.heads(now)[:MOST_TOLD]]
+            told = [(held, line.ahead(held)) for held in line.heads(now)[:MAX_TOLD]]
             self._clock.at(now + self._lag, partial(other.hear, self.number, told, line.seconds))
         if line.requests:
             self._clock.at(now + AGAIN_SECONDS, self._tell_soon)

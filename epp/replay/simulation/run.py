@@ -39,7 +39,7 @@ from epp.replay.simulation.visit import Visit, request_of
 from epp.replay.traffic.calls import Call, InfiniteCache, Run, Trace, tokens_in
 
 _SAMPLE_SECONDS = 1.0
-_MOST_SAMPLES = 1 << 16
+_MAX_SAMPLES = 1 << 16
 """Samples of a run; if there would be more, they are further apart."""
 _IDLE_SECONDS = 0.5
 """Seconds between scrapes, at least, that no decision waits for."""
@@ -52,7 +52,7 @@ _DIED = "the pod died"
 _FAILED = "the pod answered with an error"
 _TOO_LONG = "longer than the engine's context"
 _TOO_MUCH = "more tokens are under way than a run bears"
-MOST_TOKENS_UNDER_WAY = 1 << 30
+MAX_TOKENS_UNDER_WAY = 1 << 30
 """Tokens of prompts that wait for an answer: picker and engine hold some bytes for each."""
 
 
@@ -180,7 +180,7 @@ class Simulation:
         for place, pod in enumerate(self.pods):
             load = pod.engine.load
             self._samples.append(PodSample(self.now, place, load.waiting, load.running, load.usage))
-        if len(self._samples) > _MOST_SAMPLES:
+        if len(self._samples) > _MAX_SAMPLES:
             self._sample_seconds *= 2
             pods = len(self.pods)
             self._samples = [each for n, each in enumerate(self._samples) if not n // pods % 2]
@@ -200,7 +200,7 @@ class Simulation:
         if self._interval < _IDLE_SECONDS:
             self._refresh()
         tokens = tokens_in(call.prompt)
-        if self._tokens_under_way + tokens > MOST_TOKENS_UNDER_WAY:
+        if self._tokens_under_way + tokens > MAX_TOKENS_UNDER_WAY:
             self._over(visit, CallStatus.REFUSED, reason=_TOO_MUCH)
             return
         self._tokens_under_way += tokens

@@ -6,27 +6,27 @@ A request beyond is left out and named; traffic that is beyond as a whole is ref
 from epp.errors import ConfigError
 from epp.replay.traffic.calls import Call, tokens_in
 
-MOST_TOKENS = 1 << 20
+MAX_TOKENS = 1 << 20
 """Tokens of a prompt, and of a response: as long as a simulated engine's context."""
-MOST_SECONDS = 366 * 86_400.0
+MAX_SECONDS = 366 * 86_400.0
 """From the first request to the last, and of a pause."""
-MOST_REQUESTS = 2_000_000
-MOST_PIECES = 1 << 26
+MAX_REQUESTS = 2_000_000
+MAX_PIECES = 1 << 26
 """Runs of tokens and ends of messages in all prompts and responses; some 64 bytes each."""
-MOST_TOKENS_IN_ALL = 1 << 36
+MAX_TOKENS_IN_ALL = 1 << 36
 
 
 def check_lengths(prompt: int, response: int) -> None:
     """Raise `ValueError` for lengths in tokens that no request has; a response may have none."""
     if prompt < 1 or response < 0:
         raise ValueError("lengths must be positive")
-    if max(prompt, response) > MOST_TOKENS:
-        raise ValueError(f"it has more than {MOST_TOKENS:,} tokens")
+    if max(prompt, response) > MAX_TOKENS:
+        raise ValueError(f"it has more than {MAX_TOKENS:,} tokens")
 
 
 def limit_of(max_tokens: int | None) -> int | None:
     """Return the limit of a response; None for one below 1, as of -1, or beyond any response."""
-    if max_tokens is None or not 1 <= max_tokens <= MOST_TOKENS:
+    if max_tokens is None or not 1 <= max_tokens <= MAX_TOKENS:
         return None
     return max_tokens
 
@@ -36,9 +36,9 @@ class Room:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._calls = MOST_REQUESTS
-        self._pieces = MOST_PIECES
-        self._tokens = MOST_TOKENS_IN_ALL
+        self._calls = MAX_REQUESTS
+        self._pieces = MAX_PIECES
+        self._tokens = MAX_TOKENS_IN_ALL
 
     def __call__(self, call: Call) -> Call:
         """Return a call, once it is counted. Raises `ConfigError` if it is one too many."""
@@ -53,7 +53,7 @@ class Room:
 def too_much(name: str) -> ConfigError:
     """Return the error of traffic that is beyond as a whole."""
     return ConfigError(
-        f"it is more than {MOST_REQUESTS:,} requests, {MOST_TOKENS_IN_ALL:,} tokens, or"
-        f" {MOST_PIECES:,} messages in all its prompts: replay a part of it",
+        f"it is more than {MAX_REQUESTS:,} requests, {MAX_TOKENS_IN_ALL:,} tokens, or"
+        f" {MAX_PIECES:,} messages in all its prompts: replay a part of it",
         name,
     )

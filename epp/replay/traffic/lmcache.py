@@ -13,7 +13,7 @@ from itertools import accumulate, pairwise
 
 import msgspec
 
-from epp.replay.traffic.bounds import MOST_REQUESTS, MOST_TOKENS, Room, too_much
+from epp.replay.traffic.bounds import MAX_REQUESTS, MAX_TOKENS, Room, too_much
 from epp.replay.traffic.calls import Call, Trace, joined, tokens_in
 from epp.replay.traffic.files.source import Problems, Source, decoded, in_order
 from epp.replay.traffic.texts import Texts
@@ -22,7 +22,7 @@ FIELDS = frozenset({"timestamp", "input", "output", "session_id"})
 SESSIONS_PER_SECOND = 0.2
 LONGEST_THINK = 11.0
 """The 90th percentile of the recorded pauses, in seconds."""
-_MOST_CHARACTERS = 4 * MOST_TOKENS
+_MAX_CHARACTERS = 4 * MAX_TOKENS
 _ROLE = re.compile(r"\n(?=(?:user|assistant|system|tool): )")
 
 
@@ -36,8 +36,8 @@ class _Line(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         # A character is a token at most.
-        if max(len(self.input), len(self.output)) > _MOST_CHARACTERS:
-            raise ValueError(f"its text has more than {_MOST_CHARACTERS:,} characters")
+        if max(len(self.input), len(self.output)) > _MAX_CHARACTERS:
+            raise ValueError(f"its text has more than {_MAX_CHARACTERS:,} characters")
         if not self.input:
             raise ValueError("its prompt is empty")
 
@@ -47,7 +47,7 @@ def read(source: Source, problems: Problems, seed: int) -> Trace:
     sessions = defaultdict[str, list[tuple[str, _Line]]](list)
     rows = decoded(source.lines(problems), msgspec.json.Decoder(_Line), problems)
     for number, (place, line) in enumerate(rows):
-        if number == MOST_REQUESTS:
+        if number == MAX_REQUESTS:
             raise too_much(place)
         sessions[line.session_id].append((place, line))
     draw, texts, at = random.Random(seed), Texts(), 0.0

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from epp.replay.traffic.bounds import MOST_TOKENS, Room, check_lengths, limit_of
+from epp.replay.traffic.bounds import MAX_TOKENS, Room, check_lengths, limit_of
 from epp.replay.traffic.calls import (
     Call,
     Runs,
@@ -115,9 +115,9 @@ def _fits(row: Logged, per_character: float, problems: Problems) -> bool:
     """Return whether a request is as long as one may be; note one that is longer."""
     characters = max(sum(len(text) for _, text in row.messages), len(row.response))
     tokens = characters * per_character + len(row.messages) * (1 + ROLE_TOKENS) + len(row.tokens)
-    if tokens > MOST_TOKENS:
-        problems.skip(row.place, f"its text has more than {MOST_TOKENS:,} tokens")
-    return tokens <= MOST_TOKENS
+    if tokens > MAX_TOKENS:
+        problems.skip(row.place, f"its text has more than {MAX_TOKENS:,} tokens")
+    return tokens <= MAX_TOKENS
 
 
 class _Sessions:

@@ -9,7 +9,7 @@ import msgspec
 
 from epp.config.schema import near
 from epp.errors import ConfigError
-from epp.replay.traffic.bounds import MOST_TOKENS
+from epp.replay.traffic.bounds import MAX_TOKENS
 from epp.replay.traffic.calls import Call, Trace
 from epp.replay.traffic.files.packed import is_there
 from epp.replay.traffic.formats import read_file
@@ -44,7 +44,7 @@ class Parameters(Arrivals, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     rate: Rate | None = 5.0
     sessions: Count = 500
-    longest: Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)] | None = None
+    longest: Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)] | None = None
 
 
 WORKLOADS: Mapping[str, NamedWorkload] = {**CATALOG, **SHAPES, "inference-day-2026": Agents()}

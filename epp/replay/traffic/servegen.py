@@ -17,8 +17,8 @@ import msgspec
 
 from epp.errors import ConfigError
 from epp.replay.traffic.bounds import (
-    MOST_REQUESTS,
-    MOST_SECONDS,
+    MAX_REQUESTS,
+    MAX_SECONDS,
     Room,
     check_lengths,
     too_much,
@@ -31,8 +31,8 @@ FILES = "*-trace.csv"
 WINDOW_SECONDS = 600
 HOUR = 3600
 _COLUMNS = 6
-_MOST_RATE = MOST_REQUESTS / WINDOW_SECONDS
-_LEAST_SHAPE = 0.01
+_MAX_RATE = MAX_REQUESTS / WINDOW_SECONDS
+_MIN_SHAPE = 0.01
 """The least shape of the distribution of pauses; the greatest is its inverse."""
 _SHARE = re.compile(r"""(?<![\w.])(\d{1,9})['"]?\s*:\s*([\d.eE+-]+)""")
 """A length, and its share, in a dictionary as Python writes it."""
@@ -61,7 +61,7 @@ def read(source: Source, problems: Problems, seed: int) -> Trace:
     if not load:
         return Trace(name=source.name, calls=[])
     busiest = min(load, key=lambda hour: (-load[hour], hour))
-    if load[busiest] * WINDOW_SECONDS > MOST_REQUESTS:
+    if load[busiest] * WINDOW_SECONDS > MAX_REQUESTS:
         raise too_much(str(source.path))
     draw, rows = random.Random(seed), list[TimedLengths]()
     for path, windows in clients.items():
@@ -98,13 +98,13 @@ def _window(line: SourceLine) -> _Window | None:
     if not is_window(line.text):
         raise ValueError("it is not a window of a client")
     start, rate, _, pattern, shape, _ = line.text.decode().split(",")
-    if not 0 <= float(rate) <= _MOST_RATE:
+    if not 0 <= float(rate) <= _MAX_RATE:
         raise ValueError(f"{rate} is not a rate of requests a second")
-    if int(start) > MOST_SECONDS:
+    if int(start) > MAX_SECONDS:
         raise ValueError("it begins after a year")
     if not pattern or not float(rate):
         return None
-    if not _LEAST_SHAPE <= float(shape) <= 1 / _LEAST_SHAPE:
+    if not _MIN_SHAPE <= float(shape) <= 1 / _MIN_SHAPE:
         raise ValueError(f"{shape} is not a shape of {pattern}")
     return _Window(int(start), float(rate), pattern, float(shape))
 

@@ -30,7 +30,7 @@ _UNITS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
 """Epochs of at least so much are in nanoseconds, microseconds and milliseconds."""
 
 
-_MOST_CSV_BYTES = 1 << 16
+_MAX_CSV_BYTES = 1 << 16
 
 
 class TimedLengths(msgspec.Struct, frozen=True):
@@ -129,8 +129,8 @@ def _values(line: SourceLine, header: Sequence[str]) -> Mapping[str, object]:
 
 def _columns(line: bytes) -> Sequence[str]:
     """Return the values of a line of CSV. Raises `ValueError`."""
-    if len(line) > _MOST_CSV_BYTES:
-        raise ValueError(f"it has more than {_MOST_CSV_BYTES:,} bytes, too many for a line of CSV")
+    if len(line) > _MAX_CSV_BYTES:
+        raise ValueError(f"it has more than {_MAX_CSV_BYTES:,} bytes, too many for a line of CSV")
     try:
         return next(csv.reader([line.decode()]), ())
     except csv.Error as error:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from epp.replay.traffic.bounds import (
-    MOST_REQUESTS,
+    MAX_REQUESTS,
     Room,
     check_lengths,
     limit_of,
@@ -69,7 +69,7 @@ def read(source: Source, problems: Problems, seed: int) -> Trace:
     last = 0.0
     for line in source.lines(problems):
         last = _read_line(line, seen, last, problems)
-        if len(seen) > MOST_REQUESTS:
+        if len(seen) > MAX_REQUESTS:
             raise too_much(line.place)
     rows = ((each.place, each) for each in seen.values())
     asked = in_order(rows, lambda each: each.at, problems, noted=False)

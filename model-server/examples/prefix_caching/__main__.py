@@ -56,15 +56,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="prefix_caching", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
-        "what", nargs="?", choices=list(DEMONSTRATIONS), help="one of them (default: both)"
+        "what", nargs="?", choices=list(DEMONSTRATIONS), help="what to run (default: both)"
     )
-    parser.add_argument("--lines", type=int, default=30, help="of each text (default: 30)")
-    parser.add_argument("--questions", type=int, default=4, help="of each reader (default: 4)")
+    parser.add_argument("--lines", type=int, default=30, help="length of each text (default: 30)")
+    parser.add_argument(
+        "--questions", type=int, default=4, help="questions of each reader (default: 4)"
+    )
     parser.add_argument(
         "--json",
         type=Path,
         metavar="FILE",
-        help="write there what was asked, answered and replayed",
+        help="write what was asked, answered and replayed to this file",
     )
     options = parser.parse_args()
     demonstrations = [

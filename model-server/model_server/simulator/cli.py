@@ -147,8 +147,9 @@ def parser() -> argparse.ArgumentParser:
     for title, flags in _FLAGS.items():
         group = made.add_argument_group(title)
         for flag, (kind, default, text) in flags.items():
+            usual = "off" if default is None else repr(default)
             group.add_argument(
-                flag, type=kind, default=default, metavar="X", help=f"{text} (default {default!r})"
+                flag, type=kind, default=default, metavar="X", help=f"{text} (default: {usual})"
             )
     made.add_argument("--lora-modules", nargs="*", default=[], metavar="NAME", help=_LORA_HELP)
     for switch, text in _SWITCHES.items():
@@ -164,15 +165,13 @@ _LEAST = {
     **dict.fromkeys(("decode_ns_per_context_token", "drain_seconds"), 0),
 }
 """With less of one of these nothing would be answered, or sooner than it was asked."""
-_LORA_HELP = (
-    "adapters served under their own model names; NAME, NAME=PATH or JSON with name and path"
-)
+_LORA_HELP = "adapters to serve under these names: NAME, NAME=PATH, or JSON with name and path"
 _SWITCHES = {
     **dict.fromkeys(
         ("--enable-prefix-caching", "--enable-prompt-tokens-details", "--enable-lora"),
-        "accepted because vLLM has it; always on",
+        "always on; accepted because vLLM has this flag",
     ),
-    "--no-prompt-tokens-details": "report no cached tokens, as vLLM does by default",
+    "--no-prompt-tokens-details": "do not report cached tokens, which is vLLM's default",
     "--faults": "obey the request header x-sim-fault: refuse | hang | status=500 | "
     "slow-headers=SECONDS | die-after=CHUNKS",
     "--no-metrics-page": "answer /metrics with 404",
@@ -182,35 +181,39 @@ _FLAGS: dict[str, dict[str, tuple[type, object, str]]] = {
     "server": {
         "--host": (str, "127.0.0.1", "address to listen on"),
         "--port": (int, 8000, "port to listen on; 0 takes a free one"),
-        "--name": (str, "", "sent as the response header x-sim-name when not empty"),
-        "--served-model-name": (str, "sim-model", "the model's name"),
-        "--drain-seconds": (float, 5.0, "time for running requests after SIGTERM"),
-        "--tokens-per-chunk": (int, 1, "tokens in one streamed event"),
-        "--output-tokens": (int, 256, "mean length of an answer that nothing else ends"),
-        "--seed": (int, 0, "changes the generated text; equal seeds give equal text"),
+        "--name": (str, "", "value of the response header x-sim-name; empty: none is sent"),
+        "--served-model-name": (str, "sim-model", "name of the model in requests"),
+        "--drain-seconds": (float, 5.0, "how long running requests may take to end after SIGTERM"),
+        "--tokens-per-chunk": (int, 1, "tokens per streamed event"),
+        "--output-tokens": (int, 256, "mean length of an answer that no other limit ends"),
+        "--seed": (int, 0, "seed of the generated text; equal seeds give equal text"),
     },
     "engine, named as in vLLM": {
         "--block-size": (int, 16, "tokens in a KV block"),
-        "--num-gpu-blocks-override": (int, 8192, "KV blocks, one of which is the null block"),
+        "--num-gpu-blocks-override": (int, 8192, "number of KV blocks, including the null block"),
         "--max-num-batched-tokens": (int, 8192, "token budget of one step"),
-        "--max-num-seqs": (int, 256, "running requests at most"),
-        "--max-model-len": (int, 131072, "longest sequence; the KV blocks may bound it lower"),
+        "--max-num-seqs": (int, 256, "requests that run at once"),
+        "--max-model-len": (
+            int,
+            131072,
+            "longest sequence, in tokens; few KV blocks limit it further",
+        ),
         "--max-loras": (int, 1, "different adapters in one step"),
-        "--kv-events-config": (str, "{}", "JSON: where KV events are published"),
+        "--kv-events-config": (str, "{}", "where KV events are published, as JSON"),
     },
     "speed": {
         "--step-ms": (float, 6.0, "fixed cost of one step, ms"),
         "--prefill-us-per-token": (float, 40.0, "cost of a prompt token, us"),
-        "--attention-ns": (float, 1.75, "cost of a prompt token for each token before it, ns"),
+        "--attention-ns": (float, 1.75, "further cost of a prompt token per token before it, ns"),
         "--decode-us-per-seq": (float, 20.0, "cost of a decoding sequence in a step, us"),
-        "--decode-ns-per-context-token": (float, 56.0, "and for each token of its context, ns"),
-        "--speed": (float, 1.0, "divides all of these times"),
+        "--decode-ns-per-context-token": (float, 56.0, "further cost per token of its context, ns"),
+        "--speed": (float, 1.0, "divide all these times by this number"),
     },
     "strain": {
-        "--late-page-above": (int, None, "/metrics is late while more requests are unfinished"),
-        "--late-page-seconds": (float, 5.0, "by this many seconds"),
-        "--shed-above": (int, None, "503 for requests that arrive while this many are unfinished"),
-        "--cold-requests": (int, 0, "this many requests, the first, wait"),
-        "--cold-seconds": (float, 10.0, "this many seconds each, as while kernels are compiled"),
+        "--late-page-above": (int, None, "answer /metrics late while more requests are unfinished"),
+        "--late-page-seconds": (float, 5.0, "how late that is, in seconds"),
+        "--shed-above": (int, None, "answer 503 while this many requests are unfinished"),
+        "--cold-requests": (int, 0, "delay this many requests, the first ones"),
+        "--cold-seconds": (float, 10.0, "by this many seconds each, as if kernels were compiled"),
     },
 }

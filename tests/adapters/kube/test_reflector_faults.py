@@ -203,7 +203,7 @@ async def test_versions_that_are_always_too_old_are_asked_for_ever_more_rarely(a
 
 
 async def test_a_list_without_end_is_broken_off(api, connection, logs, monkeypatch):
-    monkeypatch.setattr(reflector_module, "_MOST_PAGES", 5)
+    monkeypatch.setattr(reflector_module, "_MAX_PAGES", 5)
     page = b'{"metadata":{"resourceVersion":"1","continue":"more"},"items":[]}'
     api.fail(faults.answering(Answer(body=page)), verb="list", resource="pods", times=5)
     api.put(pod("a"))
@@ -216,7 +216,7 @@ async def test_a_list_without_end_is_broken_off(api, connection, logs, monkeypat
 
 @pytest.mark.parametrize("code", [200, 500])
 async def test_a_response_without_end_is_broken_off(api, connection, logs, monkeypatch, code):
-    for bound in ("_MOST_BYTES", "_MOST_STATUS_BYTES"):
+    for bound in ("_MAX_BYTES", "_MAX_STATUS_BYTES"):
         monkeypatch.setattr(api_connection, bound, 100_000)
     large = Answer(code=code, body=b" " * 200_000)
     api.fail(faults.answering(large), verb="list", resource="pods")

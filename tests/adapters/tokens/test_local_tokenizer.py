@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from epp.adapters.tokens.fallback import FallbackCause
 from epp.adapters.tokens.local.local_tokenizer import LocalLimits, LocalTokenizer
 from epp.adapters.tokens.local.model_folder import read_folder
-from epp.adapters.tokens.local.plan import MOST_PIECES
+from epp.adapters.tokens.local.plan import MAX_PIECES
 from epp.adapters.tokens.local.vocabulary import Vocabulary
 from epp.model.request import Api, InferenceRequest, Prompt, RequestId
 from tests.adapters.tokens import bodies
@@ -241,12 +241,12 @@ async def test_a_body_of_many_values_is_read_in_a_thread(limited, folder):
 @pytest.mark.parametrize("size", [1, 1 << 18])
 async def test_a_prompt_of_more_pieces_than_are_looked_up_stays_text(limited, size):
     tokenizer = limited(at_once_bytes=size)
-    asked = completions("<|im_end|>" * (MOST_PIECES + 1))
+    asked = completions("<|im_end|>" * (MAX_PIECES + 1))
     assert (tokenizer.ready(asked) or await tokenizer.tokenize(asked)) is asked.prompts
     assert tokenizer.counts == {FallbackCause.LARGE: 1}
-    fits = completions("<|im_end|>" * (MOST_PIECES // 2))
+    fits = completions("<|im_end|>" * (MAX_PIECES // 2))
     (prompt,) = tokenizer.ready(fits) or await tokenizer.tokenize(fits)
-    assert len(ids(prompt)) >= MOST_PIECES // 2
+    assert len(ids(prompt)) >= MAX_PIECES // 2
 
 
 class Counting(Vocabulary):

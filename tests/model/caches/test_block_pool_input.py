@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from epp.model.caches.block_pool.blocks import LARGEST, MOST_TOKENS
+from epp.model.caches.block_pool.blocks import LARGEST, MAX_TOKENS
 from epp.model.caches.lease import Lease
 from tests.model.caches import pool_rig as poolrig
 from tests.model.caches.pool_rig import allocate, evicted, pool_of, pool_with, stored
@@ -113,7 +113,7 @@ def test_hashes_and_sizes_may_come_in_any_sequence(kind):
 
 @pytest.mark.parametrize(
     ("capacity", "block", "taken"),
-    [(-5, -1, (0, 1)), (0, 0, (0, 1)), (1 << 90, 1 << 40, (MOST_TOKENS, LARGEST)), (7, 3, (7, 3))],
+    [(-5, -1, (0, 1)), (0, 0, (0, 1)), (1 << 90, 1 << 40, (MAX_TOKENS, LARGEST)), (7, 3, (7, 3))],
 )
 def test_what_is_beyond_bounds_counts_as_the_bound(capacity, block, taken):
     pool = pool_with(capacity, block)
@@ -123,7 +123,7 @@ def test_what_is_beyond_bounds_counts_as_the_bound(capacity, block, taken):
 
 
 def test_sizes_beyond_bounds_count_as_the_bound():
-    pool = pool_with(MOST_TOKENS, 16)
+    pool = pool_with(MAX_TOKENS, 16)
     lease = pool.allocate([1, 2], [1 << 40, 16], -3, 2)
     assert (lease.tokens, lease.reserved_tokens) == (LARGEST + 16, 0)
     pool.correct_sizes(lease, [0, 1 << 60])
@@ -132,7 +132,7 @@ def test_sizes_beyond_bounds_count_as_the_bound():
     assert (lease.tokens, lease.reserved_tokens) == (LARGEST, 16)
     pool.release(lease)
     pool.store([3], [1 << 63])
-    assert pool.free == MOST_TOKENS
+    assert pool.free == MAX_TOKENS
     assert pool.allocate([4], [1 << 63], 1 << 99, 1).tokens == 0
 
 
@@ -194,10 +194,10 @@ def test_what_is_read_may_change_the_pool_meanwhile(used, call):
 
 @needs("epp.model.caches.block_pool.pool", "the compiled pool of blocks")
 def test_more_blocks_than_there_are_numbers_for():
-    pool = poolrig.KINDS[0](MOST_TOKENS, 1)
+    pool = poolrig.KINDS[0](MAX_TOKENS, 1)
     lease = pool.allocate([1], [1], 0, 1)
     with pytest.raises(MemoryError):
         pool.grow(lease, 1 << 40)
-    assert (pool.free, len(pool)) == (MOST_TOKENS - 1, 1)
+    assert (pool.free, len(pool)) == (MAX_TOKENS - 1, 1)
     pool.release(lease)
-    assert pool.free == MOST_TOKENS
+    assert pool.free == MAX_TOKENS

@@ -120,6 +120,17 @@ def test_what_was_evicted_meanwhile_is_content_like_any_other():
     assert (len(pool), pool.free) == (4, 64)
 
 
+def test_a_block_that_follows_a_revoked_one_lacks_it():
+    pool = pool_of(8)
+    first = allocate(pool, 17, [1])
+    pool.store([1, 2], SIZES)
+    second = allocate(pool, 49, [1, 2, 3])
+    pool.revoke(second)
+    assert (pool.match([1, 2, 3]), pool.closed) == (2, False)
+    pool.revoke(first)
+    assert (list(pool.hashes()), pool.closed) == ([2], False)
+
+
 def test_what_the_engine_evicted_is_space_without_content():
     pool = pool_of(4)
     pool.release(allocate(pool, 48, [1, 2, 3]))

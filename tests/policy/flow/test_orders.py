@@ -5,7 +5,7 @@ import pytest
 from epp.config.plugins import Plugins
 from epp.config.schema import PluginSpec
 from epp.model.decision import Decision
-from epp.policy.flow.line import MOST_FLOWS, OTHER_FLOWS, Line
+from epp.policy.flow.line import MAX_FLOWS, OTHER_FLOWS, Line
 from tests.policy.flow.flow_rig import FlowRig
 from tests.strategies import request
 
@@ -166,15 +166,15 @@ def test_programs_without_end_are_forgotten():
 def test_flows_without_end_share_one_flow():
     rig = FlowRig(pods=1, holds=True, most_seconds=1e6)
     rig.come("first", 20_000)
-    for number in range(MOST_FLOWS + 50):
+    for number in range(MAX_FLOWS + 50):
         rig.come(str(number), 10, fairness_id=f"{'x' * 300}{number}" if number % 2 else str(number))
     rig.flow.line.forget(rig.held["0"].endpoint_id)
     names = {held.flow for held in rig.flow.line}
     assert max(map(len, names)) <= 256
-    assert len(names) <= MOST_FLOWS + 1
+    assert len(names) <= MAX_FLOWS + 1
     many = FlowRig(pods=1)
     many.come("first", 20_000)
-    for number in range(MOST_FLOWS + 50):
+    for number in range(MAX_FLOWS + 50):
         many.come(str(number), 10, fairness_id=str(number))
     flows = [held.flow for held in many.flow.line]
     assert flows.count(OTHER_FLOWS) == 50

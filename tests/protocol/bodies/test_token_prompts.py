@@ -13,7 +13,7 @@ from epp._pb import engine_api_pb2 as pb
 from epp.model.request import Api, Prompt
 from epp.protocol.bodies.grpc_body import parse_generate
 from epp.protocol.bodies.request_json import parse_request
-from epp.protocol.bodies.token_prompts import LONGEST_FEATURE, MOST_MEDIA, with_media
+from epp.protocol.bodies.token_prompts import LONGEST_FEATURE, MAX_MEDIA, with_media
 
 SIZES = st.integers(-2, 30) | st.sampled_from([2**31, 2**63, 2**70, 10**400])
 TOKENS = 90_000
@@ -164,8 +164,8 @@ def test_what_are_no_features_changes_nothing(features):
 
 
 def test_the_first_media_are_looked_at():
-    media = {"image": [(at, 1, str(at)) for at in reversed(range(MOST_MEDIA + 9))]}
-    seen = {"image": [(at, 1, str(at)) for at in range(MOST_MEDIA)]}
+    media = {"image": [(at, 1, str(at)) for at in reversed(range(MAX_MEDIA + 9))]}
+    seen = {"image": [(at, 1, str(at)) for at in range(MAX_MEDIA)]}
     assert read(300, features_of(media)) == replaced(300, seen)
 
 

@@ -9,7 +9,7 @@ from epp.model.caches.block_pool.pool import BlockPool
 from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, Medium
 from epp.model.prompts.block_hasher import BlockHasher
-from epp.protocol.kvevents.arrays import MOST_NUMBERS, NotAnArray, read_uint32s
+from epp.protocol.kvevents.arrays import MAX_NUMBERS, NotAnArray, read_uint32s
 from epp.protocol.kvevents.batches import (
     MAX_BLOCKS,
     MAX_EVENTS,
@@ -397,7 +397,7 @@ def test_parts_of_events_say_what_the_whole_says(events, most):
     """
     whole = _mirrored(read(*events))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("epp.protocol.kvevents.events.MOST_BLOCKS", most)
+        patch.setattr("epp.protocol.kvevents.events.MAX_BLOCKS", most)
         patch.setattr("epp.protocol.kvevents.batches._MOST", most)
         batch = read_batch(payload(*events), "base")
     for part in batch.parts:
@@ -441,6 +441,6 @@ def test_a_part_is_small_whatever_a_batch_says(events):
 
 
 def test_a_block_of_more_tokens_than_any_engine_has_is_malformed():
-    batch = read_batch(payload(stored([1], tokens=[0] * (MOST_NUMBERS + 1), size=MOST_NUMBERS + 1)))
+    batch = read_batch(payload(stored([1], tokens=[0] * (MAX_NUMBERS + 1), size=MAX_NUMBERS + 1)))
     assert isinstance(batch, WholeBatch)
     assert (batch.changes, batch.malformed) == ([], 1)

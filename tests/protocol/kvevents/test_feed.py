@@ -24,7 +24,7 @@ from tests.kvpublisher import (
 PLAIN = FeedSettings()
 REPLAYING = FeedSettings(replay=True)
 RESTART = CacheChanges((BlocksCleared(Cleared.RESTART),))
-MOST_ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 GAP = CacheChanges((BlocksCleared(Cleared.GAP),))
 
 
@@ -169,7 +169,7 @@ def test_a_gap_that_cannot_be_closed_invalidates_everything(failure):
     heard.receive(first, last)
     if failure == "silence":
         heard.hear(heard.feed.replay_failed())
-        for _ in range(MOST_ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             heard.hear(heard.feed.replay_failed())
     else:
         heard.replay(publisher, kept=1)

@@ -334,7 +334,7 @@ def test_responses_are_observed_as_serve_does_by_default():
 
 
 def test_what_is_under_way_is_bounded(monkeypatch):
-    monkeypatch.setattr(simulation, "MOST_TOKENS_UNDER_WAY", 3_000)
+    monkeypatch.setattr(simulation, "MAX_TOKENS_UNDER_WAY", 3_000)
     at_once = [call(number, size=1_000) for number in range(5)]
     later = [call(number, at=60.0, size=1_000) for number in range(5, 8)]
     outcomes = by_call(played([*at_once, *later]))

@@ -23,7 +23,7 @@ from epp.replay.simulation import run
 from epp.replay.simulation.run import Simulation
 from epp.replay.sweep import read_traffic
 from epp.replay.traffic import bounds
-from epp.replay.traffic.bounds import MOST_SECONDS, MOST_TOKENS
+from epp.replay.traffic.bounds import MAX_SECONDS, MAX_TOKENS
 from epp.replay.traffic.calls import Call, Run, Trace, tokens_in
 from epp.replay.traffic.copies import superposed
 from epp.replay.traffic.files import source
@@ -150,10 +150,10 @@ def calls_or_words(path):
     assert trace.calls
     assert len(trace.problems) == min(10, trace.skipped + trace.reordered)
     for each in trace.calls:
-        assert 0 <= each.at <= MOST_SECONDS
-        assert 0 <= each.think <= MOST_SECONDS
-        assert 1 <= tokens_in(each.prompt) <= MOST_TOKENS
-        assert 1 <= tokens_in(each.response) <= MOST_TOKENS
+        assert 0 <= each.at <= MAX_SECONDS
+        assert 0 <= each.think <= MAX_SECONDS
+        assert 1 <= tokens_in(each.prompt) <= MAX_TOKENS
+        assert 1 <= tokens_in(each.response) <= MAX_TOKENS
         assert each.max_tokens is None or each.max_tokens >= 1
     # Whole millions of tokens would take their time, and are as many of the same.
     short = [
@@ -170,7 +170,7 @@ def calls_or_words(path):
 @pytest.fixture
 def few_samples(monkeypatch):
     """Have runs of a year keep few samples of their pods."""
-    monkeypatch.setattr(run, "_MOST_SAMPLES", 500)
+    monkeypatch.setattr(run, "_MAX_SAMPLES", 500)
 
 
 @pytest.mark.usefixtures("few_samples")
@@ -270,7 +270,7 @@ def test_any_parameter_may_be_anything(parameter):
             continue  # which is many, and not too many
         for name in (f"chat:sessions=3,{parameter}={value}", f"chat:{parameter}={value}"):
             trace = read_or_words(name)
-            assert trace if isinstance(trace, str) else trace.calls[-1].at <= MOST_SECONDS
+            assert trace if isinstance(trace, str) else trace.calls[-1].at <= MAX_SECONDS
 
 
 def test_all_parameters_at_their_ends():
@@ -281,7 +281,7 @@ def test_all_parameters_at_their_ends():
             if isinstance(trace, str):
                 assert "after more than a year" in trace
             else:
-                assert all(0 <= call.at <= MOST_SECONDS for call in trace.calls)
+                assert all(0 <= call.at <= MAX_SECONDS for call in trace.calls)
 
 
 def bomb(piece, pieces, kind):
@@ -299,8 +299,8 @@ def bomb(piece, pieces, kind):
 @pytest.fixture
 def little(monkeypatch):
     """Bounds of files that are soon met."""
-    monkeypatch.setattr(source, "MOST_BYTES", 4 << 20)
-    monkeypatch.setattr(source, "MOST_LINES", 5_000)
+    monkeypatch.setattr(source, "MAX_BYTES", 4 << 20)
+    monkeypatch.setattr(source, "MAX_LINES", 5_000)
 
 
 @pytest.mark.usefixtures("little")
@@ -362,7 +362,7 @@ def test_traffic_as_a_whole_has_bounds(monkeypatch, tmp_path):
     rows = [{**LENGTHS, "timestamp": at} for at in range(6)]
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     call = Call(at=0.0, prompt=(Run(1, 10),), response=(Run(2, 5),), session=0, marks=(10,))
-    for name, most in (("MOST_REQUESTS", 5), ("MOST_PIECES", 15), ("MOST_TOKENS_IN_ALL", 30)):
+    for name, most in (("MAX_REQUESTS", 5), ("MAX_PIECES", 15), ("MAX_TOKENS_IN_ALL", 30)):
         with monkeypatch.context() as patched:
             patched.setattr(bounds, name, most)
             assert "replay a part of it" in calls_or_words(file)
@@ -376,7 +376,7 @@ def test_traffic_as_a_whole_has_bounds(monkeypatch, tmp_path):
 def test_a_pause_of_a_year_takes_no_time():
     calls = [
         Call(at=at, prompt=(Run(n, 100),), response=(Run(9, 5),), session=n)
-        for n, at in enumerate((0.0, 5.0, MOST_SECONDS / 2, MOST_SECONDS))
+        for n, at in enumerate((0.0, 5.0, MAX_SECONDS / 2, MAX_SECONDS))
     ]
     played = Simulation(Trace(name="some", calls=calls), PLAN).run()
     assert [round(each.at) for each in played.outcomes] == [round(call.at) for call in calls]

@@ -17,7 +17,7 @@ from epp.model.request import TOKEN_BYTES, Api, InferenceRequest, Prompt
 
 _CHANGES_TOKENS = ("prompt_embeds", "suffix", "truncate_prompt_tokens", "chat_template")
 """Fields that change the tokens of a prompt; a request with one of them is not tokenized."""
-MOST_PIECES = 10_000
+MAX_PIECES = 10_000
 """Pieces of all prompts, each of which is looked up on the event loop: 20 ms of work.
 
 A message has two or three.
@@ -78,8 +78,8 @@ def plan(request: InferenceRequest, folder: ModelFolder) -> PromptPlan:
         if body.get(field) is not None:
             raise TextFallback(FallbackCause.FIELD, field)
     made = drafts(body, request, folder)
-    if sum(len(each.pieces) for each in made if isinstance(each, PromptDraft)) > MOST_PIECES:
-        raise TextFallback(FallbackCause.LARGE, f"{MOST_PIECES} pieces")
+    if sum(len(each.pieces) for each in made if isinstance(each, PromptDraft)) > MAX_PIECES:
+        raise TextFallback(FallbackCause.LARGE, f"{MAX_PIECES} pieces")
     return made
 
 

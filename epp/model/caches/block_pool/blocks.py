@@ -15,7 +15,7 @@ from epp.model.prompts.hashing import BlockHash
 
 LARGEST = (1 << 31) - 1
 """Tokens of a block, at most; larger numbers are clamped."""
-MOST_TOKENS = 1 << 60
+MAX_TOKENS = 1 << 60
 """Tokens of anything, at most; larger numbers are clamped."""
 
 
@@ -151,6 +151,6 @@ def sizes_in(sizes: Sequence[int]) -> list[int]:
     return [min(size, LARGEST) for size in array("Q", sizes)]
 
 
-def tokens_in(given: int, most: int = MOST_TOKENS) -> int:
+def tokens_in(given: int, most: int = MAX_TOKENS) -> int:
     """Return a number of tokens, clamped to 0..`most`; raises `TypeError` if it is not an int."""
     return max(0, min(index(given), most))

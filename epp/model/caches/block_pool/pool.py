@@ -94,8 +94,8 @@ class BlockPool(SingleTierCache):
 
         The engine's rules guarantee it: a request holds blocks from the start of the chain and
         frees them together, and they are evicted from the end. Only KV events can leave a hole
-        (`store`, `discard`), and only before free blocks, until these are evicted, or hit again
-        together with their predecessors.
+        (`store`, `discard`, and `revoke` of what a stored block follows), and only before free
+        blocks, until these are evicted, or hit again together with their predecessors.
         """
         head = self._blocks.queue.head
         return head is None or head.freed > self._last_hole
@@ -242,9 +242,11 @@ class BlockPool(SingleTierCache):
             return
         blocks = [*held.blocks, *held.unhashed_blocks]
         self._free(held, computed=False)
-        for block in reversed(blocks):
-            if block.queued and not block.computed:
-                self._blocks.evict(block)
+        dropped = [block for block in reversed(blocks) if block.queued and not block.computed]
+        for block in dropped:
+            self._blocks.evict(block)
+        if dropped and self._engine_reports:  # what follows them may be reported, and stays
+            self._last_hole = self._blocks.releases
         held.unhashed_blocks = []
         self._generating.pop(held, None)
 

@@ -18,7 +18,7 @@ from epp.model.prompts.hashing import BlockHash, extend
 from epp.model.request import TOKEN_BYTES
 from epp.model.shards import SHARDS, Shards, freed
 
-MOST_GROUPS = 16
+MAX_GROUPS = 16
 """Groups of copies are numbers below it."""
 _MAX_DROPPED = 16
 """Blocks that are dropped for each stored one, as many may be too many once their size grows."""

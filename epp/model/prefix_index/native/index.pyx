@@ -34,10 +34,10 @@ HELD_BYTES = 32
 """What one block at one endpoint takes in the compiled `BlockPool`."""
 HASH_BYTES = 17
 """What one block takes here, however many hold it: 12 bytes, and a share of free places."""
-MOST_SLOTS = 1 << 16
-MOST_SPAN = (1 << 16) - 1
+MAX_SLOTS = 1 << 16
+MAX_SPAN = (1 << 16) - 1
 
-cdef uint64_t _MAX_SLOTS = MOST_SLOTS
+cdef uint64_t _MAX_SLOTS = MAX_SLOTS
 cdef uint64_t _HELD_BYTES = HELD_BYTES, _HASH_BYTES = HASH_BYTES, _SET_BYTES = SET_BYTES
 cdef Py_ssize_t _PURGED_AT_LEAST = 1024
 
@@ -103,7 +103,7 @@ cdef class PrefixIndex:
         while word < self._holders.sets.words and ~self._used[word] == 0:
             word += 1
         if word * <uint64_t>64 == _MAX_SLOTS:
-            raise OverflowError(f"an index has at most {MOST_SLOTS} slots")
+            raise OverflowError(f"an index has at most {MAX_SLOTS} slots")
         if word == self._holders.sets.words:
             self._double_slots()
         slot = word * <uint64_t>64 + lowest_bit(~self._used[word])
@@ -208,8 +208,8 @@ cdef class PrefixIndex:
         """Set how many blocks each stands for at an endpoint: itself and those before it."""
         cdef uint32_t number = self._opened(slot)
         for block_hash, span in spans:
-            if span > MOST_SPAN:
-                raise ValueError(f"a block may count for at most {MOST_SPAN}")
+            if span > MAX_SPAN:
+                raise ValueError(f"a block may count for at most {MAX_SPAN}")
             if span < 2:
                 clear_span(&self._holders, number, PyLong_AsUnsignedLongLong(block_hash))
                 continue

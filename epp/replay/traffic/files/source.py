@@ -17,7 +17,7 @@ import msgspec
 
 from epp.errors import ConfigError
 from epp.printable import printable
-from epp.replay.traffic.bounds import MOST_REQUESTS, MOST_SECONDS, too_much
+from epp.replay.traffic.bounds import MAX_REQUESTS, MAX_SECONDS, too_much
 from epp.replay.traffic.files.packed import broken, is_there, opened
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 _Row = TypeVar("_Row")
 _TAR_MAGIC = slice(257, 262)
 _FILES = frozenset((tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE))
-MOST_BYTES = 4 << 30
+MAX_BYTES = 4 << 30
 """Bytes of a file or a folder, unpacked."""
-MOST_LINES = 1 << 23
+MAX_LINES = 1 << 23
 """Lines of a file or a folder, also empty ones."""
-MOST_LINE_BYTES = 64 << 20
-MOST_DOCUMENT_BYTES = 128 << 20
+MAX_LINE_BYTES = 64 << 20
+MAX_DOCUMENT_BYTES = 128 << 20
 """Bytes of a file that is one document."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What comes of decoding what is not JSON, or is nested too deeply."""
@@ -98,7 +98,7 @@ class Source:
         self.name = path.name.split(".")[0]
         self.is_folder = is_there(path) and path.is_dir()
 
-    def lines(self, problems: Problems, longest: int = MOST_LINE_BYTES) -> Iterator[SourceLine]:
+    def lines(self, problems: Problems, longest: int = MAX_LINE_BYTES) -> Iterator[SourceLine]:
         """Read all lines that are not empty, of `longest` bytes at most.
 
         A line that is longer, and packed data that end too early, are problems at that place.
@@ -117,12 +117,12 @@ class Source:
     def document(self) -> bytes:
         """Return all of it. Raises `ConfigError` if it cannot be read, or ends too early."""
         parts, size = list[bytes](), 0
-        for line in self.lines(Problems(strict=True), MOST_DOCUMENT_BYTES):
+        for line in self.lines(Problems(strict=True), MAX_DOCUMENT_BYTES):
             parts.append(line.text)
             size += len(line.text) + 1
-            if size > MOST_DOCUMENT_BYTES:
+            if size > MAX_DOCUMENT_BYTES:
                 raise ConfigError(
-                    f"a document may have at most {MOST_DOCUMENT_BYTES:,} bytes", line.place
+                    f"a document may have at most {MAX_DOCUMENT_BYTES:,} bytes", line.place
                 )
         return b"\n".join(parts)
 
@@ -153,13 +153,13 @@ def in_order(
 ) -> list[_Row]:
     """Return rows in order of time (seconds); one that is earlier than the row before is `noted`.
 
-    Left out are those that come more than `MOST_SECONDS` before or after most others.
+    Left out are those that come more than `MAX_SECONDS` before or after most others.
     Raises `ConfigError` for more rows than may be.
     """
     listed = list[tuple[float, str, _Row]]()
     for place, row in rows:
         listed.append((time(row), place, row))
-        if len(listed) > MOST_REQUESTS:
+        if len(listed) > MAX_REQUESTS:
             raise too_much(place)
     earliest, latest = _most_within([at for at, _, _ in listed if math.isfinite(at)])
     kept, last = list[tuple[float, _Row]](), -math.inf
@@ -175,11 +175,11 @@ def in_order(
 
 
 def _most_within(times: list[float]) -> tuple[float, float]:
-    """Return the first and the last of the most times that lie within `MOST_SECONDS`."""
+    """Return the first and the last of the most times that lie within `MAX_SECONDS`."""
     times.sort()
     best, first = (0, 0), 0
     for last, at in enumerate(times):
-        while at - times[first] > MOST_SECONDS:
+        while at - times[first] > MAX_SECONDS:
             first += 1
         if last - first > best[1] - best[0]:
             best = first, last
@@ -199,8 +199,8 @@ class _Reader:
     def __init__(self, problems: Problems, longest: int) -> None:
         self._problems = problems
         self._longest = longest
-        self._bytes = MOST_BYTES
-        self._lines = MOST_LINES
+        self._bytes = MAX_BYTES
+        self._lines = MAX_LINES
 
     def members(self, path: str, file: io.BufferedReader) -> Iterator[SourceLine]:
         """Read the regular files of an archive, under the names that their first headers have.
@@ -254,7 +254,7 @@ class _Reader:
         self._lines -= lines
         if min(self._bytes, self._lines) < 0:
             raise ConfigError(
-                f"up to there it has {MOST_BYTES >> 30} GiB, or {MOST_LINES:,} lines, which is the"
+                f"up to there it has {MAX_BYTES >> 30} GiB, or {MAX_LINES:,} lines, which is the"
                 " most that is read: replay a part of it",
                 place,
             )

@@ -25,10 +25,10 @@ from epp.protocol.recording import (
     unpacked,
 )
 from epp.replay.traffic.bounds import (
-    MOST_PIECES,
-    MOST_REQUESTS,
-    MOST_SECONDS,
-    MOST_TOKENS,
+    MAX_PIECES,
+    MAX_REQUESTS,
+    MAX_SECONDS,
+    MAX_TOKENS,
     Room,
     check_lengths,
     too_much,
@@ -82,7 +82,7 @@ def read_recording(source: Source, problems: Problems, seed: int) -> Recording:
     pieces = 0
     for each in asked:
         pieces += len(tree.path(each.end))
-        if pieces > MOST_PIECES:
+        if pieces > MAX_PIECES:
             raise too_much(str(source.path))
     return Recording(
         prompts=asked,
@@ -135,7 +135,7 @@ class _Parts:
                 continue
             for each in self._prompts(line, models):
                 count += 1
-                if count > MOST_REQUESTS or self._marks > MOST_PIECES:
+                if count > MAX_REQUESTS or self._marks > MAX_PIECES:
                     raise too_much(line.place)
                 yield line.place, each
         if not self.base_model and models:
@@ -189,7 +189,7 @@ class _Parts:
         if min(prompt.size, prompt.tokens) < 1:
             raise ValueError(f"request {line.n} has an empty prompt")
         check_lengths(prompt.tokens, 0)
-        if prompt.size > MOST_TOKENS * _UNITS:
+        if prompt.size > MAX_TOKENS * _UNITS:
             raise ValueError(f"request {line.n} has a prompt of {prompt.size:,} bytes")
         node, before = ROOT, tuple[int, ...]()
         if prompt.like:
@@ -225,7 +225,7 @@ class _Parts:
 def _check(request: RecordedRequest) -> None:
     """Raise `ValueError` for times and counts that no request has."""
     times = (request.at, request.first or 0.0, request.end or 0.0)
-    if not all(0 <= each <= MOST_SECONDS for each in times):
+    if not all(0 <= each <= MAX_SECONDS for each in times):
         raise ValueError(f"request {request.n} has a time that is negative, or beyond a year")
     check_lengths(1 if request.prompt_tokens is None else request.prompt_tokens, request.chunks)
     check_lengths(1, request.generated_tokens or 0)

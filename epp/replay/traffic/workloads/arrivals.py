@@ -12,12 +12,12 @@ import msgspec
 from msgspec.structs import replace
 
 from epp.errors import ConfigError
-from epp.replay.traffic.bounds import MOST_REQUESTS, MOST_SECONDS
+from epp.replay.traffic.bounds import MAX_REQUESTS, MAX_SECONDS
 from epp.replay.traffic.calls import Call, Trace, ordered
 from epp.replay.traffic.formats import read_file
 
 Rate = Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)]
-Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_REQUESTS)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_REQUESTS)]
 _BEGIN_SECONDS = 10.0
 """Within which the users of a closed loop begin, evenly."""
 
@@ -43,7 +43,7 @@ def arriving(trace: Trace, arrivals: Arrivals, seed: int) -> Trace:
     """Return a trace whose conversations begin at other times; each keeps its own pauses.
 
     Without anything asked for, it is the trace. Raises `ConfigError`, also if the last one would
-    begin after `MOST_SECONDS`.
+    begin after `MAX_SECONDS`.
     """
     if arrivals.users is not None:
         return _closed(trace, arrivals.users)
@@ -54,7 +54,7 @@ def arriving(trace: Trace, arrivals: Arrivals, seed: int) -> Trace:
     else:
         return trace
     calls = _started(trace.calls, starts)
-    if not calls[-1].at <= MOST_SECONDS:
+    if not calls[-1].at <= MAX_SECONDS:
         raise ConfigError(
             f"the last of {len(calls):,} requests would come after more than a year: let them"
             " come faster",

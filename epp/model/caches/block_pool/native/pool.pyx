@@ -202,7 +202,9 @@ cdef class BlockPool:
     def revoke(self, PoolLease lease not None):
         self.check_owner(lease)
         if not lease.state.released:
-            revoke(&self.state, &lease.state)
+            if revoke(&self.state, &lease.state) and self.engine_reports:
+                # What follows them may be reported, and stays.
+                self.state.store.last_hole = tail(&self.state.store)
             self.expect_no_hashes(lease)
 
     cdef int check_owner(self, PoolLease lease) except -1:

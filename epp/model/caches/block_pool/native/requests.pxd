@@ -209,14 +209,20 @@ cdef inline void release(Pool* pool, Lease* lease) noexcept nogil:
     keep_unhashed(lease)
 
 
-cdef inline void revoke(Pool* pool, Lease* lease) noexcept nogil:
-    """End a request that was not computed: evict what no other holds and none has computed."""
+cdef inline bint revoke(Pool* pool, Lease* lease) noexcept nogil:
+    """End a request that was not computed: evict what no other holds and none has computed.
+
+    Return whether anything was evicted.
+    """
     cdef Py_ssize_t at
+    cdef bint evicted = False
     cdef Block* block
     free_all(pool, lease, 0)
     for at in range(lease.count - 1, -1, -1):
         block = pool.store.blocks + lease.blocks[at]
         if block.older != IN_USE and block.older != SPARE and not block.link & COMPUTED:
             pool.blank_tokens += evict_block(&pool.store, lease.blocks[at])
+            evicted = True
     lease.count = lease.hashed
     keep_unhashed(lease)
+    return evicted

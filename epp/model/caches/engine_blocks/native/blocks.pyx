@@ -13,7 +13,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from epp.model.caches.engine_blocks.native.rows cimport (
-    AFTER, FILLED, FIRST, FULL, GROUPS, MOST_COPIES, ONE_AFTER, ONE_FIRST, ROW_SHARDS, WHOLE,
+    AFTER, FILLED, FIRST, FULL, GROUPS, MAX_COPIES, ONE_AFTER, ONE_FIRST, ROW_SHARDS, WHOLE,
     Content, Row, Shard, add_row, find_row, free_rows, has_content, mixed, oldest_row, own_at,
     read_row, remove_row, shard_of,
 )
@@ -31,7 +31,7 @@ cdef extern from * nogil:
 cdef extern from "Python.h":
     uint64_t PyLong_AsUnsignedLongLongMask(object) except? -1
 
-MOST_GROUPS = GROUPS
+MAX_GROUPS = GROUPS
 cdef uint32_t _MAX_DROPPED = 16
 cdef Py_ssize_t _STEP = 1 << 9
 
@@ -358,7 +358,7 @@ cdef class EngineBlocks:
 
     cdef int _add_copy(self, Shard* shard, Row* row, int group) except -1:
         cdef bint first = not self._has_copy(row, group)
-        if group == 0 and row.copies < MOST_COPIES:
+        if group == 0 and row.copies < MAX_COPIES:
             row.copies += 1
         else:
             if self._copies[group] == NULL:

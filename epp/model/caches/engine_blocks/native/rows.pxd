@@ -31,20 +31,20 @@ cdef enum:
 
 cdef extern from *:
     """
-    #define MOST_COPIES 31
+    #define MAX_COPIES 31
     typedef struct __attribute__((packed)) {
         uint64_t name, link;
         uint32_t at;
         uint8_t kind : 3, copies : 5;
     } engine_block_row;
     """
-    enum: MOST_COPIES
+    enum: MAX_COPIES
     ctypedef struct Row "engine_block_row":
         uint64_t name
         uint64_t link
         uint32_t at  # the token, or where the words are
         uint8_t kind
-        uint8_t copies  # in the first group, up to MOST_COPIES
+        uint8_t copies  # in the first group, up to MAX_COPIES
 
 
 cdef struct Shard:
