@@ -12,7 +12,7 @@ UNIT := $(PYTEST) --numprocesses=$(WORKERS) --maxprocesses=8
 UNCOMPILED := $(addprefix tests/,model/test_fleet.py model/test_fleet_requests.py model/test_fleet_learning.py policy \
   protocol/extproc/test_exchange.py protocol/extproc/test_exchange_ends.py protocol/extproc/test_exchange_headers.py \
   app/test_director.py app/test_cache_sources.py adapters/test_extproc.py adapters/test_health.py adapters/test_scrape.py)
-# Of these, what asks plug-ins, which are never compiled, and a rule over hours of traffic.
+# Of these, what asks plug-ins, which are never compiled, and a rule over hours of traffic: `make test` runs them too.
 ALIKE := $(addprefix --deselect=tests/policy/,peers test_gone_endpoints.py test_long_names.py test_contract.py::test_every_filter \
   test_contract.py::test_every_scorer test_endpoint_health.py::test_a_fleet_that_sheds_some_requests_stays_whole)
 
@@ -38,7 +38,7 @@ profiled: setup ## compile as wheels and images are: by what a first build did w
 vllm: setup ## add the CPU build of vLLM to .venv (exit 3: it cannot be had here)
 	@.ci/install-vllm .venv
 
-check: setup ## lint, types, contracts, documentation, unit tests: six minutes on two cores, fewer on more (WORKERS=N)
+check: setup ## lint, types, contracts, documentation, unit tests: five minutes on two cores, fewer on more (WORKERS=N)
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target static unit
 	@$(MAKE) --no-print-directory uncompiled
 
@@ -68,7 +68,7 @@ uncompiled: setup
 
 test: setup ## everything that a machine without a GPU can run (what .ci/run calls)
 	@.ci/install-vllm .venv || [ $$? -eq 3 ]
-	@$(MAKE) --no-print-directory check
+	@$(MAKE) --no-print-directory check ALIKE=
 	@$(MAKE) --no-print-directory counts
 	@$(PYTEST) --numprocesses=2 -m "not vllm" model-server/tests e2e
 	@$(BIN)/pytest -q -m vllm model-server/tests e2e
