@@ -7,11 +7,13 @@ from contextlib import AsyncExitStack
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
 from epp.adapters.scrape.client_tls import ClientTlsSettings, client_tls
 from epp.adapters.tokens.fallback import FallbackCause
 from epp.adapters.tokens.render.render_server import RenderSettings, one_token
 from epp.adapters.tokens.render.render_tokenizer import RenderTokenizer
+from epp.gateway.processes import free_port
 from epp.model.request import InferenceRequest, RequestId
 from tests.adapters.self_signed import self_signed
 from tests.adapters.tokens.bodies import MODEL, chat, completions, ids
@@ -161,6 +163,17 @@ async def test_a_url_with_a_password_has_an_authorization_of_its_own(pool):
     assert ids(prompt) == [1]
     assert pool[0].authorized == [aiohttp.encode_basic_auth("user", "word")]
     await tokenizer.close()
+
+
+async def test_no_log_has_the_password_of_a_url():
+    url = f"http://user:word@127.0.0.1:{free_port()}"
+    tokenizer = RenderTokenizer(RenderSettings(url=url))
+    with capture_logs() as logs:
+        for _ in range(5):
+            await prompts_of(tokenizer, chat("hello"))
+    await tokenizer.close()
+    assert logs
+    assert not [each for each in logs if "word" in str(each)]
 
 
 async def test_a_prompt_may_be_rendered_as_if_for_one_token(pool):

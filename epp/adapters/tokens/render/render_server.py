@@ -107,9 +107,10 @@ class RenderServer:
         client: Callable[[], aiohttp.ClientSession],
     ) -> None:
         self.url = url.rstrip("/")
+        self.name = without_user(self.url)
         self.breaker = CircuitBreaker()
         # A URL with a password is one client's own authorization, and aiohttp sends no two.
-        self._passed_on = () if "@" in self.url.split("/", 3)[2] else _PASSED_ON
+        self._passed_on = _PASSED_ON if self.name == self.url else ()
         self._settings = settings
         self._now = now
         self._client = client
@@ -213,11 +214,18 @@ class RenderServer:
         if path not in {_TOKENIZE, RENDER[Api.MESSAGES], *self._unserved}:
             _log.warning(
                 "tokens.no_render_endpoint",
-                url=self.url + path,
+                url=self.name + path,
                 instead=_TOKENIZE,
                 remedy="vllm launch render, or vllm serve --enable-scale-out",
             )
         self._unserved[path] = self._now() + _UNSERVED_SECONDS
+
+
+def without_user(url: str) -> str:
+    """Return a URL as it may be logged: without a user and a password."""
+    scheme, colon, rest = url.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{colon}{host.rpartition('@')[2]}{slash}{path}"
 
 
 def one_token(body: bytes) -> bytes:

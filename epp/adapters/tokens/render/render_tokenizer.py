@@ -8,7 +8,13 @@ import aiohttp
 import structlog
 
 from epp.adapters.tokens.fallback import FallbackCause, FallbackCounts, TextFallback
-from epp.adapters.tokens.render.render_server import RENDER, Busy, RenderServer, RenderSettings
+from epp.adapters.tokens.render.render_server import (
+    RENDER,
+    Busy,
+    RenderServer,
+    RenderSettings,
+    without_user,
+)
 from epp.model.request import InferenceRequest, Prompt
 
 _log = structlog.get_logger(__name__)
@@ -72,7 +78,7 @@ class RenderTokenizer:
         if len(request.body) > self._settings.most_bytes:
             return TextFallback(FallbackCause.LARGE, f"{self._settings.most_bytes} bytes")
         if self._next() is None:
-            return TextFallback(FallbackCause.UNAVAILABLE, self._settings.url)
+            return TextFallback(FallbackCause.UNAVAILABLE, without_user(self._settings.url))
         return None
 
     def _next(self, but: RenderServer | None = None) -> RenderServer | None:
@@ -99,7 +105,9 @@ class RenderTokenizer:
         limit = self._settings.media_timeout if media else self._settings.timeout
         server = self._next()
         if server is None:
-            self._fallbacks.add(TextFallback(FallbackCause.UNAVAILABLE, self._settings.url))
+            self._fallbacks.add(
+                TextFallback(FallbackCause.UNAVAILABLE, without_user(self._settings.url))
+            )
             return request.prompts
         self._turn += 1
         sent = self._now()
@@ -120,10 +128,10 @@ class RenderTokenizer:
             self._failed(server, error, sent, media=media)
             slow = isinstance(error, TimeoutError)
             cause = FallbackCause.SLOW if slow else FallbackCause.UNAVAILABLE
-            self._fallbacks.add(TextFallback(cause, f"{server.url}: {type(error).__name__}"))
+            self._fallbacks.add(TextFallback(cause, f"{server.name}: {type(error).__name__}"))
         else:
             if server.breaker.record_success():
-                _log.info("tokens.render_recovered", url=server.url)
+                _log.info("tokens.render_recovered", url=server.name)
             return prompts
         return request.prompts
 
