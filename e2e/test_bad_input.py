@@ -66,9 +66,9 @@ TABLE = {
         None,
         "",
     ),
-    "max_tokens is text, which the server refuses": (
+    "max_tokens is a word, which the server refuses": (
         CHAT,
-        b'{"model": "sim-model", "max_tokens": "9", %s}' % USER.encode(),
+        b'{"model": "sim-model", "max_tokens": "nine", %s}' % USER.encode(),
         400,
         None,
         "",
