@@ -13,7 +13,9 @@ from epp.up.servers import Address
 
 PATH = "/v1/models"
 LIST_SECONDS = 5.0
-"""How long servers have to answer; the list is without those that take longer."""
+"""How long all servers together have to answer."""
+_REST_SECONDS = 2.0
+"""How long the others have once one has answered; the list is without those that take longer."""
 _KEPT_SECONDS = 1.0
 _SECONDS_PER_SERVER = 0.002
 """The pause before a list is made: whoever asks on and on takes a part of this process at most."""
@@ -94,8 +96,7 @@ class ModelList:
                 asyncio.create_task(self._page(each, authorization, limit)) for each in addresses
             ]
             try:
-                if asking:
-                    await asyncio.wait(asking, timeout=LIST_SECONDS)
+                await _answered(asking)
             finally:
                 for task in asking:
                     task.cancel()
@@ -110,6 +111,18 @@ class ModelList:
                 return await self._pages.get(address, PATH, MAX_MODELS_BYTES, authorization)
             except (aiohttp.ClientError, TimeoutError, OSError):
                 return None
+
+
+async def _answered(asking: Sequence[asyncio.Task[Page | None]]) -> None:
+    """Wait until all have answered, or the time of those that have not is over."""
+    loop, waiting = asyncio.get_running_loop(), set(asking)
+    end = loop.time() + LIST_SECONDS
+    while waiting and (left := end - loop.time()) > 0:
+        done, waiting = await asyncio.wait(
+            waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED
+        )
+        if any(each.result() is not None for each in done):
+            end = min(end, loop.time() + _REST_SECONDS)
 
 
 def merged(pages: Iterable[Page]) -> Page:
