@@ -126,7 +126,7 @@ cdef class BodyReader(PromptReader):
         if self._declined or (self._structured == _NONE and self._wanted != _ALWAYS):
             return None
         if self._wanted == _ALWAYS:
-            return self.outline()
+            return self.outline() if self._is_object() else None
         if self.state != _DONE and (whole or not self.enough):
             return None
         if self._field == self._structured and not self._skipping:
@@ -144,6 +144,14 @@ cdef class BodyReader(PromptReader):
     def outline(self):
         """Return the fields found without the prompts; None if the body is not JSON."""
         return (*self._fields(), []) if self.state == _DONE else None
+
+    cdef bint _is_object(self) except -1:
+        """Whether the body is an object, if it is JSON."""
+        for piece in self._pieces.pieces:
+            begun = bytes(piece).lstrip(b" \t\r\n")
+            if begun:
+                return begun[:1] == b"{"
+        return False
 
     cdef list _fields(self):
         cdef int field

@@ -356,3 +356,15 @@ def test_a_body_of_no_api_is_kept():
     body.feed(b"\x00\x01")
     body.feed(b"{")
     assert body.pieces == [b"\x00\x01", b"{"]
+
+
+@READERS
+@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("body", [b"0\r", b"[] ", b" null\n", b'"{" ', b"\t true "])
+def test_what_is_not_an_object_is_refused(reader, api, body):
+    for size in (1, len(body)):
+        read = Body(api, reader)
+        for at in range(0, len(body), size):
+            read.feed(body[at : at + size])
+        with pytest.raises(MalformedRequest, match="Expected `object`"):
+            read.parse()
