@@ -31,6 +31,8 @@ from tests.tasks import running
 STATE, PREFIXES = b"/debug/console", b"/debug/prefixes"
 MARKUP = "<script>alert(1)</script>\"'&"
 MAX_BYTES = 300_000
+BEGAN = 1_795_000_000.0
+"""The time of day at which clocks began."""
 SCRIPTS = {path: each for path, each in static_pages().items() if path.endswith(b".js")}
 
 
@@ -47,6 +49,7 @@ class Shown(Kept):
                 clock=self.clock,
                 reuse=self.telemetry.reuse,
                 optional=optional or OptionalParts(),
+                time_of_day=lambda: BEGAN + self.clock(),
             )
         )
 

@@ -46,6 +46,7 @@ class ConsoleSources(msgspec.Struct, frozen=True, kw_only=True):
     clock: Callable[[], float]
     reuse: Callable[[], Reuse]
     optional: OptionalParts = OptionalParts()
+    time_of_day: Callable[[], float] = time.time
 
 
 class Console:
@@ -72,7 +73,11 @@ class Console:
         ended_since = whole_number(query, "ended", _MAX_NUMBER, 0, _MAX_NUMBER)
         sources = self._sources
         endpoints = await self._columns.encoded()
-        now, ring, clock_began = sources.clock(), sources.ring, time.time() - sources.clock()
+        now, ring, clock_began = (
+            sources.clock(),
+            sources.ring,
+            sources.time_of_day() - sources.clock(),
+        )
         number, at_ms = ring.number, round(_MILLI * (clock_began + now))
         kept = ring.last(max(0, min(limit, number - since)))
         ended = ring.endings(ended_since, at_ms, _MAX_ENDED)
