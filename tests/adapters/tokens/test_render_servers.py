@@ -14,9 +14,9 @@ from epp.adapters.tokens.fallback import FallbackCause
 from epp.adapters.tokens.render.render_server import RenderSettings, one_token
 from epp.adapters.tokens.render.render_tokenizer import RenderTokenizer
 from epp.gateway.processes import free_port
-from epp.model.request import InferenceRequest, RequestId
+from epp.values import replaced
 from tests.adapters.self_signed import self_signed
-from tests.adapters.tokens.bodies import MODEL, chat, completions, ids
+from tests.adapters.tokens.bodies import chat, completions, ids
 from tests.adapters.tokens.test_render_tokenizer import (
     CHAT,
     COMPLETIONS,
@@ -128,19 +128,13 @@ async def test_without_a_server_prompts_stay_text(pool):
     await tokenizer.close()
 
 
+def chat_of(**headers):
+    return replaced(chat("hello"), headers=headers)
+
+
 async def test_a_clients_authorization_goes_with_its_prompt(pool):
-    asked = chat("hello")
-    sent = InferenceRequest(
-        id=RequestId("r"),
-        api=asked.api,
-        model=MODEL,
-        target_model=MODEL,
-        prompts=asked.prompts,
-        body=asked.body,
-        headers={"authorization": "Bearer sk", "cookie": "a=b"},
-    )
     tokenizer = tokenizing(pool[:1])
-    for each in (sent, asked):
+    for each in (chat_of(authorization="Bearer sk", cookie="a=b"), chat_of()):
         (prompt,) = await prompts_of(tokenizer, each)
         assert ids(prompt) == [1]
     assert pool[0].authorized == ["Bearer sk"]
@@ -148,18 +142,8 @@ async def test_a_clients_authorization_goes_with_its_prompt(pool):
 
 
 async def test_a_url_with_a_password_has_an_authorization_of_its_own(pool):
-    asked = chat("hello")
-    sent = InferenceRequest(
-        id=RequestId("r"),
-        api=asked.api,
-        model=MODEL,
-        target_model=MODEL,
-        prompts=asked.prompts,
-        body=asked.body,
-        headers={"authorization": "Bearer sk"},
-    )
     tokenizer = RenderTokenizer(RenderSettings(url=pool[0].url.replace("://", "://user:word@")))
-    (prompt,) = await prompts_of(tokenizer, sent)
+    (prompt,) = await prompts_of(tokenizer, chat_of(authorization="Bearer sk"))
     assert ids(prompt) == [1]
     assert pool[0].authorized == [aiohttp.encode_basic_auth("user", "word")]
     await tokenizer.close()
