@@ -76,12 +76,13 @@ class RequestEnds:
             # Which of the two caches is meant depends on the sidecar's connector.
             self._remember_response(in_flight, sequence, usage)
             return
-        if (
-            cached is not None
-            and pod.judge(in_flight.cached, cached, sequence) is Verdict.RESTARTED
-        ):
-            self._pods.refresh()
-            return
+        if cached is not None:
+            verdict = pod.judge(in_flight.cached, cached, sequence)
+            if verdict is not Verdict.HELD:
+                in_flight.take_back()
+            if verdict is Verdict.RESTARTED:
+                self._pods.refresh()
+                return
         chain, offsets = quote.chains[0], quote.token_offsets[0]
         self._prompts.learn_prefix(chain, offsets, in_flight.matched, cached or 0, pod.engine_block)
         self._remember_response(in_flight, sequence, usage)

@@ -145,16 +145,16 @@ class Slowness:
             self._measured = False
             self._move(-common)
 
-    def learn(self, expected: float, seconds: float, now: float) -> None:
+    def learn(self, expected: float, seconds: float, now: float) -> float:
         """Learn that a job took `seconds`, for which the class first predicted `expected` seconds.
 
         This compares jobs that were sent before the class changed its predictions with the current
-        ones.
+        ones. Returns by how much the logarithm changed.
         """
         of_class = self._class
         expected *= of_class.scale
         if expected <= 0 or seconds <= 0:
-            return
+            return 0.0
         if not self._count:
             of_class.count += 1
             of_class.total += self._log
@@ -169,8 +169,15 @@ class Slowness:
         weight = size / (size + _SMALL_SECONDS)
         self._count = min(_MAX_COUNT, known + weight)
         # the mean of the class is the first value, as heavy as _PRIOR measurements
+        before = self._log
         self._move(off * weight / (self._count + _PRIOR))
         of_class.centre += min(_CENTRE_STEP, max(-_CENTRE_STEP, self._log - of_class.centre))
+        return self._log - before
+
+    def take_back(self, taught: float) -> None:
+        """Undo a change that `learn` returned: that job was another than was expected."""
+        if self._count:
+            self._move(-taught)
 
     @property
     def settled(self) -> bool:

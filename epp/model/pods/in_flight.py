@@ -7,6 +7,7 @@ from mypy_extensions import mypyc_attr
 
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.prefill import steps
+from epp.model.learning.trust import DOUBT
 from epp.model.pods.pace import PaceMark
 from epp.model.pods.pod import Pod
 from epp.model.pods.sequence import Admission, SequenceState
@@ -28,6 +29,7 @@ class InFlightRequest:
         "_freed",
         "_mark",
         "_spread",
+        "_taught",
         "began",
         "cached",
         "coming",
@@ -65,6 +67,7 @@ class InFlightRequest:
         self._spread = 0.0
         self._admission: Admission | None = None
         self._mark: PaceMark | None = None
+        self._taught = 0.0  # by how much its first token changed the endpoint's slowness
 
     def disaggregate(self, pod: Pod) -> "InFlightRequest":
         """Return what is to be sent to another endpoint that computes the prompts.
@@ -83,6 +86,9 @@ class InFlightRequest:
     def send(self, pod: Pod, estimate: Estimate, now: float) -> None:
         """Send it to a pod whose cache saves it `estimate`."""
         self.pod, self.cached, self.matched = pod, estimate.cached, estimate.matched
+        if pod.feedback.trust < DOUBT:  # it is booked as it was priced
+            counted = pod.feedback.discount(estimate.cached)
+            estimate = self.quote.discounted(estimate, counted, pod.speed)
         self._admission = pod.admit(self.quote, estimate, now, decode_only=self.disaggregated)
 
     @property
@@ -143,12 +149,17 @@ class InFlightRequest:
         pod.count_time(now)
         span = pod.ledger.record_first_token(self.quote.request_id, now)
         if span is not None:
-            pod.pace.learn_prefill(span.expected, span.seconds, now)
+            self._taught = pod.pace.learn_prefill(span.expected, span.seconds, now)
         admission = self._admission
         if admission is not None and admission.met_idle and uncached >= _MIN_LEARNED_TOKENS:
             pod.pace.learn_prompt(uncached, self.cached, now - self.sent_at - admission.beside)
         pod.pace.count_prefill(steps(uncached))
         self._mark = pod.pace.mark()
+
+    def take_back(self) -> None:
+        """Take back what its first token taught: less of its prompt was cached than predicted."""
+        self.pod.pace.prefill_slowness.take_back(self._taught)
+        self._taught = 0.0
 
     def count_unseen_beginning(self) -> None:
         """Count the beginning of a response that came whole, or that was not seen."""

@@ -187,8 +187,8 @@ class Ledger:
         `beside` is how many of the seconds are those of decodes in the same steps.
         `observed` if its first token will be seen. The endpoint takes `slowness` times as
         long as its class predicted at first. A `delayed` prefill begins later than its turn comes,
-        so that what this one and those with it take says nothing. A request that is there already
-        takes the last place, with these numbers alone.
+        or may be longer than predicted, so that what this one and those with it take says nothing.
+        A request that is there already takes the last place, with these numbers alone.
         """
         self._drop(request, now)
         if not self._prefills:

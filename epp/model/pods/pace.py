@@ -150,15 +150,18 @@ class Pace:
             self._seconds, self._steps, self._sequences, self._held, self._prefill_steps
         )
 
-    def learn_prefill(self, expected: float, seconds: float, now: float) -> None:
+    def learn_prefill(self, expected: float, seconds: float, now: float) -> float:
         """Learn that a prefill of which the class at first predicted `expected` took `seconds`.
 
         While little is known of the class, it says nothing of one endpoint: the first that is
-        measured would look faster or slower than those that are not.
+        measured would look faster or slower than those that are not. Returns what
+        `Slowness.learn` does.
         """
-        if self.of_class.prefill.fit.settled:
-            self.prefill_slowness.learn(expected, seconds, now)
-            self.of_class.prefill.take_over()
+        if not self.of_class.prefill.fit.settled:
+            return 0.0
+        taught = self.prefill_slowness.learn(expected, seconds, now)
+        self.of_class.prefill.take_over()
+        return taught
 
     def learn_prompt(self, uncached: int, cached: int, seconds: float) -> None:
         """Teach the class by a prompt that met an idle endpoint."""

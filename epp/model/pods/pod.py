@@ -27,7 +27,7 @@ from epp.model.kv_changes import (
     Cleared,
 )
 from epp.model.learning.prefill import Speed, steps
-from epp.model.learning.trust import PredictionTrust, Verdict
+from epp.model.learning.trust import DOUBT, PredictionTrust, Verdict
 from epp.model.pods.current_load import LoadBooks
 from epp.model.pods.engine_scheduler import EngineScheduler
 from epp.model.pods.growth import Growth
@@ -192,7 +192,8 @@ class Pod:
         model, request_id, scheduler = quote.target_model, quote.request_id, self.scheduler
         longest_step = self.pace.longest_step
         self.count_time(now)
-        delayed = self.books.waits_for_slot(model)
+        doubtful = estimate.matched > 0 and self.feedback.trust < DOUBT
+        delayed = doubtful or self.books.waits_for_slot(model)
         busy = delayed or self.load.waiting or self.ledger.queued_seconds(now)
         admission = Admission(met_idle=not busy)
         try:

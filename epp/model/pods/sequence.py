@@ -81,7 +81,8 @@ class Admission:
     """What a request holds at an endpoint: its `sequences`, one for each prompt, and its books.
 
     `met_idle` says whether nothing holds its prefill up, as far as is known: no other one, nothing
-    that waited there at the last report, and no want of a slot for its adapter. `beside` are the
+    that waited there at the last report, and no want of a slot for its adapter; nor is it in doubt
+    how much of the prompt is cached. `beside` are the
     seconds of decodes in the steps of its prefill. `booked`: the endpoint's load counts it.
     """
 

@@ -30,6 +30,27 @@ def test_one_outlier_changes_little(outlier):
     assert 0.95 < slowness.value < 1.06
 
 
+@given(st.lists(st.floats(0.1, 10.0), min_size=2, max_size=20), st.randoms())
+def test_what_is_taken_back_was_never_learned_in_whatever_order(ratios, chance):
+    of_class = ClassSlowness()
+    slowness = measured(Slowness(of_class), [1.5] * 50)
+    before = slowness.value
+    taught = [slowness.learn(1.0, ratio, 0.0) for ratio in ratios]
+    chance.shuffle(taught)
+    for each in taught:
+        slowness.take_back(each)
+    assert slowness.value == pytest.approx(before)
+    assert of_class.mean == pytest.approx(slowness.state[0])
+
+
+def test_to_take_back_says_nothing_of_one_that_was_not_measured_since():
+    slowness = Slowness(ClassSlowness())
+    taught = slowness.learn(1.0, 2.0, 0.0)
+    slowness.join(ClassSlowness())
+    slowness.take_back(taught)
+    assert slowness.value == 1.0
+
+
 def test_errors_are_on_the_high_side():
     noisy = measured(Slowness(ClassSlowness()), [0.25, 4.0] * 100)
     assert noisy.value > 1
