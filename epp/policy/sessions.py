@@ -23,6 +23,7 @@ from epp.policy.plugins import Headers, PluginContext, PluginParameters
 
 _MAX_SESSIONS = 100_000
 """Sessions whose endpoint is kept, at most; then the one that was idle the longest is dropped."""
+_TTL_SECONDS = 300.0
 _TOKEN_HEADER = "x-session-token"  # noqa: S105 (the name of a header)
 _ID_HEADER = "x-session-id"
 _ATTRIBUTES = {"SessionID": "session-id-producer"}
@@ -55,15 +56,18 @@ class SessionSource(PluginParameters, frozen=True):
 
 
 class SessionIds(PluginParameters, frozen=True):
-    """The sources of session ids, of which the first non-empty one counts; and their TTL."""
+    """The sources of session ids, of which the first non-empty one counts; and their TTL.
+
+    Seconds of 0 stand for the defaults.
+    """
 
     sources: list[SessionSource] = []
-    eviction_ttl_seconds: float = 300.0
+    eviction_ttl_seconds: float = _TTL_SECONDS
     eviction_sweep_seconds: Annotated[float, _NO_SWEEP] = 10.0
 
     def __post_init__(self) -> None:
-        if self.eviction_ttl_seconds <= 0 or self.eviction_sweep_seconds <= 0:
-            raise ValueError("`evictionTtlSeconds` and `evictionSweepSeconds` must be above 0")
+        if self.eviction_ttl_seconds < 0 or self.eviction_sweep_seconds < 0:
+            raise ValueError("`evictionTtlSeconds` and `evictionSweepSeconds` must not be negative")
 
 
 class SessionAffinity(PluginParameters, frozen=True):
@@ -166,9 +170,10 @@ class _Tokens:
         if stage is None:
             return ()
         endpoint = stage.endpoint
-        if stage is decision and served is not None and endpoint.target != served:
+        target = None if served is None else decision.served_at(served)
+        if stage is decision and target is not None and endpoint.target != target:
             others = (each.endpoint for each in decision.candidates)
-            endpoint = next((each for each in others if each.target == served), endpoint)
+            endpoint = next((each for each in others if each.target == target), endpoint)
         return ((self._header, b64encode(endpoint.id.encode()).decode()),)
 
 
@@ -190,7 +195,9 @@ class _Bindings:
         self._profile = profile
         self._now = 0.0
         self._endpoints: TTLCache[ClientKey, _Bound] = TTLCache(
-            _MAX_SESSIONS, settings.eviction_ttl_seconds, timer=lambda: self._now
+            _MAX_SESSIONS,
+            settings.eviction_ttl_seconds or _TTL_SECONDS,
+            timer=lambda: self._now,
         )
         self._bound: dict[EndpointId, _Bound] = {}
         context.subscribe([EndpointRemoved], self._forget)

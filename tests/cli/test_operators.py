@@ -117,6 +117,26 @@ def test_a_score_that_is_not_known_is_a_dash():
     assert [first.split()[4:6], second.split()[4:6]] == [["0.500", "0.500"], ["0.000", "-"]]
 
 
+def test_a_winner_that_was_not_the_best_does_not_lead():
+    found = [candidate("a"), candidate("b")]
+    scores = [Score("drawn", 1.0, [0.25, 0.75])]
+    decision = Decision(
+        endpoints=(found[0].endpoint,), candidates=found, scores=scores, totals=[0.25, 0.75]
+    )
+    view = DecisionView(number=1, request="mine", profiles=(explain(decision, "score", 2),))
+    said = "winner  default/a, though default/b was better by 0.5 of score: the picker draws"
+    assert list(story(view))[3].startswith(said)
+    assert line(view).endswith("0.5 of score after default/b")
+
+
+def test_a_winner_whose_turn_it_was_says_so():
+    found = [candidate("a", queued_prefill_seconds=1.0), candidate("b")]
+    decision = Decision(endpoints=(found[0].endpoint,), candidates=found)
+    view = DecisionView(number=1, request="mine", profiles=(explain(decision, "cost", 2),))
+    said = "winner  default/a, though default/b was better by 1000 ms of cost: it was its turn"
+    assert list(story(view))[3].startswith(said)
+
+
 async def test_the_last_decisions_are_a_line_each_or_json():
     kept = Kept()
     for number in range(3):

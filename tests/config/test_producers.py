@@ -16,6 +16,12 @@ def producer(kind, parameters):
     return f"plugins: [{{type: {kind}, parameters: {parameters}}}, {{type: random-picker}}]"
 
 
+def test_an_empty_quantity_to_balance_is_the_default():
+    assert load(producer("burst-prefix-cache-producer", "{balanceBy: ''}")).scheduling.profiles
+    with pytest.raises(ConfigError, match="balanceBy"):
+        load(producer("burst-prefix-cache-producer", "{balanceBy: prompts}"))
+
+
 def tokens(parameters):
     return load(producer("token-producer", parameters)).tokens
 

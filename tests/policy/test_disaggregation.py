@@ -139,6 +139,18 @@ def test_a_stage_is_shown_the_endpoint_of_the_stage_before(parameters, peers):
     assert {name: each.peers for name, each in pool.filters.items()} == peers
 
 
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        "profiles: {decode: '', prefill: '', encode: ''}, deciders: {prefill: always}",
+        "profiles: {decode: '', prefill: '', encode: ''}, deciderPluginName: always",
+    ],
+)
+def test_empty_names_of_profiles_are_the_defaults(parameters):
+    decision = Pool(parameters).route()
+    assert [each.profile for each in (decision, *decision.stages)] == ["decode", "prefill"]
+
+
 @pytest.mark.parametrize("parameters", [BOTH, FIRST])
 def test_a_stage_without_endpoints_is_left_to_the_decode_endpoint(parameters):
     decision = Pool(parameters, roles=("decode",)).route(multimodal=True)

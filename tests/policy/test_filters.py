@@ -94,6 +94,7 @@ def test_label_selectors(selector, expected):
         ({"validValues": ["gold", "silver"]}, ["a"]),
         ({"validValues": ["gold"], "allowsNoLabel": True}, ["a", "b"]),
         ({"allowsNoLabel": True}, ["b"]),
+        ({"validValues": ["gold", ""]}, ["a", "b", "c"]),  # a missing label is an empty one
     ],
 )
 def test_by_label(parameters, expected):
@@ -107,7 +108,13 @@ def at(name, host, zone):
 
 @pytest.mark.parametrize(
     ("least", "expected"),
-    [("host", ["near"]), ("rack", ["near"]), ("zone", ["near", "same-zone"]), ("region", None)],
+    [
+        ("", ["near"]),
+        ("host", ["near"]),
+        ("rack", ["near"]),
+        ("zone", ["near", "same-zone"]),
+        ("region", None),
+    ],
 )
 def test_topology(least, expected):
     asked = [at("near", "h1", "z1"), at("same-zone", "h2", "z1"), at("far", "h3", "z2")]
@@ -274,6 +281,7 @@ def test_attributes(operator, expected):
     parameters = {"attribute": "load", "algorithm": rule}
     kind = "endpoint-attribute-filter"
     assert filtered(kind, asked, **parameters) == [*expected, "missing"]
+    assert filtered(kind, asked, **parameters, onMissing="") == [*expected, "missing"]
     assert filtered(kind, asked, **parameters, onMissing="Fail") == expected
     failing = {**parameters, "onMissing": "Fail"}
     assert filtered(kind, asked[3:], **failing) == []

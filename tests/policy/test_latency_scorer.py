@@ -30,6 +30,7 @@ def headrooms(*pairs, dispatched=1):
         # TTFT places 0, 0.5, 1; TPOT all equal, so that TTFT has all the weight: 1 - c
         ({}, headrooms((100, 5), (200, 5), (300, 5)), [1, 0.51, 0.01]),
         ({"headroom_selection_strategy": "most"}, headrooms((100, 5), (200, 5)), [0.01, 1]),
+        ({"headroom_selection_strategy": ""}, headrooms((100, 5), (200, 5)), [1, 0.01]),
         # both differ: c = 0.5 * 0 + 0.5 * 1, 0.5 * 1 + 0.5 * 0
         ({"ttft_weight": 1, "tpot_weight": 1}, headrooms((100, 9), (200, 5)), [0.51, 0.51]),
         ({"ttft_weight": 3, "tpot_weight": 1}, headrooms((100, 9), (200, 5)), [0.76, 0.26]),

@@ -97,6 +97,7 @@ def test_load_aware(threshold, waiting, expected):
         ({"max_busy_score": 0.5}, [0, 2, 8], [1, 6 / 8 * 0.5, 0]),
         ({"max_busy_score": 0}, [0, 2, 8], [1, 0, 0]),
         ({"idle_threshold": -1}, [0, 4], [1, 0]),
+        ({"request_timeout": "soon"}, [0, 4], [1, 0]),  # not read, as in llm-d-router
     ],
 )
 def test_active_requests(parameters, requests, expected):

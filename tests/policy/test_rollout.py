@@ -82,6 +82,13 @@ def test_a_revision_is_drawn_by_its_pods(mode, weights, at):
         assert pool.left() == roles_of(revision)
 
 
+def test_empty_keys_of_labels_are_the_defaults():
+    keys = "revisionLabelKey: '', roleLabelKey: ''"
+    pool = Pool(*AB, settings=configured(f"sum, {keys}"))
+    assert pool.shares == {"A": 11, "B": 2}
+    assert pool.left() == roles_of("A")
+
+
 def test_of_two_roles_with_as_many_pods_the_first_counts():
     pods = (("A", "prefill", 3), ("A", "decode", 1), ("B", "prefill", 1), ("B", "decode", 3))
     assert Pool(*pods, settings=configured("max-role")).shares == {"A": 3, "B": 1}

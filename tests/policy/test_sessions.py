@@ -1,6 +1,6 @@
 """Session affinity: tokens that clients keep, and bindings that the picker keeps."""
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
 
 import msgspec
 import pytest
@@ -9,7 +9,8 @@ from epp.config.catalogue import PLUGINS
 from epp.config.plugins import Plugins
 from epp.config.schema import PluginSpec
 from epp.model.decision import Decision
-from epp.model.endpoint import Target
+from epp.model.endpoint import Endpoint, Target
+from epp.policy.handlers import DataParallelProfileHandler
 from epp.policy.plugins import CommitObserver, ResponseProcessor
 from epp.policy.producers.identity import SessionIdProducer
 from epp.policy.sessions import SessionAffinityFilter, SessionAffinityScorer
@@ -51,6 +52,17 @@ def test_the_response_has_the_token_of_what_served():
         ((header, value),) = scorer.response_headers(request(), decision("a", among), served)
         assert header == "x-session-token"
         assert value == b64encode(f"default/{name}".encode()).decode()
+
+
+def test_a_rank_behind_a_first_port_is_the_one_in_its_token():
+    ranks = [Endpoint("default", f"pod-rank-{at}", "10.0.0.1", 8000 + at) for at in range(3)]
+    among = [replaced(candidate("a"), endpoint=each) for each in ranks]
+    picked = Decision(endpoints=(ranks[2],), candidates=among)
+    sent = DataParallelProfileHandler().schedule(request(), lambda _name, _request: picked)
+    scorer = started(SessionAffinityScorer())
+    for served in (None, Target("10.0.0.1:8000")):  # the first port is rank 0's own
+        ((_, value),) = scorer.response_headers(request(), sent, served)
+        assert b64decode(value) == b"default/pod-rank-2"
 
 
 DISTINCT = [replaced(candidate("b"), endpoint=endpoint("b", "10.0.0.7"))]
@@ -106,6 +118,15 @@ def test_an_idle_session_is_forgotten():
     assert kept(pins.filter(asking(), ASKED)) == ["a", "b"]
 
 
+def test_a_ttl_of_0_is_the_default():
+    pins = by_id(sessionIdConfig={"evictionTtlSeconds": 0, "evictionSweepSeconds": 0})
+    pins.committed(asking(), decision("b"), 0)
+    pins.committed(asking("other"), decision("a"), 299)
+    assert kept(pins.filter(asking(), ASKED)) == ["b"]
+    pins.committed(asking("other"), decision("a"), 301)
+    assert kept(pins.filter(asking(), ASKED)) == ["a", "b"]
+
+
 def test_the_first_source_that_is_not_empty_counts():
     sources = [{"header": "X-One"}, {"attribute": "SessionID"}, {"header": "x-two"}]
     pins = by_id(sessionIdConfig={"sources": sources})
@@ -144,7 +165,7 @@ def test_an_attribute_is_found_whatever_its_producer_is_called(kind, attribute, 
     [
         ({"strategy": "sticky"}, "Invalid enum value 'sticky'"),
         ({"sessionIdConfig": {"sources": [{}]}}, "exactly one of `header` and `attribute`"),
-        ({"sessionIdConfig": {"evictionTtlSeconds": 0}}, "must be above 0"),
+        ({"sessionIdConfig": {"evictionTtlSeconds": -1}}, "must not be negative"),
     ],
 )
 def test_what_is_out_of_range_is_an_error(parameters, said):

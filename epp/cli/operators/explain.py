@@ -7,7 +7,7 @@ import argparse
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,7 @@ from epp.cli.operators.port import OperatorsPort, add_port
 from epp.config.file import DEFAULT_POLICY, POLICIES, Settings, load
 from epp.errors import ConfigError
 from epp.policy.explanations.explanation import ExplainedCandidate, Explanation
+from epp.policy.explanations.ranking import Measure
 from epp.printable import printable
 
 _PATH: Final = "/debug/decisions"
@@ -40,6 +41,12 @@ _TERMS: Final = {
     "slot": "slot",
 }
 """The terms of a cost, and the heads of their columns."""
+_NOT_THE_BEST: Final[Mapping[Measure, str]] = {
+    "cost": "it was its turn, so that replicas pick different endpoints",
+    "score": "the picker draws, or compares more than scores",
+    "other": "the picker compares something else",
+}
+"""Why a winner may have a worse cost or score than another."""
 
 _RECONSTRUCTED: Final = (
     "A reconstruction: what was picked, and what then happened, is recorded; the candidates are"
@@ -179,7 +186,8 @@ def line(decision: DecisionView) -> str:
         best = each.candidates[0]
         parts += [each.winner, f"{best.cached_tokens}/{each.prompt_tokens} cached"]
         if each.margin is not None and each.runner_up is not None:
-            parts.append(f"{_margin(each)} before {each.runner_up}")
+            word = "after" if each.margin < 0 else "before"
+            parts.append(f"{_margin(each)} {word} {each.runner_up}")
     recorded = decision.recorded
     if recorded is not None and recorded.endpoint not in parts:
         parts.append(f"picked {recorded.endpoint or 'nothing'}")
@@ -227,8 +235,12 @@ def _profile(each: Explanation) -> Iterator[str]:
     yield printable(f"profile {each.profile}: {seen}, {each.prompt_tokens} prompt tokens")
     winner = f"winner  {each.winner}"
     if each.runner_up is not None:
-        by = f", by {_margin(each)}" if each.margin is not None else ""
-        winner += f"{by}, before {each.runner_up}"
+        if each.margin is not None and each.margin < 0:
+            why = _NOT_THE_BEST[each.measure]
+            winner += f", though {each.runner_up} was better by {_margin(each)}: {why}"
+        else:
+            by = f", by {_margin(each)}" if each.margin is not None else ""
+            winner += f"{by}, before {each.runner_up}"
     yield printable(winner)
     yield from _table([_head(each), *(_row(each, row) for row in each.candidates)])
     hidden = each.passed - len(each.candidates)
@@ -273,7 +285,8 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _margin(each: Explanation) -> str:
     if each.margin is None:
         return ""
-    return f"{each.margin:g} ms of cost" if each.measure == "cost" else f"{each.margin:g} of score"
+    size = abs(each.margin)
+    return f"{size:g} ms of cost" if each.measure == "cost" else f"{size:g} of score"
 
 
 def _ending(ending: EndingView) -> str:

@@ -35,11 +35,16 @@ _ONE_INDEX = without_effect("there is one index of caches")
 
 
 class DisaggProfiles(PluginParameters, frozen=True):
-    """The names of the stages' profiles."""
+    """The names of the stages' profiles; empty ones stand for the defaults."""
 
     decode: str = "decode"
     prefill: str = "prefill"
     encode: str = "encode"
+
+    def __post_init__(self) -> None:
+        for field in msgspec.structs.fields(self):
+            if not getattr(self, field.name):
+                msgspec.structs.force_setattr(self, field.name, field.default)
 
 
 class DisaggDeciders(PluginParameters, frozen=True):
@@ -96,11 +101,7 @@ class DisaggProfileHandler(PluginParameters, frozen=True):
         if not self._is_flat:
             return self.profiles, self.deciders
         return (
-            DisaggProfiles(
-                self.decode_profile or "decode",
-                self.prefill_profile or "prefill",
-                self.encode_profile or "encode",
-            ),
+            DisaggProfiles(self.decode_profile, self.prefill_profile, self.encode_profile),
             DisaggDeciders(
                 self.prefill_decider_plugin_name or self.decider_plugin_name,
                 self.encode_decider_plugin_name,

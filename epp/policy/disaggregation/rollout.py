@@ -20,6 +20,8 @@ from epp.policy.plugins import Headers, PluginContext, PluginParameters
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 _DRAWS = 1 << 32
+_REVISION_LABEL = "disaggregatedset.x-k8s.io/revision"
+_ROLE_LABEL = "disaggregatedset.x-k8s.io/role"
 
 
 class RolloutScope(PluginParameters, frozen=True):
@@ -51,11 +53,14 @@ class RequiredRoles(PluginParameters, frozen=True):
 
 
 class RevisionGating(PluginParameters, frozen=True):
-    """How a revision is chosen: by the pods of all roles, or of the role that has the most."""
+    """How a revision is chosen: by the pods of all roles, or of the role that has the most.
+
+    An empty key of a label stands for the default.
+    """
 
     mode: Literal["sum", "max-role", "disabled"]
-    revision_label_key: str = "disaggregatedset.x-k8s.io/revision"
-    role_label_key: str = "disaggregatedset.x-k8s.io/role"
+    revision_label_key: str = _REVISION_LABEL
+    role_label_key: str = _ROLE_LABEL
     require_roles: RequiredRoles | None = None
 
     def __post_init__(self) -> None:
@@ -97,6 +102,8 @@ class Rollout:
         self, parameters: DisaggregatedSetRolloutScreener, below: Callable[[int], int]
     ) -> None:
         self._gating = parameters.revision_gating
+        self._revision_label = self._gating.revision_label_key or _REVISION_LABEL
+        self._role_label = self._gating.role_label_key or _ROLE_LABEL
         self._headers = [(each.header_name.lower(), each) for each in parameters.header_selectors]
         self._counts = parse_label_selector(parameters.scope.label_selector).selects
         self._below = below
@@ -134,8 +141,7 @@ class Rollout:
             if self._counts(each.labels):
                 pod = each.namespace, each.pod or each.name
                 pods[pod] = tuple(
-                    each.labels.get(key, "")
-                    for key in (gating.revision_label_key, gating.role_label_key)
+                    each.labels.get(key, "") for key in (self._revision_label, self._role_label)
                 )
         counts = Counter(pods.values())
         complete = {
@@ -169,7 +175,7 @@ class Rollout:
 
     def _of_revisions(self, candidates: Sequence[Candidate], *, alone: bool) -> list[Candidate]:
         """Return the endpoints of complete revisions; if `alone`, of one drawn at random."""
-        key, weights = self._gating.revision_label_key, self.weights
+        key, weights = self._revision_label, self.weights
         revisions = [each.endpoint.labels.get(key, "") for each in candidates]
         kept = sorted({each for each in revisions if each in weights})
         if alone and len(kept) > 1:

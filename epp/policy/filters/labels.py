@@ -113,7 +113,10 @@ class LabelSelectorFilter(LabelFilter, frozen=True):
 
 
 class ByLabelFilter(LabelFilter, frozen=True):
-    """Keeps endpoints with one of some values of a label, or without it."""
+    """Keeps endpoints with one of some values of a label, or without it.
+
+    A label that is missing counts as empty.
+    """
 
     label: str
     valid_values: list[str] = []
@@ -133,17 +136,20 @@ class ByLabelFilter(LabelFilter, frozen=True):
     def wants(self, labels: Labels) -> bool:
         """Return whether the label's value is one of these."""
         value = labels.get(self.label)
-        return self.allows_no_label if value is None else value in self.valid_values
+        return (value is None and self.allows_no_label) or (value or "") in self.valid_values
 
 
-_PLACES = {"host": 1, "rack": 2, "zone": 3, "region": 4}
+_PLACES = {"": 1, "host": 1, "rack": 2, "zone": 3, "region": 4}
 _FIELDS = ("hostname", "rack", "zone", "region")
 
 
 class TopologyAffinityFilter(PluginParameters, frozen=True):
-    """Keeps endpoints near the one that a handler chose for the previous stage."""
+    """Keeps endpoints near the one that a handler chose for the previous stage.
 
-    min_affinity: Literal["host", "rack", "zone", "region"] = "host"
+    An empty `min_affinity` stands for the default.
+    """
+
+    min_affinity: Literal["host", "rack", "zone", "region", ""] = "host"
     topology_producer_name: str = ""
 
     def start(self, context: PluginContext) -> "_NearPeer":

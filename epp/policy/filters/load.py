@@ -106,12 +106,12 @@ class ThresholdRule(PluginParameters, frozen=True):
 
 
 class EndpointAttributeFilter(PluginParameters, frozen=True):
-    """Keeps endpoints by an attribute."""
+    """Keeps endpoints by an attribute; an empty `on_missing` stands for the default."""
 
     attribute: str
     algorithm: ThresholdRule
     producer: str | None = None
-    on_missing: Literal["Pass", "Fail"] = "Pass"
+    on_missing: Literal["Pass", "Fail", ""] = "Pass"
     fallback_on_empty: bool = False
 
     def __post_init__(self) -> None:
@@ -133,7 +133,7 @@ class _ByThreshold(msgspec.Struct, frozen=True):
         """Return those that are wanted; all if there are none and that is wanted."""
         threshold = self.parameters.algorithm.threshold
         wanted, limit = _COMPARE[threshold.operator], threshold.value
-        missing = self.parameters.on_missing == "Pass"
+        missing = self.parameters.on_missing != "Fail"
         values = self.attribute.values(candidates)
         kept = [
             each

@@ -35,7 +35,7 @@ class BurstPrefixCacheProducer(PluginParameters, frozen=True):
     max_prefix_tokens_to_match: int = 0
     min_colocate_blocks: int = 0
     max_batch_size: int = 1000
-    balance_by: Literal["requests", "tokens"] = "requests"
+    balance_by: Literal["requests", "tokens", ""] = "requests"
 
     def __post_init__(self) -> None:
         if not 1 <= self.window_duration_ms <= _MAX_WINDOW:

@@ -25,12 +25,13 @@ _Known = tuple[int, LatencyPrediction]
 class LatencyScorer(PluginParameters, frozen=True):
     """Prefers endpoints that are predicted to keep a request's objectives.
 
-    Without any prediction it weighs room in the KV cache, the queue and the prefix.
+    Without any prediction it weighs room in the KV cache, the queue and the prefix. An empty
+    `headroom_selection_strategy` stands for the default.
     """
 
     ttft_weight: float = 0.8
     tpot_weight: float = 0.2
-    headroom_selection_strategy: Literal["least", "most"] = "least"
+    headroom_selection_strategy: Literal["least", "most", ""] = "least"
     composite_kv_weight: float = msgspec.field(default=1.0, name="compositeKVWeight")
     composite_queue_weight: float = 1.0
     composite_prefix_weight: float = 1.0

@@ -16,7 +16,6 @@ from epp.policy.attribute_sources import InFlightLoad, find_producer
 from epp.policy.choice import ttft_costs
 from epp.policy.effects import without_effect
 from epp.policy.plugins import PluginContext, PluginParameters
-from epp.quantities import seconds
 
 _DEFAULT_WAITING = 128
 _DEFAULT_TOKENS = 4_194_304
@@ -114,7 +113,6 @@ class ActiveRequestScorer(PluginParameters, frozen=True):
     def __post_init__(self) -> None:
         if not 0 <= self.max_busy_score <= 1:
             raise ValueError(f"`maxBusyScore` is {self.max_busy_score}, not in 0..1")
-        seconds(self.request_timeout or "2m")
 
     def start(self, context: PluginContext) -> "_ByActiveRequests":
         """Return the started plug-in."""
