@@ -4,7 +4,7 @@ They are read and checked. Here an image, a video or a sound counts as 225 token
 its default) until the usage that a server reports says how long the prompt was.
 """
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -14,100 +14,58 @@ from epp.policy.plugins import PluginParameters
 _MEDIA = without_effect(
     "images, videos and sounds count as 225 tokens each, until servers report how long prompts were"
 )
-_Size = Annotated[int, msgspec.Meta(ge=0)]
-_Amount = Annotated[float, msgspec.Meta(ge=0)]
-_Mode = Literal["", "dynamic", "static"]
+
+_Parameter = tuple[Any, object]
+"""The type and the default of a parameter."""
 
 
-class Resolution(PluginParameters, frozen=True):
-    """Pixels."""
-
-    width: _Size = 0
-    height: _Size = 0
-
-
-class Pixels(PluginParameters, frozen=True):
-    """A token for this many pixels; 0: 1024."""
-
-    factor: _Size = 0
+def _group(**parameters: _Parameter) -> _Parameter:
+    """Return a group of parameters, by their names in a file; it may be left out."""
+    listed = [(name, *parameter) for name, parameter in parameters.items()]
+    kind = msgspec.defstruct("Estimate", listed, bases=(PluginParameters,), frozen=True)
+    return kind | None, None
 
 
-class TokensOfImage(PluginParameters, frozen=True):
-    """As many tokens for any image."""
+_SIZE: _Parameter = Annotated[int, msgspec.Meta(ge=0)], 0
+_AMOUNT: _Parameter = Annotated[float, msgspec.Meta(ge=0)], 0.0
+_MODE: _Parameter = Literal["", "dynamic", "static"], ""
 
-    static_token: _Size = 0
+_RESOLUTION = _group(width=_SIZE, height=_SIZE)
+_PIXELS = _group(factor=_SIZE)  # a token for so many; 0: 1024
+_IMAGE, _ = _group(
+    mode=_MODE,
+    defaultResolution=_RESOLUTION,
+    dynamic=_PIXELS,
+    static=_group(staticToken=_SIZE),
+)
+_VIDEO, _ = _group(
+    tokensPerFrame=_group(mode=_MODE, dynamic=_PIXELS, static=_group(numTokensPerFrame=_SIZE)),
+    frames=_group(
+        mode=(Literal["", "sampled", "strided"], ""),
+        minFrames=_SIZE,
+        maxFrames=_SIZE,
+        sampled=_group(sampleFPS=_AMOUNT, temporalPatchSize=_SIZE),
+        strided=_group(defaultSourceFPS=_AMOUNT, frameStride=_SIZE),
+    ),
+    defaultResolution=_RESOLUTION,
+    defaultDuration=_AMOUNT,  # seconds
+    maxVideoTokens=_SIZE,
+)
+_AUDIO, _ = _group(
+    tokensPerSecond=_AMOUNT,
+    overheadTokens=(int, 0),
+    defaultBytesPerSecond=_AMOUNT,
+    defaultDuration=_AMOUNT,
+    maxAudioTokens=_SIZE,
+)
 
-
-class TokensOfFrame(PluginParameters, frozen=True):
-    """As many tokens for any frame."""
-
-    num_tokens_per_frame: _Size = 0
-
-
-class ImageEstimate(PluginParameters, frozen=True):
-    """The tokens of an image."""
-
-    mode: _Mode = ""
-    default_resolution: Resolution | None = None
-    dynamic: Pixels | None = None
-    static: TokensOfImage | None = None
-
-
-class FrameEstimate(PluginParameters, frozen=True):
-    """The tokens of a frame of a video."""
-
-    mode: _Mode = ""
-    dynamic: Pixels | None = None
-    static: TokensOfFrame | None = None
-
-
-class SampledFrames(PluginParameters, frozen=True):
-    """A number of frames a second, some of them in one."""
-
-    sample_fps: _Amount = msgspec.field(default=0.0, name="sampleFPS")
-    temporal_patch_size: _Size = 0
-
-
-class StridedFrames(PluginParameters, frozen=True):
-    """One frame in every `frame_stride`."""
-
-    default_source_fps: _Amount = msgspec.field(default=0.0, name="defaultSourceFPS")
-    frame_stride: _Size = 0
-
-
-class FrameCount(PluginParameters, frozen=True):
-    """The number of frames that count of a video."""
-
-    mode: Literal["", "sampled", "strided"] = ""
-    min_frames: _Size = 0
-    max_frames: _Size = 0
-    sampled: SampledFrames | None = None
-    strided: StridedFrames | None = None
-
-
-class VideoEstimate(PluginParameters, frozen=True):
-    """The tokens of a video; its length is in seconds."""
-
-    tokens_per_frame: FrameEstimate | None = None
-    frames: FrameCount | None = None
-    default_resolution: Resolution | None = None
-    default_duration: _Amount = 0.0
-    max_video_tokens: _Size = 0
-
-
-class AudioEstimate(PluginParameters, frozen=True):
-    """The tokens of a sound; its length is in seconds."""
-
-    tokens_per_second: _Amount = 0.0
-    overhead_tokens: int = 0
-    default_bytes_per_second: _Amount = 0.0
-    default_duration: _Amount = 0.0
-    max_audio_tokens: _Size = 0
-
-
-class MediaEstimates(PluginParameters, frozen=True):
-    """Asks for lengths that are estimated, of prompts that stay text."""
-
-    image: Annotated[ImageEstimate | None, _MEDIA] = None
-    video: Annotated[VideoEstimate | None, _MEDIA] = None
-    audio: Annotated[AudioEstimate | None, _MEDIA] = None
+if TYPE_CHECKING:
+    MediaEstimates = PluginParameters
+else:
+    _PARTS = {"image": _IMAGE, "video": _VIDEO, "audio": _AUDIO}
+    MediaEstimates = msgspec.defstruct(
+        "MediaEstimates",
+        [(name, Annotated[kind, _MEDIA], None) for name, kind in _PARTS.items()],
+        bases=(PluginParameters,),
+        frozen=True,
+    )

@@ -2,16 +2,16 @@
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
+from functools import partial
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from epp.demo.comparison import RunResult
 from epp.demo.figures import Sample, cached_ratio, computed_by_server
-from epp.replay.results.look import ACCENT, EDGE, LOOK, NEUTRAL, in_seconds, svg
+from epp.replay.results.look import ACCENT, EDGE, NEUTRAL, draw, in_seconds
 
 COLOURS = (NEUTRAL, ACCENT)
 BIN_SECONDS = 2.0
@@ -32,13 +32,11 @@ def charts(before: RunResult, after: RunResult) -> dict[str, str]:
         "predictions": (_predictions, HALF),
         "errors": (_errors, HALF),
     }
-    with mpl.rc_context(LOOK):
-        result = {}
-        for name, (draw, size) in drawn.items():
-            figure = Figure(figsize=size, layout="constrained")
-            draw(figure.add_subplot(), pair)
-            result[name] = svg(figure)
-        return result
+
+    def paint(chart: Callable[[Axes, Pair], None], figure: Figure) -> None:
+        chart(figure.add_subplot(), pair)
+
+    return {name: draw(size, partial(paint, chart)) for name, (chart, size) in drawn.items()}
 
 
 def _good(result: RunResult) -> list[Sample]:
@@ -130,12 +128,8 @@ def _predictions(axes: Axes, pair: Pair) -> None:
 
 def _errors(axes: Axes, pair: Pair) -> None:
     misses = [sample.miss for sample in _good(pair[1]) if sample.miss is not None]
-    _histogram(axes, misses)
-    axes.set(xlabel="predicted minus reported, tokens", ylabel="requests")
-
-
-def _histogram(axes: Axes, values: Sequence[int]) -> None:
-    reach = max((abs(value) for value in values), default=1) or 1
-    axes.hist(values, bins=41, range=(-reach, reach), color=COLOURS[1], alpha=0.85)
+    reach = max(map(abs, misses), default=1) or 1
+    axes.hist(misses, bins=41, range=(-reach, reach), color=COLOURS[1], alpha=0.85)
     axes.grid(visible=False, axis="x")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel="predicted minus reported, tokens", ylabel="requests")

@@ -6,7 +6,7 @@ routeOriginal, `pkg/utils/prefixcacheindexer/hash.go`; `algorithms/vtc/vtc_basic
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from itertools import islice
 from math import ceil
 from statistics import fmean, stdev
@@ -19,7 +19,7 @@ from epp.model.request import DEFAULT_FAIRNESS_ID, InferenceRequest
 from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.peers.memory.sent_blocks import SentBlocks
 from epp.policy.peers.memory.window import WindowSum
-from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
+from epp.policy.peers.parameters import BoundedParameters, Chooser, above_zero, at_least
 from epp.policy.plugins import PluginContext, uniform
 from epp.policy.scorers.load import lower_is_better
 
@@ -60,18 +60,16 @@ class AiBrixPrefixCacheScorer(BoundedParameters, frozen=True):
         return _ByKnownPrefix(self, SentBlocks(context, self.block_number, seconds))
 
 
-class _ByKnownPrefix:
+class _ByKnownPrefix(Chooser):
     def __init__(self, settings: AiBrixPrefixCacheScorer, sent: SentBlocks) -> None:
         self._settings = settings
         self._sent = sent
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 for the candidates to choose from, 0 for others."""
-        if not candidates:
-            return []
+    def _choose(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Container[EndpointId]:
         loads = {each.endpoint.id: each.requests for each in candidates}
-        chosen = self._matching(candidates, loads) or _least(loads)
-        return [1.0 if each.endpoint.id in chosen else 0.0 for each in candidates]
+        return self._matching(candidates, loads) or _least(loads)
 
     def _matching(
         self, candidates: Sequence[Candidate], loads: dict[EndpointId, int]

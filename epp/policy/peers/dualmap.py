@@ -4,7 +4,7 @@ Source: "DualMap: Enabling Both Cache Affinity and Load Balancing for Distribute
 (ICLR 2026, arXiv 2602.06502), by its abstract: it names the rules, not their numbers.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Sequence
 from itertools import islice
 from typing import Annotated
 
@@ -15,7 +15,7 @@ from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
 from epp.policy.peers.hash_ring import HashRing, opening_key
-from epp.policy.peers.parameters import BoundedParameters, at_least
+from epp.policy.peers.parameters import BoundedParameters, Chooser, at_least
 from epp.policy.plugins import PluginContext
 
 _REPLICAS = 256
@@ -45,17 +45,16 @@ class DualMapScorer(BoundedParameters, frozen=True):
         return _OnTwoRings(self, context)
 
 
-class _OnTwoRings:
+class _OnTwoRings(Chooser):
     def __init__(self, settings: DualMapScorer, context: PluginContext) -> None:
         self._settings = settings
         name = settings.prefix_match_info_producer_name
         self._matches = find_producer(context, name, PrefixMatchInfo)
         self._ring = HashRing(context.subscribe, _REPLICAS)
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 for the candidates to choose from, 0 for others."""
-        if not candidates:
-            return []
+    def _choose(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Container[EndpointId]:
         positions = {each.endpoint.id: at for at, each in enumerate(candidates)}
         self._ring.add(positions)
         key = opening_key(request, candidates[0].chains, self._settings.prefix_char_length)
@@ -67,8 +66,7 @@ class _OnTwoRings:
         in_time = min(seconds[at] for at in warm) <= self._settings.ttft_slo_seconds
         asked = warm if in_time else two
         least = min(seconds[at] for at in asked)
-        chosen = {at for at in asked if seconds[at] == least}
-        return [1.0 if at in chosen else 0.0 for at in range(len(candidates))]
+        return {candidates[at].endpoint.id for at in asked if seconds[at] == least}
 
     def _two(self, key: int, among: Collection[EndpointId]) -> list[EndpointId]:
         """Return the endpoints at the two places of a key; one if there are no more."""

@@ -18,7 +18,7 @@ from epp.model.prompts.hashing import BlockHash
 from epp.model.request import InferenceRequest
 from epp.policy.peers.memory.admitted_prompts import AdmittedPrompts
 from epp.policy.peers.memory.responses import FirstTokenSeen, Responses, ResponseSeen
-from epp.policy.peers.parameters import BoundedParameters, at_least
+from epp.policy.peers.parameters import BoundedParameters, at_least, within
 from epp.policy.plugins import PluginContext
 from epp.policy.scorers.load import lower_is_better
 
@@ -68,11 +68,9 @@ class KthenaLeastLatencyScorer(BoundedParameters, frozen=True):
     histograms; here they are from this picker's own responses.
     """
 
-    weight: float = msgspec.field(default=0.5, name="TTFTTPOTWeightFactor")
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.weight <= 1:
-            raise ValueError(f"`TTFTTPOTWeightFactor` is {self.weight}; write a share, 0 to 1")
+    weight: Annotated[float, within(0, 1, "a share, 0 to 1")] = msgspec.field(
+        default=0.5, name="TTFTTPOTWeightFactor"
+    )
 
     def start(self, context: PluginContext) -> "_ByLatency":
         """Return the started plug-in."""

@@ -4,25 +4,24 @@ Source: KubeAI 0.22.1 (`internal/loadbalancer/balance_chwbl.go`, `api/k8s/v1/mod
 `api/openai/v1/chat_completions.go` `Prefix`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Sequence
+from math import inf
 from typing import Annotated
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
 from epp.policy.peers.hash_ring import HashRing, opening_key
-from epp.policy.peers.parameters import BoundedParameters, at_least
+from epp.policy.peers.parameters import BoundedParameters, Chooser, at_least, within
 from epp.policy.plugins import PluginContext
-
-_MAX_REPLICAS = 10_000
 
 
 class KubeAiChwblScorer(BoundedParameters, frozen=True):
     """Prefers the endpoint that the beginning of the conversation hashes to, unless it is loaded.
 
     The first endpoint after the key's place on the ring is chosen whose requests in flight are at
-    most `mean_load_factor` percent of the mean, (all + 1) / endpoints; if none is, the first.
-    Without any requests all are. Each endpoint has `replication` points on the ring.
+    most `mean_load_factor` percent of the mean, (all + 1) / endpoints. Each endpoint has
+    `replication` points on the ring.
 
     The key is the beginning of the user's first message, up to `prefix_char_length` characters.
     Here it is a block of the prompt that ends there or soon after, and covers all that precedes it:
@@ -32,40 +31,24 @@ class KubeAiChwblScorer(BoundedParameters, frozen=True):
     """
 
     mean_load_factor: Annotated[int, at_least(100, "percent, such as 125")] = 125
-    replication: int = 256
+    replication: Annotated[int, within(1, 10_000, "points, such as 256")] = 256
     prefix_char_length: Annotated[int, at_least(1, "characters, such as 100")] = 100
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1 <= self.replication <= _MAX_REPLICAS:
-            raise ValueError(f"`replication` is not 1 to {_MAX_REPLICAS}; write one, such as 256")
 
     def start(self, context: PluginContext) -> "_OnRing":
         """Return the started plug-in."""
         return _OnRing(self, context)
 
 
-class _OnRing:
+class _OnRing(Chooser):
     def __init__(self, settings: KubeAiChwblScorer, context: PluginContext) -> None:
         self._settings = settings
         self._ring = HashRing(context.subscribe, settings.replication)
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 for the choice, 0 for others."""
-        if not candidates:
-            return []
+    def _choose(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Container[EndpointId]:
         loads = {each.endpoint.id: each.requests for each in candidates}
         self._ring.add(loads)
         key = opening_key(request, candidates[0].chains, self._settings.prefix_char_length)
-        chosen = self._choose(key, loads)
-        return [1.0 if each.endpoint.id == chosen else 0.0 for each in candidates]
-
-    def _choose(self, key: int, loads: Mapping[EndpointId, int]) -> EndpointId | None:
         most = (sum(loads.values()) + 1) / len(loads) * self._settings.mean_load_factor / 100
-        first = None
-        for endpoint in self._ring.walk(key):
-            if endpoint in loads:
-                if loads[endpoint] <= most:
-                    return endpoint
-                first = first or endpoint
-        return first
+        return (next(each for each in self._ring.walk(key) if loads.get(each, inf) <= most),)

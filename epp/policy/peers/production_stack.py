@@ -4,7 +4,7 @@ Source: production-stack at commit a6c01db0, 2026-08 (`src/vllm_router/routers/r
 `prefix/hashtrie.py`, `stats/request_stats.py`); `loadaware` as pull request 1035 has it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Annotated
 
 import msgspec
@@ -19,7 +19,7 @@ from epp.policy.attribute_sources import InFlightLoad, PrefixMatchInfo, find_pro
 from epp.policy.peers.hash_ring import HashRing
 from epp.policy.peers.memory.sent_blocks import SentBlocks
 from epp.policy.peers.memory.window import WindowSum
-from epp.policy.peers.parameters import BoundedParameters, at_least
+from epp.policy.peers.parameters import BoundedParameters, Chooser, at_least
 from epp.policy.plugins import PluginContext
 from epp.policy.scorers.load import lower_is_better
 
@@ -77,16 +77,15 @@ class ProductionStackPrefixAwareScorer(BoundedParameters, frozen=True):
         return _ByTrie(self.prefix_min_match_length, trie, _Rates(context))
 
 
-class _ByTrie:
+class _ByTrie(Chooser):
     def __init__(self, least_length: int, trie: SentBlocks, rates: _Rates) -> None:
         self._least_length = least_length
         self._trie = trie
         self._rates = rates
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 for the candidates to choose from, 0 for others."""
-        if not candidates:
-            return []
+    def _choose(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Container[EndpointId]:
         chosen = {each.endpoint.id for each in candidates}
         length, chains = 0, candidates[0].chains
         if chains and chains[0].hashes:
@@ -96,9 +95,7 @@ class _ByTrie:
                 chosen = {each for each, depth in matched.items() if depth == deepest}
                 unit = _TOKEN_CHARACTERS if chains[0].exact else 1
                 length = chains[0].ends[deepest - 1] * unit
-        if length < self._least_length:
-            chosen = self._rates.lowest(candidates)
-        return [1.0 if each.endpoint.id in chosen else 0.0 for each in candidates]
+        return chosen if length >= self._least_length else self._rates.lowest(candidates)
 
 
 class ProductionStackLoadAwareScorer(BoundedParameters, frozen=True):
@@ -158,22 +155,19 @@ class ProductionStackSessionScorer(BoundedParameters, frozen=True):
         return _BySession(self.session_key.strip().lower(), context)
 
 
-class _BySession:
+class _BySession(Chooser):
     def __init__(self, header: str, context: PluginContext) -> None:
         self._header = header
         self._rates = _Rates(context)
         self._ring = HashRing(context.subscribe, _REPLICAS)
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 for the candidates to choose from, 0 for others."""
-        if not candidates:
-            return []
+    def _choose(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Container[EndpointId]:
         session = request.headers.get(self._header, "")
         if not session:
-            chosen = self._rates.lowest(candidates)
-        else:
-            known = {each.endpoint.id for each in candidates}
-            self._ring.add(known)
-            key = xxh64_intdigest(session.encode())
-            chosen = {next(each for each in self._ring.walk(key) if each in known)}
-        return [1.0 if each.endpoint.id in chosen else 0.0 for each in candidates]
+            return self._rates.lowest(candidates)
+        known = {each.endpoint.id for each in candidates}
+        self._ring.add(known)
+        key = xxh64_intdigest(session.encode())
+        return {next(each for each in self._ring.walk(key) if each in known)}

@@ -4,7 +4,7 @@ Source: Ray 2.60.0 (`ray/llm/_internal/serve/routing_policies/prefix_aware/prefi
 and `prefix_tree.py`; `ray/serve/_private/request_router/pow_2_router.py`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Annotated
 
 from epp.model.candidate import Candidate
@@ -13,7 +13,7 @@ from epp.model.prompts.chain import Chain
 from epp.model.request import InferenceRequest
 from epp.policy.peers.memory.admitted_prompts import AdmittedPrompts
 from epp.policy.peers.memory.prefix_tree import PrefixTree
-from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
+from epp.policy.peers.parameters import BoundedParameters, Chooser, above_zero, at_least, within
 from epp.policy.plugins import PluginContext
 
 _MAX = 67_108_864
@@ -39,7 +39,7 @@ class RayPrefixAffinityScorer(BoundedParameters, frozen=True):
     """
 
     imbalanced_threshold: Annotated[float | None, at_least(0, "requests, or leave it out")] = None
-    match_rate_threshold: float = 0.1
+    match_rate_threshold: Annotated[float, within(0, 1, "a share, 0 to 1")] = 0.1
     do_eviction: bool = False
     eviction_threshold_chars: int = 400_000
     eviction_target_chars: int = 360_000
@@ -47,10 +47,6 @@ class RayPrefixAffinityScorer(BoundedParameters, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.match_rate_threshold <= 1:
-            raise ValueError(
-                f"`matchRateThreshold` is {self.match_rate_threshold}; write a share, 0 to 1"
-            )
         if not 0 < self.eviction_target_chars <= self.eviction_threshold_chars:
             raise ValueError(
                 "`evictionTargetChars` is not above 0 and at most `evictionThresholdChars`; write"
@@ -62,7 +58,7 @@ class RayPrefixAffinityScorer(BoundedParameters, frozen=True):
         return _ByTenants(self, context)
 
 
-class _ByTenants:
+class _ByTenants(Chooser):
     def __init__(self, settings: RayPrefixAffinityScorer, context: PluginContext) -> None:
         self._settings = settings
         self._below = context.below
@@ -73,18 +69,16 @@ class _ByTenants:
         self._target = settings.eviction_target_chars if keeps else _MAX
         self._admitted = AdmittedPrompts(context, self._insert, self._tree.remove)
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 for the candidates to choose from, 0 for others."""
-        if not candidates:
-            return []
+    def _choose(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Container[EndpointId]:
         loads = {each.endpoint.id: each.requests for each in candidates}
         asked, chains = list(loads), candidates[0].chains
         threshold = self._settings.imbalanced_threshold
         even = threshold is None or max(loads.values()) - min(loads.values()) <= threshold
         asked = self._knowing(chains[0], asked) if chains and even else _two(asked, self._below)
         least = min(loads[endpoint] for endpoint in asked)
-        chosen = {endpoint for endpoint in asked if loads[endpoint] == least}
-        return [1.0 if each.endpoint.id in chosen else 0.0 for each in candidates]
+        return {endpoint for endpoint in asked if loads[endpoint] == least}
 
     def _knowing(self, chain: Chain, endpoints: list[EndpointId]) -> list[EndpointId]:
         """Return those that know the longest prefix; if it is short, those with the least."""

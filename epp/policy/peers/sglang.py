@@ -3,15 +3,15 @@
 Source: sglang-router 0.3.2 (`policies/cache_aware.rs`), the last one of that name on PyPI.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from abc import abstractmethod
+from collections.abc import Container, Mapping, Sequence
 from typing import Annotated
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
 from epp.policy.peers.memory.prefix_tree import PrefixFound, SentPrompts
-from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
+from epp.policy.peers.parameters import BoundedParameters, Chooser, above_zero, at_least, within
 from epp.policy.plugins import PluginContext
 
 
@@ -23,16 +23,9 @@ class CacheAwareSettings(BoundedParameters, frozen=True):
     `eviction_interval_secs`.
     """
 
-    cache_threshold: float = 0.3
+    cache_threshold: Annotated[float, within(0, 1, "a share of the prompt, 0 to 1")] = 0.3
     eviction_interval_secs: Annotated[float, above_zero("seconds, such as 60")] = 60.0
     max_tree_size: Annotated[int, above_zero("a length, such as 67108864")] = 67_108_864
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.cache_threshold <= 1:
-            raise ValueError(
-                f"`cacheThreshold` is {self.cache_threshold}; write a share of the prompt, 0 to 1"
-            )
 
 
 class GatedSettings(CacheAwareSettings, frozen=True):
@@ -67,7 +60,7 @@ class SglangCacheAwareScorer(GatedSettings, frozen=True):
         return _Named(self, context)
 
 
-class CacheAware(ABC):
+class CacheAware(Chooser):
     """Chooses by a tree of the prompts that were sent, which all endpoints' share or not."""
 
     def __init__(
@@ -76,17 +69,6 @@ class CacheAware(ABC):
         self._threshold = settings.cache_threshold
         size, interval = settings.max_tree_size, settings.eviction_interval_secs
         self._tree = SentPrompts(context, size, interval, shared=shared).tree
-
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 for the choice, or for those that chance chooses among, 0 for others."""
-        if not candidates:
-            return []
-        chosen = frozenset(self._choose(candidates, [each.requests for each in candidates]))
-        return [1.0 if position in chosen else 0.0 for position in range(len(candidates))]
-
-    @abstractmethod
-    def _choose(self, candidates: Sequence[Candidate], loads: Sequence[int]) -> Collection[int]:
-        """Return the position of the choice, or of those that chance chooses among."""
 
     def _match(self, candidates: Sequence[Candidate]) -> PrefixFound | None:
         """Return the match of the first prompt; None if it does not count."""
@@ -105,25 +87,24 @@ class Gated(CacheAware):
         super().__init__(settings, context)
         self._settings = settings
 
-    def _choose(self, candidates: Sequence[Candidate], loads: Sequence[int]) -> Collection[int]:
-        settings, least, most = self._settings, min(loads), max(loads)
+    def _choose(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Container[EndpointId]:
+        loads = {each.endpoint.id: each.requests for each in candidates}
+        settings, least, most = self._settings, min(loads.values()), max(loads.values())
         uneven = most > settings.balance_rel_threshold * least
-        if uneven and most - least > settings.balance_abs_threshold:
-            return (loads.index(least),)
-        match = self._match(candidates)
+        gated = uneven and most - least > settings.balance_abs_threshold
+        match = None if gated else self._match(candidates)
         if match is None:
-            return (loads.index(least),)
-        return (self._choose_of(match, [each.endpoint.id for each in candidates], loads),)
+            return (min(loads, key=loads.__getitem__),)
+        return (self._choose_of(match, loads),)
 
     @abstractmethod
-    def _choose_of(
-        self, match: PrefixFound, names: Sequence[EndpointId], loads: Sequence[int]
-    ) -> int:
-        """Return the position of the choice by a match."""
+    def _choose_of(self, match: PrefixFound, loads: Mapping[EndpointId, int]) -> EndpointId:
+        """Return the choice by a match."""
 
 
 class _Named(Gated):
-    def _choose_of(
-        self, match: PrefixFound, names: Sequence[EndpointId], loads: Sequence[int]
-    ) -> int:
-        return names.index(match.endpoint) if match.endpoint in names else 0
+    def _choose_of(self, match: PrefixFound, loads: Mapping[EndpointId, int]) -> EndpointId:
+        named = match.endpoint
+        return named if named is not None and named in loads else next(iter(loads))

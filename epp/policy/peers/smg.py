@@ -3,14 +3,15 @@
 Source: smg 1.13.0 (`model_gateway/src/policies`, the help of `smg launch`), of lightseekorg/smg.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Container, Sequence
 from math import ceil, inf, sqrt
 from typing import Annotated, ClassVar, Literal
 
 from epp.model.candidate import Candidate
+from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
 from epp.policy.peers.hash_ring import HashRing, prefix_key
-from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
+from epp.policy.peers.parameters import BoundedParameters, Chooser, above_zero, at_least
 from epp.policy.peers.sglang import CacheAware, CacheAwareSettings
 from epp.policy.plugins import PickContext, PluginContext
 
@@ -48,17 +49,17 @@ class _Spilling(CacheAware):
         super().__init__(settings, context, shared=True)
         self._settings = settings
 
-    def _choose(self, candidates: Sequence[Candidate], loads: Sequence[int]) -> Collection[int]:
+    def _choose(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Container[EndpointId]:
+        loads = {each.endpoint.id: each.requests for each in candidates}
         match = self._match(candidates)
-        if match is not None:
-            there = [
-                at for at, each in enumerate(candidates) if each.endpoint.id in match.endpoints
-            ]
-            least = min((loads[at] for at in there), default=inf)
-            if not self._spills(least, sum(loads) / len(loads)):
-                return [at for at in there if loads[at] == least]
-        least = min(loads)
-        return [at for at, load in enumerate(loads) if load == least]
+        known = () if match is None else match.endpoints
+        there = [each for each in loads if each in known]
+        least = min((loads[each] for each in there), default=inf)
+        if self._spills(least, sum(loads.values()) / len(loads)):
+            there, least = list(loads), min(loads.values())
+        return [each for each in there if loads[each] == least]
 
     def _spills(self, load: float, mean: float) -> bool:
         settings = self._settings
@@ -73,8 +74,7 @@ class SmgPrefixHashScorer(BoundedParameters, frozen=True):
     four times as many bytes of text. Shorter prompts count whole; those of less than a block share
     a key. An endpoint is loaded if its requests in flight are more than `load_factor` times the
     mean, (all + 1) / endpoints, and more than `balance_abs_threshold` above it. Instead of a loaded
-    one the least loaded of the others is chosen, the first of equals; if all are loaded, the key's
-    own.
+    one the least loaded of the others is chosen, the first of equals.
     """
 
     prefix_token_count: Annotated[int, at_least(1, "tokens, such as 256")] = 256
@@ -86,31 +86,22 @@ class SmgPrefixHashScorer(BoundedParameters, frozen=True):
         return _OnPrefixRing(self, context)
 
 
-class _OnPrefixRing:
+class _OnPrefixRing(Chooser):
     def __init__(self, settings: SmgPrefixHashScorer, context: PluginContext) -> None:
         self._settings = settings
         self._ring = HashRing(context.subscribe, _RING_POINTS)
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 for the choice, 0 for others."""
-        if not candidates:
-            return []
-        names = [each.endpoint.id for each in candidates]
-        self._ring.add(names)
+    def _choose(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Container[EndpointId]:
+        loads = {each.endpoint.id: each.requests for each in candidates}
+        self._ring.add(loads)
         chains = candidates[0].chains
         key = prefix_key(chains[0], self._settings.prefix_token_count) if chains else 0
-        own = next(names.index(each) for each in self._ring.walk(key) if each in names)
-        chosen = self._relieve(own, [each.requests for each in candidates])
-        return [1.0 if position == chosen else 0.0 for position in range(len(names))]
-
-    def _relieve(self, own: int, loads: Sequence[int]) -> int:
-        """Return the position of the key's own endpoint, or of one in its place."""
-        settings, mean = self._settings, (sum(loads) + 1) / len(loads)
+        own = next(each for each in self._ring.walk(key) if each in loads)
+        settings, mean = self._settings, (sum(loads.values()) + 1) / len(loads)
         most = max(settings.load_factor * mean, mean + settings.balance_abs_threshold)
-        if loads[own] <= most:
-            return own
-        free = [at for at, load in enumerate(loads) if load <= most]
-        return min(free, key=loads.__getitem__, default=own)
+        return (own if loads[own] <= most else min(loads, key=loads.__getitem__),)
 
 
 class _Wait(BoundedParameters, frozen=True):

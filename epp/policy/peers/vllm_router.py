@@ -6,7 +6,7 @@ Source: vllm-router 0.1.17 (`src/policies/consistent_hash.rs`, `sticky_least_loa
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -22,7 +22,7 @@ from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.peers.dynamo import costs_at
 from epp.policy.peers.hash_ring import HashRing, prefix_key
 from epp.policy.peers.memory.prefix_tree import PrefixFound
-from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
+from epp.policy.peers.parameters import BoundedParameters, Chooser, above_zero, at_least, within
 from epp.policy.peers.sglang import Gated, GatedSettings
 from epp.policy.plugins import PluginContext
 
@@ -53,11 +53,9 @@ class VllmCacheAwareScorer(GatedSettings, frozen=True):
 
 
 class _LeastLoaded(Gated):
-    def _choose_of(
-        self, match: PrefixFound, names: Sequence[EndpointId], loads: Sequence[int]
-    ) -> int:
-        there = [at for at, name in enumerate(names) if name in match.endpoints]
-        return min(there or range(len(names)), key=loads.__getitem__)
+    def _choose_of(self, match: PrefixFound, loads: Mapping[EndpointId, int]) -> EndpointId:
+        there = [each for each in loads if each in match.endpoints]
+        return min(there or loads, key=loads.__getitem__)
 
 
 class VllmKvAwareScorer(BoundedParameters, frozen=True):
@@ -130,32 +128,25 @@ class VllmConsistentHashScorer(SessionHeaders, frozen=True):
     their first prompt, as far as its blocks tell.
     """
 
-    virtual_nodes: int = 160
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1 <= self.virtual_nodes <= 10_000:  # noqa: PLR2004 (a ring that fits)
-            raise ValueError("`virtualNodes` is not 1 to 10000; write points, such as 160")
+    virtual_nodes: Annotated[int, within(1, 10_000, "points, such as 160")] = 160
 
     def start(self, context: PluginContext) -> "_OnSessionRing":
         """Return the started plug-in."""
         return _OnSessionRing(self, context)
 
 
-class _OnSessionRing:
+class _OnSessionRing(Chooser):
     def __init__(self, settings: VllmConsistentHashScorer, context: PluginContext) -> None:
         self._settings = settings
         self._ring = HashRing(context.subscribe, settings.virtual_nodes)
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 for the choice, 0 for others."""
-        if not candidates:
-            return []
+    def _choose(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Container[EndpointId]:
         names = [each.endpoint.id for each in candidates]
         self._ring.add(names)
         owner = next(self._ring.walk(self._key(request, candidates[0])))
-        chosen = names.index(owner) if owner in names else 0
-        return [1.0 if position == chosen else 0.0 for position in range(len(names))]
+        return (owner if owner in names else names[0],)
 
     def _key(self, request: InferenceRequest, candidate: Candidate) -> int:
         session = self._settings.session(request)
@@ -187,25 +178,23 @@ class _Home(msgspec.Struct, eq=False):
     sessions: int = 0
 
 
-class _BySessions:
+class _BySessions(Chooser):
     def __init__(self, settings: VllmStickyLeastLoadedScorer) -> None:
         self._settings = settings
         # The endpoint and the last request of each, the longest idle one first.
         self._sessions: OrderedDict[ClientKey, tuple[_Home, float]] = OrderedDict()
         self._homes: dict[EndpointId, _Home] = {}
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 for the choice, 0 for others."""
-        if not candidates:
-            return []
+    def _choose(
+        self, request: InferenceRequest, candidates: Sequence[Candidate]
+    ) -> Container[EndpointId]:
         session = self._settings.session(request)
         names = [each.endpoint.id for each in candidates]
         home = self._sessions.get(client_key(session))
-        chosen = None if home is None else home[0].endpoint
-        if chosen not in names:
-            key = session or str(_prompt_key(candidates[0]))
-            chosen = min(names, key=lambda name: (self._at(name), -_weight(key, name)))
-        return [1.0 if name == chosen else 0.0 for name in names]
+        if home is not None and home[0].endpoint in names:
+            return (home[0].endpoint,)
+        key = session or str(_prompt_key(candidates[0]))
+        return (min(names, key=lambda name: (self._at(name), -_weight(key, name))),)
 
     def _at(self, endpoint: EndpointId) -> int:
         home = self._homes.get(endpoint)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from epp.replay.results.measures import mean, percentile, percentiles, ratio
-from epp.replay.results.played import Played, PodSample
+from epp.replay.results.played import Played, PodSample, RunFacts
 from epp.replay.simulation.outcome import CallOutcome, CallStatus
 
 RANKS: tuple[float, ...] = (*range(100), 99.5, 99.9, 100)
@@ -121,33 +121,15 @@ class Curves(msgspec.Struct, frozen=True, kw_only=True):
         return self.ttft_over_time[int(at / self.seconds * BINS)] if at < self.seconds else math.nan
 
 
-class Digest(msgspec.Struct, frozen=True, kw_only=True):
-    """A run of `Played`, without its requests."""
+class Digest(RunFacts, frozen=True, kw_only=True):
+    """A run of `Played`, with figures and curves in place of its requests."""
 
-    policy: str
-    """The policy's label."""
-    seed: int
-    """The seed of its random numbers."""
-    cell: str
-    """The cell's label."""
-    workload: str
-    """The name of the traffic, on an axis of a sweep."""
-    pods: int
-    """How many pods there were."""
-    endpoints: int
-    """How many endpoints: each rank of a pod is one."""
-    load: float
-    """Requests a second, or a factor on the trace's; NaN if unknown."""
-    seconds: float
-    """Virtual time after the warm-up."""
     slo: Slo
     """What goodput requires."""
     figures: RunFigures
     """The figures of the run."""
     curves: Curves
     """The distributions of its times."""
-    traffic: str = ""
-    """What was sent; the same if the name is. Empty: unknown."""
 
 
 def digest(played: Played, slo: Slo | None = None) -> Digest:
@@ -155,18 +137,10 @@ def digest(played: Played, slo: Slo | None = None) -> Digest:
     slo = slo or Slo()
     outcomes = [outcome for outcome in played.outcomes if outcome.at >= played.began]
     return Digest(
-        policy=played.policy,
-        seed=played.seed,
-        cell=played.cell,
-        workload=played.workload,
-        pods=played.pods,
-        endpoints=played.endpoints,
-        load=played.load,
-        seconds=played.seconds,
+        **{name: getattr(played, name) for name in RunFacts.__struct_fields__},
         slo=slo,
         figures=_figures(outcomes, played, slo),
         curves=_curves(outcomes, played),
-        traffic=played.traffic,
     )
 
 

@@ -1,8 +1,9 @@
 """How plots look: colours, fonts, axes of time, and SVG text that follows the page's colours."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import LinearSegmentedColormap
@@ -42,10 +43,16 @@ LOOK = {
 }
 
 
-def svg(figure: Figure) -> str:
-    """Return a figure as an `<svg>` element that scales with the page."""
+def draw(size: tuple[float, float], paint: Callable[[Figure], None]) -> str:
+    """Return what is painted on a figure of this size in inches, as an `<svg>` element.
+
+    It scales with the page.
+    """
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    with mpl.rc_context(LOOK):
+        figure = Figure(figsize=size, layout="constrained")
+        paint(figure)
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     for colour, name in VARIABLES.items():

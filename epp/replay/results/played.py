@@ -22,8 +22,8 @@ class PodSample(NamedTuple):
     kv_usage: float
 
 
-class Played(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a policy with a seed."""
+class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one run of a policy with a seed beside its requests."""
 
     policy: str
     """The policy's label."""
@@ -31,21 +31,26 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     """The seed of its random numbers."""
     cell: str
     """Runs of one cell differ in policy and seed alone, and are compared with each other."""
-    outcomes: Sequence[CallOutcome]
-    """All requests; those sent before `began` are left out of every figure."""
     seconds: float
-    """How long the run went on after `began`, in virtual time."""
+    """How long the run went on after the warm-up, in virtual time."""
     pods: int
     """How many pods there were."""
     endpoints: int
     """How many endpoints `CallOutcome.endpoint` numbers: each rank of a pod is one."""
-    samples: Sequence[PodSample] = ()
-    """Taken from each pod once a virtual second, in a long run more seldom."""
-    began: float = 0.0
-    """The end of the warm-up."""
     workload: str = ""
     """The name of the traffic, on an axis of a sweep."""
     load: float = nan
     """Requests a second, or a factor on the trace's; NaN if unknown."""
     traffic: str = ""
     """What was sent; the same if the name is. Empty: unknown."""
+
+
+class Played(RunFacts, frozen=True, kw_only=True):
+    """One run, with its requests."""
+
+    outcomes: Sequence[CallOutcome]
+    """All requests; those sent before `began` are left out of every figure."""
+    samples: Sequence[PodSample] = ()
+    """Taken from each pod once a virtual second, in a long run more seldom."""
+    began: float = 0.0
+    """The end of the warm-up."""

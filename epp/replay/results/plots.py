@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import median
 
-import matplotlib as mpl
 import msgspec
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -26,11 +25,10 @@ from epp.replay.results.look import (
     CARD,
     EDGE,
     HEAT,
-    LOOK,
+    draw,
     in_seconds,
     legend_above,
     palette,
-    svg,
 )
 from epp.replay.results.measures import BY_NAME, Unit, format_value, mean
 
@@ -73,14 +71,6 @@ def view(comparison: Comparison, cell: Cell) -> View:
     """Return a cell as plots need it."""
     colours = palette(comparison.policies, comparison.best, comparison.baseline)
     return View(cell, comparison.curves[cell.name], colours)
-
-
-def draw(size: tuple[float, float], paint: Callable[[Figure], None]) -> str:
-    """Return what is painted on a figure of this size in inches, as all plots look."""
-    with mpl.rc_context(LOOK):
-        figure = Figure(figsize=size, layout="constrained")
-        paint(figure)
-        return svg(figure)
 
 
 def cell_plots(seen: View) -> dict[str, str]:
