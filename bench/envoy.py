@@ -49,7 +49,7 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
     `original_dst` follows the picker's header to any address,
     `override_host` only to one of `endpoints`. `h2c`: model servers speak HTTP/2 alone.
     `pickers`, if any, are asked in turn while they are healthy, in place of `epp_port`; a pick that
-    one of them does not answer is asked of another one.
+    one of them does not answer is asked of another one. `response_headers`: these are shown.
     """
 
     listen_port: int
@@ -63,6 +63,7 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
     failure_mode_allow: bool = False
     request_body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
     response_body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
+    response_headers: bool = True
     message_timeout_s: float = MESSAGE_SECONDS
     stream_idle_timeout_s: float = 30
     concurrency: int = 1
@@ -201,6 +202,8 @@ def _listener(settings: EnvoySettings) -> Json:
         fail_open=settings.failure_mode_allow,
         message_seconds=settings.message_timeout_s,
     )
+    if not settings.response_headers:
+        asking["typed_config"]["processing_mode"]["response_header_mode"] = "SKIP"
     if settings.pickers:
         asking["typed_config"]["grpc_service"]["retry_policy"] = _RETRIES
     picking = [asking] if settings.picks else []

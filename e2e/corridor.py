@@ -64,6 +64,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     h2c: bool = False
     request_body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
     response_body_mode: BodyMode = "FULL_DUPLEX_STREAMED"
+    response_headers: bool = True
     tls: bool = False
     failure_mode_allow: bool = False
     message_timeout_s: float = 10
@@ -143,6 +144,7 @@ class Corridor:
             failure_mode_allow=plan.failure_mode_allow,
             request_body_mode=plan.request_body_mode,
             response_body_mode=plan.response_body_mode,
+            response_headers=plan.response_headers,
             message_timeout_s=plan.message_timeout_s,
             stream_idle_timeout_s=plan.stream_idle_timeout_s,
             concurrency=plan.envoy_threads,

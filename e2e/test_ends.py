@@ -1,12 +1,15 @@
-"""What a client asks for and a server answers is between no request and its release."""
+"""What a client asks, a server answers or a gateway shows is between no request and its release."""
 
+import asyncio
 import json
 
 import pytest
 from aiohttp import web
 
-from e2e.corridor import CHAT, WATCHED, Plan, chat
+from e2e.corridor import CHAT, TRANSPORT, WATCHED, Plan, chat
+from e2e.echo import HELD
 from e2e.serving import serving
+from tests.native.built import FAULTS
 
 OUTCOMES = "warmpick_exchange_outcomes_total"
 TOKENS = 20
@@ -42,3 +45,25 @@ async def test_a_request_without_a_limit_ends(start, limit):
             assert len(answer.events) == TOKENS + 1
         await gateway.metric_becomes(20, OUTCOMES, outcome="completed")
         assert await gateway.idle()
+
+
+@pytest.mark.skipif(
+    bool(TRANSPORT != "native" or FAULTS), reason="grpcio tells no reset from a half-close"
+)
+@pytest.mark.parametrize("request_mode", ["FULL_DUPLEX_STREAMED", "NONE"])
+async def test_a_request_whose_response_is_not_shown_counts_as_load(start, echo, request_mode):
+    plan = Plan(
+        others=(echo.target,),
+        request_body_mode=request_mode,
+        response_body_mode="NONE",
+        response_headers=False,
+    )
+    echo.release.clear()
+    async with start(plan) as gateway:
+        asked = chat("hello", max_tokens=10_000)
+        sent = asyncio.create_task(gateway.post(CHAT, asked, **{HELD: "1"}))
+        await gateway.metric_becomes(1, OUTCOMES, outcome="unobserved")
+        assert await gateway.metric(OUTCOMES, outcome="aborted") == 0
+        assert await gateway.metric("llm_d_epp_inflight_requests") == 1
+        echo.release.set()
+        assert (await sent).status == 200

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest_asyncio
 
-from e2e.corridor import Plan, corridor
+from e2e.corridor import WATCHED, Plan, corridor
 from epp._pb import engine_api_pb2 as pb
 
 SERVICE = "vllm.grpc.engine.VllmEngine"
@@ -66,12 +66,19 @@ async def running(engine: Engine) -> AsyncIterator[str]:
         await server.stop(0)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def gateway(tmp_path_factory):
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="module", params=["FULL_DUPLEX_STREAMED", "STREAMED"]
+)
+async def gateway(request, tmp_path_factory):
     engines = [Engine() for _ in range(3)]
     async with contextlib.AsyncExitStack() as stack:
         targets = [await stack.enter_async_context(running(each)) for each in engines]
-        plan = Plan(others=tuple(targets), h2c=True, picker_flags=(f"--config-text={CONFIG}",))
+        plan = Plan(
+            others=tuple(targets),
+            h2c=True,
+            response_body_mode=request.param,
+            picker_flags=(f"--config-text={CONFIG}", *WATCHED),
+        )
         made = await stack.enter_async_context(corridor(plan, tmp_path_factory.mktemp("grpc")))
         address = re.sub("^http://", "", made.url)
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(address))

@@ -14,13 +14,17 @@ from epp.app.workers.supervisor import Supervisor, WorkerEnded
 
 DEADLINE = 30
 PROGRAM = """
-import asyncio, os, sys
+import asyncio, os, pathlib, signal, sys
 from epp.adapters.workers.link import WorkerState, link_of
 
 kept = []
 link = link_of(os.environ)
 if str(link.start.number) in sys.argv[1:]:
     sys.exit(3)
+stuck = pathlib.Path(link.start.folder, f"stuck-{link.start.number}")
+if stuck.exists():
+    stuck.unlink()
+    signal.pause()
 
 
 def say():
@@ -154,6 +158,26 @@ async def test_a_worker_that_hangs_is_killed_and_started_again(tmp_path):
             "worker.hung",
             "worker.ended",
         ]
+
+
+async def test_a_worker_that_hangs_before_it_listens_is_killed_and_started_again(tmp_path):
+    mark = tmp_path / "stuck-0"
+    mark.touch()
+    with capture_logs() as logs:
+        async with supervised(tmp_path) as (made, _):
+            hung, other = made.workers
+            await until(lambda: other.state.ready and not mark.exists())
+            made.served = True
+            assert not made.ready  # it is on its way for the first time
+
+            def back():
+                if hung.starts == 1:
+                    hung._heard_at -= 3600
+                return hung.starts == 2 and made.ready
+
+            await until(back)
+            assert other.starts == 1
+    assert [each["event"] for each in logs if "worker" in each] == ["worker.hung", "worker.ended"]
 
 
 async def test_nobody_takes_what_comes_while_none_listens(tmp_path):

@@ -30,6 +30,8 @@ _SILENT_SECONDS: Final = 3.0
 """How long a worker may say nothing before others are passed what comes."""
 _HUNG_SECONDS: Final = 30.0
 """How long before it is killed, and started again."""
+_STARTING_SECONDS: Final = 600.0
+"""The same before it listens: it may say nothing while it loads a tokenizer."""
 _LOOK_SECONDS: Final = 1.0
 _CANNOT_RUN: Final = 126
 """The status of a program that cannot be run, as shells report it."""
@@ -240,7 +242,8 @@ class Supervisor:
             if time.monotonic() - looked > _SILENT_SECONDS:
                 continue  # this process was paused itself: what workers said is not read yet
             for each in self.workers:
-                if each.state.listening and each.silent() > _HUNG_SECONDS:
+                patience = _HUNG_SECONDS if each.state.listening else _STARTING_SECONDS
+                if each.running and each.silent() > patience:
                     _log.error("worker.hung", worker=each.number, seconds=round(each.silent()))
                     each.kill()
             self.even_out()

@@ -185,6 +185,14 @@ def usage_of(api: Api, message: bytes) -> bytes | None:
         return None
 
 
+def is_last(api: Api, message: bytes) -> bool:
+    """Whether a message of vLLM's engine ends its answer."""
+    try:
+        return api is Api.GRPC_EMBED or pb.GenerateResponse.FromString(message).HasField("complete")
+    except DecodeError:
+        return False
+
+
 def _generated(message: bytes) -> bytes | None:
     read = pb.GenerateResponse.FromString(message)
     kind = read.WhichOneof("response")

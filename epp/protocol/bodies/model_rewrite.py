@@ -8,6 +8,9 @@ tool's arguments is content.
 All requests wait while a response is scanned, so the scan is bounded: in a JSON response it ends
 with the first name or after a megabyte, as engines write the model before the long parts (vLLM), or
 behind an answer that is shorter (Anthropic's); in an event it ends with the name.
+
+JSON is passed on as soon as its name or its end is there, since the body's own end may not be told:
+Envoy sends none before trailers, and these only if the filter asks for them.
 """
 
 import json
@@ -18,6 +21,7 @@ from typing import Protocol
 from epp.protocol.bodies.json_tokens import Path, Span, allowance, members
 
 _NAMES: frozenset[Path] = frozenset(((b"model",), (b"response", b"model"), (b"message", b"model")))
+_NAMES_AND_END: frozenset[Path] = _NAMES | {()}
 _KEY = b'"model"'
 _EVENT_COST = 8
 """The cost of scanning an event besides its tokens, in tokens."""
@@ -98,15 +102,16 @@ class ModelRestorer:
     """Restores the client's model name in a response as its chunks pass.
 
     With `sse` the response is an event stream, and complete lines are passed on at once; else it is
-    JSON, and passed on at its end. Only the part that must be scanned is held back.
+    JSON, and passed on from its first name on. Only the part that must be scanned is held back.
     """
 
-    __slots__ = ("_held", "_name", "_passing", "_size", "_sse")
+    __slots__ = ("_held", "_left", "_name", "_passing", "_size", "_sse")
 
     def __init__(self, name: str, *, sse: bool) -> None:
         self._name = name
         self._sse = sse
         self._held: list[bytes] = []
+        self._left = looked_at()  # of JSON before its end is told
         self._size = 0
         self._passing = False  # the part after the scan
 
@@ -127,7 +132,19 @@ class ModelRestorer:
         if self._sse:
             return self._lines(last=last) if complete or b"\n" in chunk else b""
         self._passing = complete
-        return replace_first(self._release(), self._name, looked_at()) if complete else b""
+        if complete:
+            return replace_first(self._release(), self._name, looked_at())
+        return self._found() if len(self._held) == 1 or chunk.rstrip()[-1:] == b"}" else b""
+
+    def _found(self) -> bytes:
+        """Return the held part of a JSON response if its name, or its end, is in it."""
+        data = self._release()
+        for path, span in members(data, _NAMES_AND_END, self._left):
+            if not path or data[span[0]] == _QUOTE:
+                self._passing = True
+                return _replaced(data, iter([span] if path else []), self._name)
+        self._held, self._size = [data], len(data)
+        return b""
 
     def _lines(self, *, last: bool) -> bytes:
         data = self._release()

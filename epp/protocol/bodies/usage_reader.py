@@ -127,6 +127,13 @@ class FramedUsage:
                 self._last = message
         return found
 
+    @property
+    def ended(self) -> bool:
+        """Whether the answer is there to its last message; of Vertex AI's that is not known."""
+        from epp.protocol.bodies.grpc_body import is_last  # noqa: PLC0415 (as above)
+
+        return self._api is not None and bool(self._last) and is_last(self._api, self._last)
+
     def _feed_within(self, message: bytes) -> Sequence[bytes]:
         from epp.protocol.bodies.grpc_body import answer_of  # noqa: PLC0415 (as above)
 

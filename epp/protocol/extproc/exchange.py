@@ -176,9 +176,12 @@ class Exchange:
         """Handle a reset of the stream: client, proxy or model server broke off.
 
         Envoy resets every stream that it no longer needs: if it shows no response body, a
-        reset after the response's headers is how a good response ends.
+        reset after the response's headers is how a good response ends. Shows it not even those,
+        it needs nothing once it has the request; if its client has left, it half-closes first.
         """
-        self._end(_COMPLETED if self._response_shown else _ABORTED, now)
+        unshown = self._announced and not self._half_closed and self._request.unshown
+        outcome = _UNOBSERVED if unshown else _ABORTED
+        self._end(_COMPLETED if self._response_shown else outcome, now)
         return CLOSED.idle
 
     @property
@@ -225,7 +228,8 @@ class Exchange:
     @property
     def _response_shown(self) -> bool:
         """Whether the response was seen as far as the proxy shows it."""
-        return self.record.status is not None and self._request.modes.response is _NONE
+        shown = self._request.modes.response is _NONE or self._response.ended
+        return shown and self.record.status is not None
 
     # The request.
 

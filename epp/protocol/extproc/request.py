@@ -47,6 +47,7 @@ _DIGITS: Final = 18
 
 # Looked up once: docs/adr/0013-compiled.md says why.
 _DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
+_NONE: Final = BodyMode.NONE
 _PARTIAL: Final = BodyMode.BUFFERED_PARTIAL
 _OTHER: Final = Api.OTHER
 
@@ -114,6 +115,13 @@ class Request:
     def passed(self) -> bool:
         """Whether the model server has all of it, or gets the rest without the picker."""
         return (self.ended and not self.unsent) or not self.duplex
+
+    @property
+    def unshown(self) -> bool:
+        """Whether it was sent, and the proxy shows nothing of its response so far."""
+        record = self._record
+        sent = record.decision is not None and self.passed
+        return sent and record.status is None and self.modes.response is _NONE
 
     # Before the decision.
 

@@ -17,7 +17,7 @@ from epp.protocol.bodies.apis import FRAMED
 from epp.protocol.bodies.model_rewrite import ModelRestorer, Restorer
 from epp.protocol.bodies.object_scanner import ObjectScanner
 from epp.protocol.bodies.usage import merge_usage
-from epp.protocol.bodies.usage_reader import UsageReader, usage_reader
+from epp.protocol.bodies.usage_reader import FramedUsage, UsageReader, usage_reader
 from epp.protocol.extproc.debug_headers import queue_duration_header
 from epp.protocol.extproc.messages import (
     CHUNK_BYTES,
@@ -275,6 +275,15 @@ class Response:
         asked = record.request_bytes and request is not None and request.api in _GENERATING
         if asked and record.status == _GOOD and record.failure is None:
             record.failure = Failure.EMPTY
+
+    @property
+    def ended(self) -> bool:
+        """Whether a response over gRPC was seen whole; the trailers that end it may not be shown.
+
+        Envoy tells no other end of it, and shows them only with `response_trailer_mode: SEND`.
+        """
+        reader = self._usage_reader
+        return isinstance(reader, FramedUsage) and reader.ended
 
     def record_usage(self) -> None:
         """Write the usage that was found in the body into the record."""

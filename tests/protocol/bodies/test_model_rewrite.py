@@ -1,6 +1,7 @@
 """Rewriting a model's name: the right field, and nothing else."""
 
 import json
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -93,10 +94,46 @@ LONG = b"y" * (16 << 20)
 
 def test_of_long_json_the_beginning_is_looked_at():
     restorer = ModelRestorer("x", sse=False)
-    head = b'{"model":"target","data":"'
+    head, rest = b'{"data":"', b'","model":"target"}'
     assert restorer.feed(head, last=False) == b""
-    assert restorer.feed(LONG, last=False) == head.replace(b"target", b"x") + LONG
-    assert restorer.feed(b'","model":"target"}', last=True) == b'","model":"target"}'
+    assert restorer.feed(LONG, last=False) == head + LONG
+    assert restorer.feed(rest, last=True) == rest
+
+
+@given(
+    st.sampled_from(
+        [
+            b'{"model":"a","choices":[{"text":"}"}]}',
+            b'{"content":[{"text":"}\\"}"},{"model":"b"}],"model":"a"}',
+            b'{"response":{"output":[{}],"model":"a"}}\n',
+            b'{"error":{"message":"none","model":"b"}}',
+            b'{"model":null,"more":{}}\r\n',
+        ]
+    ),
+    st.lists(st.integers(0, 60)),
+)
+def test_json_passes_on_whole_though_its_end_is_not_told(data, cuts):
+    cuts = [0, *sorted(cuts), len(data)]
+    restorer = ModelRestorer("long", sse=False)
+    pieces = [restorer.feed(data[a:b], last=False) for a, b in pairwise(cuts)]
+    assert b"".join(pieces) == data.replace(b'"a"', b'"long"')
+
+
+def test_json_passes_on_from_its_name_on():
+    restorer = ModelRestorer("long", sse=False)
+    assert restorer.feed(b'{"model":"a","text":"', last=False) == b'{"model":"long","text":"'
+    assert restorer.feed(b"more", last=False) == b"more"
+
+
+def test_before_its_end_no_more_of_json_is_looked_at_than_of_one_piece():
+    piece = b'{"a":' + b'{"b":{}},' * 100 + b"{}"
+    restorer = ModelRestorer("long", sse=False)
+    fed = len(list(looked_at())) // 300
+    for _ in range(fed):
+        assert restorer.feed(piece, last=False) == b""
+    end = b'},"model":"a"' + b"}" * fed
+    assert restorer.feed(end, last=False) == b""
+    assert restorer.feed(b"", last=True) == piece * fed + end
 
 
 def test_of_a_long_event_the_beginning_is_looked_at():

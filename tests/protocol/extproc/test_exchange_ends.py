@@ -8,6 +8,7 @@ from epp.model.endpoint import Target
 from epp.model.request_events import Aborted, Failure, FirstToken, Served, Unobserved
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.messages import (
+    BodyMode,
     Chunk,
     Modes,
     RequestHeaders,
@@ -148,6 +149,38 @@ class TestEnds:
             machine.cancelled(6) if reset else machine.half_closed(6)
             assert machine.wants() is Wants.END
             assert [record.outcome for record in stub.closed] == [ended]
+
+    @pytest.mark.parametrize("request_mode", [m for m in BodyMode if m is not BodyMode.GRPC])
+    def test_reset_of_a_proxy_that_shows_no_response_leaves_the_request_running(self, request_mode):
+        # Envoy 1.40: with `response_header_mode: SKIP` it resets the stream when it has the
+        # request; if the client leaves, it half-closes before.
+        modes = Modes(request_mode, BodyMode.NONE)
+        for left, ended in ((False, Outcome.UNOBSERVED), (True, Outcome.ABORTED)):
+            stub = Stub()
+            machine = exchange(stub)
+            unseen = request_mode is BodyMode.NONE
+            play(
+                machine,
+                [
+                    RequestHeaders(headers=CHAT, modes=modes),
+                    *([] if unseen else [body(chat_body())]),
+                ],
+            )
+            if left:
+                machine.half_closed(5)
+            machine.cancelled(5)
+            assert [record.outcome for record in stub.closed] == [ended]
+            name = machine.record.id
+            assert stub.events == [Aborted(name) if left else Unobserved(name)]
+
+    def test_reset_before_the_whole_request_leaves_nothing_running(self):
+        modes = Modes(BodyMode.FULL_DUPLEX_STREAMED, BodyMode.NONE)
+        stub = Stub()
+        machine = exchange(stub)
+        opaque = CHAT | {":path": "/v1/audio/transcriptions"}
+        play(machine, [RequestHeaders(headers=opaque, modes=modes), body(b"a", end=False)])
+        machine.cancelled(5)
+        assert stub.events == [Aborted(machine.record.id)]
 
     def test_response_only_stream_passes(self):
         stub = Stub()

@@ -4,6 +4,7 @@ import pytest
 
 from epp._pb import engine_api_pb2
 from epp.model.endpoint import Target
+from epp.model.request import Usage
 from epp.model.request_events import Aborted, Failure, Finished
 from epp.protocol.bodies.apis import OPENAI, VLLM_GRPC, VLLM_HTTP, ApiTable
 from epp.protocol.extproc.messages import (
@@ -15,6 +16,7 @@ from epp.protocol.extproc.messages import (
     ResponseTrailers,
 )
 from epp.protocol.extproc.record import Outcome
+from epp.values import replaced
 from tests.protocol.extproc.conversation import (
     CHAT,
     OK,
@@ -173,3 +175,32 @@ def test_the_outcome_is_that_of_the_exchange():
     play(machine, [RequestHeaders(headers=CHAT), body(chat_body()), head(OK)])
     assert stub.closed[0].outcome is Outcome.COMPLETED
     assert stub.closed[0].failure is Failure.EMPTY
+
+
+def framed(**response):
+    """A message of an answer."""
+    message = engine_api_pb2.GenerateResponse(**response).SerializeToString()
+    return ResponseBody(body=b"\0" + len(message).to_bytes(4, "big") + message)
+
+
+CHUNK = framed(chunk=engine_api_pb2.StreamChunk(prompt_tokens=9, completion_tokens=1))
+COMPLETE = framed(complete=engine_api_pb2.Complete(prompt_tokens=9, completion_tokens=2))
+
+
+@pytest.mark.parametrize(
+    ("pieces", "event"),
+    [
+        ([CHUNK, COMPLETE], Finished),
+        ([COMPLETE], Finished),
+        ([CHUNK], Aborted),
+        ([CHUNK, replaced(COMPLETE, body=COMPLETE.body[:-1])], Aborted),
+        ([replaced(CHUNK, body=b"\0\0\0\0\2\xff\xff")], Aborted),
+        ([], Aborted),
+    ],
+)
+def test_a_response_over_grpc_is_whole_with_its_last_message(pieces, event):
+    # Envoy tells its end by trailers, and shows those with `response_trailer_mode: SEND` alone.
+    seen = ended(head(GRPC, end=False), *pieces, path=GENERATE, data=FRAME)
+    assert type(seen) is event
+    if event is Finished:
+        assert seen.usage == Usage(prompt_tokens=9, completion_tokens=2, cached_tokens=0)
