@@ -224,7 +224,8 @@ def opened(direction, *values):
     """The rules of the NetworkPolicy that have this direction, as their ports."""
     policy = only(objects(CHART, v.merged(v.POOL, v.FENCED, *values)), "NetworkPolicy")["spec"]
     return [
-        [(each["port"], each["protocol"]) for each in rule["ports"]] for rule in policy[direction]
+        [(each.get("port"), each["protocol"]) for each in rule["ports"]]
+        for rule in policy[direction]
     ]
 
 
@@ -238,6 +239,46 @@ def test_a_network_policy_lets_in_what_the_values_open():
     assert [(5557, "TCP"), (5162, "UDP")] in opened("ingress", debug)
     assert [(5000, "TCP")] in opened("ingress", v.CASES["sidecar"])
     assert opened("ingress")[0] == [(9002, "TCP")]
+
+
+RULES = """\
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugins:
+- type: token-producer
+  parameters:
+    modelName: m
+    vllm: {endpointDiscovery: {portRules: [{basePort: 7000}]}}
+"""
+RANKS = v.merged(
+    v.TOKENS,
+    v.epp(kvEvents={"enabled": True, "port": 5557, "replayPort": 6557}),
+    {"inferencePool": {"targetPorts": [{"number": 8000}, {"number": 8001}]}},
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "ports"),
+    [
+        ({}, {8000}),
+        (v.epp(flags={"model-server-metrics-port": 9400}), {8000, 9400}),
+        (v.epp(flags={"config-text": RULES}), {8000, 7000}),
+        # The publisher of a rank, and its replay, are at the port plus the rank.
+        (RANKS, {8000, 8001, 5557, 5558, 6557, 6558}),
+    ],
+)
+def test_a_network_policy_lets_the_picker_ask_model_servers_wherever_they_answer(values, ports):
+    things = objects(CHART, v.merged(v.POOL, v.FENCED, values))
+    assert [found for thing in things for found in complaints(thing)] == []
+    servers = only(things, "InferencePool")["spec"]["selector"]
+    egress = only(things, "NetworkPolicy")["spec"]["egress"]
+    rules = [each for each in egress if each.get("to") == [{"podSelector": servers}]]
+    allowed = [port for rule in rules for port in rule["ports"] if port["protocol"] == "TCP"]
+    assert {port for port in ports if any(each.get("port", port) == port for each in allowed)} == (
+        ports
+    )
+    everywhere = [port for rule in egress if "to" not in rule for port in rule["ports"]]
+    assert all("port" in each for each in everywhere)
 
 
 @pytest.mark.parametrize(

@@ -108,9 +108,9 @@ class Reflector(Generic[T]):
         self._decoder = ObjectDecoder(resource.kind)
         self._backoff = Backoff(settings.min_backoff, settings.max_backoff)
         self._patience = Backoff(settings.probe_delay, settings.refused_delay)
-        self._version = ""
+        self._names: set[str] = set()
+        self._version = self._token = self._problem = ""
         self._verb = "list"
-        self._problem = ""
         self._missing = self._left_out = 0
         self._broken = self._listed = self._refused = self._failing = False
 
@@ -146,28 +146,36 @@ class Reflector(Generic[T]):
     # Listing.
 
     async def _list(self) -> str:
-        """List all objects; return the resource version to watch from."""
-        names: set[str] = set()
-        limit, token = self._settings.page_size, ""
+        """List all objects; return the resource version to watch from.
+
+        Goes on with the page at which an earlier call was refused with 429, or lost the connection:
+        one that began anew might never end while the API server is under strain.
+        """
+        limit = self._settings.page_size
         for _ in range(_MAX_PAGES):
             try:
-                version, following = await self._list_page(names, limit, token)
+                version, following = await self._list_page(limit, self._token)
             except ApiRefused as refusal:
-                if not (refusal.expired and token):
+                if not (refusal.expired and self._token):
                     raise
                 # API concepts, "Retrieving large results sets in chunks": etcd compacts versions
                 # after 5 minutes, and a continue token of a compacted one gets 410. client-go
                 # (`tools/pager`) then lists everything in one page, and so does this.
-                names.clear()
-                limit, token = 0, ""
+                self._begin_list()
+                limit = 0
                 continue
             if not following:
-                self._sink.retain(names)
+                self._sink.retain(self._names)
+                self._begin_list()
                 return version
-            token = following
+            self._token = following
         raise StreamBroken(f"a list of more than {_MAX_PAGES} pages")
 
-    async def _list_page(self, names: set[str], limit: int, token: str) -> tuple[str, str]:
+    def _begin_list(self) -> None:
+        """Let the next page be the first one."""
+        self._names, self._token = set(), ""
+
+    async def _list_page(self, limit: int, token: str) -> tuple[str, str]:
         query = self._selection.query({"limit": limit, "continue": token})
         path = f"{self._resource.path}?{query}"
         body = await self._connection.request("GET", path, seconds=self._settings.request_timeout)
@@ -175,7 +183,7 @@ class Reflector(Generic[T]):
         page = self._decoder.page(body)
         for unreadable in page.unreadable:
             self._leave_out(unreadable.name, unreadable.why)
-        names.update(each.metadata.name for each in page.items)
+        self._names.update(each.metadata.name for each in page.items)
         self._upsert(page.items)
         return page.metadata.resource_version, page.metadata.continue_token
 
@@ -270,6 +278,8 @@ class Reflector(Generic[T]):
         if refusal.code in _ANSWERS:
             self.answered.set()
         self._answer_in_time()
+        if refusal.code != HTTPStatus.TOO_MANY_REQUESTS:
+            self._begin_list()
         if self._verb == "watch" and refusal.code not in _RESUMABLE:
             # 410 Gone: the version was compacted, and only a list gives another. After other
             # refusals the version may be invalid, too.
@@ -330,6 +340,7 @@ class Reflector(Generic[T]):
         self._answer_in_time()
         if isinstance(error, StreamBroken):
             self._version = ""
+            self._begin_list()
         elif self._verb == "watch" and not self._broken:
             self._broken = True
             return self._backoff.next()

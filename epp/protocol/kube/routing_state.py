@@ -71,16 +71,18 @@ class PoolObjects(Generic[R]):
         self.remove(version, set(self._objects[version]).difference(names))
 
     def of_pool(self, labels: Mapping[str, str] | None) -> Iterator[R]:
-        """Yield every object of the pool, those of the first version first.
+        """Yield the objects of the pool: of those of one name that of the first version.
 
         `labels` are the pool's; None, if there is no pool object, is selected by no selector.
         """
+        names: set[str] = set()
         for objects in self._objects.values():
-            for each in objects.values():
+            for name, each in objects.items():
                 spec = each.spec
                 selector = spec.pool_selector
                 selected = selector is not None and labels is not None and selector.selects(labels)
-                if selected or any(map(self._pool.matches, spec.refs)):
+                if name not in names and (selected or any(map(self._pool.matches, spec.refs))):
+                    names.add(name)
                     yield each
 
     def _named(self, version: str, name: str) -> str:
@@ -90,8 +92,9 @@ class PoolObjects(Generic[R]):
 class RoutingState:
     """The objects of one pool; `routing` builds their table.
 
-    Of two objectives of one name that of the first of `OBJECTIVE_VERSIONS` counts. `pool_labels`
-    are those of the InferencePool, None while there is none.
+    Of two objectives of one name that of the first of `OBJECTIVE_VERSIONS` counts, and of two
+    rewrites that of the first of `REWRITE_VERSIONS`. `pool_labels` are those of the InferencePool,
+    None while there is none.
     """
 
     def __init__(self, pool: PoolName, warnings: ObjectWarnings) -> None:
@@ -105,9 +108,10 @@ class RoutingState:
 
     def routing(self) -> RoutingTable:
         """Return the table that the objects make."""
-        priorities: dict[str, int] = {}
-        for objective in self.objectives.of_pool(self.pool_labels):
-            priorities.setdefault(objective.metadata.name, objective.spec.priority or 0)
+        priorities = {
+            objective.metadata.name: objective.spec.priority or 0
+            for objective in self.objectives.of_pool(self.pool_labels)
+        }
         exact: dict[str, WeightedTargets] = {}
         other: list[WeightedTargets] = []
         for name, rule in _in_order(self.rewrites.of_pool(self.pool_labels)):

@@ -1,6 +1,7 @@
 """A reflector's objects are those of the API server, whatever faults that has."""
 
 import asyncio
+import itertools
 import random
 import time
 
@@ -238,6 +239,27 @@ async def test_retry_after_is_kept_to(api, connection):
     async with following(connection) as seen:
         await seen.until(lambda: seen.lists)
     assert time.monotonic() - began >= 1
+
+
+@pytest.mark.parametrize("effect", [faults.too_many(retry_after=0), faults.dropped()])
+async def test_a_list_goes_on_with_the_page_that_an_api_server_under_strain_refused(
+    effect, api, connection
+):
+    names = {f"pod-{number:02}" for number in range(12)}
+    for name in names:
+        api.put(pod(name))
+    asked = itertools.count(1)
+
+    async def every_third(ask):
+        return await effect(ask) if next(asked) % 3 == 0 else None
+
+    api.fail(every_third, verb="list", resource="pods", times=None)
+    async with following(connection) as seen:
+        await seen.until(lambda: seen.lists == 1)
+        assert seen.names == names
+        await watched(api)
+    listed = [each for each in api.requests if (each.verb, each.resource) == ("list", "pods")]
+    assert len(listed) == 5
 
 
 async def test_a_restart_is_not_logged_an_outage_is_once(api, connection, logs):

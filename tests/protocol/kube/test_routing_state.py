@@ -192,6 +192,16 @@ def test_both_groups_of_rewrites_count(state):
     assert target(state.routing(), "m") == "new"
 
 
+def test_of_two_rewrites_of_one_name_that_of_the_new_group_counts_though_it_is_younger(state):
+    old = rewrite("a", (["m"], {"old": 1}), (["n"], {"old-n": 1}), group=OLD)
+    new = rewrite("a", (["m"], {"new": 1}), created="2026-01-02T00:00:00Z")
+    rewritten(state, old, group=OLD)
+    routing = rewritten(state, new)
+    assert [target(routing, model) for model in "mn"] == ["new", "n"]
+    state.rewrites.remove(NEW, ["a"])
+    assert [target(state.routing(), model) for model in "mn"] == ["old", "old-n"]
+
+
 WEIGHTED = [
     ({"a": 90, "b": 10}, {"a": 0.9, "b": 0.1}),
     ({"a": None, "b": None}, {"a": 0.5, "b": 0.5}),
