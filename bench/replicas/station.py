@@ -135,7 +135,7 @@ class Station:
     def _metrics(self) -> dict[str, float]:
         observer = self._replicas.observer
         assert observer.collect is not None
-        lines = "".join(each.lines for each in observer.collect()).splitlines()
+        lines = "".join(each.lines() for each in observer.collect()).splitlines()
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
 

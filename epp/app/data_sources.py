@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Final
 
 from epp.adapters.scrape.client_tls import ClientTlsSettings, client_tls
 from epp.adapters.scrape.page_readers import (
@@ -14,16 +15,22 @@ from epp.adapters.scrape.page_readers import (
 )
 from epp.adapters.scrape.page_source import JSON, TEXT, PageSource, ScrapeSettings
 from epp.adapters.scrape.scraper import Scraper
+from epp.config.data_extractors import CORE_EXTRACTOR
 from epp.config.data_layer import DataLayerSettings, PolledPages
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event
+from epp.policy.flow.rooms import STALE_SECONDS
+
+_MISSED_POLLS = 3
+"""So many intervals without a report make a load stale, if they are longer than usual."""
 
 
 class DataSources:
     """Polls the pages of all sources of watched endpoints.
 
     `interval`, in seconds, is that of sources without their own; what does not answer is polled
-    every `retry` if that is longer. Raises `ConfigError` for certificates that cannot be used.
+    every `retry` if that is longer. A load that is older than `stale_after` seconds is stale.
+    Raises `ConfigError` for certificates that cannot be used.
     """
 
     def __init__(
@@ -42,6 +49,8 @@ class DataSources:
         for pages, scraper in zip(settings.pages, self._scrapers, strict=True):
             self._kinds.setdefault(pages.source.kind, []).append(scraper)
         self._vital = [each for each in self._scrapers if each.source.vital]
+        intervals = [each.source.settings.interval for each in self._vital]
+        self.stale_after: Final = max(STALE_SECONDS, _MISSED_POLLS * max(intervals, default=0.0))
 
     def watch(self, endpoint: Endpoint) -> None:
         """Poll an endpoint's pages; another engine under the same id starts afresh."""
@@ -66,6 +75,14 @@ class DataSources:
     def errors(self) -> dict[str, int]:
         """Return how many polls of endpoints failed, by the type of their source."""
         return {kind: sum(each.errors for each in found) for kind, found in self._kinds.items()}
+
+    def unknown(self) -> dict[tuple[str, str], int]:
+        """Return how many pages had no known metric, by the types of source and extractor."""
+        return {
+            (kind, CORE_EXTRACTOR): sum(each.unknown for each in found)
+            for kind, found in self._kinds.items()
+            if any(each.unknown for each in found)
+        }
 
     async def run(self) -> None:
         """Poll until cancelled; never returns."""

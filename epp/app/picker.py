@@ -211,6 +211,8 @@ class EndpointPicker:
             plugins=self._plugin_times.collect,
             observers=self._observers.collect,
             poll_errors=self._sources.errors,
+            extract_errors=self._sources.unknown,
+            fresh=lambda load: self._clock() - load.at <= self._sources.stale_after,
             streams=(lambda: self._extproc.streams) if self._options.stream_metrics else None,
             predicts_latency=self._options.settings.predicts_latency,
             precise_producer=self._options.settings.precise_producer,

@@ -64,7 +64,7 @@ FLAGS = (
         "--metrics-staleness-threshold",
         duration,
         "without_effect",
-        "the pool's gauges count the endpoints whose last report was read",
+        "the pool's gauges count the reports of the last 10 s, or of three intervals if longer",
     ),
     AcceptedFlag(
         "--grpc-max-send-msg-size",

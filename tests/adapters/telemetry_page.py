@@ -4,6 +4,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from epp.adapters.telemetry.loop_delay import LoopDelay
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
+from epp.adapters.telemetry.pool_gauges import is_reported
 from epp.app.plugin_timing import PluginTimes
 from epp.config.file import load
 from epp.model.decision import Decision
@@ -34,7 +35,7 @@ def times():
     return timer
 
 
-def telemetry(pool=POOL, under_way=lambda _: False):
+def telemetry(pool=POOL, under_way=lambda _: False, fresh=is_reported):
     return Telemetry(
         MetricSources(
             "pool",
@@ -49,6 +50,8 @@ def telemetry(pool=POOL, under_way=lambda _: False):
             in_flight=lambda: [(RequestId("9"), A, 40)],
             plugins=times().collect,
             poll_errors=lambda: {"metrics-data-source": 1},
+            extract_errors=lambda: {("metrics-data-source", "core-metrics-extractor"): 2},
+            fresh=fresh,
             streams=lambda: 3,
             predicts_latency=True,
             precise_producer="precise",

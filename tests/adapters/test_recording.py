@@ -1,17 +1,20 @@
 """What a recorder writes, what it leaves out, and what it does where it cannot write."""
 
+import contextlib
 import gzip
 import json
 import os
 import stat
 import subprocess
 import sys
+from datetime import UTC, datetime
 from itertools import count
 
 import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+from epp.adapters.recording.parts import Parts
 from epp.adapters.recording.recorder import Recorder
 from epp.adapters.recording.writer import RecordingSettings
 from epp.errors import Overloaded
@@ -213,6 +216,60 @@ def test_parts_are_rotated_and_the_oldest_go(settings):
             0,
             *known,
         }
+
+
+@pytest.fixture
+def writing(tmp_path):
+    """Makes the parts of writers that began on some day, in one folder."""
+    with contextlib.ExitStack() as open_parts:
+
+        def begun(salt, day):
+            parts = Parts(tmp_path, "p", salt, datetime(2026, 11, day, tzinfo=UTC), 100_000)
+            open_parts.callback(parts.close)
+            return parts
+
+        yield begun
+
+
+def test_a_writer_that_began_later_leaves_the_open_part_of_another_one(writing, tmp_path):
+    older, newer = writing("aa", 1), writing("bb", 2)
+    newer.begin()
+    newer.append(os.urandom(90_000))
+    newer.begin()
+    newer.append(os.urandom(1_000))
+    older.begin()
+    older.append(os.urandom(20_000))
+    written = ["bb-000001", "bb-000002", "aa-000001"]
+    for at, name in enumerate(written):
+        (path,) = tmp_path.glob(f"*-{name}.*")
+        os.utime(path, (at, at))
+    newer.begin()
+    left = [
+        path.name[-len("aa-000001.jsonl.gz") :][: len("aa-000001")] for path in tmp_path.iterdir()
+    ]
+    assert sorted(left) == ["aa-000001", "bb-000002", "bb-000003"]
+
+
+def test_a_part_that_somebody_removed_is_not_written_on(writing, tmp_path):
+    parts = writing("aa", 1)
+    parts.begin()
+    parts.append(b"lost")
+    assert not parts.full
+    for path in tmp_path.iterdir():
+        path.unlink()
+    assert parts.full
+    parts.begin()
+    parts.append(b"kept")
+    (path,) = tmp_path.iterdir()
+    assert gzip.decompress(path.read_bytes()) == b"kept"
+
+
+def test_parts_that_go_while_they_are_counted_are_not_missed(writing, tmp_path):
+    gone = tmp_path / "p-20261101T000000.000000Z-cc-000001.jsonl.gz"
+    gone.symlink_to(tmp_path / "nowhere")  # listed, and no longer there
+    parts = writing("aa", 1)
+    parts.begin()
+    assert parts.append(b"line") > 0
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from importlib.metadata import version
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from epp.adapters.telemetry.cardinality import label
 from epp.adapters.telemetry.histogram import Histogram
 from epp.errors import MalformedRequest, NoEndpoints, Overloaded
+from epp.model.endpoint import Load
 from epp.model.request import RequestId
 from epp.protocol.extproc.record import Outcome, RequestRecord
 from tests.adapters.telemetry_page import A, B, record, request, serve, telemetry, value, values
@@ -37,8 +39,8 @@ def test_a_streamed_response():
     ttft = "llm_d_epp_request_ttft_seconds_sum"
     assert value(counted, ttft, streaming="true", **labels) == pytest.approx(0.5)
     error = "warmpick_cached_tokens_error_tokens_bucket"
-    assert value(counted, error, le="1.0") == 0
-    assert value(counted, error, le="16.0") == 1
+    assert value(counted, error, le="1") == 0
+    assert value(counted, error, le="16") == 1
     processing = "llm_d_epp_request_processing_duration_seconds"
     assert value(counted, f"{processing}_sum") == pytest.approx(0.003)
     assert value(counted, "llm_d_epp_scheduler_e2e_duration_seconds_sum") == 0.0003
@@ -169,8 +171,25 @@ def test_the_pool():
     assert value(counted, "llm_d_epp_std_dev_queue_size") == pytest.approx(math.sqrt(2))
     assert value(counted, "llm_d_epp_per_endpoint_queue_size", model_server_endpoint="a") == 4
     assert value(counted, "inference_pool_per_pod_queue_size", model_server_pod="b") == 2
-    assert value(counted, "llm_d_epp_prefix_indexer_size") == 77
-    assert value(counted, "llm_d_epp_info", commit="unknown", build_ref="unknown") == 1
+    indexer = {"plugin_name": "prefix-index", "plugin_type": "approx-prefix-cache-producer"}
+    assert value(counted, "llm_d_epp_prefix_indexer_size", **indexer) == 77
+    assert value(counted, "llm_d_epp_info", build_ref=version("warmpick")) == 1
+
+
+def test_what_is_no_longer_shown_does_not_count_in_means():
+    now = 100.0
+    pool = [
+        (A, Load(waiting=90, running=90, kv_usage=0.9, at=now - 60), True),
+        (B, Load(waiting=2, running=20, kv_usage=0.25, at=now - 1), True),
+    ]
+    counted = telemetry(pool, fresh=lambda load: now - load.at <= 10)
+    assert value(counted, "llm_d_epp_average_queue_size") == 2
+    assert value(counted, "llm_d_epp_std_dev_queue_size") == 0
+    assert value(counted, "llm_d_epp_average_kv_cache_utilization") == 0.25
+    assert value(counted, "llm_d_epp_ready_endpoints") == 2
+    assert value(counted, "llm_d_epp_per_endpoint_queue_size", model_server_endpoint="a") == 90
+    counted = telemetry(pool, fresh=lambda _: False)
+    assert values(counted, "llm_d_epp_average_queue_size") == {}
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ REWRITE = ("model_rewrite_name", "model_name", "target_model")
 STAGE = ("model_name", "decision_type")
 IN_FLIGHT = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
 ATTEMPT = ("status", "target_model_name")
+EXTRACT = ("source_type", "extractor_type")
 
 TABLE = [
     ("llm_d_epp_request", "counter", M, ""),
@@ -77,6 +78,8 @@ TABLE = [
     ("llm_d_epp_extproc_streams", "counter", ("code",), ""),
     ("llm_d_epp_datalayer_poll_errors", "counter", ("source_type",), ""),
     ("llm_d_inference_scheduler_datalayer_poll_errors", "counter", ("source_type",), ""),
+    ("llm_d_epp_datalayer_extract_errors", "counter", EXTRACT, ""),
+    ("llm_d_inference_scheduler_datalayer_extract_errors", "counter", EXTRACT, ""),
     ("llm_d_epp_average_kv_cache_utilization", "gauge", ("name",), ""),
     ("llm_d_epp_average_queue_size", "gauge", ("name",), ""),
     ("llm_d_epp_average_running_requests", "gauge", ("name",), ""),
@@ -183,6 +186,21 @@ def test_no_other_family_is_exposed(busy):
 
 def test_the_process_is_measured(busy):
     assert read(busy)["process_cpu_seconds"].samples[0].value > 0
+
+
+def test_bounds_are_written_as_go_writes_them_in_each_format(busy):
+    # client_golang: `le="1"` in text format, `le="1.0"` in OpenMetrics.
+    plain, openmetrics = ("".join(busy.page(openmetrics=each)) for each in (False, True))
+    first = (
+        '{model_name="m",target_model_name="t",fairness_id="f",priority="3",streaming="true",le='
+    )
+    for page, one, other in ((plain, "1", "1.0"), (openmetrics, "1.0", "1")):
+        assert f'llm_d_epp_request_ttft_seconds_bucket{first}"{one}"}} ' in page
+        assert f'le="{other}"}}' not in page
+        assert "llm_d_epp_request_input_tokens_bucket{" in page
+        assert 'le="1.048576e+06"}' in page
+        assert 'le="0.005"}' in page
+        assert 'le="+Inf"}' in page
 
 
 def test_the_openmetrics_page_is_valid(busy):

@@ -118,6 +118,30 @@ async def test_a_refusal_at_another_port_does_not_say_that_the_server_is_gone():
         assert sources.errors()["metrics-data-source"] >= 1
 
 
+async def test_pages_of_no_known_engine_are_counted_by_source_and_extractor():
+    async with Pages(metrics=b"of_nobody 1\n").serving() as pages:
+        source = f"{{port: {pages.port}}}"
+        layer = settings(("metrics-data-source", source, "core-metrics-extractor"))
+        async with polling(layer, Endpoint("default", "a", "127.0.0.1", 9)) as (told, sources):
+            await first(told, LoadReported, count=3)
+            key = ("metrics-data-source", "core-metrics-extractor")
+            counted = sources.unknown()
+            assert list(counted) == [key]
+            assert counted[key] >= 2
+            assert sources.errors()["metrics-data-source"] == 0
+            pages.pages["/metrics"] = vllm_page()
+            await told.until(lambda: told.of(LoadReported, "a")[-1].load.engine == "vllm")
+            counted = sources.unknown()
+            await first(told, LoadReported, count=len(told.of(LoadReported, "a")) + 2)
+            assert sources.unknown() == counted
+
+
+@pytest.mark.parametrize(("interval", "after"), [(0.05, 10), (1, 10), (60, 180)])
+def test_a_load_is_stale_after_ten_seconds_or_three_polls(interval, after):
+    layer = settings(("metrics-data-source", "{}", "core-metrics-extractor"))
+    assert DataSources(layer, interval, Told(), time.monotonic).stale_after == after
+
+
 def mutual(authority):
     """Return the context of a server that asks its clients for certificates of an authority."""
     context = authority.context()

@@ -1,5 +1,8 @@
 """What operators see of flow control: llm-d-router's series, and the headroom."""
 
+import math
+import re
+
 import pytest
 
 from epp.adapters.telemetry.queue_metrics import QueueMetrics
@@ -20,7 +23,7 @@ def page(rig, queues=None):
     """The samples of a page, by series."""
     held = HeldRequests(rig.flow, lambda: rig.now, lambda *_: None, reraise)
     blocks = flow_metrics.collect(rig.flow, held, queues or told(rig), rig.fleet, rig.now)
-    lines = [line for block in blocks for line in block.lines.splitlines()]
+    lines = [line for block in blocks for line in block.lines().splitlines()]
     return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines)}
 
 
@@ -68,6 +71,52 @@ def test_outcomes_waits_and_queues():
     assert found[f'{PREFIX}pool_saturation{{inference_pool="pool",stage="effective"}}'] == 1.0
     detector = 'detector="concurrency-detector",stage="decode"'
     assert found[f"{PREFIX}detector_saturation{{{detector}}}"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("family", "bounds"),
+    [
+        (
+            "request_queue_duration_seconds",
+            ".0001 .0005 .001 .005 .01 .025 .05 .1 .25 .5 1 2.5 5 10 30 60",
+        ),
+        ("request_enqueue_duration_seconds", ".0001 .0002 .0005 .001 .002 .005 .01 .02 .05 .1"),
+    ],
+)
+def test_buckets_are_llm_d_routers(family, bounds):
+    rig = FlowRig(pods=1, policy=TWO_AT_ONCE, holds=False)
+    rig.come("a", 10)
+    ends = re.findall(rf'{PREFIX}{family}_bucket{{.*le="([^"]+)"}}', "\n".join(page(rig)))
+    assert [float(end) for end in ends] == [*map(float, bounds.split()), math.inf]
+
+
+def test_endpoints_that_show_nothing_are_counted_beside_the_detector_that_reads_them():
+    rig = FlowRig(pods=2, policy=BY_REPORTS)
+    series = f'{PREFIX}stale_endpoints{{detector="utilization-detector"}}'
+    assert page(rig)[series] == 0
+    rig.add("never-read", "10.0.1.1")
+    assert page(rig)[series] == 1
+    rig.wait(11)
+    rig.say("pod-0")
+    assert page(rig)[series] == 2
+    requests_only = FlowRig(pods=1, policy=TWO_AT_ONCE)
+    assert f"{PREFIX}stale_endpoints" not in str(page(requests_only))
+
+
+def test_endpoints_that_never_showed_a_page_are_stale_whatever_else_is_not_known():
+    rig = FlowRig(pods=3)
+    rig.add("never-read", "10.0.1.1")
+    rig.say("pod-0", num_blocks=None)
+    stale, unknown = (
+        f'warmpick_flow_unaccounted_endpoints{{reason="{reason}"}}'
+        for reason in ("stale", "no-block-count")
+    )
+    assert (page(rig)[stale], page(rig)[unknown]) == (1, 1)
+    rig.wait(11)
+    rig.say("pod-1")
+    found = page(rig)
+    assert found[stale] == 3
+    assert unknown not in found
 
 
 def test_a_queue_that_is_empty_again_says_0():
@@ -186,6 +235,6 @@ async def test_requests_that_wait_are_counted_by_where_their_flow_came_from():
     rig.come("next", 10)
     held.hold(rig.held["next"])
     blocks = flow_metrics.collect(rig.flow, held, told(rig), rig.fleet, rig.now)
-    text = "".join(block.lines for block in blocks)
+    text = "".join(block.lines() for block in blocks)
     assert 'warmpick_flow_waited_total{fairness_source="default"} 1.0' in text
     held.stop()

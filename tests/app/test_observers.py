@@ -117,7 +117,7 @@ def test_a_plug_in_that_fails_on_what_it_is_notified_of_is_named():
     (line,) = [each for each in logs if each["event"] == "fault"]
     assert (line["source"], line["error"]) == ("plugin/mine", "KeyError: 'heard'")
     assert 'warmpick_faults_total{source="plugin/mine"} 6.0\n' in "".join(
-        each.lines for each in desk.faults.collect()
+        each.lines() for each in desk.faults.collect()
     )
     assert_empty(desk.rig)
 

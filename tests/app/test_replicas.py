@@ -63,7 +63,7 @@ class Started(Rig):
         return self.replicas.transport.port
 
     def metrics(self):
-        lines = "".join(each.lines for each in self.collect()).splitlines()
+        lines = "".join(each.lines() for each in self.collect()).splitlines()
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
     async def hears(self, number=1):

@@ -179,7 +179,7 @@ def test_a_line_says_what_a_minute_brought_and_nothing_without_traffic():
 def test_its_families_are_on_the_page():
     pair = Pair(shadow="random", pods=1)
     pair.route("r1", text(100))
-    lines = "".join(each.lines for each in Observers((pair.shadow.observer,)).collect())
+    lines = "".join(each.lines() for each in Observers((pair.shadow.observer,)).collect())
     for outcome, times in {"agreed": 1, "differed": 0, "refused": 0, "failed": 0}.items():
         labels = f'policy="random",outcome="{outcome}"'
         assert f"warmpick_shadow_decisions_total{{{labels}}} {times}.0\n" in lines

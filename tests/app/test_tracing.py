@@ -180,6 +180,15 @@ def test_the_spans_of_a_decision_have_the_attributes_of_the_contract(told):
     assert prefix["llm_d.epp.scorer.score.max"] == max(decision.scores[-1].values)
 
 
+def test_a_rewritten_model_is_that_of_the_spans_of_the_decision(grpc_collector):
+    traced = Traced("linear")
+    traced.serve(**{"x-llm-d-model-name-rewrite": "m-canary"})
+    spans = exported(traced, grpc_collector, 9)
+    model = {name: attributes(each).get("gen_ai.request.model") for name, each in spans.items()}
+    inner = ("filter_endpoints", "scoring", "pick_endpoints")
+    assert [model[name] for name in ("gateway.request", *inner)] == ["m", *["m-canary"] * 3]
+
+
 def test_the_default_policy_shows_every_term_of_its_costs(grpc_collector):
     traced = Traced()
     record = traced.serve()

@@ -196,12 +196,12 @@ def test_what_is_without_effect_is_said(plugins, sources, message):
     [
         ("metrics-data-source", "{shceme: https}", "did you mean `scheme`"),
         ("metrics-data-source", "{scheme: ftp}", "Invalid enum value 'ftp'"),
-        ("metrics-data-source", "{port: 0}", "Expected `int` >= 1"),
-        ("metrics-data-source", "{port: 65536}", "Expected `int` <= 65535"),
-        ("metrics-data-source", "{port: '8000'}", "Expected `int | null`"),
+        ("metrics-data-source", "{port: 0}", "a whole number of at least 1 is expected"),
+        ("metrics-data-source", "{port: 65536}", "a whole number of at most 65535 is expected"),
+        ("metrics-data-source", "{port: '8000'}", "a whole number is expected, not text"),
         ("metrics-data-source", "{path: 'a b'}", "not the path of a URL"),
         ("metrics-data-source", '{path: "/a\\r\\nHost: x"}', "not the path of a URL"),
-        ("metrics-data-source", "{interval: 5}", "Expected `str`"),
+        ("metrics-data-source", "{interval: 5}", "text is expected, not a whole number"),
         ("metrics-data-source", "{interval: soon}", "is not a duration"),
         ("metrics-data-source", "{interval: -1s}", "is not a duration"),
         ("metrics-data-source", "{clientCertPath: /a}", "require each other"),
@@ -289,11 +289,8 @@ def test_an_engine_of_the_users_is_tried_where_no_label_names_one():
     )
     assert list(catalog.engines) == ["vllm", "mine", *list(ENGINES)[1:]]
     mine = catalog.engines["mine"]
-    assert (str(mine.waiting), mine.running, str(mine.kv_usage)) == (
-        "my_queue{kind=waiting}",
-        None,
-        "my_usage",
-    )
+    assert (str(mine.waiting), mine.running) == ("my_queue{kind=waiting}", None)
+    assert [str(each) for each in mine.kv_usage] == ["my_usage"]
     assert mine.signs == (b"my_queue", b"my_usage")
     assert catalog.named({"my/engine": "mine"}) is mine
     legacy = "inference.networking.k8s.io/engine-type"
@@ -307,7 +304,7 @@ def test_an_engine_takes_the_place_of_the_built_in_one():
         "vllm"
     ]
     assert str(vllm.waiting) == "nv_inference_pending_request_count"
-    assert (vllm.running, vllm.kv_usage, vllm.adapters) == (None, None, None)
+    assert (vllm.running, vllm.kv_usage, vllm.adapters) == (None, (), None)
     assert (vllm.num_blocks, vllm.longest) == (VLLM.num_blocks, VLLM.longest)
     assert vllm.signs[0] == b"nv_inference_pending_request_count"
 
@@ -347,7 +344,10 @@ def test_sizes_of_the_cache_are_labels_or_metrics():
         ("{engineConfigs: [{name: ''}]}", "engineConfigs[0]: the engine's `name` is empty"),
         ("{engineConfigs: [{name: default}]}", "which is reserved"),
         ("{engineConfigs: [{name: a}, {name: a}]}", "`a` is listed twice in `engineConfigs`"),
-        ("{defaultEngine: vlm}", "`defaultEngine` is `vlm`, which is not one of `sglang`"),
+        (
+            "{defaultEngine: vlm}",
+            "`defaultEngine` is `vlm`, which is not one of `llama.cpp`, `lmdeploy`",
+        ),
         (
             "{engineConfigs: [{name: a}, {name: b, kvUsageSpec: 'x{y'}]}",
             "`kvUsageSpec`: `x{y` is not a metric; write name or name{label=value,...}",

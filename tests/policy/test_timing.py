@@ -124,7 +124,7 @@ def test_every_type_decides_alike(kind):
     assert len(list(desk.decisions(3))) == 3
     assert desk.timer is not None
     (family, *_) = desk.timer.collect()
-    assert f'plugin_type="{kind}"' in family.lines
+    assert f'plugin_type="{kind}"' in family.lines()
 
 
 @pytest.mark.parametrize("kind", HANDLERS)

@@ -20,8 +20,9 @@ class Parts:
     """The parts of one recording, written one after another; names are in the order of time.
 
     All parts of one pool's recordings in the folder together take at most `most_bytes` and the
-    bytes of one `append`. Only the user can access a new folder and the parts. Every method raises
-    `OSError`.
+    bytes of one `append`. Others may write and remove parts of the same pool there: the part that
+    was written to longest ago is removed first. Only the user can access a new folder and the
+    parts. Every method raises `OSError`.
     """
 
     def __init__(
@@ -42,8 +43,10 @@ class Parts:
 
     @property
     def full(self) -> bool:
-        """Whether the next lines go to a new part: no part is open, or it is full."""
-        return self._file is None or self._written >= self._part_bytes
+        """Whether the next lines go to a new part: none is open, or it is full or removed."""
+        if self._file is None or self._written >= self._part_bytes:
+            return True
+        return os.fstat(self._file.fileno()).st_nlink == 0
 
     def begin(self) -> None:
         """Open the next part, and remove the oldest if there is no room for it."""
@@ -90,11 +93,15 @@ class Parts:
             self._folder.chmod(0o700)  # whatever the umask takes away
 
     def _make_room(self) -> None:
-        found = sorted(each for each in self._folder.iterdir() if self._known.fullmatch(each.name))
-        sizes = {path: path.stat().st_size for path in found}
-        excess = sum(sizes.values()) + self._part_bytes - self._most_bytes
-        for path, size in sizes.items():
+        found: list[tuple[int, str, int]] = []
+        for path in self._folder.iterdir():
+            if self._known.fullmatch(path.name):
+                with suppress(FileNotFoundError):  # another writer has removed it
+                    facts = path.stat()
+                    found.append((facts.st_mtime_ns, path.name, facts.st_size))
+        excess = sum(size for *_, size in found) + self._part_bytes - self._most_bytes
+        for _, name, size in sorted(found):
             if excess <= 0:
                 break
-            path.unlink(missing_ok=True)
+            (self._folder / name).unlink(missing_ok=True)
             excess -= size

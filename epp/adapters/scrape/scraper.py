@@ -80,7 +80,7 @@ class Scraper:
     A poll of a metrics page that succeeds is a `LoadReported` at the time of `clock`; a page
     without any known metric reports the previous load. One of a vital source that fails, or is
     late, is a `ScrapeFailed`. Only changes of state are logged. `errors` counts failed polls of
-    endpoints.
+    endpoints, and `unknown` their pages without any known metric.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class Scraper:
         self._clock = clock
         self.source = source or PageSource()
         self.errors = 0
+        self.unknown = 0
         self._settings = self.source.settings
         self._servers: dict[str, _Server] = {}
         self._by_endpoint: dict[EndpointId, _Server] = {}
@@ -260,6 +261,7 @@ class Scraper:
             if found.unknown and endpoint.id not in server.unknown:
                 _log.warning("endpoint.metrics_unknown", endpoint=endpoint.id, url=server.url)
             (server.unknown.add if found.unknown else server.unknown.discard)(endpoint.id)
+            self.unknown += found.unknown
             for warning in found.warnings:
                 _log.warning("endpoint.metrics_doubted", endpoint=endpoint.id, doubt=warning)
             yield

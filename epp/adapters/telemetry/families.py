@@ -301,6 +301,15 @@ POLL_ERRORS = counter(
     "source_type",
     alias=_alias("llm_d_inference_scheduler_datalayer_poll_errors_total", "source_type"),
 )
+EXTRACT_ERRORS = counter(
+    "llm_d_epp_datalayer_extract_errors_total",
+    "Pages of endpoints without any known metric, by data source and extractor.",
+    "source_type",
+    "extractor_type",
+    alias=_alias(
+        "llm_d_inference_scheduler_datalayer_extract_errors_total", "source_type", "extractor_type"
+    ),
+)
 
 
 def _pool_gauge(name: str, text: str, alias: str = "") -> Family:

@@ -4,24 +4,26 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from epp import __version__
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import FLOW_BYTES, OTHER
 from epp.adapters.telemetry.decisions import DecisionMetrics, Reuse, UnderWay
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.kv_event_counts import kv_event_counts
-from epp.adapters.telemetry.pool_gauges import CacheView, PoolGauges, PoolView
+from epp.adapters.telemetry.pool_gauges import CacheView, PoolGauges, PoolView, is_reported
 from epp.adapters.telemetry.requests import RequestMetrics
 from epp.adapters.telemetry.series import FamilyText, expose
 from epp.errors import NoEndpoints
 from epp.model.decision import Decision
-from epp.model.endpoint import Endpoint
+from epp.model.endpoint import Endpoint, Load
 from epp.model.request import InferenceRequest, RequestId
 from epp.protocol.extproc.record import Outcome, RequestRecord
 
 Attempt = tuple[str, str, str, str, str]
 """Label values: status, target model name, endpoint's name, namespace and port."""
 _ABORTED: Final = Outcome.ABORTED
-_INDEX: Final = "prefix-index"
+_INDEX: Final = ("prefix-index", "approx-prefix-cache-producer")
+"""Name and type of the plug-in that the size of the index is of."""
 _ATTEMPT_BYTES: Final = 600_000
 """Bytes of a page for picks by target model and endpoint: a pool of 1,000 endpoints has room."""
 _ATTEMPT_LINES_BYTES: Final = 270
@@ -60,6 +62,10 @@ class MetricSources:
     """The families of observers of requests: the recording, the shadow."""
     poll_errors: Callable[[], Mapping[str, int]] = dict
     """Polls of endpoints that failed, by the type of their data source."""
+    extract_errors: Callable[[], Mapping[tuple[str, str], int]] = dict
+    """Pages without any known metric, by the types of data source and extractor."""
+    fresh: Callable[[Load], bool] = is_reported
+    """Whether a load is recent enough to count in the means of the pool."""
     streams: Callable[[], int] | None = None
     """The open ext_proc streams; None: streams are not measured."""
     predicts_latency: bool = False
@@ -83,7 +89,7 @@ class Telemetry:
 
     def __init__(self, sources: MetricSources, *, flow_bytes: int = FLOW_BYTES) -> None:
         self._sources = sources
-        self._pool = PoolGauges(sources.pool_name, sources.pool, sources.caches)
+        self._pool = PoolGauges(sources.pool_name, sources.pool, sources.caches, sources.fresh)
         self._requests = RequestMetrics(sources.under_way, flow_bytes, sources.fairness_ids)
         self._decisions = DecisionMetrics(
             sources.in_flight,
@@ -196,16 +202,17 @@ class Telemetry:
         yield from expose(families.SCRAPE_FAILURES, [((), self._scrape_failures)])
         errors = self._sources.poll_errors().items()
         yield from expose(families.POLL_ERRORS, [((kind,), times) for kind, times in errors])
+        yield from expose(families.EXTRACT_ERRORS, self._sources.extract_errors().items())
         yield from self._streams()
         yield from self._sources.plugins()
         yield from self._sources.observers()
         yield from self._sources.event_loop()
         size = self._sources.index_size()
-        yield from expose(families.INDEX_SIZE, [((_INDEX, _INDEX), size)])
+        yield from expose(families.INDEX_SIZE, [(_INDEX, size)])
         yield from kv_event_counts(self._sources.kv_events())
         causes = self._sources.left_as_text().items()
         yield from expose(families.TEXT_INSTEAD, [((cause,), times) for cause, times in causes])
-        yield from expose(families.INFO, [(("unknown", "unknown"), 1)])
+        yield from expose(families.INFO, [(("unknown", __version__), 1)])
 
     def _streams(self) -> Iterator[FamilyText]:
         if self._sources.streams is None:

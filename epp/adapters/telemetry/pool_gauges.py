@@ -23,21 +23,33 @@ _CACHE_GAUGES: tuple[tuple[Family, Callable[[CacheStats], float]], ...] = (
 )
 
 
-class PoolGauges:
-    """Gauges over the endpoints of the pool `name`."""
+def is_reported(load: Load) -> bool:
+    """Whether a load was ever reported."""
+    return math.isfinite(load.at)
 
-    def __init__(self, name: str, view: PoolView, caches: CacheView) -> None:
+
+class PoolGauges:
+    """Gauges over the endpoints of the pool `name`.
+
+    Means and deviations are of `fresh` loads: an endpoint that does not show its metrics any more
+    does not count there with what it showed last.
+    """
+
+    def __init__(
+        self, name: str, view: PoolView, caches: CacheView, fresh: Callable[[Load], bool]
+    ) -> None:
         self._name = name
         self._view = view
         self._caches = caches
+        self._fresh = fresh
 
     def collect(self) -> Iterator[FamilyText]:
-        """Yield the gauges; means and deviations only if an endpoint's load is known."""
+        """Yield the gauges; means and deviations only if an endpoint's load is fresh."""
         pool = self._view()
         yield from expose(families.READY, [((self._name,), sum(ready for *_, ready in pool))])
         queues = [((self._name, endpoint.name), load.waiting) for endpoint, load, _ in pool]
         yield from expose(families.ENDPOINT_QUEUE, queues)
-        loads = [load for _, load, ready in pool if ready and math.isfinite(load.at)]
+        loads = [load for _, load, ready in pool if ready and self._fresh(load)]
         yield from self._summary(
             families.AVERAGE_KV, families.DEVIATION_KV, [load.kv_usage for load in loads]
         )

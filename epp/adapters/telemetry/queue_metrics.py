@@ -18,10 +18,10 @@ from epp.policy.flow.refusals import QueueOutcome
 from epp.policy.flow.settings import FlowSettings
 
 _BOUNDS: Final = (
-    *(0.0001, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
-    *(1.0, 2.0, 5.0, 10.0, 30.0, 60.0),
+    *(0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
 )
-_ENQUEUE_BOUNDS: Final = _BOUNDS[:10]
+_ENQUEUE_BOUNDS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _NOT_YET: Final = "NotYetFinalized"
 _MAX_FLOWS: Final = 100
 """Models, targets, fairness ids and priorities with series of their own: about 1 MB of a page."""
@@ -60,6 +60,12 @@ DETECTED: Final = gauge(
     "How busy the pool is by each detector and stage.",
     "detector",
     "stage",
+)
+STALE: Final = gauge(
+    f"{_NAME}stale_endpoints",
+    "Endpoints that do not show their metrics; the load that the detector sees of these is"
+    " estimated.",
+    "detector",
 )
 USED: Final = {
     kind: gauge(
@@ -170,6 +176,10 @@ class QueueMetrics:
             SATURATION, [((self._pool, stage), value) for stage, value in stages.items()]
         )
         yield from expose(DETECTED, [((name, stage), value) for name, stage, value in detected])
+
+    def stale(self, detector: str, endpoints: int) -> Iterator[FamilyText]:
+        """Yield how many endpoints do not show what a detector reads."""
+        yield from expose(STALE, [((detector,), endpoints)])
 
 
 def _at_once(times: int) -> Histogram:

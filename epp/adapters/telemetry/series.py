@@ -52,22 +52,37 @@ def histogram(name: str, text: str, *labels: str, alias: DeprecatedAlias | None 
 
 
 class FamilyText(msgspec.Struct, frozen=True):
-    """Sample lines of one family: all of them, or some of many."""
+    """Samples of one family as text: all of them, or some of many."""
 
     family: Family
-    lines: str
+    samples: "Sequence[tuple[Labels, Value]]"
     begins: bool = True
     """Whether they are the family's first."""
 
     def text(self, *, openmetrics: bool) -> str:
-        """Return the lines; before the first ones `# HELP` and `# TYPE`."""
+        """Return the lines of the samples; before the first ones `# HELP` and `# TYPE`."""
+        lines = self.lines(openmetrics=openmetrics)
         if not self.begins:
-            return self.lines
+            return lines
         # OpenMetrics 1.0, "Counter": the family's name has no `_total`, its samples do.
         name, kind = self.family.name, self.family.kind
         if openmetrics and kind == "counter":
             name = name.removesuffix("_total")
-        return f"# HELP {name} {self.family.help}\n# TYPE {name} {kind}\n{self.lines}"
+        return f"# HELP {name} {self.family.help}\n# TYPE {name} {kind}\n{lines}"
+
+    def lines(self, *, openmetrics: bool = False) -> str:
+        """Return the lines of the samples."""
+        return "".join(self._lines(openmetrics=openmetrics))
+
+    def _lines(self, *, openmetrics: bool) -> Iterator[str]:
+        for labels, value in self.samples:
+            pairs = zip(self.family.labels, labels, strict=True)
+            text = ",".join(f'{name}="{_escaped(label)}"' for name, label in pairs)
+            if isinstance(value, Histogram):
+                ends = _ends(value.bounds, openmetrics=openmetrics)
+                yield from _histogram(self.family.name, text, value, ends)
+            else:
+                yield f"{_series(self.family.name, text)} {_number(value)}\n"
 
 
 Value = float | Histogram
@@ -110,25 +125,21 @@ def _added_up(samples: Samples, kept: Sequence[int]) -> dict[Labels, Value]:
 
 
 def _blocks(family: Family, values: Mapping[Labels, Value]) -> Iterator[FamilyText]:
-    lines: list[str] = []
-    begins = True
-    for labels, value in values.items():
-        if len(lines) >= _MAX_LINES:
-            yield FamilyText(family, "".join(lines), begins)
-            lines, begins = [], False
-        pairs = zip(family.labels, labels, strict=True)
-        text = ",".join(f'{name}="{_escaped(label)}"' for name, label in pairs)
-        if isinstance(value, Histogram):
-            lines += _histogram(family.name, text, value)
-        else:
-            lines.append(f"{_series(family.name, text)} {_number(value)}\n")
-    yield FamilyText(family, "".join(lines), begins)
+    samples: list[tuple[Labels, Value]] = []
+    lines, begins = 0, True
+    for each in values.items():
+        if lines >= _MAX_LINES:
+            yield FamilyText(family, samples, begins)
+            samples, lines, begins = [], 0, False
+        samples.append(each)
+        lines += len(each[1].bounds) + 3 if isinstance(each[1], Histogram) else 1
+    yield FamilyText(family, samples, begins)
 
 
-def _histogram(name: str, labels: str, value: Histogram) -> Iterator[str]:
+def _histogram(name: str, labels: str, value: Histogram, ends: Sequence[str]) -> Iterator[str]:
     start = f"{name}_bucket{{{labels},le=" if labels else f"{name}_bucket{{le="
     counts = list(accumulate(value.counts))
-    for end, count in zip(_ends(value.bounds), counts, strict=True):
+    for end, count in zip(ends, counts, strict=True):
         yield f'{start}"{end}"}} {count}\n'
     if value.bounds[0] >= 0:  # OpenMetrics 1.0: no `_sum` and `_count` with negative buckets
         yield f"{_series(f'{name}_count', labels)} {counts[-1]}\n"
@@ -152,8 +163,14 @@ def _series(name: str, labels: str) -> str:
 
 
 @functools.cache
-def _ends(bounds: tuple[float, ...]) -> tuple[str, ...]:
-    return (*map(_number, bounds), "+Inf")
+def _ends(bounds: tuple[float, ...], *, openmetrics: bool) -> tuple[str, ...]:
+    """Return the values of `le`: 1.0 in OpenMetrics, and 1 in text format, as Go writes it there.
+
+    Queries that name a bucket, as those of SLOs do, find the series of llm-d-router's by them.
+    """
+    # OpenMetrics 1.0, "Considerations: Canonical Numbers".
+    ends = map(_number, bounds)
+    return (*(ends if openmetrics else (end.removesuffix(".0") for end in ends)), "+Inf")
 
 
 def _escaped(label: str) -> str:

@@ -65,7 +65,8 @@ def tracing_settings(environ: Mapping[str, str], pool: str) -> TracingSettings |
     delay = variables.number("OTEL_BSP_SCHEDULE_DELAY", 5000.0, 1.0, 600_000.0)
     batch = variables.number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512.0, 1.0, 65_536.0)
     queue = variables.number("OTEL_BSP_MAX_QUEUE_SIZE", 2048.0, 1.0, 65_536.0)
-    named = "service.name=" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    pairs = environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(",")
+    named = any(pair.partition("=")[0].strip() == "service.name" for pair in pairs)
     return TracingSettings(
         sampling=_SAMPLERS[sampler](ratio),
         exporter="console" if exporter == "console" else _PROTOCOLS[protocol],

@@ -116,6 +116,7 @@ class _Tree:
         if span.parent_id:
             self._parent = SpanContext(span.trace_id, span.parent_id, True, self._flags)  # noqa: FBT003 (is_remote)
         self._shared = _shared_attributes(record)
+        self._of_target = self._shared | _target_model(record)
         read = record.read_at if record.read_at is not None else record.received_at
         decided = record.decided_at if record.decided_at is not None else span.at
         self._orchestration_times = self._nano(read), self._nano(max(read, span.at))
@@ -237,7 +238,7 @@ class _Tree:
     def _internal(
         self, name: str, context: SpanContext, parent: SpanContext, attributes: Attributes
     ) -> ReadableSpan:
-        attributes |= self._shared
+        attributes |= self._of_target
         return self._writer.make(name, context, parent, attributes, self._profile_times)
 
 
@@ -262,6 +263,13 @@ def _shared_attributes(record: RequestRecord) -> Attributes:
         if request.model:
             attributes["gen_ai.request.model"] = request.model[:_MAX_CHARACTERS]
     return attributes
+
+
+def _target_model(record: RequestRecord) -> Attributes:
+    """Return the model that a decision is about, as llm-d-router has it there."""
+    request = record.request
+    target = "" if request is None else request.target_model[:_MAX_CHARACTERS]
+    return {"gen_ai.request.model": target} if target else {}
 
 
 def _outcome_attributes(record: RequestRecord) -> Attributes:

@@ -8,9 +8,10 @@ from epp.adapters.telemetry.queue_metrics import QueueMetrics
 from epp.adapters.telemetry.series import FamilyText, counter, expose, gauge, histogram
 from epp.app.flow.held_requests import HeldRequests
 from epp.model.fleet import Fleet
+from epp.policy.filters.detectors import UtilizationDetector
 from epp.policy.flow.flow_control import FlowControl
 from epp.policy.flow.headroom import headroom
-from epp.policy.flow.rooms import Axis, unaccounted
+from epp.policy.flow.rooms import Axis, is_stale, unaccounted
 
 WAITING: Final = gauge(
     "warmpick_flow_waiting_requests",
@@ -95,3 +96,6 @@ def collect(
     yield from queues.collect(line, flow.settings)
     if flow.gate is not None:
         yield from queues.saturation(flow.gate.measure(now), flow.gate.detected(now))
+        if isinstance(flow.gate.settings.detector, UtilizationDetector):
+            stale = sum(is_stale(pod, now) for pod in pods)
+            yield from queues.stale(flow.gate.settings.name, stale)

@@ -57,7 +57,7 @@ class DecisionView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     client_id: str = ""
     """Its `x-request-id`."""
     model: str = ""
-    """The model that the client named."""
+    """The model that was asked of the server: the client's, or what it was rewritten to."""
     at: str = ""
     """When it was decided on (ISO 8601, UTC)."""
     profiles: tuple[Explanation, ...] = ()

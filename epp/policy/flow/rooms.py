@@ -24,7 +24,7 @@ from epp.model.endpoint import EndpointId, Load
 from epp.model.pods.pod import Pod
 from epp.policy.flow.memory_share import MemoryShare
 
-_STALE_SECONDS: Final = 10.0
+STALE_SECONDS: Final = 10.0
 """The age of a report that says nothing any more."""
 _FIRST_SECONDS: Final = 5.0
 """For how long after it was first looked at an endpoint is taken to be about to report. Until then
@@ -109,7 +109,7 @@ class Rooms:
             account = self._accounts[name] = _Account(pod, since)
         if account.at == -inf:
             return axis is _PREFILL and pod.reachable and now - account.since <= _FIRST_SECONDS
-        return account.known and pod.reachable and now - account.at <= _STALE_SECONDS
+        return account.known and pod.reachable and now - account.at <= STALE_SECONDS
 
     @staticmethod
     def _held(pod: Pod) -> float:
@@ -258,7 +258,14 @@ def _unknown(pod: Pod) -> str:
     return "" if pod.scheduler.spec.model in _MODELLED else "cache-model"
 
 
+def is_stale(pod: Pod, now: float) -> bool:
+    """Whether an endpoint does not show its metrics, or never did."""
+    return not pod.reachable or now - pod.load.at > STALE_SECONDS
+
+
 def unaccounted(pod: Pod, now: float) -> str:
-    """Return why an endpoint's room is not known; empty if it is."""
-    stale = not pod.reachable or now - pod.load.at > _STALE_SECONDS
-    return _unknown(pod) or ("stale" if stale else "")
+    """Return why an endpoint's room is not known; empty if it is.
+
+    `stale` goes first: what was never reported lacks its number of blocks, too.
+    """
+    return "stale" if is_stale(pod, now) else _unknown(pod)

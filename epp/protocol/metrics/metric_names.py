@@ -1,6 +1,7 @@
 """Names and labels of the metrics of each kind of model server.
 
-They are the ones that llm-d-router maps, and others that pages of vLLM 0.32 and SGLang 0.5 have.
+They are the ones that llm-d-router maps, others that pages of vLLM 0.32 and SGLang 0.5 have, and
+those of servers that llm-d-router does not know.
 """
 
 from collections.abc import Iterable, Mapping
@@ -57,7 +58,7 @@ class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Requests that wait."""
     running: Metric | None = None
     """Requests that run; None: only those that this picker sent are known."""
-    kv_usage: Metric | None = None
+    kv_usage: tuple[Metric, ...] = ()
     """The used share of the KV cache."""
     block_size: tuple[Metric, ...] = ()
     """Tokens of a block."""
@@ -104,7 +105,10 @@ VLLM = EngineMetrics(
     rank=b"engine",
     waiting=requests(b"vllm:num_requests_waiting"),
     running=requests(b"vllm:num_requests_running"),
-    kv_usage=Metric(b"vllm:kv_cache_usage_perc"),
+    kv_usage=(
+        Metric(b"vllm:kv_cache_usage_perc"),
+        Metric(b"vllm:gpu_cache_usage_perc", rare=True),  # before 0.10
+    ),
     block_size=(Metric(_CONFIG, b"effective_attention_block_size"), Metric(_CONFIG, b"block_size")),
     num_blocks=(Metric(_CONFIG, b"num_gpu_blocks"),),
     whole_server=True,  # vLLM `v1/engine/core_client.py` exports the sum for every engine
@@ -134,7 +138,7 @@ SGLANG = EngineMetrics(
     rank=b"dp_rank",
     waiting=requests(b"sglang:num_queue_reqs"),
     running=requests(b"sglang:num_running_reqs"),
-    kv_usage=Metric(b"sglang:token_usage"),
+    kv_usage=(Metric(b"sglang:token_usage"),),
     block_size=(Metric(b"sglang:page_size"), Metric(b"sglang:cache_config_info", b"page_size")),
     num_blocks=(Metric(b"sglang:num_pages"), Metric(b"sglang:cache_config_info", b"num_pages")),
     max_tokens=Metric(b"sglang:max_total_num_tokens"),
@@ -146,7 +150,7 @@ TRTLLM_SERVE = EngineMetrics(
     signs=(b"trtllm_",),
     waiting=requests(b"trtllm_num_requests_waiting"),
     running=requests(b"trtllm_num_requests_running"),
-    kv_usage=Metric(b"trtllm_kv_cache_utilization"),
+    kv_usage=(Metric(b"trtllm_kv_cache_utilization"),),
     block_size=(Metric(b"trtllm_kv_cache_tokens_per_block"),),
     num_blocks=(Metric(b"trtllm_kv_cache_max_blocks"),),
 )
@@ -158,7 +162,7 @@ TRITON_TRTLLM = EngineMetrics(
     adds=True,
     waiting=requests(_TRITON_REQUESTS, (b"request_type", b"waiting")),
     running=requests(_TRITON_REQUESTS, (b"request_type", b"scheduled")),
-    kv_usage=Metric(_TRITON_BLOCKS, where=((b"kv_cache_block_type", b"fraction"),)),
+    kv_usage=(Metric(_TRITON_BLOCKS, where=((b"kv_cache_block_type", b"fraction"),)),),
     block_size=(Metric(_TRITON_BLOCKS, where=((b"kv_cache_block_type", b"tokens_per"),)),),
     num_blocks=(Metric(_TRITON_BLOCKS, where=((b"kv_cache_block_type", b"max"),)),),
 )
@@ -169,8 +173,42 @@ TRITON = EngineMetrics(
     # llm-d-router takes `nv_inference_exec_count` for `running`, which counts since the start.
     waiting=requests(b"nv_inference_pending_request_count"),
 )
+# llama.cpp `tools/server`: what is deferred waits for a slot.
+LLAMA_CPP = EngineMetrics(
+    name="llama.cpp",
+    signs=(b"llamacpp:",),
+    waiting=requests(b"llamacpp:requests_deferred"),
+    running=requests(b"llamacpp:requests_processing"),
+    kv_usage=(Metric(b"llamacpp:kv_cache_usage_ratio", rare=True),),  # until July 2025
+)
+TGI = EngineMetrics(
+    name="tgi",
+    signs=(b"tgi_",),
+    waiting=requests(b"tgi_queue_size"),
+    running=requests(b"tgi_batch_current_size"),
+)
+LMDEPLOY = EngineMetrics(
+    name="lmdeploy",
+    signs=(b"lmdeploy:",),
+    rank=b"engine",
+    waiting=requests(b"lmdeploy:num_requests_waiting"),
+    running=requests(b"lmdeploy:num_requests_running"),
+    kv_usage=(Metric(b"lmdeploy:gpu_cache_usage_perc"),),
+)
+# NVIDIA NIM 1; NIM 2 has vLLM's names, and is found as vLLM.
+NIM = EngineMetrics(
+    name="nim",
+    signs=(b"num_requests_running",),
+    waiting=requests(b"num_requests_waiting"),
+    running=requests(b"num_requests_running"),
+    kv_usage=(Metric(b"gpu_cache_usage_perc"),),
+)
 ENGINES: Mapping[str, EngineMetrics] = {
-    engine.name: engine for engine in (VLLM, SGLANG, TRTLLM_SERVE, TRITON_TRTLLM, TRITON)
+    engine.name: engine
+    for engine in (
+        *(VLLM, SGLANG, TRTLLM_SERVE, TRITON_TRTLLM, TRITON),
+        *(LLAMA_CPP, TGI, LMDEPLOY, NIM),
+    )
 }
 """All engines by the value of their pod label, in the order in which a page is matched."""
 

@@ -84,7 +84,7 @@ def engine_of(specs: EngineSpecs) -> EngineMetrics:
         known,
         waiting=_kept(_requests(specs.waiting), known.waiting),
         running=_kept(_requests(specs.running), known.running),
-        kv_usage=_kept(specs.kv_usage, known.kv_usage),
+        kv_usage=_usage(specs.kv_usage, known.kv_usage),
         adapters=_kept(_rare(specs.adapters), known.adapters),
         block_size=block_size,
         num_blocks=num_blocks,
@@ -111,6 +111,13 @@ def _cache_metrics(specs: EngineSpecs) -> tuple[tuple[Metric, ...], tuple[Metric
     return tuple(block_size), tuple(num_blocks)
 
 
+def _usage(metric: Metric | None, known: tuple[Metric, ...]) -> tuple[Metric, ...]:
+    """Return the built-in metrics, under all their names, if a user's is one of them."""
+    if metric is None:
+        return ()
+    return known if any(_same(metric, each) for each in known) else (metric,)
+
+
 def _requests(metric: Metric | None) -> Metric | None:
     return metric and requests(metric.family, *metric.where)
 
@@ -130,7 +137,8 @@ def _same(metric: Metric, known: Metric) -> bool:
 
 def _signs(engine: EngineMetrics) -> tuple[bytes, ...]:
     """Return what pages of the engine have: its own prefix, or the families that it names."""
-    named = (engine.waiting, engine.running, engine.kv_usage, *engine.num_blocks, engine.adapters)
+    load = (engine.waiting, engine.running, *engine.kv_usage[:1])
+    named = (*load, *engine.num_blocks, engine.adapters)
     custom = (metric for _, metric in engine.attributes)
     families = [metric.family for metric in (*named, *custom) if metric is not None]
     if engine.signs and all(family.startswith(engine.signs) for family in families[:3]):

@@ -119,7 +119,8 @@ class MetricsReader:
 
     def _load(self, values: MetricValues, engine: EngineMetrics, at: float) -> Load:
         before, config = self.load, self._cache_config
-        usage = values.by_rank(engine.kv_usage).values() if engine.kv_usage else ()
+        found = (values.by_rank(metric).values() for metric in engine.kv_usage)
+        usage = next(filter(None, found), ())
         running_adapters, waiting_adapters, max_adapters = _adapters(values, engine, before)
         return Load(
             waiting=values.requests(engine.waiting, before.waiting),

@@ -50,6 +50,8 @@ def test_samplers(sampler, expected):
         ({"OTEL_SERVICE_NAME": "a"}, "service_name", "a"),
         ({"OTEL_RESOURCE_ATTRIBUTES": "a=b,service.name=c"}, "service_name", ""),
         ({"OTEL_RESOURCE_ATTRIBUTES": "a=b"}, "service_name", SERVICE_NAME),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "a=b, service.name =c"}, "service_name", ""),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "peer.service.name=c"}, "service_name", SERVICE_NAME),
         ({"OTEL_BSP_SCHEDULE_DELAY": "100"}, "delay", 0.1),
         ({"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "7"}, "batch", 7),
         ({"OTEL_BSP_MAX_QUEUE_SIZE": "9"}, "queue", 9),

@@ -106,6 +106,12 @@ def test_other_engines_are_known_beside_it():
     assert read(MINE, b"sglang:num_queue_reqs 5\n").waiting == 5
 
 
+def test_a_users_name_of_the_usage_is_the_built_in_one_under_all_its_names():
+    mine = catalog(name="vllm", kv_usage="vllm:gpu_cache_usage_perc")
+    assert mine.engines["vllm"].kv_usage == ENGINES["vllm"].kv_usage
+    assert read(mine, b"vllm:kv_cache_usage_perc 0.5\n").kv_usage == 0.5
+
+
 def test_an_attribute_that_is_gone_keeps_its_value():
     later = b"my_usage 0.25\n" + b'temperature{sensor="a"} NaN\n'
     load = read(MINE, PAGE, later)

@@ -237,6 +237,67 @@ def test_triton_reports_requests_that_wait_only():
     assert read(page, at=0) == Load(waiting=4, engine="triton", at=0)
 
 
+LLAMA_CPP = b"llamacpp:requests_processing 4\nllamacpp:requests_deferred 46\n"
+TGI = b"tgi_batch_current_size 4\ntgi_queue_size 46\n"
+LMDEPLOY = b"""lmdeploy:num_requests_running{engine="0",model_name="m"} 1.0
+lmdeploy:num_requests_running{engine="1",model_name="m"} 3.0
+lmdeploy:num_requests_waiting{engine="0",model_name="m"} 40.0
+lmdeploy:num_requests_waiting{engine="1",model_name="m"} 6.0
+lmdeploy:gpu_cache_usage_perc{engine="0",model_name="m"} 0.75
+lmdeploy:gpu_cache_usage_perc{engine="1",model_name="m"} 0.25
+"""
+NIM = b"""num_requests_running{model_name="m"} 4.0
+num_requests_waiting{model_name="m"} 46.0
+num_request_max{model_name="m"} 2048.0
+gpu_cache_usage_perc{model_name="m"} 0.5
+"""
+NIM_2 = b"""num_request_max{model_name="m"} 1024.0
+vllm:num_requests_running{engine="0"} 4
+vllm:num_requests_waiting{engine="0"} 46
+vllm:kv_cache_usage_perc{engine="0"} 0.5
+"""
+VLLM_0_6 = b"""vllm:num_requests_running{model_name="m"} 4.0
+vllm:num_requests_swapped{model_name="m"} 0.0
+vllm:num_requests_waiting{model_name="m"} 46.0
+vllm:gpu_cache_usage_perc{model_name="m"} 0.5
+"""
+VLLM_0_9 = b"""vllm:num_requests_running{engine="0"} 4
+vllm:num_requests_waiting{engine="0"} 46
+vllm:gpu_cache_usage_perc{engine="0"} 0.1
+vllm:kv_cache_usage_perc{engine="0"} 0.5
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "page", "usage"),
+    [
+        ("llama.cpp", LLAMA_CPP, 0.0),
+        ("llama.cpp", LLAMA_CPP + b"llamacpp:kv_cache_usage_ratio 0.5\n", 0.5),
+        ("tgi", TGI, 0.0),
+        ("lmdeploy", LMDEPLOY, 0.5),
+        ("nim", NIM, 0.5),
+        ("vllm", NIM_2, 0.5),
+        ("vllm", VLLM_0_6, 0.5),
+        ("vllm", VLLM_0_9, 0.5),
+    ],
+)
+def test_the_load_of_servers_that_do_not_report_their_cache(name, page, usage):
+    assert engine_of({}, page) is ENGINES[name]
+    for labels in (None, name):
+        load = read(page, engine=labels)
+        assert (load.waiting, load.running, load.kv_usage) == (46, 4, usage)
+        assert (load.engine, load.counted, load.capacity_tokens) == (name, True, None)
+
+
+def test_the_usage_of_an_old_vllm_is_read_on_each_of_its_pages():
+    reader = MetricsReader(Endpoint("default", "a", "10.0.0.1", 8000))
+    before = PageBefore()
+    for number in range(20):
+        text = f"# HELP\nvllm:num_requests_running 1\nvllm:gpu_cache_usage_perc 0.{number:02}\n"
+        load = reader.read(Page(text.encode(), before), float(number)).load
+        assert load.kv_usage == number / 100
+
+
 @pytest.mark.parametrize(
     ("labels", "page", "engine"),
     [
