@@ -49,15 +49,24 @@ class Renderer:
             return response.status, await response.json()
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    """A file of a chat template that prints all that it is given."""
+    path = tmp_path_factory.mktemp("template") / "everything.jinja"
+    path.write_text(TEMPLATES["everything"])
+    return path
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def renderer(tmp_path_factory):
+async def renderer(tmp_path_factory, template):
     directory = tmp_path_factory.mktemp("render")
     await test_vllm.build_model(directory)
     port = quiet_port()
     command = ("-m", "vllm.entrypoints.cli.main", "launch", "render", str(FOLDER))
     flags = ("--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(port))
-    trust = ("--trust-request-chat-template",)
-    argv = [sys.executable, *command, *flags, *trust]
+    templates = ("--trust-request-chat-template", "--chat-template", str(template))
+    tools = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+    argv = [sys.executable, *command, *flags, *templates, *tools]
     server = await spawn("render", argv, log_dir=directory, env=QUIET)
     async with aiohttp.ClientSession() as client:
         try:
@@ -68,8 +77,8 @@ async def renderer(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def folder():
-    return read_folder(FOLDER)
+def folder(template):
+    return read_folder(FOLDER, template)
 
 
 def tokens(asked: InferenceRequest, folder):
@@ -127,6 +136,42 @@ async def test_tokenize_says_the_same_as_render(renderer, folder):
     assert [answer["tokens"]] == tokens(kept(body), folder)
 
 
+TOOL = {"name": "f", "input_schema": {"properties": {"a": {}}}}
+ASKS = {"role": "user", "content": [{"type": "text"}, {"type": "text", "text": "the keeper"}]}
+CALLS = {"type": "tool_use", "id": "t", "name": "f", "input": {"a": "für"}}
+HIDDEN = [{"type": "thinking", "thinking": ""}, {"type": "text", "text": "So."}, CALLS]
+RESULT = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "1729"}]}
+CHANGE = {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "g"}}
+MESSAGES: dict[str, dict[str, Any]] = {
+    "no tools": {"tools": []},
+    "options": {"tools": [TOOL | {"strict": True}, TOOL | {"name": "g", "defer_loading": True}]},
+    "removed": {
+        "tools": [TOOL, TOOL | {"name": "g"}],
+        "messages": [ASKS, {"role": "system", "content": [CHANGE]}],
+    },
+    "effort": {"output_config": {"effort": "high"}, "system": [{"type": "text", "text": "东"}]},
+    "no thinking": {"thinking": {"type": "disabled"}},
+    "thoughts": {
+        "tools": [TOOL],
+        "messages": [
+            ASKS,
+            {"role": "assistant", "content": HIDDEN},
+            {"role": "user", "content": [RESULT]},
+        ],
+    },
+}
+"""Anthropic's requests, as far as they are not a question."""
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+async def test_messages_are_rendered_and_tokenized_as_by_vllm(renderer, folder, name):
+    body = {"model": MODEL, "max_tokens": 9, "messages": [ASKS]} | MESSAGES[name]
+    status, rendered = await renderer.ask("/v1/messages/render", body)
+    assert status == 200, rendered
+    asked = replaced(kept(body), api=Api.MESSAGES)
+    assert tokens(asked, folder) == [rendered["token_ids"]]
+
+
 async def test_completions_are_tokenized_as_by_vllm(renderer, folder):
     loop = asyncio.get_running_loop()
 
@@ -180,6 +225,9 @@ CLASSES: dict[tuple[str, str], dict[str, Any]] = {
     ("byte level", "qwen2"): {},
     ("split, bytes, start", "qwen2"): {"tokenizer_class": "Qwen2Tokenizer"},
     ("byte level, prefix", "qwen3"): {"tokenizer_class": "Qwen2Tokenizer"},
+    ("long words", "qwen3"): {"tokenizer_class": "Qwen2Tokenizer"},
+    ("long words", "qwen3_5"): {"tokenizer_class": "Qwen2Tokenizer"},
+    ("long words", "qwen3_5_moe"): {},
     ("byte level", "llama"): {},
     ("prepended", "llama"): LLAMA | {"legacy": False},
     ("metaspace never", "llama"): LLAMA | {"legacy": True},

@@ -22,7 +22,8 @@ class MessagesRules(msgspec.Struct, frozen=True):
     """How a server does it: the default is that of a vLLM without `/v1/messages/render`.
 
     `merges`: later system messages are joined to the first. `disabled_effort` is the
-    `reasoning_effort` of `thinking` that is disabled; None: efforts are not passed on.
+    `reasoning_effort` of `thinking` that is disabled; None: neither efforts nor the options of
+    tools are passed on.
     """
 
     merges: bool = True
@@ -73,8 +74,11 @@ def _chat(body: Mapping[str, Any], rules: MessagesRules) -> dict[str, Any]:
         elif not rules.merges and (text := _inline_system(turn)):
             messages.append({"role": "system", "content": text})
     chat: dict[str, Any] = {"model": body.get("model", ""), "messages": messages}
-    if body.get("tools") is not None:
-        chat["tools"] = [_tool(each) for each in body["tools"]]
+    older = rules.disabled_effort is None
+    # An older server is sent the chat, which it refuses with an empty list of tools.
+    tools = body.get("tools") or None if older else _tools_at_end(body)
+    if tools is not None:
+        chat["tools"] = [_tool(each, rules) for each in tools]
     if body.get("chat_template_kwargs") is not None:
         chat["chat_template_kwargs"] = body["chat_template_kwargs"]
     return chat
@@ -95,10 +99,34 @@ def _inline_system(turn: Mapping[str, Any]) -> str:
     return "".join(_system_texts(blocks))
 
 
-def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    names = {"name": "name", "description": "description", "parameters": "input_schema"}
-    function = {ours: tool[theirs] for ours, theirs in names.items() if theirs in tool}
-    return {"type": "function", "function": function}
+def _tools_at_end(body: Mapping[str, Any]) -> list[Any] | None:
+    """Return the tools with what system messages add to them and remove; None without any."""
+    contents = [turn["content"] for turn in body["messages"] if turn["role"] == "system"]
+    blocks = [block for content in contents if not isinstance(content, str) for block in content]
+    changes = [each for each in blocks if each["type"] in {"tool_addition", "tool_removal"}]
+    if not changes:
+        return body.get("tools")
+    tools = {tool["name"]: tool for tool in body.get("tools") or []}
+    removed = set()
+    for change in changes:
+        tool = change["tool"].get("definition")
+        name = (tool or change["tool"])["name"]
+        tools[name] = tool or tools[name]
+        if change["type"] == "tool_removal":
+            removed.add(name)
+            continue
+        removed.discard(name)
+        if tool is None:
+            tools[name] = tools[name] | {"defer_loading": None}
+    return [tool for name, tool in tools.items() if name not in removed]
+
+
+def _tool(tool: Mapping[str, Any], rules: MessagesRules) -> dict[str, Any]:
+    schema = {**tool["input_schema"]}
+    schema.setdefault("type", "object")
+    options = ("strict", "defer_loading") if rules.disabled_effort is not None else ()
+    told = {key: tool[key] for key in ("description", *options) if tool.get(key) is not None}
+    return {"type": "function", "function": {"name": tool["name"], "parameters": schema, **told}}
 
 
 class _Turn:
@@ -109,17 +137,17 @@ class _Turn:
         self.results: list[dict[str, Any]] = []
         self.parts: list[dict[str, Any]] = []
         self.calls: list[dict[str, Any]] = []
-        self.thoughts = ""
+        self.thoughts: list[str] = []
 
     def add(self, block: Mapping[str, Any]) -> None:
         """Add a block."""
         match block["type"]:
             case "text":
-                self._say(block["text"])
+                self._say(block.get("text"))
             case "image":
                 self.parts.append(_image(block["source"]))
-            case "thinking":
-                self.thoughts += block.get("thinking") or ""
+            case "thinking" if block.get("thinking") is not None:
+                self.thoughts.append(block["thinking"])
             case "tool_use":
                 self.calls.append(_call(block))
             case "tool_result" if self.role == "user":
@@ -129,7 +157,7 @@ class _Turn:
             case _:
                 pass  # as vLLM passes over what it does not know
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str | None) -> None:
         if text:
             self.parts.append({"type": "text", "text": text})
 
@@ -137,7 +165,7 @@ class _Turn:
         """Return the results of tools, and then what else it says."""
         said: dict[str, Any] = {"role": self.role}
         if self.thoughts:
-            said["reasoning"] = self.thoughts
+            said["reasoning"] = "".join(self.thoughts)
         if self.calls:
             said["tool_calls"] = self.calls
         if self.parts:

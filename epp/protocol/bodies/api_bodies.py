@@ -74,10 +74,10 @@ class CompletionsBody(AnyBody):
 
 
 class EmbeddingsBody(AnyBody):
-    """OpenAI's Embeddings API; `messages` is vLLM's."""
+    """OpenAI's Embeddings API; `messages` is vLLM's: those of a chat, or of several."""
 
     input: msgspec.Raw = ABSENT
-    messages: list[ChatMessage] | None = None
+    messages: msgspec.Raw = ABSENT
 
 
 class ResponsesBody(AnyBody):

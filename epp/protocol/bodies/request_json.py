@@ -54,7 +54,7 @@ _Piece = bytes | memoryview | msgspec.Raw
 _PartBytes = Callable[[bytes], bytes]
 _TEXT_PARTS = frozenset(("text", "input_text", "output_text"))
 _NOTHING = frozenset((b"", b"null", b"[]"))
-_OBJECTS = re.compile(rb"\[\s*\{")
+_OBJECTS, _LISTS_OF_OBJECTS = re.compile(rb"\[\s*\{"), re.compile(rb"\[\s*\[\s*\{")
 _CUT_OFF, _END = "Input data was truncated", 32
 """msgspec's error for a body that ends too early, or with half of a surrogate pair; and how many
 bytes of the end can tell which."""
@@ -80,6 +80,7 @@ T = TypeVar("T")
 _raw_items = msgspec.json.Decoder(list[msgspec.Raw])
 _token_ids = msgspec.json.Decoder(list[int], strict=False)
 _part = msgspec.json.Decoder(ContentPart)
+_messages = msgspec.json.Decoder(list[ChatMessage] | None)
 _sampling, _NO_SAMPLING = msgspec.json.Decoder(Sampling), Sampling()
 _features, _NO_FEATURES = msgspec.json.Decoder(Features), Features()
 
@@ -250,9 +251,13 @@ def _completion_prompts(body: CompletionsBody) -> tuple[Prompt, ...]:
 
 
 def _embedding_prompts(body: EmbeddingsBody) -> tuple[Prompt, ...]:
-    if body.messages:
-        return (_conversation(body.messages, b""),)
-    raw = bytes(body.input)
+    messages, raw = bytes(body.messages) or b"[]", bytes(body.input)
+    for batch in (messages, raw):
+        if _LISTS_OF_OBJECTS.match(batch):
+            chats = _raw_items.decode(batch)[:_MAX_PROMPTS]
+            return tuple(_conversation(_messages.decode(chat) or (), b"") for chat in chats)
+    if chat := _messages.decode(messages):
+        return (_conversation(chat, b""),)
     if _OBJECTS.match(raw):  # messages for vLLM, texts with images for SGLang
         return _item_prompts(raw, "input", b"")
     return _prompts(raw, "input")

@@ -27,6 +27,8 @@ WORDS = (
     "the keeper of the lighthouse counted 42 boats and 1729 gulls on the third day, "
     "didn't he? \n\n\tdef f(x):\n    return {'a': 1} naïve für Größe 東京 タワー 🙂 e\u0301 "
 )
+MARKED = "कि "
+"""A letter of Hindi with a mark, which is no letter."""
 _SPLIT = Regex(
     r"(?i:'s|'t|'re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
     r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -75,6 +77,21 @@ def split_then_bytes() -> Tokenizer:
     made = _trained(made, bytes=True)
     around = [("<s>", made.token_to_id("<s>"))]
     made.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=around)
+    return made
+
+
+def long_words() -> Tokenizer:
+    """One without words, whose tokens join letters with their marks and with what follows."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator([WORDS, MARKED * 9], trainer)
     return made
 
 
@@ -133,6 +150,7 @@ KINDS: dict[str, Callable[[], Tokenizer]] = {
     "byte level": byte_level,
     "byte level, prefix": byte_level_prefix,
     "split, bytes, start": split_then_bytes,
+    "long words": long_words,
     "metaspace first": metaspace("first"),
     "metaspace always": metaspace("always"),
     "metaspace never": metaspace("never"),
@@ -169,4 +187,4 @@ def write(
 
 def texts() -> Sequence[str]:
     """Pieces that texts are made of, special tokens and blanks among them."""
-    return (*SPECIAL, *ODD, *WORDS.split(" "), " ", "  ", "\n", "\t", "word", "_", "x", "A")
+    return (*SPECIAL, *ODD, *WORDS.split(" "), MARKED, " ", "  ", "\n", "\t", "word", "_", "x", "A")

@@ -72,6 +72,16 @@ CASES = [
         id="a call",
     ),
     pytest.param(
+        [{"role": "assistant", "content": [{"type": "thinking", "thinking": ""}, text("look")]}],
+        [{"role": "assistant", "reasoning": "", "content": "look"}],
+        id="thinking that is not shown",
+    ),
+    pytest.param(
+        [user({"type": "text"}, {"type": "text", "text": None}, text("hi"))],
+        [{"role": "user", "content": "hi"}],
+        id="texts without text",
+    ),
+    pytest.param(
         [user(result("nine"), text("go on"))],
         [
             {"role": "tool", "tool_call_id": "t1", "content": "nine"},
@@ -182,6 +192,64 @@ def test_tools_and_the_templates_words_are_passed_on():
     assert chat_of({"messages": [], "system": [BILLING]})["messages"] == []
 
 
+NEWER = MessagesRules(merges=False, disabled_effort="none")
+
+
+def tool(name="clock", **options):
+    return {"name": name, "input_schema": {"type": "object"}, **options}
+
+
+def function(name="clock", **options):
+    made = {"name": name, "parameters": {"type": "object"}, **options}
+    return {"type": "function", "function": made}
+
+
+@pytest.mark.parametrize("options", [{"strict": True}, {"defer_loading": False}])
+def test_the_options_of_a_tool_are_passed_on_where_vllm_does(options):
+    body = {"messages": [], "tools": [tool(**options)]}
+    assert chat_of(body, NEWER)["tools"] == [function(**options)]
+    assert chat_of(body)["tools"] == [function()]
+
+
+def test_a_tools_schema_is_that_of_an_object_unless_it_says_otherwise():
+    schema: dict[str, object] = {"properties": {"zone": {}}}
+    made = chat_of({"messages": [], "tools": [tool(input_schema=schema)]}, NEWER)
+    assert made["tools"] == [function(parameters=schema | {"type": "object"})]
+    assert schema == {"properties": {"zone": {}}}
+
+
+def test_an_empty_list_of_tools_is_not_sent_to_a_server_that_would_refuse_it():
+    body: dict[str, object] = {"messages": [], "tools": []}
+    assert chat_of(body, NEWER)["tools"] == []
+    assert "tools" not in chat_of(body)
+
+
+def changed(kind, **change):
+    return {"role": "system", "content": [{"type": kind, "tool": change}]}
+
+
+ADD, REMOVE, CLOCK = "tool_addition", "tool_removal", {"type": "tool_reference", "name": "clock"}
+
+
+@pytest.mark.parametrize(
+    ("tools", "turns", "left"),
+    [
+        ([tool(), tool("map")], [changed(REMOVE, **CLOCK)], [function("map")]),
+        ([tool()], [changed(REMOVE, **CLOCK), changed(ADD, **CLOCK)], [function()]),
+        ([tool(defer_loading=True, strict=True)], [changed(ADD, **CLOCK)], [function(strict=True)]),
+        (
+            None,
+            [changed(ADD, type="tool_definition", definition=tool(strict=True))],
+            [function(strict=True)],
+        ),
+        ([tool()], [changed(REMOVE, **CLOCK)], []),
+    ],
+)
+def test_tools_are_those_at_the_end_of_a_conversation(tools, turns, left):
+    made = chat_of({"messages": turns, "tools": tools}, NEWER)
+    assert (made["messages"], made["tools"]) == ([], left)
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -192,6 +260,7 @@ def test_tools_and_the_templates_words_are_passed_on():
         {"messages": [user(5)]},
         {"messages": [user({"type": "image"})]},
         {"messages": [], "tools": [5]},
+        {"messages": [], "tools": [{"name": "no schema"}]},
         {"messages": [], "system": [5]},
         {"messages": [], "thinking": 5},
         {"messages": [], "output_config": [5]},

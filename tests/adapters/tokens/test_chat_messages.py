@@ -192,9 +192,10 @@ def test_tools_are_written_out(tool, made):
     assert [*found, *found["function"]] == [*made, *made["function"]]
 
 
-@pytest.mark.parametrize("tools", [[], {}, "f", [7], [{}], [{"function": {}}]])
+@pytest.mark.parametrize("tools", [{}, "f", [7], [{}], [{"function": {}}]])
 def test_tools_that_are_none(tools):
     assert tools_of({}) is None
+    assert tools_of({"tools": []}) == []
     with pytest.raises(TextFallback) as refused:
         tools_of({"tools": tools})
     assert refused.value.cause is FallbackCause.MALFORMED

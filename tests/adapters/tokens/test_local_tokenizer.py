@@ -192,6 +192,12 @@ async def test_text_stays_text_for_a_cause(local, asked, cause):
     assert local.counts == {cause: 2}
 
 
+async def test_messages_may_have_an_empty_list_of_tools(local):
+    turns = [{"role": "user", "content": "x"}]
+    (prompt,) = at_once(local, bodies.asked(Api.MESSAGES, messages=turns, tools=[]))
+    assert (prompt.exact, ids(prompt)) == (True, ids(at_once(local, chat("x"))[0]))
+
+
 async def test_each_cause_is_logged_once(local, capsys):
     for asked in (chat(IMAGE), chat(IMAGE), bodies.asked(Api.RESPONSES, input="secret words")):
         local.ready(asked)

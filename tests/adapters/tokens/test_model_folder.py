@@ -6,7 +6,15 @@ import pytest
 
 from epp.adapters.tokens.local.model_folder import read_folder
 from epp.errors import ConfigError
-from tests.adapters.tokens.folders import CHATML, byte_level, prepended, split_then_bytes, write
+from tests.adapters.tokens.folders import (
+    CHATML,
+    MARKED,
+    byte_level,
+    long_words,
+    prepended,
+    split_then_bytes,
+    write,
+)
 
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 
@@ -195,3 +203,24 @@ def test_some_classes_know_better_than_the_file(tmp_path, make, model, fields, c
     text = "boats 1729<|im_end|>boats"
     plain = make().encode(text, add_special_tokens=False).ids
     assert (ids(folder, text) != plain) is changes
+
+
+@pytest.mark.parametrize(
+    ("model", "named", "pieces"),
+    [
+        ("qwen2", "Qwen2Tokenizer", 2),
+        ("qwen3", "Qwen2Tokenizer", 2),
+        ("qwen3_5", "Qwen2Tokenizer", 1),
+        ("qwen3_5_moe", "TokenizersBackend", 1),
+        ("qwen3_5_text", "Qwen3_5Tokenizer", 1),
+        ("qwen3_5_text", "Qwen2Tokenizer", 2),
+    ],
+)
+def test_a_word_has_its_marks_since_qwen_3_5(tmp_path, model, named, pieces):
+    folder = write(tmp_path / "m", long_words(), tokenizer_class=named)
+    (folder / "config.json").write_text(json.dumps({"model_type": model}))
+    letter, mark = MARKED[0], MARKED[1]
+    apart = ids(folder, letter) + ids(folder, mark)
+    whole = long_words().encode(letter + mark, add_special_tokens=False).ids
+    assert len(whole) < len(apart)
+    assert ids(folder, letter + mark) == (whole if pieces == 1 else apart)

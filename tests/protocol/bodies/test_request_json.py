@@ -132,6 +132,16 @@ def test_forms_of_a_prompt(api, field, prompt, expected):
     assert parse(api, **{field: prompt}).prompts == expected
 
 
+@pytest.mark.parametrize("field", ["messages", "input"])
+def test_chats_may_be_embedded_together(field):
+    first, second = [TEXT], [{"role": "system", "content": "be brief"}, TEXT]
+    together = parse(Api.EMBEDDINGS, **{field: [first, second]}).prompts
+    alone = [parse(Api.EMBEDDINGS, messages=chat).prompts[0] for chat in (first, second)]
+    assert together == tuple(alone)
+    spaced = b'{"model":"m","%s": [ [ {"role":"user","content":"x"} ] ]}' % field.encode()
+    assert [each.data for each in parse_request(Api.EMBEDDINGS, spaced).prompts] == [b'\n<user>"x"']
+
+
 @pytest.mark.parametrize(
     ("api", "body"),
     [
@@ -151,6 +161,9 @@ def test_forms_of_a_prompt(api, field, prompt, expected):
         (Api.COMPLETIONS, {"prompt": ["a", {}]}),
         (Api.COMPLETIONS, {"prompt": [[1, "a"]]}),
         (Api.EMBEDDINGS, {"input": None}),
+        (Api.EMBEDDINGS, {"messages": 1}),
+        (Api.EMBEDDINGS, {"messages": [[]]}),
+        (Api.EMBEDDINGS, {"messages": [[TEXT], TEXT]}),
         (Api.RESPONSES, {}),
     ],
 )

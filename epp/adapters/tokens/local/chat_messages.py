@@ -214,8 +214,8 @@ def tools_of(body: Mapping[str, Any]) -> list[Message] | None:
     tools = body.get("tools")
     if tools is None:
         return None
-    if not isinstance(tools, list) or not tools:
-        raise TextFallback(FallbackCause.MALFORMED, "`tools` is not a list, or empty")
+    if not isinstance(tools, list):
+        raise TextFallback(FallbackCause.MALFORMED, "`tools` is not a list")
     return [_tool_definition(tool) for tool in tools]
 
 

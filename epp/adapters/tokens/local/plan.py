@@ -84,16 +84,20 @@ def plan(request: InferenceRequest, folder: ModelFolder) -> PromptPlan:
 
 
 def _chat(body: Mapping[str, Any], _: InferenceRequest, folder: ModelFolder) -> PromptPlan:
+    if body.get("tools") == []:
+        raise TextFallback(FallbackCause.MALFORMED, "`tools` is empty")
+    return _rendered(body, folder)
+
+
+def _rendered(body: Mapping[str, Any], folder: ModelFolder) -> PromptPlan:
     if folder.template is None:
         raise TextFallback(FallbackCause.TEMPLATE, folder.missing)
     text = folder.template.render(body)
     return [_draft(text, folder, special=bool(body.get("add_special_tokens")))]
 
 
-def _messages(
-    body: Mapping[str, Any], request: InferenceRequest, folder: ModelFolder
-) -> PromptPlan:
-    return _chat(chat_of(body, folder.messages), request, folder)
+def _messages(body: Mapping[str, Any], _: InferenceRequest, folder: ModelFolder) -> PromptPlan:
+    return _rendered(chat_of(body, folder.messages), folder)  # with empty `tools`, if there are
 
 
 def _completions(
