@@ -201,3 +201,12 @@ def test_more_blocks_than_there_are_numbers_for():
     assert (pool.free, len(pool)) == (MAX_TOKENS - 1, 1)
     pool.release(lease)
     assert pool.free == MAX_TOKENS
+
+
+def test_a_block_that_a_chain_has_twice_is_revoked_once():
+    pool = pool_of(10)
+    first = pool.allocate([1], [16], 0, 1)
+    twice = pool.allocate([1, 1], [16, 16], 0, 2)
+    pool.revoke(first)
+    pool.revoke(twice)
+    assert (pool.free, len(pool)) == (160, 0)

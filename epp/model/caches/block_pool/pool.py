@@ -242,9 +242,11 @@ class BlockPool(SingleTierCache):
             return
         blocks = [*held.blocks, *held.unhashed_blocks]
         self._free(held, computed=False)
-        dropped = [block for block in reversed(blocks) if block.queued and not block.computed]
-        for block in dropped:
-            self._blocks.evict(block)
+        dropped = False
+        for block in reversed(blocks):  # one that a chain has twice is out of the queue after once
+            if block.queued and not block.computed:
+                self._blocks.evict(block)
+                dropped = True
         if dropped and self._engine_reports:  # what follows them may be reported, and stays
             self._last_hole = self._blocks.releases
         held.unhashed_blocks = []
