@@ -7,10 +7,10 @@ import msgspec
 
 _KEY = r"([A-Za-z0-9](?:[-A-Za-z0-9_./]*[A-Za-z0-9])?)"
 _VALUE = r"([A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?|)"
-_EQUAL = re.compile(rf"{_KEY}\s*(==|=|!=)\s*{_VALUE}")
-_SET = re.compile(rf"{_KEY}\s+(in|notin)\s*\(([^()]*)\)")
-_THERE = re.compile(rf"(!?)\s*{_KEY}")
-_PART = re.compile(r"(?:^|,)((?:[^,(]++|\([^)]*+\)?+)*+)")  # no comma ends one within parentheses
+_EQUAL = rf"{_KEY}\s*(==|=|!=)\s*{_VALUE}"
+_SET = rf"{_KEY}\s+(in|notin)\s*\(([^()]*)\)"
+_THERE = rf"(!?)\s*{_KEY}"
+_PART = r"(?:^|,)((?:[^,(]++|\([^)]*+\)?+)*+)"  # no comma ends one within parentheses
 _LONGEST = 4096
 
 
@@ -62,17 +62,17 @@ def parse_label_selector(text: str) -> LabelSelector:
     """
     if len(text) > _LONGEST:
         raise ValueError(f"a selector has at most {_LONGEST} characters")
-    parts = [part.strip() for part in _PART.findall(text)] if text else []
+    parts = [part.strip() for part in re.findall(_PART, text)] if text else []
     return LabelSelector(match_expressions=tuple(_requirement(part) for part in parts))
 
 
 def _requirement(part: str) -> Requirement:
-    if found := _EQUAL.fullmatch(part):
+    if found := re.fullmatch(_EQUAL, part):
         operator = "NotIn" if found[2] == "!=" else "In"
         return Requirement(found[1], operator, (found[3],))
-    if found := _SET.fullmatch(part):
+    if found := re.fullmatch(_SET, part):
         values = tuple(value.strip() for value in found[3].split(","))
         return Requirement(found[1], "In" if found[2] == "in" else "NotIn", values)
-    if found := _THERE.fullmatch(part):
+    if found := re.fullmatch(_THERE, part):
         return Requirement(found[2], "DoesNotExist" if found[1] else "Exists")
     raise ValueError(f"`{part}` is not a requirement of a label selector, such as `app=vllm`")

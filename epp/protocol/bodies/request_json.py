@@ -54,7 +54,8 @@ _Piece = bytes | memoryview | msgspec.Raw
 _PartBytes = Callable[[bytes], bytes]
 _TEXT_PARTS = frozenset(("text", "input_text", "output_text"))
 _NOTHING = frozenset((b"", b"null", b"[]"))
-_OBJECTS, _LISTS_OF_OBJECTS = re.compile(rb"\[\s*\{"), re.compile(rb"\[\s*\[\s*\{")
+_OBJECTS = re.compile(rb"\[\s*(\[\s*)?\{")
+"""Of lists of objects, or of lists of them (1), how they begin."""
 _CUT_OFF, _END = "Input data was truncated", 32
 """msgspec's error for a body that ends too early, or with half of a surrogate pair; and how many
 bytes of the end can tell which."""
@@ -253,7 +254,7 @@ def _completion_prompts(body: CompletionsBody) -> tuple[Prompt, ...]:
 def _embedding_prompts(body: EmbeddingsBody) -> tuple[Prompt, ...]:
     messages, raw = bytes(body.messages) or b"[]", bytes(body.input)
     for batch in (messages, raw):
-        if _LISTS_OF_OBJECTS.match(batch):
+        if (found := _OBJECTS.match(batch)) and found[1]:
             chats = _raw_items.decode(batch)[:_MAX_PROMPTS]
             return tuple(_conversation(_messages.decode(chat) or (), b"") for chat in chats)
     if chat := _messages.decode(messages):

@@ -231,9 +231,9 @@ def configuration_of(engine: EngineMetrics) -> tuple[Metric, ...]:
 
 @lru_cache(maxsize=64)
 def polled(engine: EngineMetrics) -> tuple[Metric, ...]:
-    """Return the metrics that are read on every page."""
+    """Return the metrics that are read on every page: of KV usage the newest name."""
     return _metrics(
-        *(engine.waiting, engine.running, engine.kv_usage),
+        *(engine.waiting, engine.running, engine.kv_usage[:1]),
         *(engine.offload_tokens, engine.offload_blocks),
         *(engine.cache_queries, engine.cache_hits, engine.adapters, STARTED),
         *(metric for _, metric in engine.attributes),

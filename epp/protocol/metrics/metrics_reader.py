@@ -1,6 +1,6 @@
 """Reads the metrics pages of one endpoint into `Load`s."""
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
@@ -90,6 +90,9 @@ class MetricsReader:
         values = MetricValues(page, engine, self.endpoint.rank)
         yield from self._configure(page, values, engine)
         yield from page.prepare(polled(engine), engine)
+        for older in engine.kv_usage[1:]:  # searched only on pages without the newer name
+            if page.table(engine.kv_usage[0], engine).empty:
+                yield from page.prepare((older,), engine)
         if not first and not page.changed:
             self.load = replace(self.load, at=at)
             return Reading(self.load)
@@ -119,8 +122,11 @@ class MetricsReader:
 
     def _load(self, values: MetricValues, engine: EngineMetrics, at: float) -> Load:
         before, config = self.load, self._cache_config
-        found = (values.by_rank(metric).values() for metric in engine.kv_usage)
-        usage = next(filter(None, found), ())
+        usage: Collection[float] = ()
+        for metric in engine.kv_usage:
+            if shares := values.by_rank(metric):
+                usage = shares.values()
+                break
         running_adapters, waiting_adapters, max_adapters = _adapters(values, engine, before)
         return Load(
             waiting=values.requests(engine.waiting, before.waiting),
