@@ -119,7 +119,7 @@ async def test_a_certificate_of_nobody_known_is_refused(tmp_path, files):
     async with serving(KEY, files) as server:
         url = f"https://localhost:{server.port}"
         async with up(tmp_path, url) as gateway:
-            assert "its certificate is not accepted" in gateway.said
+            assert "has a certificate that is not accepted (self-signed" in gateway.said
             assert await post(gateway) == 503
             assert server.seen == []
         async with up(tmp_path, url, "--insecure-upstream", name="insecure") as gateway:

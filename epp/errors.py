@@ -19,6 +19,7 @@
 The core raises; only `epp.protocol.extproc.errors` turns a `RequestError` into a reply.
 """
 
+import re
 from typing import ClassVar
 
 FAULTS = (Exception, SystemExit, KeyboardInterrupt)
@@ -28,6 +29,8 @@ Signals are not among them: the event loop takes them as calls (`epp.app.process
 """
 
 _LONGEST_PLACE, _LONGEST_PROBLEM = 300, 1000
+_NUMBERS = r"^\[Errno \d+\] |^\[SSL[^]]*\] | \(_ssl\.c:\d+\)$"
+"""How Python marks an error of the system, and one of OpenSSL."""
 
 
 class WarmpickError(Exception):
@@ -45,6 +48,12 @@ class ConfigError(WarmpickError):
         self.place = _without_middle(place, _LONGEST_PLACE)
         self.problem = _without_middle(message, _LONGEST_PROBLEM)
         super().__init__(f"{self.place}: {self.problem}" if place else self.problem)
+
+
+def reason(error: Exception) -> str:
+    """Return why something failed, as the system says it, without numbers of errors."""
+    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return re.sub(_NUMBERS, "", said)
 
 
 def _without_middle(text: str, longest: int) -> str:

@@ -45,8 +45,10 @@ def _vllm(policy: str, **more: bool) -> Launch:
     return Launch(("-m", "vllm_router.launch_router", "--policy", policy), **more)
 
 
-_LETTERS = "prompts that share no block may share their first letters, and the router matches these"
-_RING = "the ring's points are others"
+_LETTERS = (
+    "prompts that share no block can still begin with the same letters, which the router compares"
+)
+_RING = "the router's hash function puts endpoints at other places on the ring"
 _SESSION = """
 plugins: [{type: production-stack-session-scorer, parameters: {sessionKey: x-session-id}}]
 """
@@ -59,7 +61,7 @@ CASES = (
         config="plugins: [{type: dynamo-cost-scorer}]",
         prompts=as_tokens,
         like_router=as_tokens,
-        why="a prompt that ends with its block counts as cached to the end",
+        why="a prompt that ends where a block ends counts as fully cached",
     ),
     Case(
         name="production-stack-prefix-aware",
@@ -67,7 +69,7 @@ CASES = (
         launch=Driver("production_stack", ("prefixaware",), "production-stack/src"),
         config="plugins: [{type: production-stack-prefix-aware-scorer}]",
         like_router=in_chunks,
-        why="blocks end elsewhere",
+        why="the router's chunks do not end where blocks end",
     ),
     Case(
         name="production-stack-session",
@@ -84,7 +86,7 @@ CASES = (
         launch=Driver("ray_serve"),
         config="plugins: [{type: ray-prefix-affinity-scorer}]",
         like_router=in_characters(""),
-        why=f"{_LETTERS}: fewer endpoints have the longest one",
+        why=f"{_LETTERS}, so fewer endpoints have the longest match",
     ),
     Case(
         name="sglang-cache-aware",
@@ -92,7 +94,7 @@ CASES = (
         launch=Launch(("-m", "sglang_router.launch_router", "--policy", "cache_aware")),
         config="plugins: [{type: sglang-cache-aware-scorer}]",
         like_router=in_characters(" "),
-        why=f"{_LETTERS}: another endpoint was the first at that node of the tree",
+        why=f"{_LETTERS}, so another endpoint was the first at a node of its tree",
     ),
     Case(
         name="smg-cache-aware",
@@ -100,7 +102,7 @@ CASES = (
         launch=_smg("cache_aware"),
         config="plugins: [{type: smg-cache-aware-scorer}]",
         like_router=in_characters(" "),
-        why=f"{_LETTERS}: fewer endpoints have the longest one",
+        why=f"{_LETTERS}, so fewer endpoints have the longest match",
     ),
     Case(
         name="smg-prefix-hash",
@@ -129,7 +131,7 @@ CASES = (
         launch=_vllm("cache_aware"),
         config="plugins: [{type: vllm-cache-aware-scorer}]",
         like_router=in_single_tokens,
-        why="the router matches single tokens, which workers' tokenizers give it",
+        why="the router compares single tokens, which it gets from the workers' tokenizers",
     ),
     Case(
         name="vllm-kv-aware",
@@ -154,6 +156,6 @@ CASES = (
         launch=_vllm("sticky_least_loaded", sessions=True),
         config="plugins: [{type: vllm-sticky-least-loaded-scorer}]",
         hashes=rendezvous,
-        why="of endpoints with equally many sessions another hash chooses",
+        why="if endpoints have equally many sessions, the router's hash function chooses another",
     ),
 )

@@ -46,7 +46,7 @@ from epp.app.observing.tracing import tracing_or_none
 from epp.app.options import ServeOptions, key_and_certificate, reader_tls
 from epp.app.plugin_timing import PluginTimes
 from epp.app.process import freeze_long_lived_objects
-from epp.errors import ConfigError
+from epp.errors import ConfigError, reason
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
 from epp.policy.explanations.ranking import measures
 from epp.policy.flow.flow_control import FlowControl
@@ -344,7 +344,7 @@ class EndpointPicker:
             if options.worker is not None:
                 options.worker.listening = True
         except (OSError, RuntimeError) as error:
-            raise ConfigError(f"cannot listen: {error}") from error
+            raise ConfigError(f"cannot listen: {reason(error)}") from error
         self._serving = True
         self._loop_delay.start()
         self._readiness_changed.set()

@@ -62,7 +62,9 @@ class GoArgumentParser(argparse.ArgumentParser):
             build(self)
         if not self.commands:
             args = self.plain(args)
-        elif args and not args[0].startswith("-") and args[0] not in self.commands:
+        elif not args:
+            self.error(f"COMMAND is missing: choose from {', '.join(self.commands)}")
+        elif not args[0].startswith("-") and args[0] not in self.commands:
             known = ", ".join(self.commands)
             hint = near("up" if "://" in args[0] else args[0], self.commands)
             hint = hint or f": choose from {known}"

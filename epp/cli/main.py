@@ -26,7 +26,7 @@ from epp.cli.tls_flags import check_metrics_tls
 from epp.config.file import load
 from epp.config.report import report
 from epp.config.schema import dump
-from epp.errors import ConfigError
+from epp.errors import ConfigError, reason
 from epp.printable import printable, printable_lines
 
 if TYPE_CHECKING:  # see `_options`
@@ -174,7 +174,9 @@ def _add_serve(parser: GoArgumentParser) -> None:
 
 def _add_check(parser: GoArgumentParser) -> None:
     parser.description = (
-        "Validate an EndpointPickerConfig; print it with every default written out."
+        "Validate an EndpointPickerConfig; print it with every default written out, and what each"
+        " plug-in and parameter does here. Exit status: 0 if it can be used, also with warnings on"
+        " stderr; 2 if it cannot."
     )
     checked = parser.add_mutually_exclusive_group(required=True)
     checked.add_argument("config", type=Path, nargs="?", metavar="CONFIG", help="the file (YAML)")
@@ -272,7 +274,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return 0
     except OSError as error:
-        print(f"epp: {printable(str(error) or repr(error))}", file=sys.stderr)
+        place = f"{error.filename}: " if error.filename is not None else ""
+        print(f"epp: {printable(place + reason(error))}", file=sys.stderr)
         return 1
     else:
         return status

@@ -22,10 +22,9 @@ from epp.cli.replay_types import (
     slo,
     span,
     tokens,
-    up_to,
 )
 from epp.cli.serve_flags import add_eject_after, observation
-from epp.cli.types import duration, interval
+from epp.cli.types import duration, interval, up_to
 from epp.errors import ConfigError
 from epp.policy.flow.settings import FlowSettings
 from epp.printable import printable, printable_lines

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 
+from epp.cli.types import up_to
 from epp.replay.plan import Fault, FaultKind
 
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
@@ -30,17 +31,6 @@ def tokens(text: str) -> int:
     if not 1 <= number <= _MOST:
         raise argparse.ArgumentTypeError(f"`{text}` is not a number of tokens; write 400K or 1.6M")
     return int(number)
-
-
-def up_to(most: int) -> Callable[[str], int]:
-    """Return the type of a flag that takes a number of 1 to `most`."""
-
-    def number(text: str) -> int:
-        if not re.fullmatch(r"\d{1,18}", text) or not 1 <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"`{text}` is not a number from 1 to {most:,}")
-        return int(text)
-
-    return number
 
 
 positive = up_to(_MOST)

@@ -53,6 +53,17 @@ def count(text: str) -> int:
     return int(text)
 
 
+def up_to(most: int) -> Callable[[str], int]:
+    """Return the type of a flag that takes a number of 1 to `most`."""
+
+    def number(text: str) -> int:
+        if not re.fullmatch(r"\d{1,18}", text) or not 1 <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"`{text}` is not a number from 1 to {most:,}")
+        return int(text)
+
+    return number
+
+
 def one_of(*known: str) -> Callable[[str], str]:
     """Return the type of a flag that takes one of some words, in any case."""
 

@@ -27,7 +27,7 @@ seconds. If the picker fails, it is restarted, and meanwhile servers take turns.
 including API keys, are passed on unchanged. Needs Envoy: pip install 'warmpick[up]'.
 
 Exit status: 0 after a drain; 1 if something did not start; 2 if an option cannot be used; 3 if
-Envoy is missing; 130 or 143 if stopped without a drain."""
+Envoy is missing; 129, 130 or 143 if stopped without a drain."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

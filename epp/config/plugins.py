@@ -7,7 +7,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from epp.config.catalogue import DEPRECATED, PLUGINS
-from epp.config.registry import build, plugin_class, plugin_code, users_class
+from epp.config.registry import (
+    build,
+    check_methods,
+    is_idle,
+    plugin_class,
+    plugin_code,
+    users_class,
+)
 from epp.config.schema import PluginSpec, near
 from epp.errors import ConfigError
 from epp.model.events import Event
@@ -64,8 +71,7 @@ class Plugins(Mapping[str, Any]):
         """
         if name not in self.structs:
             if name not in known:
-                words = [*self.structs, *known]
-                raise ConfigError(f"no plug-in is named `{name}`{near(name, words)}", place)
+                raise ConfigError(_unnamed(name, [*self.structs, *known]), place)
             self.add(name)
         return self._started[name]
 
@@ -116,6 +122,8 @@ class Plugins(Mapping[str, Any]):
         try:
             with plugin_code(f"`{name}` does not start", self.place(name)):
                 started = self._begin(struct)
+            if isinstance(struct, tuple(filter(None, self._users.values()))):
+                self._check(name, started)
         except ConfigError as error:
             raise ConfigError(error.problem, error.place or self.place(name)) from error
         finally:
@@ -129,6 +137,16 @@ class Plugins(Mapping[str, Any]):
         except ValueError as error:
             raise ConfigError(str(error)) from None
 
+    def _check(self, name: str, started: object) -> None:
+        """Check the methods of a user's plug-in."""
+        place = self.place(name).removesuffix("parameters") + "type"
+        check_methods(started, place)
+        if is_idle(self.structs[name]):
+            self.warnings.append(
+                f"{place}: `{name}` has no method that the picker calls, such as `filter`, `score`"
+                " or `pick`"
+            )
+
     def plugin(self, name: str, kind: type[T], default: T | None = None) -> T:
         """Return another plug-in (`PluginContext.plugin`)."""
         if default is not None and self._stands_for_default(name):
@@ -138,7 +156,7 @@ class Plugins(Mapping[str, Any]):
         user = self._starting[-1]
         place = f"{self.place(user)}{_path_to(name, self.structs[user])}"
         if name not in self.structs:
-            raise ConfigError(f"no plug-in is named `{name}`{near(name, self.structs)}", place)
+            raise ConfigError(_unnamed(name, self.structs), place)
         found = self._start(name)
         if not isinstance(found, kind):
             raise ConfigError(f"`{name}` is not a {_words(kind)}", place)
@@ -165,6 +183,13 @@ class Plugins(Mapping[str, Any]):
     def place(self, name: str) -> str:
         """Return the path of the parameters of a plug-in."""
         return self._places[name]
+
+
+def _unnamed(name: str, known: Iterable[str]) -> str:
+    """Say that no plug-in has a name, and what may have been meant."""
+    if name in PLUGINS:
+        return f"no plug-in is named `{name}`; to use that type, add `- type: {name}` to `plugins`"
+    return f"no plug-in is named `{name}`{near(name, known)}"
 
 
 def _unhonoured(name: str, kind: type[Any], written: Mapping[str, Any]) -> Iterator[str]:

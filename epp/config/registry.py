@@ -3,6 +3,7 @@
 Whatever the code of a plug-in raises while a file is read is an error of that file.
 """
 
+import inspect
 import re
 import signal
 import threading
@@ -15,17 +16,34 @@ import msgspec
 from epp.config.catalogue import PLUGINS
 from epp.config.schema import near, structs_in, without_nulls
 from epp.errors import ConfigError
-from epp.protocol.yaml import convert
+from epp.policy import attribute_sources, plugins
+from epp.policy.flow import fairness, orders, usage_limits
+from epp.protocol.conversion import convert
 
 ENTRY_POINTS = "warmpick.plugins"
 """The entry point group of users' plug-ins."""
+_CALLED_WITH = {
+    "filter": ("request", "candidates"),
+    "score": ("request", "candidates"),
+    "pick": ("candidates", "totals", "context"),
+}
+_KINDS = tuple(
+    kind
+    for module in (plugins, attribute_sources, fairness, orders, usage_limits)
+    for kind in vars(module).values()
+    if getattr(kind, "_is_runtime_protocol", False)
+)
+"""All kinds of plug-in, and what plug-ins may be for each other."""
 
 
 def plugin_class(kind: str, place: str) -> type[Any]:
     """Return the class of a plug-in's name. Raises `ConfigError` that suggests similar names."""
     if kind in PLUGINS:
         return PLUGINS[kind]
-    raise ConfigError(f"unknown plug-in type `{kind}`{near(kind, PLUGINS)}", place)
+    from importlib.metadata import entry_points  # noqa: PLC0415 (slow to load, rarely needed)
+
+    known = [*PLUGINS, *(each.name for each in entry_points(group=ENTRY_POINTS))]
+    raise ConfigError(f"unknown plug-in type `{kind}`{near(kind, known)}", place)
 
 
 def users_class(name: str, place: str) -> type[Any] | None:
@@ -73,6 +91,28 @@ def _group_at(kind: type[Any], path: str) -> type[Any]:
 
 
 # The code of plug-ins.
+
+
+def check_methods(plugin: object, place: str) -> None:
+    """Raise `ConfigError` for a plug-in whose methods cannot be called as the picker calls them."""
+    for name, given in _CALLED_WITH.items():
+        method = getattr(plugin, name, None)
+        if not callable(method):
+            continue
+        if inspect.iscoroutinefunction(method):
+            raise ConfigError(f"`{name}` is async, and the picker does not await it", place)
+        try:
+            inspect.signature(method).bind(*given)
+        except TypeError:
+            told = ", ".join(given)
+            raise ConfigError(f"`{name}` cannot be called with ({told})", place) from None
+        except ValueError:  # compiled code may have no signature
+            continue
+
+
+def is_idle(struct: object) -> bool:
+    """Return whether a plug-in has no method that anything calls."""
+    return not isinstance(struct, _KINDS)
 
 
 class _Interrupted(KeyboardInterrupt):

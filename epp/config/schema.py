@@ -17,7 +17,8 @@ import msgspec
 from epp.config.flow_control import FlowControlSection
 from epp.errors import ConfigError
 from epp.policy.effects import without_effect
-from epp.protocol.yaml import convert, load_yaml
+from epp.protocol.conversion import convert
+from epp.protocol.yaml import load_yaml
 from epp.quantities import seconds
 
 API_VERSION = "llm-d.ai/v1"

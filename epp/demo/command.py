@@ -2,9 +2,11 @@
 
 import argparse
 import asyncio
+import contextlib
+import math
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -85,14 +87,15 @@ async def _cancel_on_sigterm(work: Coroutine[None, None, T]) -> T:
 
 
 def _count(text: str) -> int:
-    return _positive(int(text))
+    return _positive(int, text, "whole number")
 
 
 def _duration(text: str) -> float:
-    return _positive(float(text))
+    return _positive(float, text, "number")
 
 
-def _positive(number: Number) -> Number:
-    if not number > 0:
-        raise argparse.ArgumentTypeError("must be more than 0")
-    return number
+def _positive(kind: Callable[[str], Number], text: str, name: str) -> Number:
+    with contextlib.suppress(ValueError, OverflowError):
+        if 0 < (number := kind(text)) < math.inf:
+            return number
+    raise argparse.ArgumentTypeError(f"`{text}` is not a {name} above 0")

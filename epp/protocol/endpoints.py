@@ -9,7 +9,8 @@ import msgspec
 
 from epp.errors import ConfigError
 from epp.model.endpoint import OFFLOAD_LABEL, RANK_LABEL, Endpoint, is_number, target_of
-from epp.protocol.yaml import convert, finish, yaml_steps
+from epp.protocol.conversion import convert
+from epp.protocol.yaml import finish, yaml_steps
 
 MAX_BYTES = 1 << 20
 """The longest file that is read: as much as a Kubernetes ConfigMap holds."""

@@ -1,4 +1,4 @@
-"""Reads plain YAML strictly into typed data; every error has its place in the document.
+"""Reads plain YAML strictly; every error has its place in the document.
 
 Plain: one document of lists, mappings with different keys of text, and scalars. Tags, anchors,
 aliases and merge keys are refused: they let a few bytes stand for gigabytes, or for a type that
@@ -8,10 +8,10 @@ their reader does not expect. Dates are text.
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, TypeVar
 
-import msgspec
 import yaml
 
 from epp.errors import ConfigError
+from epp.protocol.conversion import short
 
 T = TypeVar("T")
 
@@ -20,8 +20,10 @@ _MAX_DEPTH = 16
 """Nested lists and mappings; configurations have fewer than ten."""
 _STEP_EVENTS = 256
 """Events of the parser between two pauses, which take about a millisecond."""
-_LONGEST_NUMBER, _LONGEST_ERROR = 64, 300
-"""Characters of a scalar that may be a number, and of an error."""
+_LONGEST_NUMBER = 64
+"""Characters of a scalar that may be a number."""
+_CANNOT_START = "found character that cannot start any token"
+"""What libyaml says of a tab, among others."""
 
 _NO_KEY = object()
 
@@ -48,10 +50,17 @@ def yaml_steps(text: bytes) -> Generator[None, None, object]:
     except yaml.YAMLError as error:
         problem = getattr(error, "problem", None) or str(error)
         mark = getattr(error, "problem_mark", None)
+        if mark and problem == _CANNOT_START and _character(text, mark.index) == "\t":
+            problem = "a tab cannot indent a line; write spaces"
         place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(f"not valid YAML: {_short(problem)}", place) from error
+        raise ConfigError(f"not valid YAML: {short(problem)}", place) from error
     except ValueError as error:
-        raise ConfigError(f"not valid YAML: {_short(str(error))}") from error
+        raise ConfigError(f"not valid YAML: {short(str(error))}") from error
+
+
+def _character(text: bytes, index: int) -> str:
+    """Return the character at an index, as libyaml counts them: without a mark of byte order."""
+    return text.decode("utf-8-sig", errors="replace")[index : index + 1]
 
 
 def _document(events: Iterable[Any]) -> Generator[None, None, object]:
@@ -91,7 +100,7 @@ def _add(container: Any, keys: list[object], value: object, event: yaml.NodeEven
     elif not isinstance(value, str):
         raise _refusal("a key is not text; quote it", event)
     elif value in container:
-        raise _refusal(f"the key `{_short(value)}` repeats", event)
+        raise _refusal(f"the key `{short(value)}` repeats", event)
     else:
         keys[-1] = value
 
@@ -103,7 +112,7 @@ def _value(event: yaml.NodeEvent) -> object:
     if event.anchor is not None:
         raise _refusal("anchors are not allowed", event)
     if event.tag is not None:
-        raise _refusal(f"tags are not allowed, such as `{_short(event.tag)}`", event)
+        raise _refusal(f"tags are not allowed, such as `{short(event.tag)}`", event)
     if isinstance(event, yaml.SequenceStartEvent):
         return []
     return _scalar(event) if isinstance(event, yaml.ScalarEvent) else {}
@@ -137,18 +146,3 @@ def _scalar(event: yaml.ScalarEvent) -> object:
 
 def _refusal(problem: str, event: Any) -> yaml.MarkedYAMLError:  # noqa: ANN401 (libyaml's marks are of its own type)
     return yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
-
-
-def convert(document: object, kind: type[T]) -> T:
-    """Convert a document to a type. Raises `ConfigError` with the path of the field."""
-    try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError as error:
-        problem, has_place, place = str(error).rpartition(" - at `$")
-        if not has_place:
-            problem, place = place, ""
-        raise ConfigError(_short(problem), place.removeprefix(".").removesuffix("`")) from error
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST_ERROR else text[:_LONGEST_ERROR] + "..."

@@ -40,10 +40,12 @@ def bound(address: str, port: int) -> list[socket.socket]:
             if family == socket.AF_INET6:
                 made[-1].setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not everywhere)
             made[-1].bind(where)
-    except OSError:
+    except OSError as error:
         for each in made:
             each.close()
-        raise
+        if isinstance(error, socket.gaierror):
+            raise
+        raise OSError(error.errno, f"port {port}: {error.strerror}") from None
     return made
 
 

@@ -89,10 +89,11 @@ class AddressBook:
         text = file.changed()
         if text is None:
             return self.addresses
-        return tuple(
-            Address(endpoint.name, endpoint.address, endpoint.port)
-            for endpoint in parse_endpoints(text)
-        )
+        try:
+            endpoints = parse_endpoints(text)
+        except ConfigError as error:
+            raise ConfigError(str(error), str(self._path)) from None
+        return tuple(Address(each.name, each.address, each.port) for each in endpoints)
 
     async def _resolved(self) -> tuple[Address, ...]:
         every = await asyncio.gather(*map(self._resolve, self._servers))
@@ -102,7 +103,7 @@ class AddressBook:
             if known and not own:
                 self._trouble(
                     server.authority,
-                    f"{server.authority} has no address that is not another URL's: it is ignored",
+                    f"{server.authority} is ignored: all its addresses belong to other URLs too",
                 )
             found += own
         return found

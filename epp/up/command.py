@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from epp.errors import ConfigError
+from epp.errors import ConfigError, reason
 from epp.gateway.envoy import envoy_binary
 from epp.gateway.processes import ProcessDied
 from epp.printable import printable_lines
@@ -36,7 +36,8 @@ def run(options: UpOptions) -> int:
     try:
         return asyncio.run(run_up(options))
     except (ProcessDied, OSError) as error:
-        print(f"epp up: {printable_lines(str(error))}", file=sys.stderr)
+        told = reason(error) if isinstance(error, OSError) else str(error)
+        print(f"epp up: {printable_lines(told)}", file=sys.stderr)
         return FAILED
 
 

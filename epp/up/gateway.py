@@ -20,7 +20,7 @@ from epp.up.addresses import AddressBook
 from epp.up.certificates import ServedCertificate, authorities, client_context
 from epp.up.envoy_admin import EnvoyAdmin
 from epp.up.figures import PickerPage, Window, picker_page, status_line
-from epp.up.lines import Front, envoy_line, introduction, picker_line
+from epp.up.lines import NO_PROBLEMS, Front, envoy_line, introduction, picker_line
 from epp.up.listening import check_differ, free_listener, listening_ip
 from epp.up.model_list import LIST_SECONDS, ModelList
 from epp.up.options import UpOptions
@@ -139,7 +139,8 @@ class Gateway:
             await self._steer()
 
         def line(text: str) -> None:
-            if told := picker_line(text, self._options.log_level):
+            problems = self._relay.problems if self._relay else NO_PROBLEMS
+            if told := picker_line(text, self._options.log_level, problems):
                 self._terminal.say(told)
 
         return Hooks(ready, changed, self._terminal.say, line)

@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -19,6 +19,9 @@ _EVENTS = {
     "endpoint.metrics_unknown": "{endpoint} has no metrics that say how loaded it is",
 }
 """Events of the picker's log that are told whatever the level."""
+_TOLD_BY_US = {"endpoints_file.rejected"}
+"""Events that `AddressBook` tells, which reads the same file."""
+NO_PROBLEMS: Mapping[str, str] = {}
 _ENVOY_LINE = re.compile(r"\[[^]]*\]\[\d+\]\[\w+\]\[\w+\] (?:\[[^]]*\] )?(.*)")
 _ERRNO = re.compile(r"^\[Errno \d+\] ")
 _OMITTED = {"event", "level", "timestamp"}
@@ -78,8 +81,6 @@ def _names(probes: Sequence[Probe]) -> list[str]:
 def _told(probe: Probe) -> str:
     if probe.problem:
         return probe.problem
-    if probe.wants_key:
-        return "requires an API key: the client's, or one from --upstream-api-key-env"
     return ", ".join(probe.models) or "lists no models"
 
 
@@ -99,10 +100,11 @@ def curl(front: Front, probes: Sequence[Probe]) -> str:
     )
 
 
-def picker_line(text: str, level: str) -> str:
+def picker_line(text: str, level: str, problems: Mapping[str, str] = NO_PROBLEMS) -> str:
     """Return a line of the picker's log for people; empty if it is below `level`.
 
-    Lines that are not JSON, a traceback for instance, are passed on.
+    Lines that are not JSON, a traceback for instance, are passed on. `problems` are what is wrong
+    with servers (`PageRelay.problems`), of which the picker knows the relay's status alone.
     """
     try:
         line = json.loads(text)
@@ -111,7 +113,10 @@ def picker_line(text: str, level: str) -> str:
         return f"picker: {text}"
     if event in _EVENTS and line.get("endpoint"):
         name = str(line["endpoint"]).removeprefix("default/")
-        return _EVENTS[event].format(endpoint=name, error=_reason(line))
+        error = f"it {problems[name]}" if name in problems else _reason(line)
+        return _EVENTS[event].format(endpoint=name, error=error)
+    if event in _TOLD_BY_US:
+        return ""
     if severity in _LEVELS and _LEVELS.index(severity) < _LEVELS.index(level):
         return ""
     details = " ".join(f"{key}={value}" for key, value in line.items() if key not in _OMITTED)

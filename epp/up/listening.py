@@ -43,6 +43,8 @@ def free_listener(ip: str, port: int, flag: str) -> int:
             listener.listen()
         except OSError as error:
             reason = _REASONS.get(error.errno or 0, error.strerror)
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise ConfigError(f"cannot listen on {ip}: {reason}", "--host") from None
             raise ConfigError(f"cannot listen on {ip}:{port}: {reason}", flag) from None
         chosen: int = listener.getsockname()[1]
         return chosen

@@ -1,5 +1,6 @@
 """Pages of model servers, read as their URLs say, and relayed to the picker."""
 
+import os
 import ssl
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Self
 import aiohttp
 from aiohttp import web
 
+from epp.errors import reason
 from epp.up.servers import Address, ModelServer
 
 MAX_METRICS_BYTES, MAX_MODELS_BYTES = 4 << 20, 1 << 20
@@ -83,18 +85,20 @@ class PageRelay:
     """Serves `_PAGES` of each address on a port of 127.0.0.1; closes `pages` in the end.
 
     A page that cannot be had whole is answered with 502, one that is late with 504, and any other
-    status as it came.
+    status as it came. `problems` are what was wrong with servers last, by the names of addresses.
     """
 
     def __init__(self, pages: ServerPages) -> None:
         self._pages = pages
         self._sites: dict[Address, tuple[web.AppRunner, str]] = {}
+        self.problems: dict[str, str] = {}
 
     async def hosts(self, addresses: Iterable[Address]) -> Mapping[str, str]:
         """Serve these addresses and no others; return where, as `ip:port` by their names."""
         wanted = set(addresses)
         for gone in self._sites.keys() - wanted:
             runner, _ = self._sites.pop(gone)
+            self.problems.pop(gone.name, None)
             await runner.cleanup()
         for added in wanted - self._sites.keys():
             self._sites[added] = await self._serve(added)
@@ -117,8 +121,32 @@ class PageRelay:
     async def _page(self, address: Address, request: web.Request) -> web.Response:
         try:
             status, page = await self._pages.get(address, request.path, _PAGES[request.path])
-        except TimeoutError:
-            return web.Response(status=HTTPStatus.GATEWAY_TIMEOUT)
-        except (aiohttp.ClientError, OSError):
-            return web.Response(status=HTTPStatus.BAD_GATEWAY)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self.problems[address.name] = problem_of(error, RELAY_SECONDS)
+            late = isinstance(error, TimeoutError)
+            return web.Response(
+                status=HTTPStatus.GATEWAY_TIMEOUT if late else HTTPStatus.BAD_GATEWAY
+            )
+        self.problems.pop(address.name, None)
         return web.Response(body=page, status=status)
+
+
+def problem_of(error: Exception, seconds: float) -> str:
+    """Return what is wrong with a server whose page could not be had in time, for people."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        why = reason(error.certificate_error).removeprefix("certificate verify failed: ")
+        return f"has a certificate that is not accepted ({why.rstrip('.')})"
+    if isinstance(error, aiohttp.ClientConnectorSSLError):
+        return f"does not speak TLS ({reason(error.os_error)}); is it http://?"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "closes connections without an answer; is it https://?"
+    return f"does not answer ({_told(error, seconds)})"
+
+
+def _told(error: Exception, seconds: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no response within {seconds:g} s"
+    number = error.errno if isinstance(error, OSError) else None
+    if number is not None and number > 0:  # aiohttp's own text repeats the address
+        return os.strerror(number)
+    return reason(error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error)

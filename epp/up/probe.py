@@ -1,7 +1,6 @@
 """The first look at model servers: which models they serve, and what would keep traffic away."""
 
 import asyncio
-import os
 import ssl
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
@@ -10,7 +9,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from epp.up.pages import MAX_METRICS_BYTES, MAX_MODELS_BYTES, ServerPages
+from epp.up.pages import MAX_METRICS_BYTES, MAX_MODELS_BYTES, ServerPages, problem_of
 from epp.up.servers import Address, ModelServer
 
 PROBE_SECONDS = 3.0
@@ -20,7 +19,7 @@ _REFUSED = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """What one address answered: the names of its models, and what is wrong, for people.
 
-    `wants_key`: it refuses requests without another API key than the one it was sent, if any.
+    `wants_key`: it refuses requests without an API key, or with the one it was sent.
     """
 
     address: Address
@@ -40,20 +39,33 @@ async def probe(
     It takes `PROBE_SECONDS` at most for each of the two.
     """
     async with ServerPages(servers, context, api_key, PROBE_SECONDS) as pages:
-        return await asyncio.gather(*(_probe(pages, each) for each in addresses))
+        keyed = bool(api_key)
+        return await asyncio.gather(*(_probe(pages, each, keyed=keyed) for each in addresses))
 
 
-async def _probe(pages: ServerPages, address: Address) -> Probe:
+async def _probe(pages: ServerPages, address: Address, *, keyed: bool) -> Probe:
     try:
         status, body = await pages.get(address, "/v1/models", MAX_MODELS_BYTES)
         page, _ = await pages.get(address, "/metrics", MAX_METRICS_BYTES)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        return Probe(address=address, problem=f"does not answer ({_told(error)})")
-    if page != HTTPStatus.OK:
+        return Probe(address=address, problem=problem_of(error, PROBE_SECONDS))
+    wants_key = status in _REFUSED
+    problem = ""
+    if wants_key or page in _REFUSED:
+        problem = _key_problem(page, keyed=keyed)
+    elif page != HTTPStatus.OK:
         hint = "for SGLang, set --enable-metrics"
         problem = f"has no metrics page (HTTP status {page}), so its load is unknown; {hint}"
-        return Probe(address=address, problem=problem, wants_key=status in _REFUSED)
-    return Probe(address=address, models=_models(body), wants_key=status in _REFUSED)
+    return Probe(address=address, models=_models(body), problem=problem, wants_key=wants_key)
+
+
+def _key_problem(page: int, *, keyed: bool) -> str:
+    """Say what a server that refuses pages needs; `keyed`: it was asked with an API key."""
+    if keyed:
+        return "refuses the API key of --upstream-api-key-env"
+    if page in _REFUSED:
+        return "requires an API key for its metrics page too: set --upstream-api-key-env"
+    return "requires an API key: the client's, or one from --upstream-api-key-env"
 
 
 def _models(body: bytes) -> tuple[str, ...]:
@@ -63,16 +75,3 @@ def _models(body: bytes) -> tuple[str, ...]:
         return tuple(str(model["id"]) for model in listed["data"])
     except (msgspec.DecodeError, KeyError, TypeError, UnicodeDecodeError):
         return ()
-
-
-def _told(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return f"no response within {PROBE_SECONDS:g} s"
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return f"its certificate is not accepted: {error.certificate_error}"
-    number = error.errno if isinstance(error, OSError) else None
-    if number is not None and number > 0:  # aiohttp's own text repeats the address
-        return os.strerror(number)
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return str(error.os_error.strerror or error.os_error)
-    return str(error) or type(error).__name__

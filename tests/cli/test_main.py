@@ -83,7 +83,7 @@ def test_what_cannot_be_printed_is_said_in_one_line(words, written):
             text=True,
             check=False,
         )
-    assert (done.returncode, done.stderr) == (1, "epp: [Errno 28] No space left on device\n")
+    assert (done.returncode, done.stderr) == (1, "epp: No space left on device\n")
 
 
 # Files of no length are what a full disk leaves; Python looks for a folder that it can write to.
@@ -103,7 +103,7 @@ NO_FOLDER = "no folder for temporary files can be written; set TMPDIR"
     ("words", "found", "status", "said"),
     [
         (UP, "", 2, f"epp: {NO_FOLDER}\n"),
-        (UP, ".", 1, "epp up: [Errno 27] File too large\n"),
+        (UP, ".", 1, "epp up: File too large\n"),
         (("demo", "--report=r.html"), "", 1, f"The demo failed: {NO_FOLDER}\n"),
         pytest.param(WORKERS, "", 1, f"epp: {NO_FOLDER}\n", marks=needs_native),
     ],
@@ -204,7 +204,7 @@ def test_a_secret_that_is_not_there(written, capsys):
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "COMMAND"),
+        ([], "COMMAND is missing: choose from serve, check, up, "),
         (["fly"], "invalid choice: 'fly': choose from serve, check"),
         (["serv"], "invalid choice: 'serv': did you mean `serve`?"),
         (["serve", "--policy", "best"], "invalid choice: 'best'"),
@@ -216,6 +216,11 @@ def test_a_secret_that_is_not_there(written, capsys):
         (["serve", "--observe-responses", "sample:4"], "write auto, all, first or"),
         (["serve", "--secure-serving=perhaps"], "neither true nor false"),
         (["serve", "--policy", "random", "--config-text", ""], "not allowed with"),
+        (["explain", "--last", "0"], "`0` is not a number from 1 to 100"),
+        (["explain", "--last", "ten"], "`ten` is not a number from 1 to 100"),
+        (["demo", "--servers", "two"], "`two` is not a whole number above 0"),
+        (["demo", "--servers", "0"], "`0` is not a whole number above 0"),
+        (["demo", "--seconds", "nan"], "`nan` is not a number above 0"),
         (["check"], "one of the arguments CONFIG --native is required"),
         (["check", "file", "--native"], "not allowed with"),
     ],

@@ -207,8 +207,7 @@ async def test_who_may_read_the_pages(monkeypatch):
     ("words", "told"),
     [
         (["--url=ftp://x"], "`ftp://x` is not like http://127.0.0.1:9090"),
-        (["--url=http://127.0.0.1:9"], "cannot be read"),
-        (["--last=0"], "--last: it must be a number from 1 to 100"),
+        (["--url=http://127.0.0.1:9"], "9 cannot be read: Connection refused; is this the metrics"),
         (["r", "--follow"], "not both"),
         (["--token-file=/nowhere"], "--token-file"),
     ],
@@ -326,6 +325,13 @@ async def test_a_picker_that_is_away_is_said_and_found_again():
         await until(pilot, lambda: screens.status() == "away")
         screens.problem = ""
         await until(pilot, lambda: "pool chat" in screens.status())
+
+
+async def test_top_needs_a_terminal():
+    async with port(Kept()) as url:
+        status, out, err = await ran("top", "--url", url)
+    assert (status, out) == (2, "")
+    assert err == "epp: `epp top` needs a terminal; GET /debug/endpoints has the same as JSON\n"
 
 
 def test_top_needs_its_extra_and_a_picker(monkeypatch, capsys):

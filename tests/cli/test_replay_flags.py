@@ -7,6 +7,7 @@ import pytest
 from epp.cli import replay_flags, replay_types, serve_flags
 from epp.cli.go_arguments import GoArgumentParser
 from epp.cli.main import main
+from epp.cli.types import up_to
 from epp.protocol.extproc.observation import AUTO
 from epp.replay.plan import FaultKind
 from epp.replay.policies import NAMED
@@ -42,7 +43,7 @@ def test_values(kind, text, value):
             for text in ("0", "-1", "inf", "nan", ".", "1" * 400, f".{'0' * 400}1", "1000001")
         ),
         *((replay_types.tokens, text) for text in ("9" * 400, "1000000M", "0.4")),
-        *((replay_types.up_to(9), text) for text in ("10", "0", "9" * 400)),
+        *((up_to(9), text) for text in ("10", "0", "9" * 400)),
         *((replay_types.seed, text) for text in ("-1", "1.5", "", "9" * 400)),
         *((replay_types.roles, text) for text in ("prefill=99999", "a=9999,b=9999")),
         *((replay_types.fault, text) for text in ("0:slow=0@1", f"0:die@{'9' * 400}")),

@@ -241,7 +241,7 @@ ERRORS = [
     ("", "", "empty"),
     ("plugins: [", "line 2, column 1", "not valid YAML"),
     ("\udcff", "", "not valid YAML"),
-    ("- a", "", "Expected `object`, got `array`"),
+    ("- a", "", "a mapping is expected, not a list"),
     ("kind: Pod", "kind", "`Pod` is not `EndpointPickerConfig`"),
     ("apiVersion: v1", "apiVersion", "llm-d.ai/v1alpha1, inference.networking.x-k8s.io/v1alpha1"),
     ("plugin: []", "", "unknown field `plugin`: did you mean `plugins`"),
@@ -250,7 +250,11 @@ ERRORS = [
     ("saturationDetector: {pluginRef: x}", "flowControl.saturationDetector.pluginRef", "named `x`"),
     ("plugins: [{name: queue-scorer}]", "plugins[0]", "missing required field `type`"),
     ("plugins: [{type: queue-scorer, param: {}}]", "plugins[0]", "did you mean `parameters`"),
-    ("plugins: [{type: queue-scorer}, {type: 7}]", "plugins[1].type", "Expected `str`, got `int`"),
+    (
+        "plugins: [{type: queue-scorer}, {type: 7}]",
+        "plugins[1].type",
+        "text is expected, not a whole number; put it in quotes",
+    ),
     ("plugins: [{type: queue-score}]", "plugins[0].type", "did you mean `queue-scorer`"),
     ("plugins: [{type: zzz}]", "plugins[0].type", "unknown plug-in type `zzz`"),
     (
@@ -266,7 +270,7 @@ ERRORS = [
     (
         "plugins: [{type: max-score-picker, parameters: {maxNumOfEndpoints: one}}]",
         "plugins[0].parameters.maxNumOfEndpoints",
-        "Expected `int`, got `str`",
+        "a whole number is expected, not text",
     ),
     (
         "plugins: [{type: queue-scorer, parameters: {threshold: 1}}]",
@@ -289,6 +293,11 @@ ERRORS = [
         "no plug-in is named `queue-score`: did you mean `queue-scorer`",
     ),
     (
+        ONE + "[{pluginRef: kv-cache-utilization-scorer}]}]",
+        "schedulingProfiles[0].plugins[0].pluginRef",
+        "to use that type, add `- type: kv-cache-utilization-scorer` to `plugins`",
+    ),
+    (
         ONE + "[{pluginRef: queue-scorer, weight: .nan}]}]",
         "schedulingProfiles[0].plugins[0].weight",
         "nan is out of range",
@@ -301,7 +310,7 @@ ERRORS = [
     (
         ONE + "[{pluginRef: queue-scorer, weight: heavy}]}]",
         "schedulingProfiles[0].plugins[0].weight",
-        "Expected `float | null`, got `str`",
+        "a number is expected, not text",
     ),
     (ONE + "[]}, {name: b}]", "schedulingProfiles", "the profiles a, b need a profile handler"),
     ("featureGates: [flowControl, flowContro]", "featureGates[1]", "did you mean `flowControl`"),

@@ -248,7 +248,7 @@ def test_assumed_capacity_of_an_endpoint_that_reports_none(parameters, capacity)
     [
         ("token-producer", "{modelname: m}", "did you mean `modelName`"),
         ("token-producer", "{vllm: {timout: 5s}}", "timout"),
-        ("token-producer", "{vllm: {timeout: 5}}", "str"),
+        ("token-producer", "{vllm: {timeout: 5}}", "text is expected, not a whole number"),
         ("token-producer", "{vllm: {timeout: soon}}", "`soon` is not a duration"),
         ("token-producer", "{vllm: {url: localhost}}", "is not a URL"),
         (

@@ -97,10 +97,10 @@ def test_a_parameter_without_a_value_has_its_default(kind, empty, absent):
     [
         ("plugins: [{type: }]", "missing required field `type`"),
         ("plugins: [{type: queue-scorer, wait: }]", "unknown field `wait`"),
-        ("plugins: [null]", "got `null`"),
+        ("plugins: [null]", "expected, but the value is empty"),
         (
             "plugins: [{type: label-selector-filter, parameters: {matchLabels: {a: }}}]",
-            "got `null`",
+            "expected, but the value is empty",
         ),
     ],
 )
@@ -178,7 +178,11 @@ def test_the_one_parser_of_old_releases():
     [
         ("flowControl: {maxBytes: ten}", "flowControl", "`ten` is not a quantity"),
         ("flowControl: {maxRequests: -1}", "flowControl", "`-1` is not a quantity"),
-        ("flowControl: {defaultRequestTTL: 5}", "flowControl.defaultRequestTTL", "Expected `str"),
+        (
+            "flowControl: {defaultRequestTTL: 5}",
+            "flowControl.defaultRequestTTL",
+            "text is expected, not a whole number",
+        ),
         ("flowControl: {defaultRequestTTL: soon}", "flowControl", "`soon` is not a duration"),
         (
             "flowControl: {priorityBands: [{priority: 1}, {priority: 1}]}",

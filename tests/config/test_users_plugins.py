@@ -34,6 +34,22 @@ class First(msgspec.Struct, frozen=True):
 class Blind(First, frozen=True):
     uses_totals: ClassVar[bool] = False
 
+class Misspelt(msgspec.Struct, frozen=True):
+    def scores(self, request, candidates):
+        return [1.0 for _ in candidates]
+
+class Short(msgspec.Struct, frozen=True):
+    def score(self, candidates):
+        return [1.0 for _ in candidates]
+
+class Async(msgspec.Struct, frozen=True):
+    def start(self, context):
+        return AsyncPicker()
+
+class AsyncPicker:
+    async def pick(self, candidates, totals, context):
+        return [0]
+
 class Plain:
     pass
 '''
@@ -50,6 +66,9 @@ def users_plugins(tmp_path, monkeypatch):
         "first-picker = users_plugins_for_tests:First\n"
         "blind-picker = users_plugins_for_tests:Blind\n"
         "plain = users_plugins_for_tests:Plain\n"
+        "misspelt = users_plugins_for_tests:Misspelt\n"
+        "short = users_plugins_for_tests:Short\n"
+        "async = users_plugins_for_tests:Async\n"
         "missing = users_plugins_for_tests:Missing\n"
         "nowhere = no_such_module_at_all:Missing\n"
         "queue-scorer = no_such_module_at_all:Missing\n"
@@ -90,6 +109,9 @@ def test_a_users_plug_in_has_a_name_of_its_own():
         ("type: plain", "plugins[0].type", "is not a msgspec.Struct"),
         ("type: missing", "plugins[0].type", "cannot be imported: AttributeError"),
         ("type: nowhere", "plugins[0].type", "cannot be imported: ModuleNotFoundError"),
+        ("type: short", "plugins[0].type", "`score` cannot be called with (request, candidates)"),
+        ("type: async", "plugins[0].type", "`pick` is async, and the picker does not await it"),
+        ("type: shortest-score", "plugins[0].type", "did you mean `shortest-scorer`"),
         (
             "type: shortest-scorer, parameters: {scaleLen: 1}",
             "plugins[0].parameters",
@@ -102,6 +124,13 @@ def test_a_plug_in_that_cannot_be_used_is_an_error(spec, place, said):
         load(f"plugins: [{{{spec}}}]")
     assert raised.value.place == place
     assert said in str(raised.value)
+
+
+@pytest.mark.usefixtures("users_plugins")
+def test_a_plug_in_that_nothing_calls_is_a_warning():
+    assert load("plugins: [{type: shortest-scorer}]").warnings == ()
+    (warning,) = load("plugins: [{type: misspelt}]").warnings
+    assert warning.startswith("plugins[0].type: `misspelt` has no method that the picker calls")
 
 
 FAULTY = """

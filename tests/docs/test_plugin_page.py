@@ -2,6 +2,7 @@
 
 import sys
 import tomllib
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,8 @@ from tests.docs.pages import blocks
 PAGE = "docs/write-a-plugin.md"
 
 
-def fence(language):
-    (found,) = [each.text for each in blocks(language) if each.page == PAGE]
-    return found
+def fence(language, *, number=0):
+    return [each.text for each in blocks(language) if each.page == PAGE][number]
 
 
 @pytest.fixture
@@ -42,6 +42,21 @@ def test_its_configuration_is_taken(tmp_path, capsys):
     path.write_text(fence("yaml"))
     assert main(["check", str(path)]) == 0
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_test_of_the_page_passes():
+    namespace: dict[str, Any] = {}
+    exec(compile(fence("python", number=1), PAGE, "exec"), namespace)  # noqa: S102 (the page's)
+    (test,) = [each for name, each in namespace.items() if name.startswith("test_")]
+    test()
+    assert namespace["SpotScorer"].__module__ == "spot_scorer"
+
+
+def test_the_page_installs_the_module_of_its_class():
+    project = tomllib.loads(fence("toml"))
+    (target,) = project["project"]["entry-points"]["warmpick.plugins"].values()
+    assert project["tool"]["setuptools"]["py-modules"] == [target.partition(":")[0]]
 
 
 @pytest.mark.usefixtures("installed")

@@ -306,8 +306,8 @@ AT = "plugins[0].parameters"
             f"{AT}.profiles",
             "unknown parameter `decod`: did you mean `decode`",
         ),
-        ({"parameters": "stageOrder: 7"}, f"{AT}.stageOrder", "Expected `str`"),
-        ({**PD, "parameters": "primaryPort: 65536"}, f"{AT}.primaryPort", "<= 65535"),
+        ({"parameters": "stageOrder: 7"}, f"{AT}.stageOrder", "text is expected, not a whole"),
+        ({**PD, "parameters": "primaryPort: 65536"}, f"{AT}.primaryPort", "at most 65535"),
         ({**PD, "parameters": "deciderPluginName: ''"}, AT, "`deciderPluginName` is empty"),
         (PD, f"{AT}.deciderPluginName", "no plug-in is named `prefix-based-pd-decider`"),
         (

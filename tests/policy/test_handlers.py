@@ -105,8 +105,18 @@ def test_fallbacks_of_one_pod_are_one_target():
 @pytest.mark.parametrize(
     ("parameters", "names", "place", "said"),
     [
-        ("primaryPort: 70000", ("a",), "plugins[0].parameters.primaryPort", "<= 65535"),
-        ("primaryPort: -1", ("a",), "plugins[0].parameters.primaryPort", ">= 0"),
+        (
+            "primaryPort: 70000",
+            ("a",),
+            "plugins[0].parameters.primaryPort",
+            "a whole number of at most 65535 is expected",
+        ),
+        (
+            "primaryPort: -1",
+            ("a",),
+            "plugins[0].parameters.primaryPort",
+            "a whole number of at least 0 is expected",
+        ),
         ("primaryport: 1", ("a",), "plugins[0].parameters", "did you mean `primaryPort`"),
         ("", ("a", "b"), "schedulingProfiles", "has one profile, not 2"),
     ],

@@ -102,8 +102,8 @@ def test_the_header_goes_out_with_the_request():
 @pytest.mark.parametrize(
     ("parameters", "place", "said"),
     [
-        ("minCachedTokenDelta: 0", ".minCachedTokenDelta", ">= 1"),
-        ("minCachedTokenDelta: x", ".minCachedTokenDelta", "Expected `int`"),
+        ("minCachedTokenDelta: 0", ".minCachedTokenDelta", "a whole number of at least 1"),
+        ("minCachedTokenDelta: x", ".minCachedTokenDelta", "a whole number is expected, not text"),
         ("minCachedTokens: 1", "", "did you mean `minCachedTokenDelta`"),
         ("prefixMatchInfoProducerName: nobody", ".prefixMatchInfoProducerName", "`nobody`"),
     ],

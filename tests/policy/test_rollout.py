@@ -177,7 +177,10 @@ OTHER = "{name: m, headerName: H, labelKey: l, mode: prefer}"
             f"{SCOPE}, revisionGating: {{mode: sum, requireRoles: {{values: [a, a]}}}}",
             "`values` must list roles",
         ),
-        ("scope: {labelSelector: ''}, revisionGating: {mode: disabled}", "length >= 1"),
+        (
+            "scope: {labelSelector: ''}, revisionGating: {mode: disabled}",
+            "text of at least 1 character is expected",
+        ),
         (
             "scope: {labelSelector: 'a in b'}, revisionGating: {mode: disabled}",
             "`a in b` is not a requirement of a label selector",

@@ -148,9 +148,9 @@ GOOD = "{name: z, address: 10.9.9.9, port: 9}"
     [
         ("", "", "empty"),
         ("# nothing\n", "", "empty"),
-        ("just words", "", "Expected `object`, got `str`"),
+        ("just words", "", "a mapping is expected, not text"),
         ("{}", "", "missing required field `endpoints`"),
-        ("endpoints: 5", "endpoints", "Expected `array`, got `int`"),
+        ("endpoints: 5", "endpoints", "a list is expected, not a whole number"),
         ("endpoints: []\nmore: 1", "", "unknown field `more`"),
         ("endpoints: [", "line 2, column 1", "not valid YAML"),
         ("endpoints:\n\t- a", "line 2, column 1", "not valid YAML"),
@@ -164,7 +164,7 @@ GOOD = "{name: z, address: 10.9.9.9, port: 9}"
             "'2001-02-30' is not a port, 1 to 65535",
         ),
         (f"endpoints: [{GOOD}, {{name: a, port: 1}}]", "endpoints[1]", "`address`"),
-        (f"endpoints: [{GOOD}, 3]", "endpoints[1]", "Expected `object`, got `int`"),
+        (f"endpoints: [{GOOD}, 3]", "endpoints[1]", "a mapping is expected, not a whole number"),
         (
             f"endpoints: [{GOOD}, {{name: a, address: 10.0.0.1, port: x}}]",
             "endpoints[1].port",
@@ -173,12 +173,12 @@ GOOD = "{name: z, address: 10.9.9.9, port: 9}"
         (
             f"endpoints: [{GOOD}, {{name: a, address: 10.0.0.1, port: 0}}]",
             "endpoints[1].port",
-            "Expected `int` >= 1",
+            "a whole number of at least 1 is expected",
         ),
         (
             "endpoints: [{name: a, address: 10.0.0.1, port: 65536}]",
             "endpoints[0].port",
-            "Expected `int` <= 65535",
+            "a whole number of at most 65535 is expected",
         ),
         (
             "endpoints: [{name: a, address: vllm.svc, port: 1}]",
@@ -193,7 +193,7 @@ GOOD = "{name: z, address: 10.9.9.9, port: 9}"
         (
             "endpoints: [{name: a, address: 10.0.0.1, port: 1, labels: {x: 1}}]",
             "endpoints[0].labels[...]",
-            "Expected `str`, got `int`",
+            "text is expected, not a whole number; put it in quotes",
         ),
         (
             "endpoints: [{name: a, address: 10.0.0.1, port: 1, weight: 1}]",
@@ -245,11 +245,19 @@ TWO = "dataParallelSize: 2"
             "default/z-rank-1 is already the name of endpoints[0]",
         ),
         ([f"{Z}, {TWO}, dataParallelRank: 1"], "[0].dataParallelSize", "an entry with a rank"),
-        ([f"{Z}, dataParallelSize: 0"], "[0].dataParallelSize", "Expected `int` >= 1"),
+        (
+            [f"{Z}, dataParallelSize: 0"],
+            "[0].dataParallelSize",
+            "a whole number of at least 1 is expected",
+        ),
         ([f"{Z}, metricsHost: 'http://a:1'"], "[0].metricsHost", "matching regex"),
         ([f"{Z}, metricsHost: a"], "[0].metricsHost", "matching regex"),
         ([f"{Z}, appProtocol: grpc"], "[0].appProtocol", "'grpc'"),
-        ([f"{Z}, dataParallelRank: -1"], "[0].dataParallelRank", "Expected `int` >= 0"),
+        (
+            [f"{Z}, dataParallelRank: -1"],
+            "[0].dataParallelRank",
+            "a whole number of at least 0 is expected",
+        ),
         (
             [f"{Z}, {LABELS.format('data-parallel-rank', 'one')}"],
             "[0].labels",

@@ -55,6 +55,12 @@ def test_plain_documents_are_read_as_yaml_reads_them(text, value):
         ("a\n--- b", "line 2, column 1", "a second document is not allowed"),
         ("a: 'b", "line 1, column 6", "found unexpected end of stream"),
         ("[" * 17, "line 1, column 17", "nested too deeply"),
+        ("a:\n\t- b", "line 2, column 1", "a tab cannot indent a line; write spaces"),
+        ("a:\n  \tb: c", "line 2, column 3", "a tab cannot indent a line; write spaces"),
+        ("\x85\t", "line 2, column 1", "a tab cannot indent a line; write spaces"),
+        ("é:\n\t- c", "line 2, column 1", "a tab cannot indent a line; write spaces"),
+        ("\ufeffa:\n\t- c", "line 2, column 1", "a tab cannot indent a line; write spaces"),
+        ("a: `b", "line 1, column 4", "found character that cannot start any token"),
     ],
 )
 def test_what_is_not_plain_is_refused_with_its_place(text, place, problem):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import socket
 
 import pytest
@@ -20,6 +21,14 @@ async def bound(take, address=HERE):
         yield made
     finally:
         made.close()
+
+
+def test_a_port_that_is_taken_is_named():
+    with socket.create_server((HERE, 0)) as taken:
+        number = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"port {number}: Address already in use") as refused:
+            Port(HERE, number, lambda connection: connection.close())
+    assert refused.value.errno == errno.EADDRINUSE
 
 
 async def test_it_refuses_until_it_is_opened_and_then_takes_all():

@@ -83,6 +83,7 @@ def logged(event, level="info", **more):
             "a:1 has no metrics page (HTTP status 404), but still gets requests",
         ),
         (logged("endpoint.recovered", endpoint="default/a:1"), "error", "a:1 is up"),
+        (logged("endpoints_file.rejected", "warning", path="x", error="y"), "debug", ""),
         ("Traceback (most recent call last):", "error", "picker: Traceback (most recent call"),
         ("[1]", "error", "picker: [1]"),
     ],
@@ -90,6 +91,14 @@ def logged(event, level="info", **more):
 def test_the_pickers_log_is_told_for_people(text, level, expected):
     assert picker_line(text, level).startswith(expected)
     assert bool(picker_line(text, level)) == bool(expected)
+
+
+def test_what_is_wrong_behind_the_relay_is_told():
+    down = logged("endpoint.unreachable", endpoint="default/a:1", error="HTTP status 502")
+    problems = {"a:1": "does not answer (Connection refused)"}
+    told = "a:1 is down: it does not answer (Connection refused)"
+    assert picker_line(down, "error", problems) == told
+    assert picker_line(down, "error", {"b:1": "x"}) == "a:1 is down: HTTP status 502"
 
 
 def test_envoys_log_is_told_without_its_frills():

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import itertools
+import ssl
 
 import aiohttp
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from epp.adapters.tls import certificate
 from epp.up.pages import MAX_METRICS_BYTES, MAX_MODELS_BYTES, PageRelay, ServerPages
 from epp.up.probe import probe
 from epp.up.servers import Address, model_servers
@@ -37,7 +39,7 @@ def chunked(body, size=1_000):
 
 
 @contextlib.asynccontextmanager
-async def serving(pieces_of):
+async def serving(pieces_of, tls=None):
     """A server that answers a path with pieces, each of which leaves by itself."""
 
     async def answer(reader, writer):
@@ -51,7 +53,7 @@ async def serving(pieces_of):
         with contextlib.suppress(OSError):
             await writer.wait_closed()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls)
     async with server:
         yield server.sockets[0].getsockname()[1]
 
@@ -119,13 +121,14 @@ async def test_a_page_that_is_not_whole_is_none(pieces_of, problem):
         assert (await relayed(servers, address))[0] == 502
 
 
-async def relayed(servers, address):
-    relay = PageRelay(ServerPages(servers, None, "key", 5))
+async def relayed(servers, address, context=None):
+    relay = PageRelay(ServerPages(servers, context, "key", 5))
     try:
         hosts = await relay.hosts([address])
         url = f"http://{hosts[address.name]}/metrics"
         async with aiohttp.ClientSession() as client, client.get(url) as response:
-            return response.status, await response.read()
+            page = await response.read()
+            return response.status, page if response.status == 200 else relay.problems["a"]
     finally:
         await relay.close()
 
@@ -148,3 +151,76 @@ async def test_a_compressed_page_is_not_unpacked():
     bomb = b"\x1f\x8b" + b"x" * 100
     data = with_length(bomb).replace(b"OK\r\n", b"OK\r\ncontent-encoding: gzip\r\n")
     assert await got(lambda _: [data], "/v1/models", MAX_MODELS_BYTES) == (200, bomb)
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory):
+    """The context of a server with a certificate that nobody has signed."""
+    folder = tmp_path_factory.mktemp("secure")
+    key, chain = certificate(None)
+    (folder / "key").write_bytes(key)
+    (folder / "cert").write_bytes(chain)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert", folder / "key")
+    return context
+
+
+@pytest.mark.parametrize(
+    ("scheme", "tls", "problem"),
+    [
+        ("https", True, "has a certificate that is not accepted (self-signed certificate)"),
+        ("http", True, "closes connections without an answer; is it https://?"),
+        ("https", False, "does not speak TLS ("),
+    ],
+)
+async def test_a_url_with_the_wrong_scheme_or_certificate_is_told(scheme, tls, problem, secure):
+    pages = serving(lambda path: [with_length(WHOLE[path])], secure)
+    async with pages if tls else puzzled() as port:
+        servers = model_servers([f"{scheme}://127.0.0.1:{port}"])
+        address = Address("a", "127.0.0.1", port, servers[0].authority)
+        context = ssl.create_default_context() if scheme == "https" else None
+        (found,) = await probe([address], servers, context, "")
+        status, told = await relayed(servers, address, context)
+        assert found.problem.startswith(problem)
+        assert (status, told) == (502, found.problem)
+        assert "SSL" not in told
+
+
+@contextlib.asynccontextmanager
+async def puzzled():
+    """A server that speaks HTTP, and says so to who begins otherwise."""
+
+    async def answer(reader, writer):
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+def refusing(*paths):
+    """Pages of a server that requires a key for some."""
+    no = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n"
+    return lambda path: [no if path in paths else with_length(WHOLE[path])]
+
+
+@pytest.mark.parametrize(
+    ("paths", "key", "problem"),
+    [
+        (["/v1/models"], "", "requires an API key: the client's, or one from --upstream-api-key"),
+        (["/v1/models", "/metrics"], "", "requires an API key for its metrics page too: set --up"),
+        (["/metrics"], "", "requires an API key for its metrics page too: set --upstream-api-key"),
+        (["/v1/models"], "wrong", "refuses the API key of --upstream-api-key-env"),
+        (["/v1/models", "/metrics"], "wrong", "refuses the API key of --upstream-api-key-env"),
+    ],
+)
+async def test_a_key_that_is_missing_or_wrong_is_told(paths, key, problem):
+    async with serving(refusing(*paths)) as port:
+        servers = model_servers([f"http://127.0.0.1:{port}"])
+        address = Address("a", "127.0.0.1", port, servers[0].authority)
+        (found,) = await probe([address], servers, None, key)
+        assert found.problem.startswith(problem)
+        assert found.wants_key == ("/v1/models" in paths)

@@ -21,7 +21,7 @@ from epp.app.options import ServeOptions, reader_tls
 from epp.app.process import stop_signals
 from epp.app.workers.pages import MergedPages
 from epp.app.workers.supervisor import Supervisor, WorkerEnded
-from epp.errors import ConfigError
+from epp.errors import ConfigError, reason
 from epp.protocol.health import ServingStatus
 from epp.system.port import Port
 from epp.system.temporary import temporary_folder_wanted
@@ -138,7 +138,7 @@ class _Parent:
             await self._health_server.start(options.bind_address, options.health_port)
         except OSError as error:
             await self._close()
-            raise ConfigError(f"cannot listen: {error}") from error
+            raise ConfigError(f"cannot listen: {reason(error)}") from error
 
     def _deal(self, connection: socket.socket) -> None:
         with connection:  # who takes it has a descriptor of its own

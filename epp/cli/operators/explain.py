@@ -16,6 +16,7 @@ import msgspec
 from epp.app.observing.views import DecisionsPage, DecisionView, EndingView, RecordedPick
 from epp.cli.files import policy_file
 from epp.cli.operators.port import OperatorsPort, add_port
+from epp.cli.types import up_to
 from epp.config.file import DEFAULT_POLICY, POLICIES, Settings, load
 from epp.errors import ConfigError
 from epp.policy.explanations.explanation import ExplainedCandidate, Explanation
@@ -56,7 +57,9 @@ _RECONSTRUCTED: Final = (
 TEXT: Final = """Show what a running picker decided: each candidate with the tokens of the prompt
 that its cache holds, every term of its cost, which one won and by how much, and what happened then.
 The last 1,024 decisions are kept. Without a request: the last ones, one line each. With --recording
-decisions are reconstructed from what `epp serve --record` wrote, as far as it goes."""
+decisions are reconstructed from what `epp serve --record` wrote, as far as it goes. Exit status: 0
+if they are shown; 1 if the request is not among them; 2 if the picker or the recording cannot be
+read."""
 
 
 def add_explain(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +74,11 @@ def add_explain(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--follow", action="store_true", help="print decisions as they are made")
     parser.add_argument(
-        "--last", type=int, default=20, metavar="N", help="how many decisions (default: 20)"
+        "--last",
+        type=up_to(_MAX),
+        default=20,
+        metavar="N",
+        help=f"how many decisions, at most {_MAX} (default: 20)",
     )
     parser.add_argument("--json", action="store_true", help="a line of JSON for each decision")
     group = parser.add_argument_group("after the fact")
@@ -93,8 +100,6 @@ def add_explain(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what was asked for; return 1 if the request is not known."""
-    if not 1 <= arguments.last <= _MAX:
-        raise ConfigError(f"it must be a number from 1 to {_MAX}", "--last")
     if arguments.request and arguments.follow:
         raise ConfigError("give a request or --follow, not both")
     if arguments.recording is not None:

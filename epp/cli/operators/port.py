@@ -11,7 +11,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from epp.cli.files import read
-from epp.errors import ConfigError
+from epp.errors import ConfigError, reason
 
 T = TypeVar("T")
 
@@ -70,7 +70,10 @@ class OperatorsPort:
             body = self._get(target)
             return msgspec.json.decode(body, type=kind)
         except (OSError, http.client.HTTPException) as error:
-            raise ConfigError(f"{self._url} cannot be read: {error}", _FLAG) from None
+            problem = f"{self._url} cannot be read: {reason(error)}"
+            if isinstance(error, ConnectionRefusedError):
+                problem += "; is this the metrics port of a running picker?"
+            raise ConfigError(problem, _FLAG) from None
         except msgspec.DecodeError as error:
             problem = f"{self._url}{path} is not what this version reads: {error}"
             raise ConfigError(problem, _FLAG) from None
@@ -98,7 +101,7 @@ def _context(arguments: argparse.Namespace) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=arguments.ca_file)
     except OSError as error:
-        raise ConfigError(f"cannot be read: {error}", "--ca-file") from None
+        raise ConfigError(f"cannot be read: {reason(error)}", "--ca-file") from None
     if arguments.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

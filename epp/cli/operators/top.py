@@ -1,6 +1,7 @@
 """`epp top`: the endpoints of a running picker, live."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Final
@@ -43,6 +44,8 @@ def _run(arguments: argparse.Namespace) -> int:
         return port.read("/debug/decisions", DecisionsPage, limit=_DECISIONS).decisions
 
     read()  # so that what cannot be read is an error before the screen is taken
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):  # Textual draws on the latter
+        raise ConfigError("`epp top` needs a terminal; GET /debug/endpoints has the same as JSON")
     from epp.cli.operators.top_screen import TopApp  # noqa: PLC0415 (an extra)
 
     TopApp(read, decisions, arguments.interval).run()

@@ -72,7 +72,7 @@ def minutes(trace: Trace, first: float, last: float) -> Trace:
     if not within:
         ends = trace.calls[-1].at / 60 if trace.calls else 0.0
         raise ConfigError(
-            f"no call of {trace.name} comes in minutes {first:g}-{last:g}: the last one comes in"
+            f"no request of {trace.name} comes in minutes {first:g}-{last:g}: the last one comes in"
             f" minute {ends:.1f}"
         )
     places = {number: place for place, number in enumerate(within)}

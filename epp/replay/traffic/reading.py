@@ -9,6 +9,7 @@ import msgspec
 
 from epp.config.schema import near
 from epp.errors import ConfigError
+from epp.protocol.conversion import convert
 from epp.replay.traffic.bounds import MAX_TOKENS
 from epp.replay.traffic.calls import Call, Trace
 from epp.replay.traffic.files.packed import is_there
@@ -101,15 +102,15 @@ def _parameters(given: str, called: str, kind: type[_Given]) -> _Given:
             raise ConfigError(f"parameter `{key}` of {called} {problem}")
         values[key] = value
     try:
-        asked = msgspec.convert(values, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{called}: {error}") from error
+        asked = convert(values, kind, strict=False)
+    except ConfigError as error:
+        raise ConfigError(f"`{error.place}` of {called}: {error.problem}") from None
     for said, others in _ALONE.items():
         if said in values and (ignored := next((each for each in others if each in values), None)):
-            raise ConfigError(f"{called}: `{ignored}` says nothing beside `{said}`")
+            raise ConfigError(f"{called}: `{ignored}` has no effect beside `{said}`")
     bending = next((each for each in _BENDING if each in values), None)
     if bending is not None and asked.rate is None:
         raise ConfigError(
-            f"{called}: `{bending}` says nothing without a `rate`: its times are kept"
+            f"{called}: `{bending}` has no effect without a `rate`: its times are kept"
         )
     return asked

@@ -51,7 +51,7 @@ def test_files_have_arrivals_too(tmp_path):
     assert read(f"reasoning:like={path},sessions=3").calls[-1].at == 14
     with pytest.raises(ConfigError, match=r"trace\.csv has no parameter `sessions`"):
         read(f"{path}:sessions=4")
-    with pytest.raises(ConfigError, match=r"trace\.csv: `cv` says nothing without a `rate`"):
+    with pytest.raises(ConfigError, match=r"trace\.csv: `cv` has no effect without a `rate`"):
         read(f"{path}:cv=4")
 
 
@@ -72,15 +72,15 @@ def test_parameters():
         ("chat:xyz=5", "chat has no parameter `xyz`; there are rate, "),
         ("chat:rate", "parameter `rate` of chat has no value; write rate=VALUE"),
         ("chat:rate=1,rate=2", "parameter `rate` of chat is given twice"),
-        ("chat:rate=0", "chat: Expected `float` >= 1e-06"),
-        ("chat:rate=fast", "chat: Expected `float"),
-        ("chat:sessions=0", "chat: Expected `int` >= 1"),
-        ("chat:sessions=1.5", "chat: Expected `int`"),
+        ("chat:rate=0", "`rate` of chat: a number of at least 1e-06 is expected"),
+        ("chat:rate=fast", "`rate` of chat: a number is expected, not text"),
+        ("chat:sessions=0", "`sessions` of chat: a whole number of at least 1 is expected"),
+        ("chat:sessions=1.5", "`sessions` of chat: a whole number is expected, not text"),
         ("chat:rate=nan", "chat: "),
         ("chat:like=nowhere.csv", "cannot read nowhere.csv"),
-        ("chat:users=4,rate=9", "chat: `rate` says nothing beside `users`"),
-        ("chat:cv=2,users=4", "chat: `cv` says nothing beside `users`"),
-        ("chat:like=a.csv,to_rate=9", "chat: `to_rate` says nothing beside `like`"),
+        ("chat:users=4,rate=9", "chat: `rate` has no effect beside `users`"),
+        ("chat:cv=2,users=4", "chat: `cv` has no effect beside `users`"),
+        ("chat:like=a.csv,to_rate=9", "chat: `to_rate` has no effect beside `like`"),
     ],
 )
 def test_what_cannot_be_meant(name, problem):

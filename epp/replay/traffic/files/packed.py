@@ -29,7 +29,7 @@ def opened(path: Path) -> Iterator[io.BufferedReader]:
         raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
     with file, ExitStack() as unpacking:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ConfigError(f"{path} is not a regular file: write what it gives into one")
+            raise ConfigError(f"{path} is not a regular file: save its content to one first")
         unpack = next((each for magic, each in _UNPACKED.items() if _begins(file, magic)), None)
         if unpack is None:
             yield file
