@@ -19,7 +19,7 @@ from epp.config.data_extractors import CORE_EXTRACTOR
 from epp.config.data_layer import DataLayerSettings, PolledPages
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event
-from epp.policy.flow.rooms import STALE_SECONDS
+from epp.policy.flow.settings import STALE_SECONDS
 
 _MISSED_POLLS = 3
 """So many intervals without a report make a load stale, if they are longer than usual."""

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 
+import msgspec
 import structlog
 
 from epp import compiled
@@ -107,7 +108,8 @@ class EndpointPicker:
             unseen=None if self._replicas is None else self._replicas.unseen,
         )
         self._queues = QueueMetrics(options.pool_name)
-        self._flow = FlowControl(scheduler, self._fleet, options.flow, self._queues.count)
+        flow = msgspec.structs.replace(options.flow, stale_seconds=self._sources.stale_after)
+        self._flow = FlowControl(scheduler, self._fleet, flow, self._queues.count)
         self._director = PickerDirector(
             scheduler,
             self._fleet.apply,

@@ -219,6 +219,8 @@ def _profile(spec: ProfileSpec, plugins: Plugins, place: str) -> Profile:
         raise ConfigError("this profile has several pickers; keep one", f"{place}.plugins")
     if not pickers:
         pickers = [_default_picker(spec, plugins)]
+    for ref in spec.plugins:
+        plugins.check_scheduled(ref.plugin_ref)
     return Profile(
         spec.name,
         tuple(each for _, each in named if isinstance(each, Filter)),

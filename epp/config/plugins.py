@@ -122,8 +122,11 @@ class Plugins(Mapping[str, Any]):
         try:
             with plugin_code(f"`{name}` does not start", self.place(name)):
                 started = self._begin(struct)
-            if isinstance(struct, tuple(filter(None, self._users.values()))):
-                self._check(name, started)
+            if self._is_users(name) and is_idle(struct):
+                self.warnings.append(
+                    f"{self._place_of_type(name)}: `{name}` has no method that the picker calls, "
+                    "such as `filter`, `score` or `pick`"
+                )
         except ConfigError as error:
             raise ConfigError(error.problem, error.place or self.place(name)) from error
         finally:
@@ -137,15 +140,16 @@ class Plugins(Mapping[str, Any]):
         except ValueError as error:
             raise ConfigError(str(error)) from None
 
-    def _check(self, name: str, started: object) -> None:
-        """Check the methods of a user's plug-in."""
-        place = self.place(name).removesuffix("parameters") + "type"
-        check_methods(started, place)
-        if is_idle(self.structs[name]):
-            self.warnings.append(
-                f"{place}: `{name}` has no method that the picker calls, such as `filter`, `score`"
-                " or `pick`"
-            )
+    def check_scheduled(self, name: str) -> None:
+        """Raise `ConfigError` if a profile cannot call its plug-in, one of a user's."""
+        if self._is_users(name):
+            check_methods(self[name], self._place_of_type(name))
+
+    def _is_users(self, name: str) -> bool:
+        return isinstance(self.structs[name], tuple(filter(None, self._users.values())))
+
+    def _place_of_type(self, name: str) -> str:
+        return self.place(name).removesuffix("parameters") + "type"
 
     def plugin(self, name: str, kind: type[T], default: T | None = None) -> T:
         """Return another plug-in (`PluginContext.plugin`)."""

@@ -94,7 +94,7 @@ def _group_at(kind: type[Any], path: str) -> type[Any]:
 
 
 def check_methods(plugin: object, place: str) -> None:
-    """Raise `ConfigError` for a plug-in whose methods cannot be called as the picker calls them."""
+    """Raise `ConfigError` for a profile's plug-in that cannot be called as the picker calls it."""
     for name, given in _CALLED_WITH.items():
         method = getattr(plugin, name, None)
         if not callable(method):

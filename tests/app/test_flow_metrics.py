@@ -119,6 +119,15 @@ def test_endpoints_that_never_showed_a_page_are_stale_whatever_else_is_not_known
     assert unknown not in found
 
 
+def test_endpoints_that_are_polled_seldom_are_not_stale_between_two_reports():
+    rig = FlowRig(pods=1, policy=BY_REPORTS, stale_seconds=90.0)
+    series = f'{PREFIX}stale_endpoints{{detector="utilization-detector"}}'
+    rig.wait(89)
+    assert page(rig)[series] == 0
+    rig.wait(2)
+    assert page(rig)[series] == 1
+
+
 def test_a_queue_that_is_empty_again_says_0():
     rig = FlowRig(pods=1, policy=TWO_AT_ONCE, holds=False)
     rig.come("a", 10)

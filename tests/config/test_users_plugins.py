@@ -50,6 +50,13 @@ class AsyncPicker:
     async def pick(self, candidates, totals, context):
         return [0]
 
+class Own(msgspec.Struct, frozen=True):
+    def admit(self, request, candidates):
+        return self.filter(request)
+
+    def filter(self, request):
+        return None
+
 class Plain:
     pass
 '''
@@ -69,6 +76,7 @@ def users_plugins(tmp_path, monkeypatch):
         "misspelt = users_plugins_for_tests:Misspelt\n"
         "short = users_plugins_for_tests:Short\n"
         "async = users_plugins_for_tests:Async\n"
+        "own-filter = users_plugins_for_tests:Own\n"
         "missing = users_plugins_for_tests:Missing\n"
         "nowhere = no_such_module_at_all:Missing\n"
         "queue-scorer = no_such_module_at_all:Missing\n"
@@ -94,6 +102,24 @@ def test_a_users_picker_compares_totals_unless_it_says_otherwise():
     assert load("plugins: [{type: queue-scorer}, {type: first-picker}]").warnings == ()
     with pytest.raises(ConfigError, match="`Blind` ignores scores"):
         load("plugins: [{type: queue-scorer}, {type: blind-picker}]")
+
+
+@pytest.mark.usefixtures("users_plugins")
+def test_methods_of_a_plug_in_that_no_profile_names_are_its_own():
+    listed = "plugins: [{type: own-filter}, {type: queue-scorer}, {type: short}]"
+    profile = "schedulingProfiles: [{name: default, plugins: [{pluginRef: %s}]}]"
+    loaded = load(f"{listed}\n{profile % 'queue-scorer'}")
+    assert [type(each).__name__ for each in loaded.scheduling.admitters] == ["Own"]
+    with pytest.raises(ConfigError, match=r"`filter` cannot be called with \(request, candidates"):
+        load(f"{listed}\n{profile % 'own-filter'}")
+
+
+@pytest.mark.usefixtures("users_plugins")
+def test_a_picker_that_a_profile_without_one_takes_is_checked():
+    listed = "plugins: [{type: queue-scorer}, {type: async}]"
+    profile = "schedulingProfiles: [{name: default, plugins: [{pluginRef: queue-scorer}]}]"
+    with pytest.raises(ConfigError, match="`pick` is async"):
+        load(f"{listed}\n{profile}")
 
 
 @pytest.mark.usefixtures("users_plugins")

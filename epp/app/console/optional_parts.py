@@ -8,7 +8,6 @@ from epp.app.flow.held_requests import HeldRequests
 from epp.app.observing.shadow import Shadow
 from epp.model.pods.pod import Pod
 from epp.policy.flow.flow_control import FlowControl
-from epp.policy.flow.rooms import unaccounted
 
 if TYPE_CHECKING:  # it needs an extra, `warmpick[replicas]`
     from epp.app.replicas.exchange import Replicas
@@ -29,7 +28,7 @@ class OptionalParts(NamedTuple):
 
     def room_used(self, pod: Pod, now: float) -> float | None:
         """Return how full the fullest axis of an endpoint's room is; None if it is not known."""
-        if self.flow is None or unaccounted(pod, now):
+        if self.flow is None or self.flow.rooms.unaccounted(pod, now):
             return None
         return max(self.flow.rooms.ratios(pod, now).values())
 

@@ -11,7 +11,7 @@ from epp.model.fleet import Fleet
 from epp.policy.filters.detectors import UtilizationDetector
 from epp.policy.flow.flow_control import FlowControl
 from epp.policy.flow.headroom import headroom
-from epp.policy.flow.rooms import Axis, is_stale, unaccounted
+from epp.policy.flow.rooms import Axis
 
 WAITING: Final = gauge(
     "warmpick_flow_waiting_requests",
@@ -79,14 +79,14 @@ def collect(
     yield from expose(REFUSED, [((reason,), times) for reason, times in held.refused.items()])
     yield from expose(WOULD_WAIT, [((each.value,), flow.would_wait[each]) for each in Axis])
     pods = list(fleet.pods.values())
-    known = [pod for pod in pods if not unaccounted(pod, now)]
+    known = [pod for pod in pods if not rooms.unaccounted(pod, now)]
     used = [
         ((pod.endpoint.name, axis.value), ratio)
         for pod in known
         for axis, ratio in rooms.ratios(pod, now).items()
     ]
     yield from expose(USED, used)
-    reasons = Counter(filter(None, (unaccounted(pod, now) for pod in pods)))
+    reasons = Counter(filter(None, (rooms.unaccounted(pod, now) for pod in pods)))
     yield from expose(UNACCOUNTED, [((reason,), times) for reason, times in reasons.items()])
     yield from expose(SHARE, [((), rooms.share.value)])
     yield from expose(SOURCES, [((source,), times) for source, times in held.sources.items()])
@@ -97,5 +97,5 @@ def collect(
     if flow.gate is not None:
         yield from queues.saturation(flow.gate.measure(now), flow.gate.detected(now))
         if isinstance(flow.gate.settings.detector, UtilizationDetector):
-            stale = sum(is_stale(pod, now) for pod in pods)
+            stale = sum(rooms.is_stale(pod, now) for pod in pods)
             yield from queues.stale(flow.gate.settings.name, stale)

@@ -12,7 +12,7 @@ from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.fleet import Fleet
 from epp.model.quote import Quote
 from epp.policy.flow.memory_share import MemoryShare
-from epp.policy.flow.rooms import Axis, Rooms, unaccounted
+from epp.policy.flow.rooms import Axis, Rooms
 from epp.policy.flow.settings import FlowSettings
 
 _ADAPTERS: Final = Axis.ADAPTERS
@@ -42,10 +42,11 @@ class Fitting:
         self.share: Final = MemoryShare(
             settings.least_memory, settings.most_memory, settings.short_steps_memory
         )
-        self.rooms: Final = Rooms(settings.prefill_seconds, self.share)
+        self.rooms: Final = Rooms(settings.prefill_seconds, self.share, settings.stale_seconds)
         self._batch: Final = Rooms(
             settings.prefill_seconds * settings.batch_prefill_share,
             MemoryShare(0.0, settings.most_memory),
+            settings.stale_seconds,
         )
         self._batch_memory_share: Final = settings.batch_memory_share
         self._fleet: Final = fleet
@@ -88,7 +89,7 @@ class Fitting:
     def knows(self, quote: Quote, decision: Decision, now: float) -> bool:
         """Return whether a request may wait for the endpoint of a decision: its room is known."""
         pod = self._fleet.pods.get(decision.endpoint.id)
-        return bool(quote.chains) and pod is not None and not unaccounted(pod, now)
+        return bool(quote.chains) and pod is not None and not self.rooms.unaccounted(pod, now)
 
     def lacks(self, quote: Quote, decision: Decision, priority: int, now: float) -> Axis | None:
         """Return what the endpoints of a decision lack; None if they have room."""

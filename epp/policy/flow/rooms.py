@@ -23,9 +23,8 @@ from typing import Final
 from epp.model.endpoint import EndpointId, Load
 from epp.model.pods.pod import Pod
 from epp.policy.flow.memory_share import MemoryShare
+from epp.policy.flow.settings import STALE_SECONDS
 
-STALE_SECONDS: Final = 10.0
-"""The age of a report that says nothing any more."""
 _FIRST_SECONDS: Final = 5.0
 """For how long after it was first looked at an endpoint is taken to be about to report. Until then
 the books are all there is of it, and they know what it owes."""
@@ -60,11 +59,18 @@ _ADAPTERS: Final = Axis.ADAPTERS
 
 
 class Rooms:
-    """The room of each endpoint; `share` is that of its cache which may be taken."""
+    """The room of each endpoint; `share` is that of its cache which may be taken.
 
-    def __init__(self, prefill_seconds: float, share: MemoryShare) -> None:
+    An endpoint that owes `prefill_seconds` has none, and one whose report is older than
+    `stale_seconds` cannot be accounted for.
+    """
+
+    def __init__(
+        self, prefill_seconds: float, share: MemoryShare, stale_seconds: float = STALE_SECONDS
+    ) -> None:
         self.share: Final = share
         self._prefill_seconds: Final = prefill_seconds
+        self._stale_seconds: Final = stale_seconds
         self._slots: dict[EndpointId, _Slots] = {}
         self._accounts: dict[EndpointId, _Account] = {}
 
@@ -109,7 +115,7 @@ class Rooms:
             account = self._accounts[name] = _Account(pod, since)
         if account.at == -inf:
             return axis is _PREFILL and pod.reachable and now - account.since <= _FIRST_SECONDS
-        return account.known and pod.reachable and now - account.at <= STALE_SECONDS
+        return account.known and pod.reachable and now - account.at <= self._stale_seconds
 
     @staticmethod
     def _held(pod: Pod) -> float:
@@ -150,7 +156,7 @@ class Rooms:
         The prefill of each takes `seconds`; each has `tokens` with its response. None if the room
         is not known.
         """
-        if unaccounted(pod, now) or self.full(pod, seconds, tokens, now) is not None:
+        if self.unaccounted(pod, now) or self.full(pod, seconds, tokens, now) is not None:
             return 0
         owed = pod.ledger.queued_seconds(now) + pod.ledger.external_waiting * seconds
         prefills = ceil((self._prefill_seconds - owed) / max(seconds, _MIN_SECONDS))
@@ -168,6 +174,17 @@ class Rooms:
         if slots < inf:
             found[Axis.SLOTS] = pod.running / slots
         return found
+
+    def is_stale(self, pod: Pod, now: float) -> bool:
+        """Whether an endpoint does not show its metrics, or never did."""
+        return not pod.reachable or now - pod.load.at > self._stale_seconds
+
+    def unaccounted(self, pod: Pod, now: float) -> str:
+        """Return why an endpoint's room is not known; empty if it is.
+
+        `stale` goes first: what was never reported lacks its number of blocks, too.
+        """
+        return "stale" if self.is_stale(pod, now) else _unknown(pod)
 
     def _known_slots(self, pod: Pod) -> float:
         slots = self._slots.get(pod.endpoint.id)
@@ -256,16 +273,3 @@ def _unknown(pod: Pod) -> str:
     if load.capacity_tokens is None:
         return "no-block-count"
     return "" if pod.scheduler.spec.model in _MODELLED else "cache-model"
-
-
-def is_stale(pod: Pod, now: float) -> bool:
-    """Whether an endpoint does not show its metrics, or never did."""
-    return not pod.reachable or now - pod.load.at > STALE_SECONDS
-
-
-def unaccounted(pod: Pod, now: float) -> str:
-    """Return why an endpoint's room is not known; empty if it is.
-
-    `stale` goes first: what was never reported lacks its number of blocks, too.
-    """
-    return "stale" if is_stale(pod, now) else _unknown(pod)

@@ -1,6 +1,7 @@
 """The settings of flow control; the defaults need no knowledge of the fleet."""
 
 from math import inf
+from typing import Final
 
 import msgspec
 
@@ -36,6 +37,10 @@ class GateSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The detector's name in the file."""
     priorities: tuple[int, ...] = ()
     """The priorities that have a band of their own."""
+
+
+STALE_SECONDS: Final = 10.0
+"""The age of a report that says nothing any more, if reports come as often as they usually do."""
 
 
 class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +83,8 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that wait in all bands, at most."""
     max_bytes: float = inf
     """Bytes of their bodies, at most."""
+    stale_seconds: float = STALE_SECONDS
+    """The age of a report from which on its endpoint cannot be accounted for."""
 
     def longest(self, *, empty: bool) -> float:
         """Return how long a request waits at most that comes now, or while the pool is `empty`."""

@@ -336,6 +336,14 @@ def test_endpoints_that_cannot_be_accounted_for_get_requests_at_once(load):
         assert rig.come(str(number), LONG) == "pod-0"
 
 
+def test_reports_that_come_seldom_are_good_until_some_are_missed():
+    rig = FlowRig(pods=1, stale_seconds=90.0)
+    rig.wait(89)
+    assert [rig.come(str(number), LONG) for number in range(2)] == ["pod-0", None]
+    rig.wait(2)
+    assert rig.release() == ["1"]
+
+
 def test_what_asks_no_engine_for_work_does_not_wait(rig):
     fill(rig)
     outcome = rig.flow.route(request("models"), rig.now)
