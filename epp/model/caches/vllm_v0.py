@@ -136,7 +136,7 @@ class VllmV0Cache(SingleTierCache):
         held.end -= self._hashed_tokens[held.keys[-1]]
         for key, size in zip(held.keys, sizes, strict=True):
             more = size - self._sizes[key]
-            end += size
+            end += max(1, size)  # deeper blocks go first, empty ones, too
             self._hashed_tokens[key] = end
             if (
                 key in self._uncomputed

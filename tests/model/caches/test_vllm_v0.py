@@ -62,6 +62,15 @@ def test_the_oldest_access_goes_first_then_the_deepest_block():
     assert cache.take_evicted() == [5]
 
 
+def test_of_blocks_that_turn_out_to_be_empty_the_deepest_goes_first():
+    cache = cache_of(6)
+    lease = allocate(cache, 1, 2, 3)
+    cache.correct_sizes(lease, [0, 0, 0])
+    cache.release(lease)
+    cache.coarsen(1)
+    assert cache.take_evicted() == [3]
+
+
 def test_a_prompt_needs_as_much_space_as_if_it_hit_nothing():
     cache = cache_of(4)
     first = allocate(cache, 1, 2, 3)
