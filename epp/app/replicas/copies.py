@@ -1,10 +1,10 @@
 """Caches as a whole, compared and copied between replicas, beside the requests.
 
 Facts that are lost, or come in another order, leave caches that differ. Every 15 seconds the owner
-of an endpoint tells a digest of what it believes its cache to hold; who differs by more than facts
-under way explain asks for what differs, and believes it. An owner that has missed facts of who asks
-asks back, and each adds what the other holds: what both sides of a partition have seen comes
-together.
+of an endpoint sends a digest of what it believes the endpoint's cache to hold. A replica that
+differs by more than facts under way explain asks for what differs, and believes the owner. If the
+owner has missed facts of that replica, it asks back, and each adds what the other holds, so that
+both have what either side of a partition has seen.
 
 Long loops run in a thread, and caches change a little at a time.
 """
@@ -69,9 +69,9 @@ SnapshotFact = ContentsReply | NoSnapshot | LearnedReply
 class CacheCopies:
     """Compares what caches hold with what the endpoints' owners believe, and copies.
 
-    `tell` tells all, `answer` one by its number, and returns whether there was room. `snapshot` is
-    called with what others tell of a snapshot. `compared` counts comparisons by whether they
-    differed, `copied` blocks.
+    `tell` sends to all, `answer` to one by its number, and returns whether there was room.
+    `snapshot` is called with what others send of a snapshot. `compared` counts comparisons by
+    whether they differed, `copied` blocks.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (what it joins)
@@ -99,7 +99,7 @@ class CacheCopies:
 
     @property
     def busy(self) -> bool:
-        """Whether anything that others told waits to be looked at."""
+        """Whether any fact of others waits to be handled."""
         return not self._waiting.empty()
 
     def take(self, sender: int, fact: CopyFact) -> None:
@@ -108,7 +108,7 @@ class CacheCopies:
             self._waiting.put_nowait((sender, fact))
 
     async def run(self) -> None:
-        """Look at what others tell, until cancelled."""
+        """Handle the facts of others until cancelled."""
         while True:
             sender, fact = await self._waiting.get()
             try:
@@ -208,7 +208,7 @@ class CacheCopies:
         return True
 
     def _drop_questions(self, sender: int) -> None:
-        """Drop what else a replica asks that takes no answer: others wait behind it.
+        """Drop the other questions of a replica that takes no answer: others wait behind them.
 
         It may be gone, and have asked about each endpoint.
         """

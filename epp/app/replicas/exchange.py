@@ -142,7 +142,7 @@ class Replicas:
             self._loop.call_later(_BATCH_SECONDS, self._tell)
 
     def _tell(self) -> None:
-        """Send what was noted."""
+        """Send the facts that were written."""
         if not self._reached:
             self._writer.skip()
             return
@@ -296,7 +296,7 @@ class Replicas:
 
 
 def _sender(data: bytes) -> int:
-    """Return the number of the replica whose message it is; 0 of one that cannot be read."""
+    """Return the number of the replica that sent a message; 0 if it cannot be read."""
     try:
         return read_message(data).sender
     except Rejected:

@@ -1,7 +1,7 @@
-"""What caches hold and what was learned, kept in the server in between, where it outlives replicas.
+"""A snapshot of caches and of what was learned, in a Redis server, where it outlives replicas.
 
-One replica writes it each minute, and the last one as it stops. A replica that starts and hears
-nobody takes it in, as it would the snapshot of another one.
+One replica writes it each minute, and the last one when it stops. A replica that starts and hears
+no other one reads it, as it would the snapshot of another replica.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class Keeper:
         self._clock: Final = clock
 
     async def run(self) -> None:
-        """Write it from time to time where it is this replica's turn, until cancelled."""
+        """Write it from time to time, if it is this replica's turn, until cancelled."""
         while True:
             await asyncio.sleep(KEEP_SECONDS)
             others = [each.number for each in self._reader.peers.values() if each.owns]
@@ -75,7 +75,7 @@ class Keeper:
             await asyncio.sleep(0)
 
     async def kept(self) -> Sequence[ContentsReply | LearnedReply]:
-        """Return what was written; nothing of what is not whole, or not of this pool."""
+        """Return what was written; nothing if it is not whole, or not of this pool."""
         parts = [] if self._store is None else await self._store.kept()
         try:
             return [fact for part in parts for fact in self._told(part)]

@@ -1,7 +1,7 @@
 """What waits at several replicas, as one line: each tells the others what goes next there.
 
-Nothing waits for an answer: a replica goes by what it was told within a twentieth of a second, and
-by its own line alone if it is told nothing.
+Nothing waits for an answer: a replica uses what it was told within the last twentieth of a second,
+and only its own line if it was told nothing.
 """
 
 import asyncio

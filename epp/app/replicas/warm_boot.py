@@ -1,8 +1,8 @@
 """The start of a replica: it asks another one for what it knows before it takes requests.
 
-That is what all caches hold, and what was learned of speeds and lengths. All or nothing: a snapshot
-that does not come whole, in time, changes nothing. The replica then starts with empty caches, says
-so, and learns from the digests of the others what they hold.
+It asks what all caches hold, and what was learned of speeds and lengths. A snapshot that does not
+come whole and in time changes nothing. The replica then starts with empty caches, logs that, and
+learns from the digests of the others what the caches hold.
 """
 
 import asyncio

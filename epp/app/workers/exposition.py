@@ -1,7 +1,7 @@
 """Metrics pages of several processes as the page of one.
 
 Counters and histograms are added up, also those of processes that have ended: a counter never goes
-back. Of gauges `RULES` says what all of them together say.
+back. `RULES` says how gauges are combined.
 """
 
 import math

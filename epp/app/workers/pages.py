@@ -1,7 +1,7 @@
 """The operators' pages of several workers as those of one picker.
 
-Each is asked of the workers when somebody asks for it; what does not answer is left out. Of what
-all workers believe alike the first one's answer counts.
+The workers are asked on demand, and one that does not answer is left out. If all workers believe
+the same, the first one's answer counts.
 """
 
 import asyncio
@@ -76,10 +76,10 @@ class _Source:
         self.ask = self._asker.ask
 
     async def show_metrics(self, ended: Page, forgotten: Page, *, openmetrics: bool) -> None:
-        """Have its metrics page `shown`; its counts as they were, if it does not answer.
+        """Set `shown` to its metrics page, or to its last counts if it does not answer.
 
-        What it counted before it was started again goes into `ended`, what it has forgotten since
-        into `forgotten`, at once: what is shown goes with them, whoever asked for it.
+        What it counted before it was started again goes into `ended`, and what it has forgotten
+        since into `forgotten`, in the same step: every reader gets pages that belong together.
         """
         self._asked += 1
         worker, start, ask = self.worker, self.worker.starts, self._asked
@@ -191,7 +191,7 @@ class MergedPages:
         return views.Made(each, before + silent)
 
     async def _first(self, path: bytes, query: Query) -> bytes:
-        """Return what the first worker says of what all believe alike."""
+        """Return the first worker's answer, about what all believe alike."""
         only(query)
         _, pages = await self._all(path, msgspec.Raw)
         return bytes(pages[0])
@@ -250,7 +250,7 @@ class _Profiles:
         self._sources: Final = sources
 
     async def page(self, path: bytes, query: bytes) -> ProfilePage:
-        """Return a page: 400 for a worker that there is not, 503 for one that does not answer."""
+        """Return a page: 400 for an unknown worker, 503 for one that does not answer."""
         words = [each for each in query.split(b"&") if each]
         named = [each[len(_WORKER) :] for each in words if each.startswith(_WORKER)] or [b"0"]
         if not (named[0].isdigit() and int(named[0]) < len(self._sources)):

@@ -12,7 +12,7 @@ _EXTRA = "pip install 'warmpick[replicas]'"
 
 
 def check(pools: Sequence[ServeOptions]) -> None:
-    """Raise `ConfigError` for what they cannot do, which is said before they are started."""
+    """Raise `ConfigError` for what they cannot do, before they are started."""
     problem = "a single pool: start a process for each pool" if len(pools) > 1 else ""
     problem = problem or _unfit(pools[0])
     if problem:

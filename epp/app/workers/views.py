@@ -57,8 +57,8 @@ class Made(msgspec.Struct, frozen=True):
 def in_order(times: Sequence[Sequence[T]], made: Made, until: T) -> InOrder:
     """Number the last decisions of each worker, each worker's in the order of `times`.
 
-    `until` is a time before all of them were asked: what is later is left for the next time, for of
-    another worker it is not known yet. Each shows more than what it has made since.
+    `until` is a time before any of them was asked. Later decisions are left for the next time,
+    because those of another worker may be missing. Each shows more than what it has made since.
     """
     known = [[each for each in several if each < until] for several in times]
     late = sum(map(len, times)) - sum(map(len, known))

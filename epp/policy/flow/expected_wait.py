@@ -1,9 +1,9 @@
-"""How long a request will wait: the work that goes before it, at the rate at which work went.
+"""How long a request will wait: the work that goes before it, at the recent rate of work.
 
 Work is in seconds of an engine. The rate is that of the last half minute in which any request
-waited; before a first second of that, and a few requests that went, nothing is known and no wait is
-expected. What goes before a request are those of higher priority, and of its own those that stand
-before it in its flow, beside which other flows get as much as it. What comes later is not foreseen.
+waited. Until there has been a second of that, and a few requests were released, the rate is unknown
+and no wait is expected. Before a request go all of higher priority, and of its own priority those
+before it in its flow, while other flows get as much work as its own. Later arrivals do not count.
 """
 
 from bisect import bisect_left
@@ -18,20 +18,20 @@ from epp.policy.flow.line import Line
 
 _MEMORY_SECONDS: Final = 30.0
 _MIN_SECONDS: Final = 1.0
-"""How long requests have to have waited for a rate to be known."""
+"""Seconds in which any request waited after which the rate is known,"""
 _MIN_RELEASES: Final = 1.5
-"""How many have to have gone, too."""
+"""and the number of requests that must have been released, with old ones fading."""
 _LONGEST_STEP: Final = 5.0
-"""How far the clock goes from one look to the next, at most: more is a pause of the process."""
+"""The longest time that counts between two calls: a longer one is a pause of the process."""
 _MIN_WORK: Final = 1e-3
-"""What a request counts at least."""
+"""The least work that a request counts for."""
 _AGE: Final = 0.1
 _AGE_PER_REQUEST: Final = 100e-6
-"""How old the picture of the line may be: to draw it takes about 2 µs for each request."""
+"""How old the snapshot of the line may be: making it takes about 2 µs for each request."""
 
 
 class ReleaseRate:
-    """Seconds of engine work that go for each second in which any request waits."""
+    """Seconds of engine work that are released per second in which any request waits."""
 
     def __init__(self) -> None:
         self._work = self._seconds = self._releases = 0.0
@@ -47,7 +47,7 @@ class ReleaseRate:
         self._at = inf
 
     def add(self, work: float, now: float) -> None:
-        """Count what went."""
+        """Count work that was released."""
         self._pass(now)
         self._work += work
         self._releases += 1.0
@@ -87,7 +87,7 @@ class _BandSnapshot:
 
     @property
     def work(self) -> float:
-        """All of it."""
+        """The work of all of them."""
         return self._sums[-1]
 
     def before(self, held: Held) -> float:
@@ -110,7 +110,7 @@ class ExpectedWait:
         self._refreshed_at = -inf
 
     def released(self, held: Held, now: float) -> None:
-        """Count a request that waited and went."""
+        """Count a request that waited and was released."""
         self.rate.add(_work(held), now)
 
     def seconds(self, held: Held, now: float) -> float:

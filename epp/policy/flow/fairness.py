@@ -64,7 +64,7 @@ class RoundRobinFairnessPolicy(PluginParameters, frozen=True):
 
 
 class GlobalStrictFairnessPolicy(PluginParameters, frozen=True):
-    """The order of the requests alone, whosesoever they are."""
+    """The order of the requests alone, whatever their flows."""
 
     def flow_of(self, held: Held) -> str:
         """Return the one flow of all requests."""

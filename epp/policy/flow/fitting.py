@@ -1,8 +1,7 @@
-"""Whether what was decided has room, and what it costs there.
+"""Whether the endpoints of a decision have room, and what the request costs there.
 
 Requests of negative priority, such as batches, have less: an endpoint that owes almost no prefill
-and whose memory is a quarter used at most, so that those of other priorities find it much as it
-was.
+and whose memory is at most a quarter full, so that they hardly affect those of other priorities.
 """
 
 from typing import Final
@@ -17,15 +16,15 @@ from epp.policy.flow.settings import FlowSettings
 
 _ADAPTERS: Final = Axis.ADAPTERS
 ANYWHERE: Final = EndpointId("")
-"""Where a request waits that no endpoint was found for."""
+"""Where a request waits if no endpoint was found for it."""
 _SLOT: Final = "adapter "
-"""Begins the name of a place at which requests wait for a slot; no endpoint's has a space."""
+"""The prefix of places at which requests wait for a slot; no name of an endpoint has a space."""
 
 
 def _slot_of(adapter: str) -> EndpointId:
     """Return where a request waits if its best endpoint has no slot for its adapter.
 
-    It waits at no endpoint, so that those behind it pass, as they do in the engine.
+    That is not an endpoint, so those behind it pass, as they do in the engine.
     """
     return EndpointId(_SLOT + adapter)
 

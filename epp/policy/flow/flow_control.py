@@ -6,8 +6,7 @@ to the endpoint that is the best one by then. While there is room nothing waits.
 
 With llm-d-router's gate (`epp.policy.flow.gate`) a request waits for the pool, too.
 
-It is synchronous and reads no clock. `release` is to be called after events that may make room,
-and at `due`.
+It is synchronous and reads no clock. Call `release` after events that may make room, and at `due`.
 """
 
 from collections import Counter
@@ -42,16 +41,16 @@ from epp.policy.plugins import PluginTimer
 from epp.policy.scheduler import Scheduler
 
 _TICK_SECONDS: Final = 0.01
-"""How often prefill that is done by the clock is looked for while requests wait, at most."""
+"""The least time between two checks for prefill that is done by the clock, while requests wait."""
 _TICK_PER_ENDPOINT: Final = 20e-6
 _MAX_TRIES: Final = 32
-"""Decisions that one release makes in vain, at most."""
+"""The most decisions of one release after which the request has to wait on."""
 _MAX_TRIES_FOR_SLOTS: Final = 16
-"""How many of them may look for slots of adapters: the others are for requests without one."""
+"""How many of them may look for slots of adapters; the others are for requests without one."""
 _SCARCE_SECONDS: Final = 10.0
 """For how long room is scarce after a request found none."""
 _RETRY_SECONDS: Final = 0.05
-"""After how long a request that wants a full endpoint is decided on anew for one with room."""
+"""The time after which a request that waits for a full endpoint is decided on again."""
 
 _WATCH: Final = "flow-control/watch"
 _BANDS: Final = {False: (0.0, inf), True: (-inf, 0.0)}
@@ -119,7 +118,7 @@ class FlowControl:
     def route(
         self, request: InferenceRequest, now: float, timer: PluginTimer | None = None
     ) -> Decision | Held:
-        """Decide on a request that came now, or have it wait, if the engine has work of it.
+        """Decide on a request that came now, or let it wait; one without a prompt does not wait.
 
         Raises what `Scheduler.route` does, and what `Refusals.check` does if it may not wait.
         """
@@ -167,7 +166,7 @@ class FlowControl:
         *,
         room: bool,
     ) -> Decision | Held:
-        """Commit to a decision if there is room and no one goes before; else have it wait."""
+        """Commit to a decision if there is room and no other goes first; else let it wait."""
         held = self._held(request, quote, now)
         held.endpoint_id, held.seconds, held.work = self.fitting.price(quote, decision, axis)
         if room and self.line.is_next(held) and not self._yields(held, held.endpoint_id, now):
@@ -211,7 +210,7 @@ class FlowControl:
         return scarce or self._fleet.needs_end(request, now)
 
     def withdraw(self, held: Held) -> None:
-        """Take a request out that waits: its client is gone."""
+        """Remove a waiting request whose client is gone."""
         if not self.line.remove(held):
             self.refusals.withdraw(held)
         self._agenda.tidy(self.line.requests)
@@ -242,7 +241,7 @@ class FlowControl:
     # What goes.
 
     def release(self, now: float, released: list[tuple[Held, Outcome]]) -> None:
-        """Send what waits and has room; add it to `released`, and what may wait no longer."""
+        """Send requests that have room; add these, and those whose time is up, to `released`."""
         released += self.refusals.displaced
         self.refusals.displaced.clear()
         try:
@@ -332,7 +331,7 @@ class FlowControl:
         *,
         batch: bool,
     ) -> bool:
-        """Decide on a request that waits; return whether that was in vain."""
+        """Decide on a request that waits; return whether it has to wait on."""
         outcome = self._decide(held, now)
         if outcome is None:
             held.tried_at = now
@@ -344,9 +343,9 @@ class FlowControl:
         return False
 
     def _decide(self, held: Held, now: float, *, anyway: bool = False) -> Outcome | None:
-        """Decide on a request that waits; None if it still has to, at the endpoint that is best.
+        """Decide on a request that waits; None if it has to wait on, at the endpoint that is best.
 
-        It goes there `anyway` if it may wait no longer.
+        With `anyway` it goes there, as it may wait no longer.
         """
         request, quote, line = held.request, held.quote, self.line
         try:
@@ -390,7 +389,7 @@ class FlowControl:
         now: float,
         waited: float | None,
     ) -> Decision:
-        """Commit to a decision on a request that has `waited`; None: it was not asked to."""
+        """Commit to a decision on a request that `waited` seconds; None: that is not reported."""
         if waited is None:
             self._scheduler.commit(request, quote, decision, now)
             return decision

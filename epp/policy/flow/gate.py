@@ -1,8 +1,8 @@
 """The gate of llm-d-router's flow control: a band sends while the pool is below the band's ceiling.
 
-How busy the pool is says a detector of saturation, of the endpoints that prefill and of those that
-decode apart: the busier of the two counts. The ceilings are a usage limit policy's. Bands are asked
-from the highest priority down, and the first one that is closed closes all below it.
+A detector of saturation says how busy the pool is. It is asked about the endpoints that prefill and
+about those that decode, and the busier of the two counts. A usage limit policy sets the ceilings.
+Bands are asked from the highest priority down, and the first one that is closed closes all below.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from epp.policy.filters.labels import DecodeFilter, PrefillFilter
 from epp.policy.flow.settings import GateSettings
 
 EFFECTIVE: Final = "effective"
-"""The name of the saturation that counts, beside those of the stages."""
+"""The name of the saturation that counts, in addition to those of the stages."""
 _STAGES: Final[Mapping[str, DecodeFilter]] = {"prefill": PrefillFilter(), "decode": DecodeFilter()}
 _DEFAULT_PRIORITY: Final = 0
 
@@ -26,7 +26,7 @@ _DEFAULT_PRIORITY: Final = 0
 class SaturationGate:
     """The gate before one fleet.
 
-    A priority that requests come with has a band from then on.
+    A priority gets a band when the first request has it.
     """
 
     def __init__(self, fleet: Fleet, settings: GateSettings) -> None:

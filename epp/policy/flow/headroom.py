@@ -1,7 +1,7 @@
 """Headroom: what could start now over all endpoints, for dispatchers outside the picker.
 
-It is counted in requests like those that are under way, of whose prompts nothing is cached. What
-endpoints say nothing of, and what waits for a pool that is saturated, has none.
+It is counted in requests like those that are under way, with nothing of their prompts cached. It is
+0 at endpoints whose room is not known, and everywhere while the gate finds the pool saturated.
 """
 
 from collections.abc import Collection, Iterator

@@ -1,4 +1,4 @@
-"""Requests that wait: in this picker, and as its other replicas tell of theirs."""
+"""Requests that wait: those of this picker, and those that its other replicas tell of."""
 
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
@@ -10,14 +10,14 @@ from epp.model.quote import Quote
 from epp.model.request import InferenceRequest
 
 _TOLD_SECONDS: Final = 0.05
-"""For how long another replica is believed to have what it told."""
+"""For how long what another replica has told is believed."""
 
 Rank = tuple[float, float]
 """Where a request stands among those of its flow; the least goes next."""
 
 
 class Held:
-    """One request that waits. Times are in seconds; the sooner its time is up, the less it is."""
+    """One request that waits. Times are in seconds; requests compare by when their time is up."""
 
     __slots__ = (
         "deadline",
@@ -69,7 +69,7 @@ class Held:
         self.rank: Rank = (0.0, 0.0)
         """Where it stands among those of its flow."""
         self.tried_at = since
-        """When it was last decided on in vain."""
+        """When it was last decided on and had to wait on."""
         self.ticket = 0
         """Which of its entries in the line counts; 0: none, it does not wait."""
         self.due_at = inf
@@ -93,7 +93,7 @@ class Held:
 
 
 class LineEntry:
-    """Where a request stands in the line: by its rank of then, and after those that came before."""
+    """Where a request stands in the line: by its rank at that time, then by order of arrival."""
 
     __slots__ = ("first", "held", "second", "ticket")
 
@@ -116,9 +116,9 @@ class LineEntry:
 
 
 class FlowQueue:
-    """The requests of one flow that wait at one endpoint: less is the one whose flow starts sooner.
+    """The requests of one flow that wait at one endpoint; queues compare by where flows start.
 
-    Its `start` is the flow's, or one that has passed. `waiting` is how many wait.
+    Its `start` is the flow's, or an earlier one of it. `waiting` is how many wait.
     """
 
     __slots__ = ("entries", "flow", "start", "waiting")
@@ -147,7 +147,7 @@ class FlowQueue:
         heappush(self.entries, LineEntry(held))
 
     def drop_one(self) -> None:
-        """Count one request less, whose entry is stale."""
+        """Count one request less; its entry is stale."""
         self.waiting -= 1
         entries = self.entries
         # Entries keep whole requests alive: stale ones never outnumber the others.
@@ -169,7 +169,7 @@ class Flow:
 class PlaceQueue:
     """The requests of one band that wait at one endpoint, by flow; false if none does.
 
-    Flows are compared by where they start, unless they are compared from outside: `scored`.
+    Flows are compared by where they start, unless a policy scores them (`scored`).
     """
 
     __slots__ = ("_by_start", "_flows", "_queues", "_scored")
@@ -200,7 +200,7 @@ class PlaceQueue:
         queue.add(held)
 
     def remove(self, held: Held) -> None:
-        """Take out a request that waited here, whose ticket is void."""
+        """Remove a request that waited here; its ticket is no longer valid."""
         queue = self._queues[held.flow]
         queue.drop_one()
         if queue.waiting:
@@ -230,7 +230,7 @@ class PlaceQueue:
         return [queue.first() for queue in self._queues.values()]
 
     def late_of(self, flow: str) -> Iterator[Held]:
-        """Yield the requests of a flow, none before one that it is known to go before."""
+        """Yield the requests of a flow, late ones first as far as the heap has them in order."""
         queue = self._queues.get(flow)
         # heapq: an entry has those that it goes before behind it in the list.
         for entry in reversed([] if queue is None else queue.entries):
@@ -239,7 +239,7 @@ class PlaceQueue:
 
 
 class Agenda:
-    """Requests by when they are looked at next because their time is up."""
+    """Requests in the order in which their time is up, when they are checked."""
 
     __slots__ = ("_heap",)
 
@@ -250,20 +250,20 @@ class Agenda:
         return len(self._heap)
 
     def add(self, held: Held, at: float) -> None:
-        """Have a request looked at, which is not in here yet."""
+        """Plan to check a request `at` a time; it must not be in here yet."""
         held.due_at = at
         heappush(self._heap, held)
 
     def next_at(self) -> float:
-        """Return when one is looked at next; infinite if none is."""
+        """Return when the next check is; infinite if there is none."""
         return self._heap[0].due_at if self._heap else inf
 
     def pop(self) -> Held:
-        """Take out the one that is looked at next."""
+        """Remove and return the request that is checked next."""
         return heappop(self._heap)
 
     def plan_anew(self, bound: Callable[[Held], float]) -> None:
-        """Have all that wait looked at when `bound` says of each."""
+        """Check each request that waits at the time that `bound` returns for it."""
         heap = self._heap
         heap[:] = [held for held in heap if held.waits]
         for held in heap:
@@ -282,7 +282,7 @@ class WaitingElsewhere:
     """One request that waits at another replica, and is the next one there at its endpoint.
 
     `held` stands for it, by the clock of this replica. Its flow is `ahead` in virtual time of what
-    its band has passed there. `rank` is where it stands among those of its flow.
+    its band has reached there. `rank` is where it stands among those of its flow.
     """
 
     __slots__ = ("ahead", "held", "rank")
@@ -294,7 +294,7 @@ class WaitingElsewhere:
 
 
 class OtherLines:
-    """What goes next at each of the other replicas, as far as was told a moment ago."""
+    """The requests that go next at each of the other replicas, as they said a moment ago."""
 
     __slots__ = ("_told",)
 

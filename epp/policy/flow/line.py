@@ -8,8 +8,8 @@ the least goes next, and one that comes back has nothing saved up. Within a flow
 the lowest `rank` goes next. A band may name other policies for both (`epp.policy.flow.fairness`,
 `.orders`).
 
-Replicas tell each other what goes next, and a request lets those of others go first that would if
-all waited in one line: room that one waits for is not taken elsewhere.
+Replicas tell each other which requests go next. A request lets those of others go first that would
+go first in one common line, so that no other replica takes the room that a request waits for.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -30,7 +30,7 @@ from epp.policy.flow.settings import BandLimits
 MAX_FLOWS: Final = 1000
 """Flows of a band that have a share of their own, at most (llm-d-router's bound of labels)."""
 OTHER_FLOWS: Final = "other"
-"""The one flow of all further ones."""
+"""The flow of the requests of all further ones."""
 
 MAX_TOLD: Final = 64
 """Requests that other replicas are told of, at most."""
@@ -100,7 +100,7 @@ class _Band:
         queue.add(held)
 
     def take(self, held: Held) -> None:
-        """Have a request wait no longer where it does."""
+        """Remove a request from the place at which it waits."""
         held.ticket = 0
         place = held.endpoint_id
         queue = self.queues[place]
@@ -126,9 +126,9 @@ class _Band:
         return head is None or (start, self.order.rank(held)) <= _order(head)
 
     def late_of_largest(self, than: Flow) -> Iterator[Held]:
-        """Yield requests that go late, each of the flow that most are left of, until few are left.
+        """Yield waiting requests, late ones first, each of the flow that then has most.
 
-        A flow is left as many as `than` has, and one more, which that may have next.
+        It ends once no flow has more than one request more than `than`.
         """
         least = than.waiting + 1
         # Heaps, as a long request may take the places of thousands of short ones.
@@ -222,7 +222,7 @@ class Line:
             self.on_change()
 
     def move(self, held: Held, endpoint_id: EndpointId, seconds: float) -> None:
-        """Have a request that waits do so at another endpoint, or with another cost."""
+        """Move a waiting request to another endpoint, or give it another cost."""
         band = self._bands[held.request.priority]
         band.take(held)
         self.seconds += seconds - held.seconds
@@ -278,7 +278,7 @@ class Line:
     ) -> Held | None:
         """Return the request that goes next of those that wait at some endpoints.
 
-        Of priorities from `least` on, and below another.
+        Only priorities from `least` on and lower than `below` count.
         """
         for priority in sorted(self._bands, reverse=True):
             band = self._bands[priority]
@@ -339,7 +339,7 @@ class Line:
     ) -> None:
         """Take in what goes next at another replica, in place of what it told before.
 
-        So many seconds of prefill wait there.
+        `seconds` of prefill wait there.
         """
         for each in waiting:
             each.rank = self._band(each.held.request.priority).order.rank(each.held)
@@ -363,7 +363,7 @@ class Line:
         )
 
     def forget(self, endpoint_id: EndpointId) -> None:
-        """Have those that wait at an endpoint that is gone wait for any."""
+        """Let the requests that wait at an endpoint that is gone wait for any endpoint."""
         for band in self._bands.values():
             queue = band.queues.pop(endpoint_id, None)
             for held in () if queue is None else queue:

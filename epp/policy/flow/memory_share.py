@@ -1,9 +1,9 @@
 """The share of their caches that endpoints are filled up to: less where decoding saturates.
 
 How much more an engine serves by decoding more at once depends on how many times longer a step
-takes than with one sequence alone: the throughput grows by the inverse of that many of what the
-batch does. While steps are short, as with short prompts and long answers, memory is filled; where
-they are long, a part is left to the prefixes of those that come back.
+takes than with one sequence alone: if that is n times, a batch that is some percent larger raises
+the throughput by an n-th of that. While steps are short, as with short prompts and long answers,
+memory is filled; if they are long, a part is left to the prefixes of conversations that return.
 
 Past its capacity a fleet serves no more by decoding more at once: each step takes longer, and what
 is decoded later is cached longer. So the share falls while much waits and steps take many times
@@ -31,7 +31,7 @@ _LONGEST_GAP: Final = 2.0
 class MemoryShare:
     """The share, from `least` to `most`, each 0 to 1. Times are in seconds of a monotonic clock.
 
-    Where steps are short it is as much more as `while_short` is more than `most`.
+    If steps are short it is higher, by as much as `while_short` is above `most`.
     """
 
     __slots__ = ("_at", "_least", "_more", "_most", "value")

@@ -1,9 +1,8 @@
-"""Which requests are refused rather than kept waiting, and when their clients are to come again.
+"""Which requests are refused rather than kept waiting, and when their clients may come again.
 
-Refused are those for which the line has no place, those whose time to live is over, and those that
-name an objective for their TTFT and will not meet it: at once if that is foreseen, and at the
-moment at which it comes true at the latest. Nothing is refused on the word of a rate that is not
-known.
+A request is refused if the line has no place for it, if its time to live is over, or if it names an
+objective for its TTFT and will not meet it: at once if that is foreseen, otherwise when it becomes
+certain. While the rate of release is not known, no wait is foreseen.
 """
 
 from enum import Enum
@@ -20,7 +19,7 @@ from epp.policy.flow.settings import FlowSettings
 from epp.policy.producers.predicted_latency import TTFT_HEADERS, slo
 
 _SURE: Final = 1.5
-"""How many times the time that is left a wait has to be expected to last for a refusal at once."""
+"""A request is refused at once if its expected wait is this many times the time that is left."""
 _LONGEST_RETRY: Final = 300
 """Seconds after which a client may come again, at most."""
 _UNKNOWN_RETRY: Final = 1
@@ -49,7 +48,7 @@ class Refusals:
     def __init__(self, settings: FlowSettings, line: Line, fleet: Fleet) -> None:
         self.wait: Final = ExpectedWait(line)
         self.displaced: Final[list[tuple[Held, RequestError]]] = []
-        """Requests that waited and were refused for others, until that is told."""
+        """Requests that waited and were refused in favour of others; `release` reports them."""
         self._settings: Final = settings
         self._line: Final = line
         self._fleet: Final = fleet
@@ -58,13 +57,13 @@ class Refusals:
 
     @property
     def _is_empty(self) -> bool:
-        """Whether no endpoint is there but those of stages that serve nothing alone."""
+        """Whether there is no endpoint but those of stages that serve nothing alone."""
         return all(each.partial for each in self._fleet.pods.values())
 
     def _has_none(self, held: Held) -> bool:
-        """Return whether nothing that serves a request is there.
+        """Return whether there is no endpoint that could serve a request.
 
-        What is decided on waits at an endpoint: where requests are for one stage, that is all.
+        A request that was decided on waits at an endpoint, which is enough if it is for one stage.
         """
         return not self._fleet.pods.values() or (not held.endpoint_id and self._is_empty)
 
@@ -81,10 +80,10 @@ class Refusals:
         return changed
 
     def bound(self, held: Held) -> float:
-        """Return when a request waits no longer, as things are now.
+        """Return until when a request may wait, as things are now.
 
-        Its time begins anew when the pool gets its first endpoint, or loses its last one. Without
-        times to live one that waited before that loss goes on to wait.
+        Its time begins anew when the pool gets its first endpoint, or loses its last one. Without a
+        gate, a request that waited before that loss continues to wait.
         """
         settings, bound = self._settings, min(held.until, held.latest)
         began = max(held.since, self._changed_at)
@@ -97,9 +96,9 @@ class Refusals:
     def check(self, held: Held, now: float) -> None:
         """Raise `RequestError` if a request may not begin to wait.
 
-        If no more may wait, others are refused in its place (`displaced`): those of the flow of
-        which most wait, so that a client that floods takes no place from others. A request that is
-        refused itself displaces nobody.
+        If no more may wait, others are refused in its place (`displaced`): those of the flow that
+        has most requests waiting, so that a client that floods takes no place from others. A
+        request that is refused itself displaces no other.
         """
         self._line.place(held)
         if held.latest < now or self._hopeless(held, now):
@@ -121,7 +120,7 @@ class Refusals:
         others: list[Held] = []
         if self._fits(request, 0, 0):
             return others
-        # Nobody is looked at if the places of all of its priority would not do.
+        # No other is looked at if the places of all of its priority would not be enough.
         if not self._fits(request, *self._line.waiting(request.priority)):
             return None
         for other in self._line.yield_to(held):
@@ -204,7 +203,7 @@ def _waited(error: RequestError, seconds: float) -> RequestError:
 
 
 def gone(held: Held, error: BaseException, now: float) -> tuple[QueueOutcome, float]:
-    """Return what becomes of a request that waited and does not go, and for how long it waited."""
+    """Return the outcome of a request that waited and was not sent, and how long it waited."""
     waited = max(0.0, now - held.since)
     if isinstance(error, RequestError):
         error.waited = waited
@@ -212,9 +211,9 @@ def gone(held: Held, error: BaseException, now: float) -> tuple[QueueOutcome, fl
 
 
 def outcome_of(error: BaseException, *, waited: bool) -> QueueOutcome:
-    """Return what a refusal is called, of a request that waited or was not let in.
+    """Return the outcome of a refusal, of a request that waited or that was not let in.
 
-    A fault of a plug-in is one, too.
+    The fault of a plug-in is a refusal too.
     """
     if isinstance(error, NoEndpoints) and not isinstance(error, Overloaded):
         no_endpoints = QueueOutcome.EVICTED_NO_ENDPOINTS, QueueOutcome.REJECTED_NO_ENDPOINTS

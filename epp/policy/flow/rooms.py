@@ -36,10 +36,11 @@ _IN_A_ROW: Final = 4
 _ROW_SECONDS: Final = 2.0
 """Reports that say so, and over how long, until slots are known: a few may show a long step."""
 _STEADY: Final = 0.05
-"""Slots that are just being filled again, as a share; at least one. More responses have to begin
-over these reports: then some took the places of others."""
+"""The share of slots, at least one, that may be empty for a moment until they are filled again.
+
+More responses than that have to begin over these reports, so that some have replaced others."""
 _MIN_SECONDS: Final = 1e-3
-"""What the shortest prefill is taken for."""
+"""The seconds that a prefill counts for at least."""
 
 
 class Axis(Enum):
@@ -59,7 +60,7 @@ _ADAPTERS: Final = Axis.ADAPTERS
 
 
 class Rooms:
-    """The room of each endpoint; `share` is that of its cache which may be taken.
+    """The room of each endpoint; `share` is the share of its cache that may be used.
 
     An endpoint that owes `prefill_seconds` has none, and one whose report is older than
     `stale_seconds` cannot be accounted for.
@@ -126,7 +127,7 @@ class Rooms:
         return held
 
     def used(self, pod: Pod) -> float:
-        """Return how many tokens requests hold at an endpoint, and are expected to hold yet."""
+        """Return how many tokens the requests at an endpoint hold, and may hold in addition."""
         return self._held(pod) + pod.growth.most()
 
     def _crowded(self, pod: Pod, prompt: float, response: float, answers: int) -> bool:
@@ -138,9 +139,10 @@ class Rooms:
         return held > limit or held + pod.growth.most(answers, response, prompt) > limit
 
     def _limit(self, pod: Pod) -> float:
-        """Return how many tokens an endpoint may hold: more only as far as it is known what grows.
+        """Return how many tokens an endpoint may hold.
 
-        What requests of others are to generate is not known.
+        If steps are short these are more, but only in proportion to the tokens of requests whose
+        growth is known: it is not known what requests of others will generate.
         """
         scheduler, share, held = pod.scheduler, self.share.value, pod.books.held_tokens
         known = scheduler.held / held if held > scheduler.held else 1.0
@@ -153,8 +155,8 @@ class Rooms:
     def fitting(self, pod: Pod, seconds: float, tokens: float, now: float) -> int:
         """Return how many requests an endpoint has room for, one after the other.
 
-        The prefill of each takes `seconds`; each has `tokens` with its response. None if the room
-        is not known.
+        The prefill of each takes `seconds`; each has `tokens` with its response. 0 if the room is
+        not known.
         """
         if self.unaccounted(pod, now) or self.full(pod, seconds, tokens, now) is not None:
             return 0
@@ -209,11 +211,11 @@ class Rooms:
 
 
 class _Slots:
-    """How many requests an engine runs at once: `known` of it, infinite as long as nothing is.
+    """How many requests an engine runs at once: `known`, which is infinite until it is learned.
 
-    It is the most that ever ran, once that ran in report after report while others waited and went
-    on to run. What is learned holds no engine below what it can do: if as many run and none waits,
-    one more may.
+    It is the most that ever ran, once as many ran in report after report while others waited that
+    then ran too. This limits no engine below what it can do: if as many run and none waits, one
+    more may.
     """
 
     __slots__ = ("_begun", "_from", "_in_a_row", "_most", "_since", "known")
@@ -229,7 +231,7 @@ class _Slots:
     def learn(self, load: Load, begun: int, *, waits: bool) -> None:
         """Learn from a report; `waits`: requests wait, and for nothing but a slot.
 
-        So many responses have `begun` in all.
+        `begun` is the number of responses that have begun in all.
         """
         running = load.running
         self._most = max(self._most, running)
@@ -251,9 +253,9 @@ class _Slots:
 
 
 class _Account:
-    """What one report says of whether an endpoint's room is `known`, if it is not too old.
+    """Whether an endpoint's room is `known` by one report, as long as that is not too old.
 
-    It was first asked for at the time `since`.
+    `since` is when it was first asked for.
     """
 
     __slots__ = ("at", "known", "load", "since")

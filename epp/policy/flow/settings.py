@@ -40,15 +40,15 @@ class GateSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 STALE_SECONDS: Final = 10.0
-"""The age of a report that says nothing any more, if reports come as often as they usually do."""
+"""The age from which a report is ignored, if reports come as often as they usually do."""
 
 
 class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
     """When a request waits, how long, and in which order those that wait go."""
 
     holds: bool = True
-    """Whether requests wait for the room of an endpoint; if not, it is only counted what would have
-    waited."""
+    """Whether requests wait for the room of an endpoint; if not, those that would
+    have waited are only counted."""
     gate: GateSettings | None = None
     """When requests wait for the pool; None: they never do."""
     prefill_seconds: float = 0.3
@@ -60,10 +60,9 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
     least_memory: float = 0.5
     """The same while decoding is what saturates the fleet."""
     batch_prefill_share: float = 0.1
-    """The share of `prefill_seconds` that an endpoint may owe before it gets a request of negative
-    priority."""
+    """Requests of negative priority skip an endpoint that owes this share of `prefill_seconds`,"""
     batch_memory_share: float = 0.25
-    """The share of the memory for others that it may be using then."""
+    """or that uses this share of the memory that other requests may use."""
     ageing: float = 0.03
     """How many seconds of prefill a second of waiting is worth, in the order of release."""
     most_seconds: float = 240.0
@@ -87,7 +86,7 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The age of a report from which on its endpoint cannot be accounted for."""
 
     def longest(self, *, empty: bool) -> float:
-        """Return how long a request waits at most that comes now, or while the pool is `empty`."""
+        """Return the longest wait of a request that comes now, or while the pool is `empty`."""
         seconds = self.empty_seconds if empty and self.empty_seconds < inf else 0.0
         return max(self.most_seconds, seconds)
 
