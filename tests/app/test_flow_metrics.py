@@ -178,8 +178,8 @@ class TestHeadroom:
     def test_an_idle_pool_takes_what_its_prefill_and_memory_allow(self):
         rig = FlowRig(pods=2)
         left = headroom(rig.flow, rig.fleet, rig.now, batch=False)
-        assert left.tokens == pytest.approx(2 * 0.95 * CAPACITY, rel=0.01)
-        assert 2 < left.requests < 2 * 0.95 * CAPACITY / 1256
+        assert left.tokens == pytest.approx(2 * CAPACITY, rel=0.01)
+        assert 2 < left.requests < 2 * CAPACITY / 1256
         batch = headroom(rig.flow, rig.fleet, rig.now, batch=True)
         assert 0 < batch.requests < left.requests
         assert batch.tokens == pytest.approx(2 * 0.7 * CAPACITY / 4, rel=0.01)

@@ -19,7 +19,7 @@ _LITTLE_SECONDS: Final = 1.0
 the second."""
 _LONG_STEPS: Final = 10.0
 """How many times the shortest step a step takes if decoding saturates."""
-_SHORT_STEPS: Final = 5.0
+_SHORT_STEPS: Final = 4.0
 """The same of steps that are short."""
 _FALL: Final = 0.01
 _RISE: Final = 0.005

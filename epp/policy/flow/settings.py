@@ -55,7 +55,7 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
     """An endpoint that owes this much prefill has no room."""
     most_memory: float = 0.7
     """The share of an endpoint's cache that prompts and expected responses may take at rest."""
-    short_steps_memory: float = 0.95
+    short_steps_memory: float = 1.0
     """The same at an endpoint whose steps are short, so that it serves more the more it decodes."""
     least_memory: float = 0.5
     """The same while decoding is what saturates the fleet."""

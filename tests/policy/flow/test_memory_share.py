@@ -33,7 +33,7 @@ def test_it_comes_back():
 
 
 @pytest.mark.parametrize(
-    ("steps", "share"), [(1.0, 0.9), (5.0, 0.9), (7.5, 0.8), (10.0, 0.7), (40.0, 0.7)]
+    ("steps", "share"), [(1.0, 0.9), (4.0, 0.9), (7.0, 0.8), (10.0, 0.7), (40.0, 0.7)]
 )
 def test_where_steps_are_short_it_is_more(steps, share):
     assert MemoryShare(0.5, 0.7, while_short=0.9).at(steps) == pytest.approx(share)
