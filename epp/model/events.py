@@ -20,6 +20,7 @@ from epp.model.request_events import (
     Finished,
     FirstToken,
     Generated,
+    ResponseNamed,
     Served,
     Unobserved,
 )
@@ -80,13 +81,15 @@ class ModelsListed(msgspec.Struct, frozen=True):
 
     With `serves_others` it may serve more than these, such as adapters that it loads when they
     are first requested. `max_model_lens` are the longest contexts of those that report them (vLLM
-    `max_model_len`), in tokens of prompt and output.
+    `max_model_len`), in tokens of prompt and output. `aliases` are names that share the cache of
+    another listed name, each with that one.
     """
 
     endpoint_id: EndpointId
     models: frozenset[str]
     max_model_lens: Mapping[str, int] = {}
     serves_others: bool = False
+    aliases: Mapping[str, str] = {}
 
 
 class OrcaReported(msgspec.Struct, frozen=True):
@@ -166,6 +169,7 @@ Event = (
     | OrcaReported
     | Admitted
     | Served
+    | ResponseNamed
     | FirstToken
     | Generated
     | Finished

@@ -36,6 +36,7 @@ from epp.model.events import (
 from epp.model.invariants import check
 from epp.model.kv_changes import CacheChanged, CacheCopied, CacheFeedLost, CacheFeedUp
 from epp.model.learning.output_lengths import OutputLengths
+from epp.model.learning.stored_responses import StoredResponses
 from epp.model.listeners import Listener, Listeners, OnFault, reraise
 from epp.model.pods.in_flight import InFlightRequest
 from epp.model.pods.ledger import BusyShare
@@ -57,6 +58,7 @@ from epp.model.request_events import (
     Finished,
     FirstToken,
     Generated,
+    ResponseNamed,
     Served,
     Unobserved,
 )
@@ -67,9 +69,9 @@ class Fleet:
 
     Fleets that share the secret of `hasher` admit each other's quotes. `capacity`, in tokens, is
     the default for endpoints that have not reported theirs; `outliers` controls when failing
-    endpoints are left out. `synced`: all endpoints were listed. `pods`, `in_flight` and
-    `output_lengths` are read-only. An error in an event or a listener goes to `on_fault`, which by
-    default raises it, after requests that end are released.
+    endpoints are left out. `synced`: all endpoints were listed. `pods`, `in_flight`,
+    `output_lengths` and `responses` are read-only. An error in an event or a listener goes to
+    `on_fault`, which by default raises it, after requests that end are released.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Fleet:
         self.pods: Final = Pods(self._index, hasher, capacity)
         self.in_flight: Final[dict[RequestId, InFlightRequest]] = {}
         self.output_lengths: Final = OutputLengths()
+        self.responses: Final = StoredResponses()
         self._unobserved: Final = UnobservedRequests()
         self._uncertainty: Final = Uncertainty(self._prompts, self.output_lengths)
         self._busy: Final = BusyShare()
@@ -255,9 +258,6 @@ class Fleet:
     def _follow_outlier(self, event: Ejected | Returned, now: float) -> None:
         self._outliers.apply(event, now)
 
-    def _listed_models(self, event: ModelsListed, _: float) -> None:
-        self.pods.list_models(event)
-
     def _reported(self, event: LoadReported, now: float) -> None:
         if (pod := self.pods.get(event.endpoint_id)) is None:
             return
@@ -333,6 +333,10 @@ class Fleet:
         if (in_flight := self.in_flight.get(event.request_id)) is not None:
             in_flight.record_first_token(now)
 
+    def _named(self, event: ResponseNamed, now: float) -> None:
+        if (in_flight := self.in_flight.get(event.request_id)) is not None:
+            self.responses.store(event.response_id, in_flight.pod.endpoint.engine, now)
+
     def _generated(self, event: Generated, now: float) -> None:
         in_flight = self.in_flight.get(event.request_id)
         if in_flight is not None:
@@ -357,12 +361,6 @@ class Fleet:
         if in_flight is not None and event.request_id not in self._unobserved:
             self._unobserved.add(in_flight.leave_unobserved(self.output_lengths, now))
 
-    def _repeated(self, event: ResponseRepeated, _: float) -> None:
-        self._prompts.assign_hashes(event)
-
-    def _learned(self, event: LearnedCopied, now: float) -> None:
-        self.pods.take_over(event, self.output_lengths, now)
-
     # For tests.
 
     def check_invariants(self) -> None:
@@ -381,11 +379,12 @@ _HANDLERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {
     LoadReported: Fleet._reported,  # noqa: SLF001
     ScrapeFailed: Fleet._of_pod,  # noqa: SLF001
     AttributesReported: Fleet._of_pod,  # noqa: SLF001
-    ModelsListed: Fleet._listed_models,  # noqa: SLF001
+    ModelsListed: lambda fleet, event, _: fleet.pods.list_models(event),
     OrcaReported: Fleet._orca,  # noqa: SLF001
     Admitted: Fleet._admitted,  # noqa: SLF001
     Served: Fleet._served,  # noqa: SLF001
     FirstToken: Fleet._first_token,  # noqa: SLF001
+    ResponseNamed: Fleet._named,  # noqa: SLF001
     Generated: Fleet._generated,  # noqa: SLF001
     Finished: Fleet._finished,  # noqa: SLF001
     Aborted: Fleet._aborted,  # noqa: SLF001
@@ -393,7 +392,7 @@ _HANDLERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {
     Ejected: Fleet._follow_outlier,  # noqa: SLF001
     Returned: Fleet._follow_outlier,  # noqa: SLF001
     BooksCorrected: Fleet._corrected,  # noqa: SLF001
-    ResponseRepeated: Fleet._repeated,  # noqa: SLF001
-    LearnedCopied: Fleet._learned,  # noqa: SLF001
+    ResponseRepeated: lambda fleet, event, _: fleet._prompts.assign_hashes(event),  # noqa: SLF001
+    LearnedCopied: lambda fleet, event, now: fleet.pods.take_over(event, fleet.output_lengths, now),
     **dict.fromkeys((CacheChanged, CacheCopied, CacheFeedUp, CacheFeedLost), Fleet._of_pod),  # noqa: SLF001
 }

@@ -94,6 +94,7 @@ class InferenceRequest(Value):
         "peer",
         "priority",
         "prompts",
+        "response_id",
         "rewrite",
         "size",
         "skip_reading_prefix_cache",
@@ -126,6 +127,7 @@ class InferenceRequest(Value):
         multimodal: bool = False,
         rewrite: str = "",
         skip_reading_prefix_cache: bool = False,
+        response_id: str = "",
     ) -> None:
         self.id: Final = id
         """The exchange's id."""
@@ -169,6 +171,8 @@ class InferenceRequest(Value):
         """The InferenceModelRewrite that set the target model."""
         self.skip_reading_prefix_cache: Final = skip_reading_prefix_cache
         """Whether an engine computes all of its prompts, whatever of them is cached (vLLM)."""
+        self.response_id: Final = response_id
+        """The earlier response that it goes on from, or is about; empty without one."""
 
     def without_text(self, fairness_id: str | None = None) -> "InferenceRequest":
         """Return the request without its prompts and its body.
@@ -195,6 +199,7 @@ class InferenceRequest(Value):
             multimodal=self.multimodal,
             rewrite=self.rewrite,
             skip_reading_prefix_cache=self.skip_reading_prefix_cache,
+            response_id=self.response_id,
         )
 
 

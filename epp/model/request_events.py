@@ -56,6 +56,16 @@ class FirstToken(Value):
         self.request_id: Final = request_id
 
 
+class ResponseNamed(Value):
+    """The response has an id, by which later requests may go on from it, or ask for it."""
+
+    __slots__ = ("request_id", "response_id")
+
+    def __init__(self, request_id: RequestId, response_id: str) -> None:
+        self.request_id: Final = request_id
+        self.response_id: Final = response_id
+
+
 class Generated(Value):
     """A streamed response has brought about `tokens` tokens so far."""
 

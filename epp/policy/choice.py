@@ -11,6 +11,7 @@ from typing import Final, SupportsIndex
 from epp.errors import EndpointsFull, NoEndpoints, PickerFault
 from epp.model.candidate import Candidate
 from epp.model.decision import Decision, Score
+from epp.model.endpoint import Target
 from epp.model.request import InferenceRequest
 from epp.policy.plugins import PickContext, PluginTimer, Unseen
 from epp.policy.profile import Profile
@@ -61,8 +62,9 @@ class Plan:
         one; if they do not, an engine will refuse the request.
 
         Raises `NoEndpoints` if the filters leave no candidate, `PickerFault` if a scorer
-        returns more or fewer scores than there are candidates. Plug-ins may return numbers of other
-        types, such as NumPy's, and arrays of them. The calls of plug-ins are timed by `timer`.
+        returns more or fewer scores than there are candidates, or the picker no positions of
+        candidates. Plug-ins may return numbers of other types, such as NumPy's, and arrays of them.
+        The calls of plug-ins are timed by `timer`.
         """
         fitting = _fitting(candidates)
         if fitting:
@@ -90,14 +92,19 @@ class Plan:
             if not candidates:
                 name = type(each).__name__
                 raise NoEndpoints(f"filter {name} left no endpoint", reason="filtered-out")
+        if context.home is not None:
+            candidates = _at_home(candidates, context.home)
         totals, scores = self._score(request, candidates, timer)
         positions: Sequence[SupportsIndex]
         if timer is None:
             positions = self._pick(candidates, totals, context)
         else:
             positions = timer("Picker", self._picker, self._pick, candidates, totals, context)
-        picked = [candidates[index(position)] for position in positions]
-        first = picked[0]
+        try:
+            picked = [candidates[index(position)] for position in positions]
+            first = picked[0]
+        except (IndexError, TypeError) as error:
+            raise self._misplaced(positions, len(candidates)) from error
         return Decision(
             endpoints=tuple([each.endpoint for each in picked]),
             profile=self._name,
@@ -109,6 +116,15 @@ class Plan:
             considered=considered,
             scores=scores,
             totals=totals,
+        )
+
+    def _misplaced(self, positions: object, count: int) -> PickerFault:
+        """Return the error for what the picker returned instead of positions below `count`."""
+        name = type(self._picker).__name__
+        return PickerFault(
+            f"picker {name} of profile {self._name} returned {str(positions)[:100]} instead of"
+            f" positions among {count} endpoints",
+            reason="plugin-fault",
         )
 
     def _score(
@@ -137,6 +153,13 @@ class Plan:
             clamped = _add_weighted(totals, weight, values)
             scores.append(Score(name, weight, values, clamped))
         return totals, scores
+
+
+def _at_home(
+    candidates: Sequence[Candidate], home: tuple[str, Target, int | None]
+) -> Sequence[Candidate]:
+    """Return only the candidate that has the response a request needs; all if none has it."""
+    return [each for each in candidates if each.endpoint.engine == home] or candidates
 
 
 def _fitting(candidates: Sequence[Candidate]) -> Sequence[Candidate]:

@@ -59,12 +59,14 @@ class PickContext(msgspec.Struct, frozen=True):
     """Randomness and order, for pickers that need them.
 
     `below(n)` returns a random number in 0..n-1; `turn` counts the decisions before this one.
-    `unseen` is None without other replicas.
+    `unseen` is None without other replicas. `home` is the engine (`Endpoint.engine`) that has the
+    response which the request goes on from, or is about; None if there is no such.
     """
 
     below: Callable[[int], int]
     turn: int
     unseen: Unseen | None = None
+    home: tuple[str, Target, int | None] | None = None
 
 
 class PluginTimer(Protocol):

@@ -96,10 +96,11 @@ class Scheduler:
         if sheds and request.priority < 0:
             self.check_saturation(request, candidates)
         self._turn += 1
-        if self.unseen is None:
-            context = PickContext(self._below, self._turn)
-        else:
-            context = PickContext(self._below, self._turn, self.unseen(now))
+        unseen = None if self.unseen is None else self.unseen(now)
+        home = None
+        if request.response_id:
+            home = fleet.responses.engine_of(request.response_id, now)
+        context = PickContext(self._below, self._turn, unseen, home)
         if not fleet.ejects:
             return self._choose(request, candidates, context, timer)
         try:

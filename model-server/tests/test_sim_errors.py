@@ -59,7 +59,7 @@ BAD = [
     ("/v1/completions", b'{"prompt": [{}]}', 400, "a string or a list"),
     ("/v1/completions", b'{"prompt": 5}', 400, "prompt"),
     ("/v1/completions", b'{"prompt": "hi", "model": "other"}', 404, "`other` does not exist"),
-    ("/v1/responses", b'{"input": "hi", "previous_response_id": "x"}', 400, "store"),
+    ("/v1/responses", b'{"input": "hi", "previous_response_id": "x"}', 404, "not found"),
     ("/v1/embeddings", b'{"input": [[]]}', 400, "cannot be empty"),
     ("/tokenize", b"{}", 400, "prompt or messages"),
     ("/v1/nothing", b"{}", 404, "Not Found"),

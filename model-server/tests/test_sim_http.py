@@ -201,6 +201,34 @@ async def test_responses():
     assert last["output_tokens"] == 5
 
 
+async def test_a_stored_response_can_be_gone_on_from_and_read():
+    async with serving(responses_store=True) as (_, client):
+        _, _, first = await post(client, "/v1/responses", {"input": LONG})
+        streamed, _ = await events(
+            client, "/v1/responses", {"input": "go on", "previous_response_id": first["id"]}
+        )
+        second = streamed[-1]["response"]
+        async with client.get(f"/v1/responses/{second['id']}") as response:
+            read = (response.status, await response.json())
+        cancelled, _, _ = await post(client, f"/v1/responses/{first['id']}/cancel", {})
+    assert read == (200, second)
+    assert cancelled == 400
+    usage = second["usage"]
+    assert usage["input_tokens"] > first["usage"]["input_tokens"] + first["usage"]["output_tokens"]
+    assert usage["input_tokens_details"]["cached_tokens"] >= first["usage"]["input_tokens"] - 1
+
+
+@pytest.mark.parametrize(("enabled", "store"), [(True, False), (False, True)])
+async def test_a_response_that_is_not_stored_is_not_found(enabled, store):
+    async with serving(responses_store=enabled) as (_, client):
+        _, _, first = await post(client, "/v1/responses", {"input": "hi", "store": store})
+        asked = {"input": "go on", "previous_response_id": first["id"]}
+        status, _, body = await post(client, "/v1/responses", asked)
+        async with client.get(f"/v1/responses/{first['id']}") as response:
+            assert (status, response.status) == (404, 404)
+    assert body["error"]["message"] == f"Response with id '{first['id']}' not found."
+
+
 async def test_adapters_and_salts_are_apart_and_adapters_are_listed():
     async with serving(lora_modules={"a": "a", "b": "hub/b"}) as (_, client):
         cached = []

@@ -38,6 +38,7 @@ from epp.model.request_events import (
     Finished,
     FirstToken,
     Generated,
+    ResponseNamed,
     Served,
     Unobserved,
 )
@@ -106,6 +107,7 @@ events = st.one_of(
     st.builds(OrcaReported, ids, targets, st.floats(0, 1), st.floats(0, 9), st.none()),
     st.builds(Served, ids, targets),
     st.builds(FirstToken, ids),
+    st.builds(ResponseNamed, ids, st.sampled_from(("resp_1", "resp_2"))),
     st.builds(Generated, ids, counts),
     st.builds(Finished, ids, usages, counts),
     st.builds(

@@ -7,13 +7,13 @@ import pytest
 from epp.config.file import POLICIES, load
 from epp.errors import NoEndpoints, NotCached, Overloaded, UnknownModel
 from epp.model.endpoint import EndpointId
-from epp.model.events import EndpointRemoved, ModelsListed
+from epp.model.events import EndpointRemoved, EndpointUpserted, ModelsListed
 from epp.model.request import Api, RequestId
-from epp.model.request_events import Aborted, Failure, Finished, FirstToken
+from epp.model.request_events import Aborted, Failure, Finished, FirstToken, ResponseNamed
 from epp.policy.scheduler import Scheduler
 from epp.values import replaced
 from tests.model.rig import Rig
-from tests.strategies import request, text
+from tests.strategies import endpoint, request, text
 
 
 def below(_):
@@ -130,6 +130,77 @@ def test_who_prefers_a_cached_prefix_is_refused_without_one(prefer, refused):
     again = desk.route("r3", words, **asking)
     assert again.endpoint == first.endpoint
     assert desk.route("r4", words, headers={"prefer": prefer}, api=Api.OTHER)
+
+
+class Stored(Desk):
+    """A desk at which `pod` has the response resp_1, and is the last that others would go to."""
+
+    def __init__(self, policy="least-ttft", pods=4, pod="pod-2", labels=None):
+        super().__init__(policy, pods)
+        if labels is not None:
+            self.rig.add(pod, "10.0.0.9", labels=labels)
+        self.rig.send(pod, "first", text(400))
+        self.rig.apply(ResponseNamed(RequestId("first"), "resp_1"))
+        self.rig.serve("pod-0", "warm", text(4000, "warm"))
+        for number in range(20):
+            self.rig.send(pod, f"busy{number}", text(4000, f"{number}"))
+
+    def follow_up(self, identity="again", *texts, previous="resp_1", **more):
+        asked = {"api": Api.RESPONSES, "response_id": previous, **more}
+        return self.route(identity, *(texts or (text(4000, "warm"),)), **asked)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_follow_up_goes_where_the_response_is(policy):
+    desk = Stored(policy)
+    for number in range(8):
+        assert desk.follow_up(f"again{number}").endpoint.name == "pod-2"
+    assert desk.follow_up("get", api=Api.OTHER).endpoint.name == "pod-2"
+
+
+def test_one_whose_response_nobody_has_goes_where_any_other_does():
+    desk = Stored()
+    assert desk.follow_up("r1", previous="").endpoint.name == "pod-0"
+    assert desk.follow_up("r2", previous="resp_9").endpoint.name == "pod-0"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        EndpointRemoved(EndpointId("default/pod-2")),
+        EndpointUpserted(endpoint("pod-2", "10.0.0.7")),
+        EndpointUpserted(endpoint("pod-2", "10.0.0.3", uid="another")),
+    ],
+)
+def test_the_response_of_an_engine_that_is_gone_is_nowhere(change):
+    desk = Stored()
+    desk.rig.apply(change)
+    assert desk.follow_up().endpoint.name != "pod-2"
+
+
+def test_the_same_engine_under_other_labels_still_has_it():
+    desk = Stored()
+    desk.rig.add("pod-2", "10.0.0.3", labels={"track": "canary"})
+    assert desk.follow_up().endpoint.name == "pod-2"
+
+
+def test_a_follow_up_goes_no_further_than_the_filters_and_the_subset_allow():
+    desk = Stored(CANARY, labels={"track": "canary"}, pod="pod-7")
+    desk.rig.add("pod-8", "10.0.0.10", labels={"track": "canary"})
+    assert [desk.follow_up(f"r{n}").endpoint.name for n in range(4)] == ["pod-7"] * 4
+    elsewhere = Stored(CANARY)
+    elsewhere.rig.add("pod-8", "10.0.0.10", labels={"track": "canary"})
+    assert elsewhere.follow_up().endpoint.name == "pod-8"
+    assert Stored().follow_up(subset=("10.0.0.2",)).endpoint.name == "pod-1"
+
+
+def test_an_endpoint_that_is_left_out_is_not_asked_for_its_responses():
+    desk = Stored()
+    for number in range(5):
+        failed = Aborted(RequestId(f"busy{number}"), refused=True, failure=Failure.GATEWAY)
+        desk.rig.apply(failed)
+    assert not desk.rig.pod("pod-2").may_be_picked
+    assert desk.follow_up().endpoint.name == "pod-0"
 
 
 def test_an_endpoint_that_left_is_not_picked():

@@ -84,8 +84,8 @@ class Stage:
 class Exchange:
     """The picker's side of one stream. `record` has the facts that are known so far.
 
-    `pending` is the awaited decision, None in every stage but pending. Times (`now`) are in seconds
-    of the monotonic clock.
+    `pending` is the awaited decision, None in every stage but pending; `response` is for drivers
+    that see tokens, not bytes. Times (`now`) are in seconds of the monotonic clock.
     """
 
     __slots__ = (
@@ -94,12 +94,12 @@ class Exchange:
         "_ends_early",
         "_half_closed",
         "_request",
-        "_response",
         "_settings",
         "_stage",
         "_subset",
         "pending",
         "record",
+        "response",
     )
 
     def __init__(
@@ -115,7 +115,7 @@ class Exchange:
         self._request = Request(self.record, settings)
         self._half_closed = False
         self._ends_early = False  # the proxy passes the response on alone once it has begun
-        self._response = Response(self.record, director.observe, settings)
+        self.response = Response(self.record, director.observe, settings)
 
     # What a driver calls.
 
@@ -139,7 +139,7 @@ class Exchange:
         if isinstance(outcome, RequestError):
             return self.fail(outcome, now)
         if outcome.waited is not None:
-            self._response.show_wait()
+            self.response.show_wait()
         return self._resumed(self._answer(outcome, now), now)
 
     def proceed(self, now: float) -> Step:
@@ -228,7 +228,7 @@ class Exchange:
     @property
     def _response_shown(self) -> bool:
         """Whether the response was seen as far as the proxy shows it."""
-        shown = self._request.modes.response is _NONE or self._response.ended
+        shown = self._request.modes.response is _NONE or self.response.ended
         return shown and self.record.status is not None
 
     # The request.
@@ -307,27 +307,27 @@ class Exchange:
     # The response.
 
     def _response_headers(self, message: ResponseHeaders, now: float) -> list[Reply]:
-        replies = self._response.headers(message, now)
+        replies = self.response.headers(message, now)
         if message.end_of_stream:
             self._end(_COMPLETED, now)
         elif self._settings.end_early:
             self.record.must_stay = must_stay_reason(self._request.modes, announced=self._announced)
-            self._ends_early = self._response.may_end_early(self._request.modes.response)
+            self._ends_early = self.response.may_end_early(self._request.modes.response)
         return replies
 
     def _response_body(self, message: ResponseBody, now: float) -> list[Reply]:
-        replies = self._response.body(message, self._request.modes.response, now)
+        replies = self.response.body(message, self._request.modes.response, now)
         if message.end_of_stream:
             self._end(_COMPLETED, now)
         elif self._ends_early and self.record.first_byte_at is not None and self._request.passed:
             # Envoy 1.40: with all of the request, the proxy continues alone after a good status.
             self._ends_early = False
             if not self._director.needs_end(self.record, now):
-                self._end(_COMPLETED if self._response.done else _UNOBSERVED, now)
+                self._end(_COMPLETED if self.response.done else _UNOBSERVED, now)
         return replies
 
     def _response_trailers(self, _: ResponseTrailers, now: float) -> list[Reply]:
-        replies = self._response.trailers(self._request.modes.response)
+        replies = self.response.trailers(self._request.modes.response)
         self._end(_COMPLETED, now)
         return replies
 
@@ -347,7 +347,7 @@ class Exchange:
         self._request.drop_body()
         try:
             if outcome is not _UNOBSERVED:
-                self._response.record_usage()
+                self.response.record_usage()
         finally:  # no error in a response may prevent the release of its request
             event = self.record.end(outcome, now, begun=self._request.begun)
             try:

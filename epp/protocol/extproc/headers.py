@@ -26,6 +26,7 @@ from epp.protocol.extproc.names import (
 )
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings, Headers
+from epp.protocol.response_ids import id_in_path
 
 _REQUEST_ID: Final = "x-request-id"
 _ENGINE_LABEL: Final = "llm-d.ai/engine-type"
@@ -75,18 +76,20 @@ class RequestFacts:
             injected = tuple(sorted(name for name in headers if name in CONTROL_HEADERS))
         return RequestFacts(headers, method, api, injected)
 
-    def request(
+    def request(  # noqa: PLR0913, PLR0917 (what it is made of)
         self,
         record: RequestRecord,
         parsed: Parsed | None,
         subset: tuple[str, ...] | None,
         body: bytes = b"",
         most_wait: float = inf,
+        response_id: str = "",
     ) -> InferenceRequest:
         """Return the request as routing needs it; `body` is for plug-ins that read more of it.
 
         `parsed` is None for a body that was not seen or could not be read. The proxy lets the
-        request wait for `most_wait` seconds.
+        request wait for `most_wait` seconds. `response_id` is that of an earlier response that it
+        names.
         """
         rewrite = objective = fairness_id = ""
         if self.injected:
@@ -113,7 +116,21 @@ class RequestFacts:
             objective=objective,
             fairness_id=fairness_id or DEFAULT_FAIRNESS_ID,
             body=body,
+            response_id=response_id,
         )
+
+    def response_id(self) -> str:
+        """Return the id of the response that the path names; empty without one."""
+        for name in _PATHS:
+            if found := id_in_path(self.headers.get(name, "")):
+                return found
+        return ""
+
+
+def content_coding(headers: dict[str, str]) -> str:
+    """Return the coding of a body, such as gzip (RFC 9110 §8.4.1); empty if it is as it is."""
+    coding = headers.get("content-encoding", "")
+    return "" if not coding or coding.lower() == "identity" else coding
 
 
 def _first(headers: dict[str, str], names: tuple[str, ...]) -> str:

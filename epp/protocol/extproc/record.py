@@ -12,6 +12,7 @@ from epp.model.events import Event
 from epp.model.request import InferenceRequest, RequestId, Usage
 from epp.model.request_events import Aborted, Failure, Finished, Unobserved
 from epp.protocol.trace_context import BegunSpan
+from epp.values import replaced
 
 REDIRECTION: Final = 300
 """The first HTTP status of a redirect or an error (RFC 9110 §15.4, §15.5): nothing was computed."""
@@ -149,13 +150,24 @@ class RequestRecord:
         return None if self.decision is None else _end_event(self, outcome)
 
 
+def _usage_of_prompts(record: RequestRecord) -> Usage | None:
+    """Return the reported usage as far as it is about the prompts that the picker knows.
+
+    A server puts the stored turns before the input of a request that goes on from a response.
+    """
+    usage, request = record.usage, record.request
+    if usage is None or request is None or not request.response_id:
+        return usage
+    return replaced(usage, prompt_tokens=0, cached_tokens=None)
+
+
 def _end_event(record: RequestRecord, outcome: Outcome) -> Event:
     generated = record.response_chunks if record.streaming else 0
     if record.refused or record.failure is not None:
         named = record.failure is not None and record.served is not None
         return Aborted(record.id, refused=True, failure=record.failure, served=named)
     if outcome is Outcome.COMPLETED:
-        return Finished(record.id, record.usage, generated)
+        return Finished(record.id, _usage_of_prompts(record), generated)
     if outcome is Outcome.UNOBSERVED:
         return Unobserved(record.id, begun=record.status is not None)
     return Aborted(record.id, generated)

@@ -21,6 +21,7 @@ from epp.protocol.bodies.request_json import LONGEST_PROMPT, check_without_model
 from epp.protocol.extproc.headers import (
     BEFORE_HEADERS,
     RequestFacts,
+    content_coding,
     engine_priority,
     request_mutation,
 )
@@ -40,6 +41,7 @@ from epp.protocol.extproc.messages import (
 )
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings
+from epp.protocol.response_ids import previous_id
 from epp.values import replaced
 
 _DIGITS: Final = 18
@@ -50,6 +52,7 @@ _DUPLEX: Final = BodyMode.FULL_DUPLEX_STREAMED
 _NONE: Final = BodyMode.NONE
 _PARTIAL: Final = BodyMode.BUFFERED_PARTIAL
 _OTHER: Final = Api.OTHER
+_RESPONSES: Final = Api.RESPONSES
 
 
 @mypyc_attr(free_list_len=1)
@@ -149,8 +152,7 @@ class Request:
         return self._early
 
     def _check_body(self, headers: dict[str, str]) -> None:
-        coding = headers.get("content-encoding", "identity")
-        if coding != "identity":
+        if coding := content_coding(headers):
             problem = f"content-encoding {coding[:20]!r} is not supported; send the JSON as it is"
             raise UnsupportedCoding(problem)
         # Envoy: with `BUFFERED_PARTIAL` the picker gets only the beginning of the body.
@@ -220,7 +222,10 @@ class Request:
             if parsed is not None and self._settings.keep_body and self.ended:
                 kept = self._body.whole()
         most_wait = inf if self.duplex else self._settings.most_wait
-        request = self._facts.request(self._record, parsed, subset, kept, most_wait)
+        earlier, api = "", self._facts.api or _OTHER
+        if api is _RESPONSES or api is _OTHER:
+            earlier = self._earlier_response(api)
+        request = self._facts.request(self._record, parsed, subset, kept, most_wait, earlier)
         if (resolve := self._settings.resolve) is not None:
             request = resolve(request)
         if parsed is None:
@@ -229,6 +234,14 @@ class Request:
         elif not request.target_model:
             check_without_model(request.api)
         return request
+
+    def _earlier_response(self, api: Api) -> str:
+        """Return the id of the response that it goes on from, or is about; empty without one."""
+        if api is _OTHER:
+            return self._facts.response_id()
+        if self._body is None or self._record.request_bytes > LONGEST_PROMPT:
+            return ""
+        return previous_id(self._body.whole())
 
     def _parse(self, body: Body) -> Parsed | None:
         if self._facts.api is _OTHER:

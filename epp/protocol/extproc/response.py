@@ -12,13 +12,14 @@ from mypy_extensions import mypyc_attr
 
 from epp.model.events import Event
 from epp.model.request import Api, Usage
-from epp.model.request_events import Failure, FirstToken, Generated
+from epp.model.request_events import Failure, FirstToken, Generated, ResponseNamed
 from epp.protocol.bodies.apis import FRAMED
 from epp.protocol.bodies.model_rewrite import ModelRestorer, Restorer
 from epp.protocol.bodies.object_scanner import ObjectScanner
 from epp.protocol.bodies.usage import merge_usage
 from epp.protocol.bodies.usage_reader import FramedUsage, UsageReader, usage_reader
 from epp.protocol.extproc.debug_headers import queue_duration_header
+from epp.protocol.extproc.headers import content_coding
 from epp.protocol.extproc.messages import (
     CHUNK_BYTES,
     UNCHANGED,
@@ -38,6 +39,7 @@ from epp.protocol.extproc.messages import (
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings, Headers
 from epp.protocol.metrics.orca import parse_orca
+from epp.protocol.response_ids import ResponseIdReader
 
 Observe = Callable[[Event, float], None]
 HeaderSource = Callable[[RequestRecord], Headers]
@@ -51,6 +53,8 @@ _USAGE_AT_TOP: Final = (Api.CHAT, Api.COMPLETIONS, Api.EMBEDDINGS)
 """APIs whose answers and events have `usage` at their top level."""
 _DONE: Final = b"data: [DONE]\n\n"
 """The last event of a stream (OpenAI API, `stream`)."""
+_DATA: Final = b"\ndata:"
+"""Begins what an event carries, behind another line."""
 _OUTPUT: Final = re.compile(
     rb"[\r\n]event:(?! ?response\.(?:created|in_progress|queued)[\r\n])[^\r\n]+[\r\n]"
 )
@@ -93,6 +97,7 @@ class Response:
 
     __slots__ = (
         "_header_sources",
+        "_id_reader",
         "_observe",
         "_opening",
         "_record",
@@ -112,6 +117,7 @@ class Response:
         self._usage: Usage | None = None
         self._restorer: Restorer | None = None
         self._opening = b""
+        self._id_reader: ResponseIdReader | None = None
         self.done = False
 
     def show_wait(self) -> None:
@@ -131,7 +137,7 @@ class Response:
         if request is not None and content_type.startswith(_GRPC):
             record.streaming = request.stream
             record.denied = headers.get("grpc-status", "0") != "0"
-        if "content-encoding" not in headers:
+        if not content_coding(headers):
             at_top = api in _USAGE_AT_TOP
             if at_top and record.streaming:
                 self._usage_reader = ObjectScanner(1, True)  # noqa: FBT003 (`lines`)
@@ -140,7 +146,10 @@ class Response:
             else:
                 self._usage_reader = usage_reader(api, content_type, streaming=record.streaming)
             self._restorer = None if message.end_of_stream else self._restoration()
-            self._opening = b"\n" if record.streaming and api is _RESPONSES else b""
+            if api is _RESPONSES:
+                self._opening = b"\n" if record.streaming else b""
+                if record.status == _GOOD:
+                    self._id_reader = ResponseIdReader(streaming=record.streaming)
         self._report_load(headers, now)
         if message.end_of_stream:
             self._check_empty()
@@ -203,7 +212,9 @@ class Response:
             count = record.response_chunks = record.response_chunks + 1
             if not count % _PROGRESS_CHUNKS and record.first_byte_at is not None:
                 self._report_progress(now)
-            if record.first_byte_at is None and (not self._opening or self._has_output(data)):
+            if self._id_reader is not None:
+                self._read_id(self._id_reader, data, now)
+            if record.first_byte_at is None and self._begins(data):
                 self._first_byte(now)
                 self.done = data.endswith(_DONE)
             if self._usage_reader is not None and (reports := self._usage_reader.feed(data)):
@@ -243,6 +254,21 @@ class Response:
         if self._record.streaming and self._record.decision is not None:
             self._observe(Generated(self._record.id, self._record.response_chunks), now)
 
+    def _read_id(self, reader: ResponseIdReader, data: bytes, now: float) -> None:
+        """Report the id of the response, once it has come."""
+        found = reader.feed(data)
+        if reader.done:
+            self._id_reader = None
+        if found and self._record.decision is not None:
+            self._observe(ResponseNamed(self._record.id, found), now)
+
+    def _begins(self, data: bytes) -> bool:
+        """Whether a piece has the first of what is generated."""
+        if self._opening:
+            return self._has_output(data)
+        # WHATWG HTML §9.2.6: such a line is a comment, which keeps the connection alive.
+        return data[:1] != b":" or not self._record.streaming or _DATA in data
+
     def _has_output(self, data: bytes) -> bool:
         """Whether more has come than the opening events of a stream of the Responses API."""
         seen = self._opening + data
@@ -254,6 +280,20 @@ class Response:
         self._record.first_byte_at = now
         if self._record.streaming and self._record.decision is not None:
             self._observe(FirstToken(self._record.id), now)
+
+    def tokens(self, count: int, now: float) -> None:
+        """Handle that `count` tokens were generated by now; for drivers that see no bytes."""
+        record = self._record
+        before, record.response_chunks = record.response_chunks, max(record.response_chunks, count)
+        record.streaming = True
+        if record.first_byte_at is None:
+            self._first_byte(now)
+        elif count // _PROGRESS_CHUNKS > before // _PROGRESS_CHUNKS:
+            self._report_progress(now)
+
+    def report_usage(self, report: bytes) -> None:
+        """Handle a `usage` object (JSON) that a driver was given apart from the body."""
+        self._usage = merge_usage(self._usage, (report,))
 
     def trailers(self, mode: BodyMode) -> list[Reply]:
         """Handle trailers, which end the response."""

@@ -21,6 +21,7 @@ from epp.model.request_events import (
     Finished,
     FirstToken,
     Generated,
+    ResponseNamed,
     Served,
     Unobserved,
 )
@@ -43,6 +44,7 @@ from epp.protocol.replicas.facts import (
     InFlightQuery,
     InFlightReply,
     LeavingFact,
+    NamedFact,
     RepeatedFact,
     RequestFact,
     RequestsQuery,
@@ -335,6 +337,7 @@ class FactReader:
 _READERS: Final[dict[type[AnyFact], Callable[[FactReader, Peer, Any], Any]]] = {
     AdmittedFact: FactReader._admitted,  # noqa: SLF001 (the table of this class)
     ServedFact: FactReader._of_request,  # noqa: SLF001
+    NamedFact: FactReader._of_request,  # noqa: SLF001
     FirstTokenFact: FactReader._of_request,  # noqa: SLF001
     GeneratedFact: FactReader._of_request,  # noqa: SLF001
     FinishedFact: FactReader._of_request,  # noqa: SLF001
@@ -371,6 +374,7 @@ def _finished(request: RequestId, fact: FinishedFact) -> Event:
 
 _EVENTS: Final[dict[type[RequestFact], Callable[[RequestId, Any], Event]]] = {
     ServedFact: lambda request, fact: Served(request, Target(fact.target)),
+    NamedFact: lambda request, fact: ResponseNamed(request, fact.response),
     FirstTokenFact: lambda request, _: FirstToken(request),
     GeneratedFact: lambda request, fact: Generated(request, fact.tokens),
     FinishedFact: _finished,

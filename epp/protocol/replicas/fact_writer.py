@@ -20,6 +20,7 @@ from epp.model.request_events import (
     Finished,
     FirstToken,
     Generated,
+    ResponseNamed,
     Served,
     Unobserved,
 )
@@ -38,6 +39,7 @@ from epp.protocol.replicas.facts import (
     GeneratedFact,
     HeartbeatFact,
     InFlightReply,
+    NamedFact,
     RepeatedFact,
     ReturnedFact,
     ServedFact,
@@ -50,6 +52,7 @@ from epp.protocol.replicas.requests_of_peer import digest_of
 TOLD: Final[tuple[type[Event], ...]] = (
     Admitted,
     Served,
+    ResponseNamed,
     FirstToken,
     Generated,
     Finished,
@@ -237,6 +240,10 @@ class FactWriter:
         number = self._numbers.get(event.request_id)
         return None if number is None else ServedFact(number, event.target)
 
+    def _named(self, event: ResponseNamed) -> AnyFact | None:
+        number = self._numbers.get(event.request_id)
+        return None if number is None else NamedFact(number, event.response_id)
+
     def _first_token(self, event: FirstToken) -> AnyFact | None:
         number = self._numbers.get(event.request_id)
         return None if number is None else FirstTokenFact(number)
@@ -300,6 +307,7 @@ def _can_be_written(fact: AnyFact) -> bool:
 _WRITERS: Final[dict[type[Event], Callable[[FactWriter, Any], AnyFact | None]]] = {
     Admitted: FactWriter._admission,  # noqa: SLF001 (the table of this class)
     Served: FactWriter._served,  # noqa: SLF001
+    ResponseNamed: FactWriter._named,  # noqa: SLF001
     FirstToken: FactWriter._first_token,  # noqa: SLF001
     Generated: FactWriter._generated,  # noqa: SLF001
     Finished: FactWriter._finished,  # noqa: SLF001

@@ -161,6 +161,12 @@ class ServedFact(RequestFact, frozen=True, array_like=True, tag=7):
     target: str
 
 
+class NamedFact(RequestFact, frozen=True, array_like=True, tag=11):
+    """Its response has this id."""
+
+    response: str
+
+
 class EjectedFact(Fact, frozen=True, array_like=True, tag=8):
     """An endpoint is left out for a while."""
 
@@ -350,6 +356,7 @@ AnyFact = (
     | AbortedFact
     | UnobservedFact
     | ServedFact
+    | NamedFact
     | EjectedFact
     | ReturnedFact
     | RepeatedFact

@@ -17,6 +17,7 @@ from epp.protocol.replicas.facts import (
     FinishedFact,
     FirstTokenFact,
     GeneratedFact,
+    NamedFact,
     RequestFact,
     ServedFact,
     UnobservedFact,
@@ -34,6 +35,7 @@ _FIRST, _SECOND = 0x19_B4A5, 0x1C_35B7
 
 _STAGES: Final[dict[type[RequestFact], int]] = {
     ServedFact: 1,
+    NamedFact: 1,
     FirstTokenFact: 2,
     GeneratedFact: 3,
     UnobservedFact: 4,

@@ -98,6 +98,7 @@ class ResponsesBody(Generation, frozen=True, kw_only=True):
     instructions: str | None = None
     max_output_tokens: int | None = None
     previous_response_id: str | None = None
+    store: bool | None = True
     tools: list[Any] | None = None
 
     @property

@@ -18,6 +18,7 @@ from model_server.simulator.settings import Limits, Settings, Speed
 from model_server.simulator.strain import Strain
 
 RUNTIME_LORAS = "VLLM_ALLOW_RUNTIME_LORA_UPDATING"
+RESPONSES_STORE = "VLLM_ENABLE_RESPONSES_API_STORE"
 _ABOUT = """\
 An OpenAI-compatible server that schedules, caches and reports like vLLM v1, without a model.
 Prints one JSON line, {"event": "listening", "host": ..., "port": ...}, when it is ready.
@@ -89,6 +90,7 @@ def parse(arguments: Sequence[str] | None = None) -> Settings:
         name=given.name,
         served_model_name=given.served_model_name,
         runtime_loras=os.environ.get(RUNTIME_LORAS, "").lower() in {"1", "true"},
+        responses_store=os.environ.get(RESPONSES_STORE, "") == "1",
         lora_modules=lora_modules,
         limits=_limits(given),
         speed=_speed(given),

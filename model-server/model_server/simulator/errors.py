@@ -33,6 +33,13 @@ class UnknownModel(ApiError):
     kind = "NotFoundError"
 
 
+class UnknownResponse(ApiError):
+    """No such response is kept here."""
+
+    status = 404
+    kind = "invalid_request_error"
+
+
 class Overloaded(ApiError):
     """Too many requests are unfinished."""
 

@@ -22,6 +22,7 @@ from model_server.simulator.bodies import (
 )
 from model_server.simulator.errors import ApiError, UnknownModel
 from model_server.simulator.prose import Writer
+from model_server.simulator.response_store import ResponseStore
 from model_server.simulator.scheduler import Request, Token
 from model_server.simulator.settings import Settings
 from model_server.simulator.template import Turn, render
@@ -46,6 +47,7 @@ class Intake:
         self.settings = settings
         self._adapters = adapters
         self.context_len = settings.limits.context_len
+        self.stored = ResponseStore(enabled=settings.responses_store)
         self._tokenizer = Tokenizer()
         self._writer = Writer(self._tokenizer, settings.output_tokens)
 
@@ -59,16 +61,18 @@ class Intake:
 
     def responses(self, body: ResponsesBody) -> list[Request]:
         """Build the request of a Responses API call."""
-        if body.previous_response_id is not None:
-            raise ApiError("previous_response_id needs a response store", "previous_response_id")
+        turns = self.response_turns(body)
+        return self.generation(body, [render(self._tokenizer, turns, generate=True)])
+
+    def response_turns(self, body: ResponsesBody) -> list[Turn]:
+        """Return the conversation that a response is to, with the stored part of it."""
         turns = _preamble(body.tools)
         if body.instructions:
             turns.append(Turn("system", body.instructions))
+        turns += self.stored.turns(body.previous_response_id)
         if isinstance(body.input, str):
-            turns.append(Turn("user", body.input))
-        else:
-            turns += [_item_turn(item) for item in body.input]
-        return self.generation(body, [render(self._tokenizer, turns, generate=True)])
+            return [*turns, Turn("user", body.input)]
+        return turns + [_item_turn(item) for item in body.input]
 
     def completion(self, body: CompletionBody) -> list[Request]:
         """Build the requests of a completion."""

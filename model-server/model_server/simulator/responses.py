@@ -1,6 +1,6 @@
 """The wording of /v1/responses."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,10 +12,14 @@ from model_server.simulator.usage import responses_usage
 
 
 class ResponseEvents:
-    """Events of a streamed response, numbered and named as OpenAI's client expects."""
+    """Events of a streamed response, numbered and named as OpenAI's client expects.
+
+    `keep` is called with the response before its last event.
+    """
 
     def __init__(self, head: Head) -> None:
         self.head = head
+        self.keep: Callable[[dict[str, Any]], None] | None = None
         self._number = 0
         self._texts: list[str] = []
 
@@ -45,6 +49,8 @@ class ResponseEvents:
         text = "".join(self._texts)
         item = _message(self.head, "completed", [_part(text)])
         whole = whole_response(self.head, [text], [self.head.requests[0].finish])
+        if self.keep is not None:
+            self.keep(whole)
         name = "response.completed" if whole["status"] == "completed" else "response.incomplete"
         return b"".join(
             (

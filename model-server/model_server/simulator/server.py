@@ -3,9 +3,10 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -99,6 +100,9 @@ class Server:
         app.cleanup_ctx.append(self._publishing)
         for path, api in APIS.items():
             app.router.add_post(path, self._generating(api))
+        stored, one = self._intake.stored, "/v1/responses/{id}"
+        app.router.add_get(one, self._of_response(stored.response))
+        app.router.add_post(one + "/cancel", self._of_response(stored.cancel))
         app.router.add_post("/v1/chat/completions/render", self._render_chat)
         app.router.add_post("/v1/completions/render", self._render_texts)
         app.router.add_post("/v1/embeddings", self._embeddings)
@@ -158,13 +162,29 @@ class Server:
             try:
                 if body.stream:
                     # A client that is gone is not an error, and nobody is left to tell.
+                    form = api.events(head)
+                    if isinstance(form, ResponseEvents):
+                        form.keep = partial(self._keep, body)
                     with suppress(ConnectionResetError):
-                        return await stream(http, call, api.events(head), fault.chunks)
+                        return await stream(http, call, form, fault.chunks)
                     raise Gone
                 texts, finishes = await collect(call)
-                return self._whole(http, api, api.whole(head, texts, finishes))
+                whole = api.whole(head, texts, finishes)
+                self._keep(body, whole)
+                return self._whole(http, api, whole)
             finally:
                 self.engine.abort(call)
+
+        return handle
+
+    def _keep(self, body: Generation, whole: dict[str, Any]) -> None:
+        """Keep a response for requests that go on from it."""
+        if isinstance(body, ResponsesBody) and body.store:
+            self._intake.stored.keep(self._intake.response_turns(body), whole)
+
+    def _of_response(self, read: Callable[[str], Mapping[str, Any]]) -> Handler:
+        async def handle(http: web.Request) -> web.StreamResponse:
+            return _json(msgspec.json.encode(read(http.match_info["id"])))
 
         return handle
 

@@ -55,6 +55,7 @@ class Settings:
     served_model_name: str = "sim-model"
     lora_modules: Mapping[str, str] = field(default_factory=dict)
     runtime_loras: bool = False
+    responses_store: bool = False
     limits: Limits = field(default_factory=Limits)
     speed: Speed = field(default_factory=Speed)
     output_tokens: int = 256

@@ -10,7 +10,7 @@ from epp.model.caches.choice import UNKNOWN_CAPACITY
 from epp.model.endpoint import EndpointId
 from epp.model.events import AttributesReported, EndpointRemoved, ScrapeFailed, ScrapeFailure
 from epp.model.request import RequestId
-from epp.model.request_events import Unobserved
+from epp.model.request_events import ResponseNamed, Unobserved
 from epp.policy.flow.held import Held
 from epp.policy.flow.rooms import Axis
 from tests.policy.flow.flow_rig import FlowRig
@@ -53,6 +53,17 @@ def test_a_request_waits_while_all_owe_prefill_and_goes_at_a_first_token(rig):
     assert rig.until() is None
 
 
+def test_a_follow_up_waits_for_the_endpoint_that_has_the_response(rig):
+    home = rig.come("first", LONG)
+    rig.apply(ResponseNamed(RequestId("first"), "resp_1"))
+    assert rig.come("follow-up", 1000, response_id="resp_1") is None
+    rig.wait(0.1)
+    assert rig.release() == []
+    rig.begin("first")
+    assert rig.release() == ["follow-up"]
+    assert rig.sent["follow-up"] == home
+
+
 def test_requests_of_one_client_that_wait_share_its_id(rig):
     fill(rig)
     for number in range(3):
@@ -92,7 +103,9 @@ def test_memory_is_what_is_held_and_what_is_expected(tokens, generated, waits):
     for number in range(20):  # that such answers are long is learned
         rig.come(f"before {number}", 10, max_tokens=generated)
         rig.begin(f"before {number}")
+        rig.wait(0.006 * generated)
         rig.end(f"before {number}", 10, generated)
+    rig.say("pod-0")
     rig.come("first", tokens, max_tokens=generated)
     rig.begin("first")
     rig.go_on("first", 1)
@@ -109,7 +122,9 @@ def test_answers_that_end_one_after_another_do_not_take_all_their_memory_at_once
     for number in range(20):
         rig.come(f"before {number}", 10, max_tokens=8000)
         rig.begin(f"before {number}")
+        rig.wait(0.006 * 8000)
         rig.end(f"before {number}", 10, 8000)
+    rig.say("pod-0")
     for number in range(16):
         for before in rig.sent.keys() & {f"next {each}" for each in range(number)}:
             rig.go_on(before, 1 + apart * (number - int(before.removeprefix("next "))))
@@ -145,7 +160,9 @@ def test_each_answer_to_a_prompt_takes_memory(answers, waits):
     for number in range(20):  # that such answers are long is learned
         rig.come(f"before {number}", 10, max_tokens=8000)
         rig.begin(f"before {number}")
+        rig.wait(0.006 * 8000)
         rig.end(f"before {number}", 10, 8000)
+    rig.say("pod-0")
     rig.come("first", 20_000, max_tokens=8000, n=answers)
     rig.begin("first")
     rig.go_on("first", answers)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epp.model.endpoint import EndpointId
+from epp.model.endpoint import EndpointId, Target
 from epp.model.events import Ejected, EjectionReason, Returned
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import (
@@ -13,6 +13,7 @@ from epp.model.request_events import (
     Finished,
     FirstToken,
     Generated,
+    ResponseNamed,
     Served,
     Unobserved,
 )
@@ -285,6 +286,27 @@ def test_one_that_leaves_says_so():
     other.hear(one.writer.to_all([LeavingFact()], one.now))
     assert other.reader.present == 0
     assert other.in_flight("a").unobserved
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_all_know_where_a_response_is(early):
+    one, other = Replica(1), Replica(2)
+    one.admit("a", PROMPTS[0], pod="pod-1")
+    one.admit("b", PROMPTS[1], pod="pod-0")
+    sent = one.tell()
+    one.apply(ResponseNamed(RequestId("a"), "resp_1"))
+    one.apply(Served(RequestId("b"), Target("10.0.0.2:8000")))
+    one.apply(ResponseNamed(RequestId("b"), "resp_2"))
+    one.apply(FirstToken(RequestId("b")))
+    one.apply(Finished(RequestId("a")))
+    for message in reversed(sent + one.tell()) if early else sent + one.tell():
+        exchange(one, other, message)
+    home = other.pod("pod-1").endpoint.engine
+    for name in ("resp_1", "resp_2"):
+        assert other.fleet.responses.engine_of(name, other.now) == home
+        assert one.fleet.responses.engine_of(name, one.now) == home
+    assert in_flight(other) == in_flight(one) == {"b": "default/pod-1"}
+    assert (other.tell(), other.dropped, other.reader.applied) == ([], {}, 7)
 
 
 def test_a_request_that_is_left_unobserved_is_nobodys_business_any_more():

@@ -1,0 +1,48 @@
+"""Which engine has which response in its memory, as requests may go on from it by its id.
+
+vLLM, SGLang and others keep the responses of OpenAI's Responses API in the memory of the server
+that made them; any other one answers with 404.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+from epp.model.endpoint import Target
+from epp.model.learning.bounded import make_room
+
+Engine = tuple[str, Target, int | None]
+"""`Endpoint.engine`: another one under an endpoint's name has none of the responses."""
+
+MOST: Final = 1 << 16
+"""Responses that are kept, at most."""
+KEPT_SECONDS: Final = 86_400.0
+"""For how long a response is kept."""
+
+
+class StoredResponses:
+    """The engines of the latest responses. An id is kept as 64 bits, whatever its length.
+
+    They are SipHash under a secret of the process (PEP 456): no client can choose two ids alike.
+    """
+
+    def __init__(self) -> None:
+        self._stored: Final[OrderedDict[int, tuple[Engine, float]]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def store(self, response_id: str, engine: Engine, now: float) -> None:
+        """Remember where a response is; the last engine that answers with its id counts."""
+        stored, key = self._stored, hash(response_id)
+        stored.pop(key, None)
+        while stored and now - next(iter(stored.values()))[1] >= KEPT_SECONDS:
+            stored.popitem(last=False)
+        make_room(stored, MOST)
+        stored[key] = engine, now
+
+    def engine_of(self, response_id: str, now: float) -> Engine | None:
+        """Return the engine that has a response; None if that is not known."""
+        found = self._stored.get(hash(response_id)) if response_id else None
+        if found is None or now - found[1] >= KEPT_SECONDS:
+            return None
+        return found[0]
