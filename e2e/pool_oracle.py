@@ -24,9 +24,12 @@ SAMPLING = SamplingParams(max_tokens=1 << 16)
 
 
 class Engine:
-    """`blocks` usable blocks of `block` tokens; requests go by the names that callers give them."""
+    """`blocks` usable blocks of `block` tokens; requests go by the names that callers give them.
 
-    def __init__(self, blocks: int, block: int) -> None:
+    With `eagle` its draft model is of a kind for which the last block of each hit is dropped.
+    """
+
+    def __init__(self, blocks: int, block: int, *, eagle: bool = False) -> None:
         spec = FullAttentionSpec(block_size=block, num_kv_heads=1, head_size=1, dtype=torch.float16)
         config = KVCacheConfig(
             num_blocks=blocks + 1,  # the null block
@@ -39,6 +42,7 @@ class Engine:
             scheduler_block_size=block,
             hash_block_size=block,
             enable_caching=True,
+            use_eagle=eagle,
         )
         self._hasher = get_request_block_hasher(block, HASH)
 

@@ -5,6 +5,7 @@ possible: when a prompt looks for it, by then perhaps released, or evicted in pa
 """
 
 import importlib
+from array import array
 from collections import Counter
 from typing import Any, ClassVar
 
@@ -21,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from epp.model.caches.lease import Lease
+from epp.model.learning.trust import DOUBT, PredictionTrust
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.hashing import BlockHash
 from epp.model.request import TOKEN_BYTES, Prompt
@@ -237,3 +239,31 @@ def test_the_pool_does_what_vllm_does(pool):
     run_state_machine_as_test(PoolBesideVllm, settings=use)
     missing = {each: seen[each] for each in MUST_BE_SEEN if seen[each] < EXAMPLES // 20}
     assert not missing, dict(seen)
+
+
+def test_the_block_that_eagle_drops_of_each_hit_costs_no_trust():
+    """Hits are a block short of the pool's: all of most short ones, and next to nothing of long."""
+    block = 16
+    engine = importlib.import_module("e2e.pool_oracle").Engine(4000, block, eagle=True)
+    pool, hasher, trust = (
+        POOLS[0](4000 * block, block),
+        BlockHasher(SECRET, block),
+        PredictionTrust(),
+    )
+    short_by = Counter[int]()
+    for turn in range(200):
+        words = 1500 if turn % 4 == 3 else 20  # what requests of a kind begin with
+        tokens = [words] * words + [2000 + turn] * 30
+        data = array("I", tokens).tobytes()
+        chain = hasher.chain(Prompt(data, exact=True), "m", "")
+        request = engine.begin(str(turn), tokens)
+        hit = engine.admit(request)
+        sizes = [block] * len(chain.hashes)
+        lease = pool.allocate(chain.hashes, sizes, len(tokens) % block, chain.lookup)
+        predicted = lease.cached * block
+        short_by[predicted - hit] += 1
+        trust.judge(predicted, hit, block)
+        engine.free_up(request)
+        pool.release(lease)
+    assert short_by == {0: 2, block: 198}  # but for the first of each kind
+    assert trust.trust > DOUBT

@@ -37,11 +37,15 @@ class BlocksStored(msgspec.Struct, frozen=True, gc=False):
     size: int
     """Tokens of each block; 0 if the event has hashes only."""
     model: str = ""
-    """The LoRA adapter's name, or the base model's; empty if unknown."""
+    """The LoRA adapter's name, or the base model's; empty if unknown.
+
+    Of an adapter whose name is unknown, one that no request has."""
     salt: str = ""
     """The sequence's cache salt, known at its start only."""
     content: Sequence[bytes] = ()
-    """What else was hashed into each block (images, embeddings), b"" for nothing; may be empty."""
+    """What else was hashed into each block (images, embeddings), b"" for nothing.
+
+    Empty if the blocks differ from all others by their tokens alone."""
     medium: Medium = Medium.GPU
     """The tier that holds them."""
     group: int | None = None

@@ -266,6 +266,38 @@ async def test_the_context_of_a_model_is_read_and_that_of_an_adapter_is_its_mode
         assert event.max_model_lens == {"llama": 8192, "fr": 8192}
 
 
+NAMES = b"""{"data": [
+    {"id": "llama", "root": "/models/llama", "parent": null, "owned_by": "vllm"},
+    {"id": "small", "root": "/models/llama", "parent": null},
+    {"id": "fr", "root": "/models/llama", "parent": "llama", "owned_by": "vllm"},
+    {"id": "other", "root": "/models/other"},
+    {"id": "small", "root": "/models/other"},
+    {"id": "none"}, {"id": "nil", "root": null},
+    {"id": "empty", "root": ""}, {"id": "also", "root": ""},
+    {"id": "seven", "root": 7}, {"id": "eight", "root": 7}, {"id": "list", "root": ["other"]},
+    {"id": "", "root": "/models/llama"}
+]}"""
+SGLANG_NAMES = b"""{"data": [
+    {"id": "llama", "root": "llama", "parent": null, "owned_by": "sglang", "max_model_len": 4096},
+    {"id": "fr", "root": "/adapters/fr", "parent": "llama", "owned_by": "sglang"}
+]}"""
+
+
+async def test_names_with_one_root_share_a_cache():
+    pages = Pages(**{"v1/models": NAMES})
+    async with pages.serving(), polling(settings(LISTS), pages.endpoint()) as (told, _):
+        assert (await first(told, ModelsListed)).aliases == {"small": "llama"}
+
+
+async def test_sglang_serves_an_adapter_by_the_name_of_its_model_and_its_own():
+    pages = Pages(**{"v1/models": SGLANG_NAMES})
+    async with pages.serving(), polling(settings(LISTS), pages.endpoint()) as (told, _):
+        event = await first(told, ModelsListed)
+        assert event.models == {"llama", "fr", "llama:fr"}
+        assert event.aliases == {"llama:fr": "fr"}
+        assert event.max_model_lens == dict.fromkeys(event.models, 4096)
+
+
 @pytest.mark.parametrize(
     ("status", "body"),
     [

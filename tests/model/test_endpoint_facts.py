@@ -11,10 +11,11 @@ from epp.model.events import (
     ScrapeFailed,
     ScrapeFailure,
 )
+from epp.model.kv_changes import BlocksStored, CacheChanged, CacheFeedUp, EngineHash
 from epp.model.request import RequestId
 from epp.model.topology import Topology, TopologyLabels, topology_of
-from tests.model.rig import Rig
-from tests.strategies import endpoint
+from tests.model.rig import LONG, Rig
+from tests.strategies import endpoint, prompt
 
 GPU = attribute_key("GPUUtilization", "dcgm-extractor")
 
@@ -163,3 +164,90 @@ def test_engines_that_may_serve_others_leave_an_unlisted_model_open():
     assert [rig.fleet.serves(model) for model in ("a", "b")] == [True, None]
     listed(rig, "pod-1", "a")
     assert rig.fleet.serves("b") is False
+
+
+def names_one(rig, name, *models, **aliases):
+    """An endpoint lists models, and names of them that share the cache of another name."""
+    names = frozenset((*models, *aliases))
+    rig.apply(ModelsListed(EndpointId(f"default/{name}"), names, aliases=aliases))
+
+
+def hits(rig, model, *asked_as):
+    """The endpoints that have cached the prompt, by the names under which it is asked for."""
+    return [
+        {name for name, tokens in rig.cached(LONG, target_model=each).items() if tokens}
+        for each in (model, *asked_as)
+    ]
+
+
+def test_names_of_one_model_share_a_cache():
+    rig = Rig(2)
+    names_one(rig, "pod-0", "llama", "fr", small="llama")
+    rig.serve("pod-0", "r1", LONG, target_model="small")
+    assert hits(rig, "small", "llama", "fr", "other") == [{"pod-0"}, {"pod-0"}, set(), set()]
+    rig.serve("pod-1", "r2", LONG, target_model="llama")
+    assert hits(rig, "small") == [{"pod-0", "pod-1"}]
+
+
+def test_salts_keep_names_of_one_model_apart():
+    rig = Rig(1)
+    names_one(rig, "pod-0", "llama", small="llama")
+    rig.serve("pod-0", "r1", LONG, target_model="small", cache_salt="mine")
+    assert rig.cached(LONG, target_model="llama") == {"pod-0": 0}
+    assert rig.cached(LONG, target_model="llama", cache_salt="mine")["pod-0"] > 0
+
+
+@pytest.mark.parametrize("order", [("pod-0", "pod-1"), ("pod-1", "pod-0")])
+def test_names_that_one_endpoint_serves_as_two_models_stay_apart(order):
+    rig = Rig(2)
+    for name in order:
+        aliases = {"small": "llama"} if name == "pod-0" else {}
+        names_one(rig, name, "llama", "small", **aliases)
+    rig.serve("pod-1", "r1", LONG, target_model="small")
+    assert hits(rig, "small", "llama") == [{"pod-1"}, set()]
+    rig.apply(EndpointRemoved(EndpointId("default/pod-1")))
+    rig.serve("pod-0", "r2", LONG, target_model="small")
+    assert hits(rig, "small", "llama") == [{"pod-0"}, {"pod-0"}]
+
+
+@pytest.mark.parametrize(
+    ("models", "found"),
+    [
+        ("d", [set(), {"pod-3"}]),  # of which `a` is not asked for there
+        ("da", [{"pod-3"}, set()]),  # as two models, so all four are apart
+    ],
+)
+def test_names_are_one_across_endpoints_that_each_have_some_of_them(models, found):
+    rig = Rig(4)
+    names_one(rig, "pod-0", "a", b="a")
+    names_one(rig, "pod-1", "d", c="d")
+    names_one(rig, "pod-2", "c", b="c")
+    names_one(rig, "pod-3", *models)
+    rig.serve("pod-3", "r1", LONG, target_model="a")
+    assert hits(rig, "a", "d") == found
+
+
+def test_names_are_no_longer_one_once_no_endpoint_lists_them_so():
+    rig = Rig(2)
+    names_one(rig, "pod-0", "llama", small="llama")
+    names_one(rig, "pod-1", "llama", small="llama")
+    names_one(rig, "pod-0", "llama")
+    rig.serve("pod-1", "r1", LONG, target_model="small")
+    assert hits(rig, "llama") == [{"pod-1"}]
+    names_one(rig, "pod-1", "small")
+    rig.serve("pod-1", "r2", LONG, target_model="small")
+    assert hits(rig, "small") == [{"pod-1"}]
+    assert rig.cached(LONG, target_model="llama") == {"pod-0": 0}
+
+
+def test_events_of_one_name_are_found_by_another():
+    rig = Rig(1, token_block=16)
+    names_one(rig, "pod-0", "llama", small="llama")
+    ids = range(65)
+    names = [EngineHash(each) for each in (1, 2, 3, 4)]
+    stored = BlocksStored(names, None, prompt(ids[:64]).data, 16, model="small")
+    pod = EndpointId("default/pod-0")
+    rig.apply(CacheFeedUp(pod))
+    rig.apply(CacheChanged(pod, (stored,)))
+    found = {model: rig.cached(ids, target_model=model)["pod-0"] for model in ("llama", "other")}
+    assert found == {"llama": 64, "other": 0}

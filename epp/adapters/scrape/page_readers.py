@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from epp.model.endpoint import Endpoint
 from epp.model.events import AttributesReported, Event, LoadReported, ModelsListed
@@ -100,7 +101,9 @@ class _Model(msgspec.Struct, frozen=True):
     """A model's card. What servers have beside the name is of any type: OpenAI has none of it."""
 
     id: str = ""
+    root: object = None
     parent: object = None
+    owned_by: object = None
     max_model_len: object = None
 
 
@@ -135,14 +138,16 @@ class ModelsReader:
         """Read a page: an event if it lists other models than the page before."""
         yield
         try:
-            models = _decode_models(page.text).data
+            cards = _decode_models(page.text).data
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return self._doubt(f"its list of models cannot be read: {str(error)[:200]}")
-        if len(models) > _MAX_MODELS:
+        if len(cards) > _MAX_MODELS:
             return self._doubt(f"it lists more than {_MAX_MODELS} models")
-        names = frozenset(each.id for each in models if 0 < len(each.id) <= _MAX_NAME)
-        limits = _max_model_lens(models, names)
-        listed = ModelsListed(self.endpoint.id, names, limits, self._serves_others)
+        more = [replace(each, id=name) for each in cards if (name := _sglang_name(each))]
+        names = frozenset(each.id for each in (*cards, *more) if 0 < len(each.id) <= _MAX_NAME)
+        limits = _max_model_lens((*cards, *more), names)
+        aliases = _aliases(cards, names)
+        listed = ModelsListed(self.endpoint.id, names, limits, self._serves_others, aliases)
         if listed == self._listed:
             return Findings()
         self._listed, self._doubted = listed, False
@@ -151,6 +156,34 @@ class ModelsReader:
     def _doubt(self, problem: str) -> Findings:
         repeated, self._doubted = self._doubted, True
         return Findings(warnings=() if repeated else (problem,))
+
+
+def _sglang_name(card: _Model) -> str:
+    """Return the name by which SGLang serves a listed adapter; empty for other cards.
+
+    SGLang 0.5 `serving_base.py` `_parse_model_parameter`: `MODEL:ADAPTER`, of which it lists the
+    second part.
+    """
+    adapter = card.owned_by == "sglang" and isinstance(card.parent, str)
+    return f"{card.parent}:{card.id}" if adapter else ""
+
+
+def _aliases(cards: Sequence[_Model], names: Collection[str]) -> dict[str, str]:
+    """Return names that share the cache of another name, each with that one.
+
+    vLLM `show_available_models`: all `--served-model-name`s have one `root`, adapters a `parent`.
+    """
+    firsts: dict[str, str] = {}
+    found = {name: each.id for each in cards if (name := _sglang_name(each)) in names}
+    seen: set[str] = set()
+    for each in cards:
+        root = each.root
+        if each.id not in names or each.id in seen or each.parent is not None:
+            continue
+        seen.add(each.id)
+        if isinstance(root, str) and root and firsts.setdefault(root, each.id) != each.id:
+            found[each.id] = firsts[root]
+    return found
 
 
 def _max_model_lens(models: Sequence[_Model], names: Collection[str]) -> dict[str, int]:

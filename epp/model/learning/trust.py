@@ -20,7 +20,7 @@ _RISES: Final = 0.05
 _MAX_MISSES: Final = 4
 """How many times that weight a report has, at most, of several in a row with nothing true."""
 _LARGE_TOKENS: Final = 64
-"""Predictions of fewer tokens raise no suspicion."""
+"""Predictions of fewer tokens raise no suspicion; nor does a last block of so many cost trust."""
 _LITTLE: Final = 0.1
 """Below this share of a prediction, it counts as not true at all."""
 _MAX_OF: Final = 0.8
@@ -86,9 +86,12 @@ class PredictionTrust:
         if predicted <= 0:
             return Verdict.HELD
         held = min(predicted, actual) / predicted
-        self._misses = min(_MAX_MISSES, self._misses + 1) if held < _LITTLE else 0
-        weight = _FALLS * max(1, self._misses) if held < self.trust else _RISES
-        self.trust += weight * (held - self.trust)
+        # vLLM `find_longest_cache_hit`: with EAGLE or MTP the last block of each hit is dropped. Of
+        # a short hit that is most, which says nothing of longer ones.
+        if held >= _MAX_OF or predicted - actual > min(block, _LARGE_TOKENS):
+            self._misses = min(_MAX_MISSES, self._misses + 1) if held < _LITTLE else 0
+            weight = _FALLS * max(1, self._misses) if held < self.trust else _RISES
+            self.trust += weight * (held - self.trust)
         if held >= _MAX_OF or actual > predicted - 2 * block:
             self._held = True
             return Verdict.HELD

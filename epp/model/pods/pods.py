@@ -17,6 +17,7 @@ from epp.model.pods.pod import Pod
 from epp.model.prefix_index.index import PrefixIndex, Slot
 from epp.model.prompts.block_hasher import TOKEN_BLOCK, BlockHasher
 from epp.model.prompts.reader import Prompts
+from epp.model.prompts.served_names import ServedNames
 from epp.model.quote import Quote
 
 CLASS_LABEL: Final = "warmpick.io/endpoint-class"
@@ -72,6 +73,7 @@ class Pods:
         self._open = 0
         self.shortest_context = inf
         self._contexts: Counter[int] = Counter()
+        self._names: Final = ServedNames(hasher)
 
     def __getitem__(self, endpoint_id: EndpointId) -> Pod:
         return self._by_id[endpoint_id]
@@ -125,6 +127,7 @@ class Pods:
             self._by_target = None
             self._blocks.pop(endpoint_id, None)
             self._unlist(pod)
+            self._names.remove(endpoint_id)
             self._leave(pod.endpoint)
             pod.detach()
 
@@ -155,6 +158,7 @@ class Pods:
             self._open += event.serves_others
             self._served.update(event.models)
             self._contexts.update(event.max_model_lens.values())
+            self._names.add(event.endpoint_id, event.models, event.aliases)
             self.shortest_context = min(self._contexts, default=inf)
             self.refresh()
 

@@ -49,6 +49,12 @@ class BlockHasher:
         self.token_block = token_block or TOKEN_BLOCK
         self.configured = token_block is not None
         self._roots: dict[tuple[str, str, bool], int] = {}
+        self._first_names: dict[str, str] = {}
+
+    def share_names(self, first_names: dict[str, str]) -> None:
+        """From here on hash these names of models as others, whose cache they share."""
+        self._first_names = first_names
+        self._roots.clear()
 
     def chain(
         self,
@@ -90,7 +96,8 @@ class BlockHasher:
         known = self._roots.get(name)
         if known is not None:
             return known
-        digest = blake2b(msgspec.msgpack.encode(name), digest_size=8, key=self._secret)
+        hashed = (self._first_names.get(model, model), cache_salt, exact)
+        digest = blake2b(msgspec.msgpack.encode(hashed), digest_size=8, key=self._secret)
         root = int.from_bytes(digest.digest(), "little")
         if len(model) + len(cache_salt) <= _LONGEST_NAME:
             make_room(self._roots, _ROOTS)

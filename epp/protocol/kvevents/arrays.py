@@ -20,8 +20,18 @@ _FIXED = range(0x90, 0xA0)
 MAX_NUMBERS = 1 << 15
 """Numbers of one part: a millisecond or two."""
 _NUMBER = rb"[\x00-\x7f\xe0-\xff]|[\xcc\xd0].|[\xcd\xd1]..|[\xce\xd2].{4}|[\xcf\xd3].{8}"
-_NUMBERS = re.compile(rb"(?s:%b){0,%d}+" % (_NUMBER, MAX_NUMBERS))
 _IDS = msgspec.msgpack.Decoder(list[int])
+_PAIR_HEAD = b"\x92"
+_PAIRS = msgspec.msgpack.Decoder(list[tuple[int, int]])
+_MAX_PAIRS = MAX_NUMBERS // 4
+
+
+def _many(item: bytes, most: int) -> re.Pattern[bytes]:
+    return re.compile(rb"(?s:%b){0,%d}+" % (item, most))
+
+
+_MANY_NUMBERS = _many(_NUMBER, MAX_NUMBERS)
+_MANY_PAIRS = _many(rb"%b(?:%b)(?:%b)" % (_PAIR_HEAD, _NUMBER, _NUMBER), _MAX_PAIRS)
 
 
 class NotAnArray(ValueError):
@@ -40,24 +50,33 @@ def array_head(data: bytes | msgspec.Raw) -> tuple[int, int]:
     return int.from_bytes(head[1 : 1 + size], "big"), 1 + size
 
 
+def is_of_pairs(data: bytes | msgspec.Raw) -> bool:
+    """Return whether an array begins with an array of two items. Raises `NotAnArray`."""
+    _, at = array_head(data)
+    return bytes(memoryview(data)[at : at + 1]) == _PAIR_HEAD
+
+
 def read_uint32s(data: bytes | msgspec.Raw, count: int) -> Iterator[bytes]:
     """Yield the numbers of a whole array, `count` at a time, as four little-endian bytes each.
 
-    `count` is `MAX_NUMBERS` at most. Raises `NotAnArray` once it comes to another number.
+    Of an array of pairs they are the first numbers of each. `count` is `MAX_NUMBERS` at most.
+    Raises `NotAnArray` once it comes to something else.
     """
     length, at = array_head(data)
-    if length <= MAX_NUMBERS:
-        packed = _packed(data)
+    pairs = is_of_pairs(data)
+    most, many = (_MAX_PAIRS, _MANY_PAIRS) if pairs else (MAX_NUMBERS, _MANY_NUMBERS)
+    if length <= most:
+        packed = _packed(data, pairs=pairs)
         for start in range(0, 4 * length, 4 * count):
             yield packed[start : start + 4 * count]
         return
     waiting = b""
     while length:
-        numbers = min(length, MAX_NUMBERS)
-        match = _NUMBERS.match(memoryview(data), at)
+        numbers = min(length, most)
+        match = many.match(memoryview(data), at)
         if match is None or not match[0]:
             raise NotAnArray("an item is not a number")
-        waiting += _packed(b"\xdd" + numbers.to_bytes(4, "big") + match[0])
+        waiting += _packed(b"\xdd" + numbers.to_bytes(4, "big") + match[0], pairs=pairs)
         length -= numbers
         at = match.end()
         ready = len(waiting) if not length else len(waiting) // (4 * count) * (4 * count)
@@ -66,9 +85,10 @@ def read_uint32s(data: bytes | msgspec.Raw, count: int) -> Iterator[bytes]:
         waiting = waiting[ready:]
 
 
-def _packed(data: bytes | msgspec.Raw) -> bytes:
+def _packed(data: bytes | msgspec.Raw, *, pairs: bool) -> bytes:
     try:
-        packed = array("I", _IDS.decode(data))
+        ids = [first for first, _ in _PAIRS.decode(data)] if pairs else _IDS.decode(data)
+        packed = array("I", ids)
     except (msgspec.MsgspecError, OverflowError) as error:
         raise NotAnArray("an item is not a number of 32 bits, or is below 0") from error
     if sys.byteorder == "big":

@@ -11,7 +11,7 @@ What one event says of many blocks is read as several changes, which together sa
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -25,7 +25,13 @@ from epp.model.kv_changes import (
     EngineHash,
     Medium,
 )
-from epp.protocol.kvevents.arrays import MAX_NUMBERS, NotAnArray, array_head, read_uint32s
+from epp.protocol.kvevents.arrays import (
+    MAX_NUMBERS,
+    NotAnArray,
+    array_head,
+    is_of_pairs,
+    read_uint32s,
+)
 
 MAX_BLOCKS = 128
 """Blocks of one change."""
@@ -66,11 +72,13 @@ class _Stored(msgspec.Struct, gc=False):
     parent_block_hash: Hash | None = None
     """The block before them; nil at the start of a sequence."""
     token_ids: msgspec.Raw = _EMPTY
-    """The tokens of all of them."""
+    """The tokens of all of them; with EAGLE SGLang sends each with the one after it."""
     block_size: int = 0
     """Tokens of a block."""
     medium: str | None = None
     """The tier that holds them; nil for the GPU."""
+    lora_id: int | None = None
+    """The engine's number of the adapter, from 1 on; some engines leave out its name."""
     lora_name: str | None = None
     """The name of the adapter."""
     cache_salt: str | None = None
@@ -81,6 +89,8 @@ class _Stored(msgspec.Struct, gc=False):
     """The KV cache group of a hybrid model."""
     kv_cache_spec_kind: str | None = None
     """The kind of attention of the group."""
+    lookahead_token_ids: msgspec.Raw = _NONE
+    """vLLM with EAGLE: the tokens after each block that are hashed into it as well."""
 
 
 class _Salted(msgspec.Struct, gc=False):
@@ -101,6 +111,7 @@ class _StoredArray(msgspec.Struct, array_like=True, gc=False):
     extra_keys: msgspec.Raw = _NONE
     group_idx: _Group = None
     kv_cache_spec_kind: str | None = None
+    lookahead_token_ids: ClassVar[msgspec.Raw] = _NONE
 
 
 class _Removed(msgspec.Struct, gc=False):
@@ -163,7 +174,7 @@ def _stored_of(
         parent=None if parent is None else _hash(parent),
         tokens=b"",
         size=it.block_size,
-        model=adapter or model,
+        model=adapter or (f"{model}\0{it.lora_id}" if it.lora_id else model),
         salt=salt or "",
         medium=_medium(it.medium),
         group=it.group_idx,
@@ -180,10 +191,13 @@ def _stored_parts(
     most = max(1, min(MAX_BLOCKS, MAX_NUMBERS // max(1, first.size)))
     packed = read_uint32s(it.token_ids, most * first.size) if tokens else iter(())
     parent, salt = first.parent, first.salt
+    ahead = it.lookahead_token_ids != _NONE or is_of_pairs(it.token_ids)
     for start in range(0, max(1, len(hashes)), most):
         some = _hashes(hashes[start : start + most])
         salts, content = _extra(keys[start : start + most], adapter)
         salt = salt or salts
+        if ahead and not content:
+            content = [b""] * len(some)  # as several blocks may have the same tokens
         yield replace(
             first, hashes=some, parent=parent, tokens=next(packed, b""), salt=salt, content=content
         )

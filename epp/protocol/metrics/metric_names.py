@@ -50,6 +50,8 @@ class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The engine's name."""
     signs: tuple[bytes, ...]
     """Prefixes: some line of each page of this engine has one, and none of another engine's."""
+    foreign: bytes = b""
+    """A prefix of lines of another engine whose pages have signs of this one; may be empty."""
     rank: bytes = b""
     """The label of the data-parallel rank."""
     adds: bool = False
@@ -102,6 +104,8 @@ _CONFIG = b"vllm:cache_config_info"
 VLLM = EngineMetrics(
     name=VLLM_NAME,
     signs=(b"vllm:",),
+    # Triton `vllm_backend/src/utils/metrics.py`: no load and no cache, but others of these names.
+    foreign=b"nv_inference_",
     rank=b"engine",
     waiting=requests(b"vllm:num_requests_waiting"),
     running=requests(b"vllm:num_requests_running"),
@@ -122,6 +126,8 @@ VLLM = EngineMetrics(
         Metric(_CONFIG, b"prefix_match_unit"),
     ),
     sliding_window=(Metric(_CONFIG, b"sliding_window"),),
+    # vLLM 0.33 `v1/kv_offload/cpu/common.py`; the gauge appears with the engine's first step.
+    offload_tokens=Metric(b"vllm:kv_offload_config_info", b"cpu_kv_cache_size_tokens", rare=True),
     offload_blocks=Metric(b"vllm:simple_kv_offload_info", b"capacity_blocks", rare=True),
     offload_signs=(
         Metric(_CONFIG, b"kv_offloading_size"),

@@ -96,7 +96,9 @@ def engine_of(specs: EngineSpecs) -> EngineMetrics:
             for key, metric in specs.attributes.items()
         ),
     )
-    return msgspec.structs.replace(engine, signs=_signs(engine))
+    signs = _signs(engine)
+    foreign = known.foreign if signs == known.signs else b""
+    return msgspec.structs.replace(engine, signs=signs, foreign=foreign)
 
 
 def _cache_metrics(specs: EngineSpecs) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:

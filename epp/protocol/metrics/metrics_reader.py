@@ -115,6 +115,9 @@ class MetricsReader:
         self.load = self._cache_config.apply(self.load)
         tiers = any(values.by_rank(sign) for sign in engine.offload_signs)
         if tiers and self._offload(values, engine) is None:
+            sized = engine.offload_tokens
+            if sized is not None and (yield from page.declares(sized.family)):
+                return  # samples come later, with the engine's first step
             values.warnings["offload"] = (
                 f"the cache has a second tier, whose size in tokens is unknown: "
                 f"the label {OFFLOAD_LABEL} can"

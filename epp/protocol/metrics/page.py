@@ -120,6 +120,7 @@ class Page:
         self.changed = False
         self._text = PageText(text, before.lines)
         self._engines = engines
+        self._recognized: tuple[EngineMetrics | None, ...] = ()  # once it was looked for
         self._known_tables, self._known_digests = before.tables, before.digests
         self._tables: dict[tuple[EngineMetrics, Metric], MetricTable] = {}
         self._digests: dict[bytes, int] = {}
@@ -204,6 +205,10 @@ class Page:
                 digest = hash((digest, sample))
         return digest
 
+    def declares(self, family: bytes) -> Generator[None, None, bool]:
+        """Return whether the page has a family, though maybe without samples, in steps."""
+        return self._text.has_line(b"# TYPE %b " % family)
+
     def engine(self, labels: Mapping[str, str]) -> Generator[None, None, EngineMetrics | None]:
         """Return a pod's engine, by its labels, else by the names on its page, in steps.
 
@@ -211,8 +216,16 @@ class Page:
         """
         if named := self._engines.named(labels):
             return named
+        if not self._recognized:
+            self._recognized = ((yield from self._recognize()),)
+        return self._recognized[0]
+
+    def _recognize(self) -> Generator[None, None, EngineMetrics | None]:
         for engine in self._engines.engines.values():
             for sign in engine.signs:
-                if (yield from self._text.has_line(sign)):
+                if not (yield from self._text.has_line(sign)):
+                    continue
+                if not (engine.foreign and (yield from self._text.has_line(engine.foreign))):
                     return engine
+                break
         return None

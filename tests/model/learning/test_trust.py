@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.learning.trust import PredictionTrust, Verdict
+from epp.model.learning.trust import DOUBT, PredictionTrust, Verdict
 
 BLOCK = 16
 
@@ -144,6 +144,24 @@ def test_one_that_says_when_it_started_is_never_taken_to_have_restarted():
     verdicts = [feedback.judge(640, actual, BLOCK) for actual in (0, 0, 0, 640, 0, 0, 0)]
     assert Verdict.RESTARTED not in verdicts
     assert verdicts.count(Verdict.MISSED) == 6
+
+
+@pytest.mark.parametrize("block", [16, 64])
+def test_the_last_block_of_a_short_hit_says_nothing_of_long_ones(block):
+    # vLLM 0.32 with EAGLE or MTP, SGLang with pages: a block less than the whole of what is there.
+    feedback = reporting()
+    for turn in range(100):
+        predicted = 2000 if turn % 4 == 3 else block
+        feedback.judge(predicted, predicted - block, block)
+    assert feedback.discount(2000) == 2000
+
+
+@pytest.mark.parametrize(("predicted", "block"), [(2 * BLOCK, BLOCK), (128, 128)])
+def test_more_than_a_block_or_a_large_one_costs_trust(predicted, block):
+    feedback = reporting()
+    for _ in range(10):
+        feedback.judge(predicted, 0, block)
+    assert feedback.trust < DOUBT
 
 
 def test_small_doubts_discount_nothing():

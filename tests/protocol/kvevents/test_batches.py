@@ -1,5 +1,7 @@
 """Payloads of KV events: both wire forms, both engines, and everything that is none of them."""
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from epp.model.caches.block_pool.pool import BlockPool
 from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, Medium
 from epp.model.prompts.block_hasher import BlockHasher
+from epp.model.request import Prompt
 from epp.protocol.kvevents.arrays import MAX_NUMBERS, NotAnArray, read_uint32s
 from epp.protocol.kvevents.batches import (
     MAX_BLOCKS,
@@ -102,6 +105,15 @@ def test_an_adapter_names_the_model():
     assert the_change(array, model=0) == {"model": "tuned"}
 
 
+def test_an_adapter_without_a_name_is_not_its_model():
+    # vLLM before 0.12, TensorRT-LLM `kv_cache_events.py`: the adapter's number alone.
+    events = [stored([1], lora_id=3), ["BlockStored", [1], None, TOKENS[:1], 1, 4], stored([1])]
+    events[0]["lora_name"] = None
+    models = [the_change(each, model=0)["model"] for each in events]
+    assert models[2] == "base"
+    assert len(set(models)) == 3
+
+
 EXTRA = {
     "none": ([None, None], None, "", ()),
     "adapter": ([["tuned"], ["tuned"]], "tuned", "", ()),
@@ -152,6 +164,36 @@ def test_sliding_window_groups_may_lack_blocks():
     assert the_change(event, hashes=0, full=0) == {"hashes": [3], "full": False}
 
 
+# SGLang 0.5.23 `mem_cache/events.py` `record_store`, vLLM 0.33 `BlockStored.lookahead_token_ids`.
+WITH_WHAT_FOLLOWS = {
+    "SGLang": lambda tokens, after: {
+        "token_ids": list(pairwise((*tokens, after))),
+        "block_size": len(tokens),
+    },
+    "vLLM": lambda tokens, after: {
+        "token_ids": tokens,
+        "block_size": len(tokens),
+        "lookahead_token_ids": [[after]],
+    },
+}
+
+
+@pytest.mark.parametrize("engine", WITH_WHAT_FOLLOWS)
+def test_with_eagle_blocks_of_the_same_tokens_are_copies(engine):
+    tokens, pool = list(range(16)), BlockPool(160, 16)
+    hasher = BlockHasher(SECRET, 16)
+    mirror = KvEventMirror(hasher, "base")
+    chain = hasher.chain(Prompt(packed(*tokens), exact=True), "base", "")
+    for name, after in ((1, 70), (2, 80)):
+        (change,) = read(stored([name]) | WITH_WHAT_FOLLOWS[engine](tokens, after))
+        mirror.apply(change, pool)
+    found = []
+    for name in (1, 2):
+        mirror.apply(gone(name, group=0), pool)
+        found.append(pool.match(chain.hashes))
+    assert found == [1, 0]
+
+
 def test_removed_and_cleared():
     assert read(removed(4, group_idx=1)) == [gone(4, group=1)]
     assert read(["BlockRemoved", [4, 5]]) == [gone(4, 5)]
@@ -181,7 +223,8 @@ ODD = {
     "hashes that are not a list": (["BlockRemoved", 1], (0, 1)),
     "a token below 0": (stored([1], None, [-1], 1), (0, 1)),
     "a token beyond 32 bits": (stored([1], None, [2**32], 1), (0, 1)),
-    "pairs of tokens": (stored([1], None, [[1, 2]], 1), (0, 1)),
+    "triples of tokens": (stored([1], None, [[1, 2, 3]], 1), (0, 1)),
+    "pairs and a token": (stored([1], None, [[1, 2], 3], 2), (0, 1)),
     "too few tokens": (stored([1, 2], None, [1, 2, 3], 2), (0, 1)),
     "a block size below 0": (stored([1], None, [1], -1), (0, 1)),
     "a block size of 0 with tokens": (stored([1], None, [1], 0), (0, 1)),
@@ -357,6 +400,23 @@ def test_numbers_are_read_in_parts_whatever_their_width(ids, length, count):
     assert b"".join(parts) == packed(*ids)
     assert [len(part) for part in parts[:-1]] == [4 * count] * (len(parts) - 1)
     assert 0 <= len(parts[-1] if parts else b"") <= 4 * count
+
+
+@given(st.lists(st.tuples(_IDS, _IDS), max_size=20), st.integers(1, 30_000), st.integers(1, 5_000))
+def test_the_first_numbers_of_pairs_are_read_in_parts(ids, length, count):
+    ids = (ids * length)[:length]
+    parts = list(read_uint32s(pack(ids), count))
+    assert b"".join(parts) == packed(*(first for first, _ in ids))
+    assert [len(part) for part in parts[:-1]] == [4 * count] * (len(parts) - 1)
+
+
+@pytest.mark.parametrize("odd", [1, [1], [1, 2, 3], [-1, 2], [2**32, 2], ["x", 1], [1, "x"], None])
+@pytest.mark.parametrize("at", [0, 10_000, 19_999])
+def test_an_item_that_is_no_pair_is_found_wherever_it_stands(odd, at):
+    ids = [[1, 2]] * 20_000
+    ids[at] = odd
+    with pytest.raises(NotAnArray):
+        list(read_uint32s(pack(ids), 128))
 
 
 @pytest.mark.parametrize("odd", [-1, -200, 2**32, 1.5, "x", b"x", None, [1], {}])

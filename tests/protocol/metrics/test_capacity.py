@@ -166,6 +166,13 @@ def test_whether_anything_is_cached(said, caching):
 
 
 INFO = b'vllm:simple_kv_offload_info{backend="cpu",capacity_blocks="5000",engine="0"} 1.0\n'
+# vLLM 0.33 `TieringOffloadingSpec`: a tier's sample has the labels of all, empty if not its own.
+TIERS = b"".join(
+    b'vllm:kv_offload_config_info{cpu_blocks_per_chunk="1",cpu_kv_cache_size_tokens="%s",'
+    b'cpu_num_chunks="9",engine="0",tier="%s"} 1.0\n' % tier
+    for tier in ((b"90000", b"0:primary"), (b"", b"1:fs"))
+)
+TYPE = b"# TYPE vllm:kv_offload_config_info gauge\n"
 BYTES = b'vllm:kv_offload_total_bytes_total{engine="0",transfer_type="CPU_to_GPU"} 0.0\n'
 UNKNOWN_TIER = f"the cache has a second tier, whose size in tokens is unknown: the label {OFFLOAD}"
 
@@ -177,6 +184,10 @@ UNKNOWN_TIER = f"the cache has a second tier, whose size in tokens is unknown: t
         (config(), 7000, 7000, True),
         (SGLANG_GAUGES, None, 400_001, True),
         (config() + INFO, 7000, 80_000, True),
+        (config(kv_offloading_size=4.0) + TIERS, None, 90_000, True),
+        (config(kv_offloading_size=4.0) + TIERS, 7000, 90_000, True),
+        (config() + TIERS.replace(b"90000", b"None") + BYTES, None, None, False),
+        (config(kv_offloading_size=4.0) + TYPE, None, None, True),  # no step was run yet
         (config(kv_offloading_size=4.0), None, None, False),
         (config(kv_offloading_size=4.0), 7000, 7000, True),
         (config() + BYTES, None, None, False),

@@ -112,6 +112,14 @@ def test_a_users_name_of_the_usage_is_the_built_in_one_under_all_its_names():
     assert read(mine, b"vllm:kv_cache_usage_perc 0.5\n").kv_usage == 0.5
 
 
+def test_an_engine_that_a_user_reads_from_pages_of_another_is_found_there():
+    triton = b"vllm:prompt_tokens_total 9\nnv_inference_pending_request_count 4\n"
+    mine = catalog(name="vllm", waiting="nv_inference_pending_request_count")
+    load = read(mine, triton)
+    assert (load.engine, load.waiting) == ("vllm", 4)
+    assert read(catalog(name="mine", waiting="my_queue"), triton).engine == "triton"
+
+
 def test_an_attribute_that_is_gone_keeps_its_value():
     later = b"my_usage 0.25\n" + b'temperature{sensor="a"} NaN\n'
     load = read(MINE, PAGE, later)

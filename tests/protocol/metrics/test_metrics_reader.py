@@ -237,6 +237,17 @@ def test_triton_reports_requests_that_wait_only():
     assert read(page, at=0) == Load(waiting=4, engine="triton", at=0)
 
 
+def test_triton_is_not_vllm_though_its_backend_has_names_of_vllm():
+    # triton-inference-server/vllm_backend `src/utils/metrics.py`
+    page = (
+        b'vllm:prompt_tokens_total{model="m",version="1"} 10\n'
+        b'vllm:time_to_first_token_seconds_count{model="m",version="1"} 1\n'
+        b'nv_inference_pending_request_count{model="m",version="1"} 4\n'
+    )
+    for text in (page, b"\n".join(reversed(page.splitlines())) + b"\n"):
+        assert read(text, at=0) == Load(waiting=4, engine="triton", at=0)
+
+
 LLAMA_CPP = b"llamacpp:requests_processing 4\nllamacpp:requests_deferred 46\n"
 TGI = b"tgi_batch_current_size 4\ntgi_queue_size 46\n"
 LMDEPLOY = b"""lmdeploy:num_requests_running{engine="0",model_name="m"} 1.0
