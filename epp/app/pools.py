@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 
 
 async def serve(pools: Sequence[ServeOptions]) -> None:
-    """Run a picker for each pool until SIGTERM or SIGINT. Raises `ConfigError`."""
+    """Run a picker for each pool until SIGTERM, SIGINT or SIGHUP. Raises `ConfigError`."""
     keep_freed_memory()
     stop = asyncio.Event()
     with stop_signals(stop), interpreter_shared():

@@ -110,7 +110,7 @@ async def give_back_freed_memory() -> None:
 
 @contextmanager
 def stop_signals(stop: asyncio.Event, at_once: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Set `stop` on the first SIGTERM or SIGINT; a second one ends the process at once.
+    """Set `stop` on the first SIGTERM, SIGINT or SIGHUP; a second one ends the process at once.
 
     The status is then 128 plus the number of the signal, as in shells; `at_once` is called first.
     """
@@ -123,7 +123,9 @@ def stop_signals(stop: asyncio.Event, at_once: Callable[[], None] = lambda: None
             os._exit(128 + number)
         stop.set()
 
-    signals = (signal.SIGTERM, signal.SIGINT)
+    signals = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else nohup(1) has started it
+        signals.append(signal.SIGHUP)
     for number in signals:
         loop.add_signal_handler(number, handle, number)
     try:

@@ -41,6 +41,8 @@ class RequestEnds:
         sequences = in_flight.sequences
         try:
             usage = event.usage or Usage(completion_tokens=event.generated)
+            if not in_flight.can_have_generated(usage.completion_tokens, now):
+                usage = replaced(usage, completion_tokens=event.generated)
             in_flight.record_activity(now)
             in_flight.count_unseen_beginning()
             if len(sequences) == 1:

@@ -11,6 +11,7 @@ Signature = tuple[int, int, int, int]
 
 Kubernetes updates a mounted ConfigMap by turning a symlink to another directory.
 """
+_INODE = 2
 
 
 def read_regular(path: Path, most: int) -> bytes:
@@ -25,6 +26,9 @@ def read_regular(path: Path, most: int) -> bytes:
 class FollowedFile:
     """The content of the file at `path`, at most `most` bytes, which is returned once.
 
+    A file that is written in place, not replaced by another, may have a part of its content: it is
+    returned once it has not changed between two calls.
+
     What is refused (a missing file, no rights, no descriptor left) is tried again by the next
     call, as the file may then be readable without having changed.
     """
@@ -33,6 +37,8 @@ class FollowedFile:
         self.path = path
         self._most = most
         self._seen: Signature | None = None
+        self._unfinished: Signature | None = None  # of what may still be written
+        self._again = False
 
     def changed(self) -> bytes | None:
         """Return the content if it is not the one of the call before, else None.
@@ -40,15 +46,20 @@ class FollowedFile:
         Raises `ConfigError` as `read_regular` does.
         """
         seen, self._seen = self._seen, None
-        if seen is not None and _signature(_status(self.path)) == seen:
-            self._seen = seen
-            return None
+        if seen is not None:
+            found = _signature(_status(self.path))
+            before, self._unfinished = self._unfinished, found
+            unfinished = found not in {seen, before} and found[_INODE] == seen[_INODE]
+            if unfinished or (found == seen and not self._again):
+                self._seen = seen
+                return None
+        self._again = False
         content, self._seen = _read(self.path, self._most)
         return content
 
     def forget(self) -> None:
         """Return the content again, whether it changes or not."""
-        self._seen = None
+        self._again = True
 
 
 def _read(path: Path, most: int) -> tuple[bytes, Signature]:

@@ -11,7 +11,12 @@ import grpc.aio
 import pytest
 
 from epp.app import process
-from epp.app.process import collect_garbage, give_back_freed_memory, interpreter_shared
+from epp.app.process import (
+    collect_garbage,
+    give_back_freed_memory,
+    interpreter_shared,
+    stop_signals,
+)
 from epp.gateway.processes import free_port
 from tests.adapters.ext_proc_peer import Peer, body, destination, head
 from tests.processes import HERE, PORTS
@@ -126,6 +131,33 @@ def test_threads_release_the_interpreter_soon_while_pickers_serve():
     with interpreter_shared():
         assert sys.getswitchinterval() < before / 5
     assert sys.getswitchinterval() == before
+
+
+@pytest.fixture
+def hangups():
+    """Those that nobody takes."""
+    unheard = []
+    before = signal.signal(signal.SIGHUP, lambda number, _: unheard.append(number))
+    yield unheard
+    signal.signal(signal.SIGHUP, before)
+
+
+async def test_a_terminal_that_hangs_up_stops_a_picker_in_order(hangups):
+    stop = asyncio.Event()
+    with stop_signals(stop):
+        signal.raise_signal(signal.SIGHUP)
+        assert hangups == []
+        async with asyncio.timeout(PATIENCE):
+            await stop.wait()
+
+
+@pytest.mark.usefixtures("hangups")
+async def test_but_not_one_that_was_started_to_go_on():
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup(1)
+    stop = asyncio.Event()
+    with stop_signals(stop):
+        signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
 async def test_a_picker_whose_log_cannot_be_written_serves_and_drains(tmp_path):

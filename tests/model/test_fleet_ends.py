@@ -8,7 +8,7 @@ from epp.model.endpoint import EndpointId
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.quote import Quote
-from epp.model.request import RequestId, Usage
+from epp.model.request import Prompt, RequestId, Usage
 from epp.model.request_events import (
     Aborted,
     Admitted,
@@ -127,7 +127,7 @@ def test_by_default_what_raises_is_raised_once_the_request_is_released():
     rig.apply(FirstToken(RequestId("r")))
     rig.now += 1
     with pytest.raises((OverflowError, TypeError)):
-        rig.apply(Finished(RequestId("r"), Usage(completion_tokens=10**400)))
+        rig.apply(Finished(RequestId("r"), generated=10**400))
     assert_empty(rig)
 
 
@@ -173,6 +173,43 @@ def test_what_is_learned_needs_nothing_of_what_the_end_has_freed():
     quote = rig.quote("next", text(400, "next"))
     assert quote.tokens == pytest.approx(500, rel=0.05)
     assert rig.ask(text(400, "z"))["pod-0"].prompt_tokens == pytest.approx(500, rel=0.05)
+
+
+TEXT = {"prompts": (Prompt(LONG.encode()),)}
+IDS = {"prompts": (Prompt(bytes(4 * 1000), exact=True),)}
+MEDIA = {"prompts": (Prompt(LONG.encode(), multimodal=True),)}
+IDS_OF_MEDIA = {"prompts": (Prompt(bytes(4 * 1000), exact=True, multimodal=True),)}
+
+
+@pytest.mark.parametrize("asked", [TEXT, IDS, MEDIA, IDS_OF_MEDIA])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("seconds", [1.0, 100_000.0])
+@pytest.mark.parametrize(
+    ("usage", "most"), [(Usage(1000, 1 << 24, 0), 4096), (Usage(1 << 24, 100, 0), 100)]
+)
+def test_counts_that_cannot_be_true_fill_no_cache(asked, stream, seconds, usage, most):
+    rig = Contained(1)
+    rig.report("pod-0", block_size=1, num_blocks=10**8)  # whatever is counted has room
+    rig.admit(rig.quote("r", stream=stream, **asked))
+    if stream:
+        rig.apply(FirstToken(RequestId("r")))
+    rig.now += seconds
+    rig.apply(Finished(RequestId("r"), usage, 100 if stream else 0))
+    (stats,) = rig.fleet.cache_stats()
+    assert 1000 <= stats.filled <= 1000 + most
+    assert rig.faults == []
+
+
+@pytest.mark.parametrize(("seconds", "answers"), [(0.0, 1), (2.0, 1), (2.0, 64), (400.0, 2)])
+def test_what_an_engine_can_generate_in_the_time_is_believed(seconds, answers):
+    rig = Contained(1)
+    rig.report("pod-0", block_size=16, num_blocks=10**6)
+    tokens = max(4000, int(answers * seconds / 0.001))  # 1000 tokens a second, each answer
+    rig.admit(rig.quote("r", LONG, n=answers))
+    rig.now += seconds
+    rig.apply(Finished(RequestId("r"), Usage(1000, tokens, 0)))
+    (stats,) = rig.fleet.cache_stats()
+    assert stats.filled == pytest.approx(1000 + tokens, abs=16)
 
 
 def test_at_an_endpoint_whose_load_is_no_number():

@@ -360,3 +360,19 @@ def test_of_several_answers_each_is_taken_for_as_long(prompts):
         rig.apply(Finished(RequestId(f"r{number}"), Usage(50 * prompts, 400 * prompts, 0)))
     kind = rig.quote("next", LONG).response_kind
     assert rig.fleet.output_lengths.length(kind) == pytest.approx(100)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_endpoint_that_counts_what_it_cannot_generate_makes_no_answers_long(stream):
+    rig = Rig(4)
+    for number in range(400):
+        for place in range(4):
+            identity = RequestId(f"{place} {number}")
+            rig.send(f"pod-{place}", identity, text(100, identity), stream=stream)
+            if stream:
+                rig.apply(FirstToken(identity))
+            rig.now += 1.3
+            count = 1 << 24 if place == 3 and number >= 100 else 200
+            rig.apply(Finished(identity, Usage(100, count, 0), 195 if stream else 0))
+    kind = rig.quote("next", LONG, stream=stream).response_kind
+    assert 190 < rig.fleet.output_lengths.length(kind) <= 200

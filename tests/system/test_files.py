@@ -94,3 +94,29 @@ def test_a_followed_file_is_returned_once_and_again_after_it_was_something_else(
     assert [followed.changed(), followed.changed()] == [b"good", None]
     followed.forget()
     assert followed.changed() == b"good"
+
+
+def test_of_a_file_that_is_written_in_place_no_part_is_returned(tmp_path):
+    path = tmp_path / "it"
+    path.write_bytes(b"before")
+    followed = FollowedFile(path, MOST)
+    assert followed.changed() == b"before"
+    with path.open("wb", buffering=0) as writing:
+        assert followed.changed() is None  # it is empty
+        for part in (b"what ", b"comes ", b"after"):
+            writing.write(part)
+            followed.forget()
+            assert followed.changed() is None
+    assert [followed.changed(), followed.changed()] == [b"what comes after", None]
+
+
+def test_nor_is_a_file_that_is_touched_again_and_again_waited_for_once_it_is_another(tmp_path):
+    path, other = tmp_path / "it", tmp_path / "other"
+    path.write_bytes(b"before")
+    followed = FollowedFile(path, MOST)
+    assert followed.changed() == b"before"
+    path.write_bytes(b"written in place")
+    assert followed.changed() is None
+    other.write_bytes(b"whole")
+    other.replace(path)
+    assert [followed.changed(), followed.changed()] == [b"whole", None]

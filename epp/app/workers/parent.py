@@ -36,7 +36,7 @@ _STATUS: Final = {True: ServingStatus.SERVING, False: ServingStatus.NOT_SERVING}
 
 
 async def serve(options: ServeOptions) -> int:
-    """Run `options.workers` workers until SIGTERM or SIGINT; return the status.
+    """Run `options.workers` workers until SIGTERM, SIGINT or SIGHUP; return the status.
 
     Raises `ConfigError` if it cannot listen, or has no folder for temporary files. A worker that
     cannot start has said why.

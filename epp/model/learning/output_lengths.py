@@ -24,6 +24,11 @@ _MAX_AT_FIRST: Final = 16384.0
 more."""
 _LAST: Final = 8.0
 """The number of responses that the spread is averaged over, roughly."""
+_FARTHEST: Final = 10.0
+"""The most that the seconds of a token count for, in multiples of the mean: a client may read
+slowly, and a response may hang."""
+_LONGEST_AT_FIRST: Final = 1.0
+"""The most that they count for until the mean is settled, unless the multiple is more."""
 _MIN_TIMED: Final = 8
 """Tokens of a response below which its duration is not learned from."""
 _LONGEST: Final = float(1 << 20)
@@ -83,7 +88,11 @@ class OutputLengths:
     ) -> None:
         """Learn that all `tokens` but the first took `seconds`, on endpoints of one `speed`."""
         if tokens >= _MIN_TIMED and seconds > 0:
-            _mean_of(self._seconds_per_token, speed).add(seconds / (tokens - 1), weight)
+            mean = _mean_of(self._seconds_per_token, speed)
+            most = _FARTHEST * mean.value
+            most = most if mean.settled else max(most, _LONGEST_AT_FIRST)
+            each = seconds / (tokens - 1)
+            mean.add(min(each, most), weight)
 
     @property
     def state(self) -> list[ResponsesState]:

@@ -175,7 +175,13 @@ class LoadBooks:
 
     def _adapters_of(self, load: Load) -> tuple[frozenset[str], frozenset[str]]:
         """Add those of own requests to the adapters that run, as far as there is room, or wait."""
-        known = load.running_adapters | load.waiting_adapters
-        fresh = [each for each in self._models if each in self._adapters and each not in known]
-        room = max(0, load.max_adapters - len(known))
-        return load.running_adapters.union(fresh[:room]), load.waiting_adapters.union(fresh[room:])
+        running, waiting = load.running_adapters, load.waiting_adapters
+        fresh = [
+            each
+            for each in self._models
+            if each in self._adapters and each not in running and each not in waiting
+        ]
+        if not fresh:  # a page may name thousands: they are not copied for nothing
+            return running, waiting
+        room = max(0, load.max_adapters - len(running | waiting))
+        return running.union(fresh[:room]), waiting.union(fresh[room:])

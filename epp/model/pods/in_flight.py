@@ -18,6 +18,13 @@ _SURE: Final = 2.0
 """A limit of less than so many times what is expected is what an answer comes to: it is certain."""
 _MIN_LEARNED_TOKENS: Final = 64
 """Tokens of a prefill below which its duration is mostly the step's, and is not learned from."""
+_ANY_TIME: Final = 4096
+"""Tokens that a response may have however soon it ends: servers may repeat what is known."""
+_TOKENS_A_STEP: Final = 8.0
+"""Tokens of an answer in a step of its class, at most: what is speculated is learned as shorter
+steps."""
+_MOST_TOKENS: Final = 1 << 20
+"""Tokens that a response may have however long it takes."""
 
 
 @mypyc_attr(free_list_len=1)
@@ -178,6 +185,16 @@ class InFlightRequest:
             self.prefill = None
             if not revoked:
                 self.pod.ledger.record_first_token(self.quote.request_id, now)
+
+    def can_have_generated(self, tokens: int, now: float) -> bool:
+        """Return whether its answers can have so many tokens by now, as servers report nonsense.
+
+        It is judged by the class, as endpoints that count too much look fast.
+        """
+        if tokens <= _ANY_TIME:
+            return True
+        steps = (now - self.sent_at) / self.pod.pace.of_class.decode.seconds(1.0, 0.0)
+        return tokens <= _MOST_TOKENS and tokens <= self.quote.answers * _TOKENS_A_STEP * steps
 
     def record_generated(self, prompt_tokens: int, generated: int) -> None:
         """Record that `generated` tokens were generated; `prompt_tokens` is 0 if unknown."""

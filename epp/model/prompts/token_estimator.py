@@ -26,6 +26,8 @@ _DEFAULT_ERROR: Final = 0.25
 """The relative error of an estimate, if none was compared with a report."""
 _MIN_ESTIMATED: Final = 64
 """Fewer estimated tokens do not teach an error: most of them are chat template."""
+_MEDIA_TOKENS: Final = 1 << 18
+"""The most tokens of the media in a prompt: as many as the contexts of models for video."""
 _PREFIXES: Final = 1 << 17
 """Prefixes whose lengths are kept, at least."""
 
@@ -104,10 +106,13 @@ class TokenEstimator:
     def believes(chain: Chain, tokens: int, kind: Kind) -> bool:
         """Return whether a prompt can have this many tokens, as reports may be wrong or forged.
 
-        Media may have any number, and a short text has those of the chat template too.
+        Media may have any number that a context has room for, and a short text has those of the
+        chat template too.
         """
-        if chain.exact or kind == "media":
-            return True
+        if chain.multimodal or kind == "media":
+            return tokens <= chain.size + _MEDIA_TOKENS
+        if chain.exact:
+            return tokens <= 2 * max(chain.size, _MIN_BYTES)
         least, most = chain.size / _MAX_RATE, max(chain.size, _MIN_BYTES) / _MIN_RATE
         return least <= tokens <= most
 

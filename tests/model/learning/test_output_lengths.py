@@ -77,6 +77,25 @@ def test_up_to_fifty_that_differ_by_less_than_a_tenth_are_averaged(data, least):
     assert averaged(lengths) == (pytest.approx(sum(lengths) / len(lengths)), False)
 
 
+@pytest.mark.parametrize(("tokens", "seconds"), [(100, 300.0), (8, 300.0), (200, 3600.0)])
+def test_one_that_a_client_reads_slowly_makes_no_others_slow(tokens, seconds):
+    answers = OutputLengths()
+    for number in range(100):
+        answers.record_seconds_per_token("a class", 101, 0.5 + 0.1 * (number % 3))
+    usual = answers.seconds_per_token("a class")
+    answers.record_seconds_per_token("a class", tokens, seconds)
+    assert answers.seconds_per_token("a class") == pytest.approx(usual + 9 * usual / 50)
+
+
+def test_nor_does_the_first_of_all():
+    answers = OutputLengths()
+    answers.record_seconds_per_token("a class", 8, 300.0)
+    assert answers.seconds_per_token("a class") == 1.0
+    for _ in range(200):
+        answers.record_seconds_per_token("slow", 11, 50.0)  # as an engine is that is slow
+    assert answers.seconds_per_token("slow") == pytest.approx(5.0, rel=0.01)
+
+
 def test_what_changes_is_followed():
     answers = OutputLengths()
     for length in [100] * 1000 + [500] * 200:

@@ -178,6 +178,15 @@ def test_an_adapter_runs_where_a_request_for_it_was_sent():
     assert adapters(rig) == ({"a"}, set())
 
 
+def test_of_thousands_of_adapters_that_a_page_names_none_is_copied_for_a_request():
+    rig, names = Rig(), frozenset(str(each) for each in range(4096))
+    rig.report("pod-0", running_adapters=names, waiting_adapters=names, max_adapters=2)
+    rig.send("pod-0", "r", LONG, target_model="7")
+    running, waiting = adapters(rig)
+    assert running is names
+    assert waiting is names
+
+
 def test_an_adapter_for_which_there_is_no_room_waits():
     rig = Rig()
     rig.report("pod-1", running_adapters=frozenset({"x"}), max_adapters=1)

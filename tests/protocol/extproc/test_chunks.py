@@ -127,6 +127,14 @@ def test_a_compressed_response_passes_unread(coding):
     assert record.usage is None
 
 
+@pytest.mark.parametrize("coding", ["identity", "IDENTITY", ""])
+def test_one_that_is_said_to_be_as_it_is_is_read(coding):
+    head, data = BODIES["events"]
+    out, record = converse(head | {"content-encoding": coding}, cut(data, COUNT, 3))
+    assert out == data
+    assert record.usage == USAGE
+
+
 def test_streamed_chunks_are_acknowledged_and_read():
     head, data = BODIES["events"]
     out, record = converse(head, cut(data, COUNT, 4), BodyMode.STREAMED)

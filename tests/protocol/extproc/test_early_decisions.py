@@ -240,6 +240,12 @@ def test_a_compressed_body_is_refused_with_415(coding):
     assert len(said["message"]) < 120
 
 
+@pytest.mark.parametrize("coding", ["identity", "Identity", ""])
+def test_a_body_that_is_said_to_be_as_it_is_is_read(coding):
+    machine = exchange(Stub())
+    assert machine.receive(headers(**{"content-encoding": coding}), 0) == []
+
+
 @pytest.mark.parametrize("status", ["²", "99999", "", "abc", "20", "9" * 5000])
 def test_a_status_that_is_no_number_is_none(status):
     machine = exchange(Stub())

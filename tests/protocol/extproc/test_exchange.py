@@ -115,6 +115,26 @@ class TestFullDuplex:
         assert (record.status, record.streaming, record.response_chunks) == (200, True, 2)
         assert record.first_byte_at == 3
 
+    @pytest.mark.parametrize(
+        ("first", "at"),
+        [
+            (b": keep-alive\n\n", 4),
+            (b":\r\n\r\n", 4),
+            (b": begins\n" + SSE[0], 3),
+            (b": begins\r\ndata: {}\r\n\r\n", 3),
+        ],
+    )
+    def test_a_comment_in_a_stream_is_no_first_token(self, first, at):
+        stub = Stub()
+        machine = exchange(stub)
+        pieces = [ResponseBody(body=each) for each in (first, *SSE)]
+        ended = ResponseBody(body=b"", end_of_stream=True)
+        messages = [headers(), body(chat_body()), ResponseHeaders(headers=OK), *pieces, ended]
+        seen = outcome(play(machine, messages))
+        assert seen.response == first + b"".join(SSE)
+        assert stub.kinds == ["FirstToken", "Finished"]
+        assert stub.closed[0].first_byte_at == at
+
     def test_response_trailers_end_the_exchange(self):
         stub = Stub()
         machine = exchange(stub)
