@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from epp.cli.configuration import add_overrides
-from epp.cli.types import boolean, duration, one_of, quantity
+from epp.cli.types import boolean, duration, one_of, quantity, unless_empty
 from epp.errors import ConfigError
 
 Effect = Literal["mapped", "without_effect"]
@@ -68,7 +68,7 @@ FLAGS = (
     ),
     AcceptedFlag(
         "--grpc-max-send-msg-size",
-        quantity,
+        unless_empty(quantity),
         "without_effect",
         "replies are pieces of at most 62000 bytes, or as long as a body that arrived whole",
     ),

@@ -3,15 +3,19 @@
 import argparse
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
 from epp.cli.llm_d_router_flags import Notice
-from epp.cli.types import add_boolean, labels, port_list
+from epp.cli.types import add_boolean, labels, port_list, unless_empty
 from epp.errors import ConfigError
 from epp.protocol.kube.objects import GATEWAY_GROUP, LEGACY_GROUP
 from epp.protocol.kube.resources import POOL_GROUPS
+
+if TYPE_CHECKING:  # its import takes long
+    from epp.app.discovery import Source
 
 _MAX_PORTS = 8
 """The most targetPorts that an InferencePool may have."""
@@ -58,7 +62,7 @@ def add_pool(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--endpoint-selector",
-        type=labels,
+        type=unless_empty(labels),
         metavar="LABELS",
         help="instead of a pool: pods with these labels (app=vllm,role=decode) are endpoints",
     )
@@ -110,20 +114,20 @@ def pool_of(
     return msgspec.structs.replace(pool, metrics_access=_access(arguments, environ))
 
 
-def pool_notices(arguments: argparse.Namespace, source: Path | KubeSettings) -> Iterator[Notice]:
+def pool_notices(arguments: argparse.Namespace, source: "Source") -> Iterator[Notice]:
     """Yield a notice for each flag that has no effect with this source of endpoints."""
     given: tuple[tuple[str, object], ...]
-    if isinstance(source, Path):
+    if isinstance(source, KubeSettings):
+        ports = arguments.endpoint_target_ports if source.selector is None else None
+        given = (("--endpoint-target-ports", ports),)
+        why = "the InferencePool names its ports"
+    else:
         given = (
             ("--pool-namespace", arguments.pool_namespace),
             ("--endpoint-target-ports", arguments.endpoint_target_ports),
             ("--ha-enable-leader-election", arguments.ha_enable_leader_election),
         )
         why = "the endpoints come from a file"
-    else:
-        ports = arguments.endpoint_target_ports if source.selector is None else None
-        given = (("--endpoint-target-ports", ports),)
-        why = "the InferencePool names its ports"
     for name, value in given:
         if value:
             yield Notice("flag.without_effect", name, why)

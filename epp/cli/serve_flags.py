@@ -19,6 +19,7 @@ from epp.cli.types import (
     quantity,
     refresh_interval,
     size,
+    unless_empty,
     verbosity,
     words,
     zap_level,
@@ -103,9 +104,14 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
     policy = parser.add_argument_group("policy")
     group = policy.add_mutually_exclusive_group()
     group.add_argument(
-        "--config-file", type=Path, metavar="FILE", help="an EndpointPickerConfig (YAML)"
+        "--config-file",
+        type=unless_empty(Path),
+        metavar="FILE",
+        help="an EndpointPickerConfig (YAML)",
     )
-    group.add_argument("--config-text", metavar="YAML", help="the same, as text")
+    group.add_argument(
+        "--config-text", type=unless_empty(str), metavar="YAML", help="the same, as text"
+    )
     group.add_argument(
         "--policy",
         choices=POLICIES,
@@ -186,7 +192,7 @@ def _add_listen(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--cert-path",
-        type=Path,
+        type=unless_empty(Path),
         metavar="DIR",
         help="folder with its tls.crt and tls.key (default: a self-signed certificate is made)",
     )
@@ -207,7 +213,7 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
     add_max_body_bytes(group)
     group.add_argument(
         "--grpc-max-recv-msg-size",
-        type=quantity,
+        type=unless_empty(quantity, 0),
         default=0,
         metavar="SIZE",
         help="longer ext_proc messages end their stream (default: --max-body-bytes plus 1Mi)",

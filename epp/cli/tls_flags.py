@@ -4,7 +4,7 @@ import argparse
 import ssl
 from pathlib import Path
 
-from epp.cli.types import words
+from epp.cli.types import unless_empty, words
 from epp.errors import ConfigError
 
 _VERSIONS = {
@@ -61,7 +61,7 @@ def add_tls(group: argparse._ArgumentGroup) -> None:
     """Add the flags, with llm-d-router's names."""
     group.add_argument(
         "--tls-min-version",
-        type=tls_version,
+        type=unless_empty(tls_version, ssl.TLSVersion.TLSv1_2),
         default=ssl.TLSVersion.TLSv1_2,
         metavar="VERSION",
         help="VersionTLS12 or VersionTLS13, on the ext_proc and the metrics port"
@@ -77,13 +77,13 @@ def add_tls(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--metrics-cert-dir",
-        type=Path,
+        type=unless_empty(Path),
         metavar="DIR",
         help="folder with tls.crt and tls.key for the metrics port (default: plaintext)",
     )
     group.add_argument(
         "--metrics-client-ca-file",
-        type=Path,
+        type=unless_empty(Path),
         metavar="FILE",
         help="require a client certificate on the metrics port, signed by one of these CAs (PEM)",
     )

@@ -6,14 +6,26 @@ Each raises `argparse.ArgumentTypeError` for a text that it cannot read.
 import argparse
 import re
 from collections.abc import Callable
+from typing import TypeVar
 
 from epp.quantities import seconds
+
+T = TypeVar("T")
 
 _SIZES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 _LAST_PORT = 65_535
 _DEBUG_VERBOSITY = 4
 """The lowest klog level at which llm-d-router logs debug messages."""
 _TRUE, _FALSE = {"true", "1", "t", "yes"}, {"false", "0", "f", "no"}
+
+
+def unless_empty(kind: Callable[[str], T], default: T | None = None) -> Callable[[str], T | None]:
+    """Return the type of a flag that an empty value leaves at its default, as llm-d-router's do."""
+
+    def value(text: str) -> T | None:
+        return kind(text) if text else default
+
+    return value
 
 
 def duration(text: str) -> float:

@@ -30,6 +30,7 @@ from epp.config.schema import (
 )
 from epp.errors import ConfigError
 from epp.policy.conformance import ServedVerifier
+from epp.policy.disaggregation.rollout import Rollout
 from epp.policy.flow.settings import FlowSettings
 from epp.policy.pickers import LeastTtftPicker, RandomPicker
 from epp.policy.plugins import (
@@ -49,6 +50,7 @@ from epp.policy.plugins import (
     UsageReporter,
     uses_totals,
 )
+from epp.policy.producers.predicted_latency import PredictedLatency
 from epp.policy.profile import Profile, Scheduling, SingleProfileHandler, WeightedScorer
 
 FLOW_CONTROL_GATE = "flowControl"
@@ -59,7 +61,6 @@ GATES = (
 """Feature gates; all but the first are always on."""
 _UNGATED = f"flowControl has no effect: feature gate `{FLOW_CONTROL_GATE}` is off"
 _DETECTORS = ("utilization-detector", "concurrency-detector")
-_PREDICTED_LATENCY = "predicted-latency-producer"
 _PRECISE = "precise-prefix-cache-producer"
 _SWITCHES = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
@@ -91,9 +92,24 @@ class Settings(CacheSettings, frozen=True, kw_only=True):
     """The configuration with every default written out."""
 
     @property
-    def predicts_latency(self) -> bool:
-        """Whether a `predicted-latency-producer` is configured."""
-        return any(each.type == _PREDICTED_LATENCY for each in self.effective.plugins)
+    def predicted_latency(self) -> tuple[str, PredictedLatency] | None:
+        """The `predicted-latency-producer` with its name; None without one."""
+        for name, (_, plugin) in self.scheduling.plugins.items():
+            if isinstance(plugin, PredictedLatency):
+                return name, plugin
+        return None
+
+    @property
+    def rollouts(self) -> Mapping[str, Rollout]:
+        """The screeners of rollouts, by their names."""
+        plugins = self.scheduling.plugins.items()
+        return {name: plugin for name, (_, plugin) in plugins if isinstance(plugin, Rollout)}
+
+    @property
+    def profile_handler(self) -> tuple[str, str]:
+        """The name and the type of the profile handler; empty if it is not in the file."""
+        kind, name = self.scheduling.plugin_names.get(id(self.scheduling.handler), ("", ""))
+        return name, kind
 
     @property
     def precise_producer(self) -> str:

@@ -10,8 +10,18 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 CHARTS = ROOT / "charts"
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+SAFE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's where it was built: the charts' tests read thousands of objects."""
+
+
+class Loader(SAFE):  # type: ignore[valid-type,misc]  # one of two classes
+    """Takes no map that has a key twice, as Flux and `kubectl apply` do not."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        assert len(set(keys)) == len(keys), f"a key is there twice: {sorted(keys)}"
+        return super().construct_mapping(node, deep=deep)
+
 
 try:
     from helm_python import chart as helm
@@ -56,7 +66,7 @@ def _objects(*rendered):
             thing
             for path, text in sorted(_files(*rendered).items())
             if not path.endswith("NOTES.txt")
-            for thing in yaml.load_all(text, LOADER)
+            for thing in yaml.load_all(text, Loader)
             if thing is not None
         ]
     )

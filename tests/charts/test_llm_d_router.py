@@ -337,3 +337,22 @@ def test_any_values_together_render_what_kubernetes_takes_or_are_refused(switche
     if things:
         assert "<no value>" not in notes(CHART, values)
         arguments(things)
+
+
+@pytest.mark.parametrize("values", [r.STANDALONE, r.SERVICE])
+def test_arguments_of_the_proxy_may_name_its_pod(values):
+    args = {"args": ["--service-node", "$(NS_NAME)/$(POD_NAME)", "-c", "/etc/envoy/envoy.yaml"]}
+    things = objects(CHART, both(values, r.router(proxy=args)))
+    (envoy,) = [
+        each
+        for thing in things
+        if thing["kind"] == "Deployment"
+        for each in thing["spec"]["template"]["spec"]["containers"]
+        if each["name"] == "envoy-proxy"
+    ]
+    fields = {each["name"]: each["valueFrom"]["fieldRef"]["fieldPath"] for each in envoy["env"]}
+    assert fields == {"NS_NAME": "metadata.namespace", "POD_NAME": "metadata.name"}
+    mine = [{"name": "A", "value": "b"}]
+    things = objects(CHART, both(values, r.router(proxy={"env": mine})))
+    assert str(mine[0]) in str(things)
+    assert "NS_NAME" not in str(things)

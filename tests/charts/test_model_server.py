@@ -312,3 +312,16 @@ def test_bad_values_are_refused(values, words):
     things, reason = refused_or_rendered(CHART, v.merged(MODEL, values))
     assert things == []
     assert words in reason
+
+
+def test_labels_and_annotations_of_ones_own_are_there_once():
+    mine = {
+        "podLabels": {"app": "qwen", "llm-d.ai/engine-type": "mine"},
+        "podAnnotations": {"checksum/config": "0", "note": "b"},
+    }
+    stood, made = (
+        only(objects(CHART, each), "Deployment")["spec"]["template"]["metadata"]
+        for each in (v.merged(MODEL, {"podLabels": {"app": "qwen"}}), v.merged(MODEL, mine))
+    )
+    assert made["labels"] == {**stood["labels"], "llm-d.ai/engine-type": "mine"}
+    assert made["annotations"] == {**stood["annotations"], "note": "b"}

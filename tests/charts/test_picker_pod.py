@@ -317,3 +317,64 @@ def test_a_flag_with_a_configuration_takes_the_place_of_the_file(name):
     )
     assert things == []
     assert "if the flag config-text or policy is set" in reason
+
+
+SERVICE = v.merged(v.CASES["standalone"], v.epp(sidecar={"mode": "service"}))
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "own", "label", "checksum"),
+    [
+        (v.POOL, "rel-epp", "inferenceExtension", "inferencepool", "config"),
+        (SERVICE, "rel-proxy", "sidecar", "llm-d-router-proxy", "envoy"),
+    ],
+)
+def test_labels_and_annotations_of_ones_own_are_there_once(values, name, own, label, checksum):
+    mine = {
+        "podLabels": {"app.kubernetes.io/component": "mine", "team": "a", label: "other"},
+        "podAnnotations": {f"checksum/{checksum}": "0", "note": "b"},
+    }
+    given = v.epp(**mine) if own == "inferenceExtension" else v.epp(sidecar=mine)
+    stood, made = (
+        only(objects(CHART, each), "Deployment", name)["spec"]["template"]["metadata"]
+        for each in (values, v.merged(values, given))
+    )
+    labels = {**stood["labels"], "app.kubernetes.io/component": "mine", "team": "a"}
+    assert made["labels"] == labels
+    assert made["annotations"] == {**stood["annotations"], "note": "b"}
+
+
+def test_a_proxy_of_its_own_says_where_it_runs():
+    mine = {
+        "nodeSelector": {"pool": "edge"},
+        "affinity": {"podAntiAffinity": {}},
+        "tolerations": [{"key": "edge", "operator": "Exists"}],
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+        ],
+        "priorityClassName": "high",
+    }
+    things = objects(CHART, v.merged(SERVICE, v.epp(sidecar=mine)))
+    assert [found for thing in things for found in complaints(thing)] == []
+    spec = only(things, "Deployment", "rel-proxy")["spec"]["template"]["spec"]
+    assert {name: spec[name] for name in mine} == mine
+    assert (
+        not mine.keys() & only(things, "Deployment", "rel-epp")["spec"]["template"]["spec"].keys()
+    )
+
+
+def test_a_proxy_of_its_own_outlives_a_node():
+    budget = v.epp(podDisruptionBudget={"enabled": True})
+    things = objects(CHART, v.merged(SERVICE, budget))
+    assert [found for thing in things for found in complaints(thing)] == []
+    proxy = only(things, "Deployment", "rel-proxy")["spec"]
+    assert only(things, "PodDisruptionBudget", "rel-proxy")["spec"]["selector"] == proxy["selector"]
+    (spread,) = proxy["template"]["spec"]["topologySpreadConstraints"]
+    assert spread["topologyKey"] == "kubernetes.io/hostname"
+    assert spread["labelSelector"] == proxy["selector"]
+    kinds = [
+        each["metadata"]["name"]
+        for each in objects(CHART, v.merged(v.POOL, budget))
+        if each["kind"] == "PodDisruptionBudget"
+    ]
+    assert kinds == ["rel-epp"]

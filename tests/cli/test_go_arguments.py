@@ -66,8 +66,8 @@ def test_a_boolean(words, value):
 
 @pytest.mark.parametrize("text", ["- {a: b}", "--x", "", "a=b", "a: b\nc: d"])
 def test_a_value_may_be_any_text(text):
-    assert parsed("--config-text", text).config_text == text
-    assert parsed(f"--config-text={text}").config_text == text
+    assert parsed("--pool-name", text).pool_name == text
+    assert parsed(f"--pool-name={text}").pool_name == text
 
 
 @pytest.mark.parametrize(

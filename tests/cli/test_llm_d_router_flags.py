@@ -95,6 +95,32 @@ def test_nothing_is_said_of_what_was_not_given():
     assert said() == said("--tracing=false", HOME="/", NAMESPACE="n", POD_NAME="p") == []
 
 
+EMPTY = (
+    "--cert-path",
+    "--config-file",
+    "--config-text",
+    "--endpoint-selector",
+    "--grpc-max-recv-msg-size",
+    "--grpc-max-send-msg-size",
+    "--metrics-cert-dir",
+    "--metrics-client-ca-file",
+    "--tls-cipher-suites",
+    "--tls-min-version",
+)
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_empty_value_is_as_if_the_flag_was_not_given(name):
+    # Charts and templates write what a value holds, if only nothing.
+    assert vars(parsed(f"{name}=")) == vars(parsed())
+    assert said(f"{name}=") == []
+
+
+def test_an_empty_configuration_does_not_exclude_the_other():
+    assert parsed("--config-text=", "--config-file=f").config_file == Path("f")
+    assert parsed("--config-text=x", "--config-file=").config_text == "x"
+
+
 @pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.name)
 def test_a_flag_without_a_counterpart_is_said_once(flag):
     word = f"{flag.name}={DOCUMENTED[flag.name]}"

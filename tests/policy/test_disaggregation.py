@@ -201,6 +201,25 @@ def test_prefill_first_without_the_profile_decodes_alone():
     assert pool.route().stages == ()
 
 
+@pytest.mark.parametrize(
+    ("parameters", "handler", "stages"),
+    [
+        (BOTH, "disagg-profile-handler", ["prefill", "encode"]),
+        ("deciders: {encode: always}", "disagg-profile-handler", ["encode"]),
+        ("deciderPluginName: always", "disagg-profile-handler", ["prefill"]),
+        ("stageOrder: prefill-first", "disagg-profile-handler", ["prefill"]),
+        ("deciderPluginName: always", "pd-profile-handler", ["prefill"]),
+    ],
+)
+def test_a_stage_without_its_profile_does_not_run(parameters, handler, stages):
+    decision = Pool(parameters, ("decode",), handler=handler).route(multimodal=True)
+    assert (decision.destination, decision.stages, decision.headers) == (DECODE, (), ())
+    assert decision.disaggregation == "decode-only"
+    warnings = configured(parameters, ("decode",), handler).warnings
+    for stage in stages:
+        assert f"{stage} never runs: no profile is named `{stage}`" in warnings
+
+
 PD = {"handler": "pd-profile-handler", "names": ("prefill", "decode")}
 
 
@@ -293,11 +312,6 @@ AT = "plugins[0].parameters"
             {"parameters": "encodeProfile: encoder"},
             f"{AT}.encodeProfile",
             "no profile is named `encoder`: did you mean `encode`",
-        ),
-        (
-            {"parameters": "deciders: {prefill: always}", "names": ("decode",)},
-            f"{AT}.profiles.prefill",
-            "no profile is named `prefill`",
         ),
         ({"names": ("prefill",)}, f"{AT}.profiles.decode", "no profile is named `decode`"),
         ({"parameters": "profile: {}"}, AT, "unknown parameter `profile`: did you mean `profiles`"),

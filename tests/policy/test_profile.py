@@ -95,6 +95,18 @@ def test_a_scorer_with_too_many_or_too_few_values_is_at_fault(values):
     assert (it.value.status, it.value.reason) == (500, "plugin-fault")
 
 
+@pytest.mark.parametrize("positions", [[], (3,), [0, 7], None, [0.5], array("d")])
+def test_a_picker_that_returns_no_candidates_is_named(positions):
+    class Picker:
+        def pick(self, candidates, totals, context):
+            return positions
+
+    said = "picker Picker of profile p returned .* instead of positions among 3 endpoints"
+    with pytest.raises(PickerFault, match=said) as it:
+        Plan(Profile("p", (), (), Picker())).choose(request(), [candidate()] * 3, DRAW)
+    assert (it.value.status, it.value.reason) == (500, "plugin-fault")
+
+
 def test_predictions_are_those_of_the_endpoint_that_is_picked():
     decision = run([(1, Fixed(0, 0.5, 1))])
     picked = decision.predicted_for

@@ -6,16 +6,14 @@ itself, of several nodes from what the LeaderWorkerSet tells it.
 {{- $v := .root.Values -}}
 metadata:
   labels:
+    {{- $labels := include "model-server.selectorLabels" .root | fromYaml }}
     {{- if .serves }}
-    {{- include "model-server.poolLabels" .root | nindent 4 }}
-    llm-d.ai/engine-type: vllm
+    {{- $labels = merge $labels (include "model-server.poolLabels" .root | fromYaml) (dict "llm-d.ai/engine-type" "vllm") }}
     {{- end }}
-    {{- include "model-server.selectorLabels" .root | nindent 4 }}
+    {{- toYaml $labels | nindent 4 }}
   annotations:
-    checksum/config: {{ include "model-server.configuration" .root | sha256sum }}
-    {{- with $v.podAnnotations }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
+    {{- $sum := dict "checksum/config" (include "model-server.configuration" .root | sha256sum) }}
+    {{- merge $sum $v.podAnnotations | toYaml | nindent 4 }}
 spec:
   automountServiceAccountToken: false
   # A Service named vllm would set VLLM_PORT, which vLLM reads as its own.

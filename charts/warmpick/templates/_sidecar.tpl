@@ -21,12 +21,19 @@
 # The image's entry point is a shell script, and there is no shell to count on.
 command: [envoy]
 args: [--config-path, /etc/envoy/envoy.yaml, --disable-hot-restart, --log-level, warning]
-{{- /* As llm-d-router's charts call them, whose users' Services and monitors name them. */}}
+{{- /* As llm-d-router's charts call them, whose users' Services, monitors and arguments name them. */}}
 ports:
 - name: {{ ternary "http-8081" "http" (not (not .Values.fromLlmDRouter)) }}
   containerPort: 8081
 - name: {{ ternary "metrics-19001" "envoy-ready" (not (not .Values.fromLlmDRouter)) }}
   containerPort: 19001
+{{- if .Values.fromLlmDRouter }}
+env:
+- name: NS_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+{{- end }}
 readinessProbe:
   httpGet:
     path: /ready

@@ -203,22 +203,37 @@ class Disaggregation:
         self._primary_port = primary_port
 
     def check_profiles(self, names: Sequence[str]) -> Sequence[str]:
-        """Warn of profiles that never run; raise `UnknownProfile` for one that is missing."""
-        profiles = self._profiles
-        if profiles.prefill not in names and profiles.prefill == _PROFILES.prefill:
-            self._prefill_first = False
+        """Warn of stages and profiles that never run.
+
+        A stage does not run if its profile has the default name and does not exist. Raises
+        `UnknownProfile` for another one that does not exist.
+        """
+        profiles, defaults = self._profiles, _PROFILES
+        missing = []
+        if profiles.prefill == defaults.prefill and profiles.prefill not in names:
+            if self._prefill_first or self._prefill_decider is not None:
+                missing.append(profiles.prefill)
+            self._prefill_first, self._prefill_decider = False, None
+        if profiles.encode == defaults.encode and profiles.encode not in names:
+            if self._encode_decider is not None:
+                missing.append(profiles.encode)
+            self._encode_decider = None
         prefills = self._prefill_first or self._prefill_decider is not None
         stages = (
             (profiles.decode, True, self._parameters[0]),
             (profiles.prefill, prefills, self._parameters[1]),
             (profiles.encode, self._encode_decider is not None, self._parameters[2]),
         )
-        defaults = msgspec.structs.astuple(_PROFILES)
-        for (name, runs, parameter), default in zip(stages, defaults, strict=True):
+        for (name, runs, parameter), default in zip(
+            stages, msgspec.structs.astuple(defaults), strict=True
+        ):
             if (runs or name != default) and name not in names:
                 raise UnknownProfile(parameter, name)
         running = {name for name, runs, _ in stages if runs}
-        return [f"profile `{name}` never runs" for name in names if name not in running]
+        return [
+            *(f"{name} never runs: no profile is named `{name}`" for name in missing),
+            *(f"profile `{name}` never runs" for name in names if name not in running),
+        ]
 
     def schedule(self, request: InferenceRequest, run: RunProfile) -> Decision:
         """Return the decision on decoding with those on the other stages that ran.
