@@ -53,6 +53,7 @@ DASHBOARDS = {
 OF_EVENTS = {
     "llm_d_epp_kv_cache_events_messages_received_total",
     "llm_d_epp_kv_cache_events_active_subscribers",
+    "llm_d_epp_kv_cache_events_subscriber_reconnections_total",
     "llm_d_epp_prefix_prompt_tokens_sum",
     "llm_d_epp_prefix_predicted_cached_tokens_sum",
     "llm_d_epp_kv_cache_events_pool_capacity",  # namespaces and pods to choose from are its labels

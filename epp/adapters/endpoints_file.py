@@ -3,15 +3,15 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
 
 from epp.errors import ConfigError
-from epp.model.endpoint import Endpoint, EndpointId
-from epp.model.events import EndpointRemoved, EndpointUpserted, Event, Listed
-from epp.protocol.endpoints import MAX_BYTES, endpoints_steps
+from epp.model.endpoint import Endpoint
+from epp.model.events import Event, Listed
+from epp.protocol.endpoints import MAX_BYTES, KnownEndpoints, endpoints_steps
 from epp.system.daemon_thread import in_daemon_thread
 from epp.system.files import FollowedFile
 from epp.system.host_names import HostNames
@@ -50,13 +50,13 @@ class EndpointsFile:
         self._apply = apply
         self._poll = poll
         self._names = names
-        self._known: dict[EndpointId, Endpoint] = {}
+        self._known = KnownEndpoints()
         self._problem = ""
 
     async def load(self) -> None:
         """Read the file; comes before `run`. Raises `ConfigError` if it is missing or invalid."""
         endpoints = await in_daemon_thread(self._read)
-        for event in self._differences(endpoints or ()):
+        for event in self._known.differences(endpoints or ()):
             self._apply(event)
         self._apply(Listed())
 
@@ -84,7 +84,7 @@ class EndpointsFile:
     async def _replace(self, endpoints: tuple[Endpoint, ...]) -> None:
         """Apply a content in turns of the loop; it is read again if an event of it fails."""
         try:
-            for number, event in enumerate(self._differences(endpoints), 1):
+            for number, event in enumerate(self._known.differences(endpoints), 1):
                 self._apply(event)
                 if number % _APPLIED_AT_ONCE == 0:
                     await asyncio.sleep(0)
@@ -131,21 +131,6 @@ class EndpointsFile:
         if problem != self._problem:
             self._problem = problem
             _log.error("endpoints_file.rejected", path=str(self._file.path), error=problem)
-
-    def _differences(self, endpoints: tuple[Endpoint, ...]) -> Iterator[Event]:
-        """Yield the events of a content, removals first; another address or rank is another engine.
-
-        What was yielded is known.
-        """
-        listed = {endpoint.id: endpoint for endpoint in endpoints}
-        for key, known in list(self._known.items()):
-            if key not in listed or listed[key].engine != known.engine:
-                del self._known[key]
-                yield EndpointRemoved(key)
-        for key, endpoint in listed.items():
-            if self._known.get(key) != endpoint:
-                self._known[key] = endpoint
-                yield EndpointUpserted(endpoint)
 
 
 class ClusterNames:

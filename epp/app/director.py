@@ -51,7 +51,8 @@ class PickerDirector:
     than `tokenize_timeout` seconds to tokenize is answered with status 429. `timer` times the
     plug-ins of one decision in 64. With `flow`, requests wait for room. `ended` are calls, by their
     names, that take the record of each exchange that has ended. An error in one of them, or in
-    another observer, is passed to `on_fault` and does not affect requests.
+    another observer, is passed to `on_fault` and does not affect requests. With `quiet` no request
+    is logged.
     """
 
     def __init__(  # noqa: PLR0913 (what it directs, and one limit)
@@ -69,6 +70,7 @@ class PickerDirector:
         on_fault: OnFault = reraise,
         tokenize_timeout: float = 60.0,
         flow: FlowControl | None = None,
+        quiet: bool = False,
     ) -> None:
         self._route = scheduler.route if flow is None else flow.route
         self.held = None if flow is None else HeldRequests(flow, clock, self._decided, on_fault)
@@ -82,7 +84,7 @@ class PickerDirector:
         self._ended = tuple(ended)
         self._on_fault = on_fault
         self._tokenize_timeout = tokenize_timeout
-        self._log = ExchangeLog(clock)
+        self._log = ExchangeLog(clock, quiet=quiet)
         self._count_check = None if tokenizer is None else TokenCountCheck()
         self._warned_usage: set[EndpointId] = set()
         self._out_of_range: set[str] = set()

@@ -1,17 +1,20 @@
 """Builders of the parts that may use Kubernetes: endpoint discovery, and the review of tokens."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Protocol
 
 from epp.adapters.endpoints_file import ClusterNames, EndpointsFile
 from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
-from epp.model.events import Event
+from epp.model.endpoint import Endpoint
+from epp.model.events import Event, Listed
+from epp.protocol.endpoints import KnownEndpoints
 from epp.protocol.routing_table import RoutingTable
 
-Source = Path | KubeSettings
-"""The source of endpoints: a file, or a pool in Kubernetes."""
+Source = Path | KubeSettings | tuple[Endpoint, ...]
+"""The source of endpoints: a file, a pool in Kubernetes, or the endpoints (`GivenEndpoints`)."""
 
 
 class Discovery(Protocol):
@@ -35,6 +38,36 @@ class Discovery(Protocol):
         """Stop being the leader, so that another replica may become ready at once."""
 
 
+class GivenEndpoints:
+    """Endpoints that a program gives, and replaces when it likes; there are no routing rules."""
+
+    ready = True
+    routing = None
+
+    def __init__(self, endpoints: Sequence[Endpoint], apply: Callable[[Event], None]) -> None:
+        self._endpoints = endpoints
+        self._apply = apply
+        self._known = KnownEndpoints()
+
+    async def load(self) -> None:
+        """Apply the endpoints that are given by now."""
+        self.replace(self._endpoints)
+        self._apply(Listed())
+
+    def replace(self, endpoints: Sequence[Endpoint]) -> None:
+        """Apply the differences to the endpoints before; what stays keeps what is known of it."""
+        self._endpoints = endpoints
+        for event in self._known.differences(endpoints):
+            self._apply(event)
+
+    async def run(self) -> None:
+        """Wait until cancelled: changes are given, not found."""
+        await asyncio.Event().wait()
+
+    async def release_lease(self) -> None:
+        """Do nothing: there is no lease."""
+
+
 def build_discovery(
     source: Source,
     apply: Callable[[Event], None],
@@ -48,6 +81,8 @@ def build_discovery(
     With `host_names` the addresses in a file may be host names. A pool is not ready while
     `protocol_fault` finds a fault in its `appProtocol`.
     """
+    if isinstance(source, tuple):
+        return GivenEndpoints(source, apply)
     if isinstance(source, Path):
         return EndpointsFile(source, apply, names=ClusterNames() if host_names else None)
     from epp.adapters.kube.kube_discovery import KubeDiscovery  # noqa: PLC0415 (its client takes long)

@@ -1,7 +1,7 @@
 """Observers of requests, such as a recording or a shadow, which do not influence them.
 
 To add one (a span exporter, a feed to peers, a console), write a function that returns an
-`Observer` and list it in `epp.app.picker`. An error in one is counted under its name (`Faults`)
+`Observer` and list it in `epp.app.core`. An error in one is counted under its name (`Faults`)
 and affects neither requests nor other observers.
 """
 

@@ -8,7 +8,15 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from epp.errors import ConfigError
-from epp.model.endpoint import OFFLOAD_LABEL, RANK_LABEL, Endpoint, is_number, target_of
+from epp.model.endpoint import (
+    OFFLOAD_LABEL,
+    RANK_LABEL,
+    Endpoint,
+    EndpointId,
+    is_number,
+    target_of,
+)
+from epp.model.events import EndpointRemoved, EndpointUpserted, Event
 from epp.protocol.conversion import convert
 from epp.protocol.yaml import finish, yaml_steps
 
@@ -39,6 +47,28 @@ _HOST_NAME = re.compile(
 
 Resolve = Callable[[str, int], str]
 """Returns the IP address of a host name whose server listens at a port; "" if it has none."""
+
+
+class KnownEndpoints:
+    """The endpoints that were listed last, which the next list is compared with."""
+
+    def __init__(self) -> None:
+        self._known: dict[EndpointId, Endpoint] = {}
+
+    def differences(self, endpoints: Sequence[Endpoint]) -> Iterator[Event]:
+        """Yield the events of a list, removals first; another address or rank is another engine.
+
+        What was yielded is known.
+        """
+        listed = {endpoint.id: endpoint for endpoint in endpoints}
+        for key, known in list(self._known.items()):
+            if key not in listed or listed[key].engine != known.engine:
+                del self._known[key]
+                yield EndpointRemoved(key)
+        for key, endpoint in listed.items():
+            if self._known.get(key) != endpoint:
+                self._known[key] = endpoint
+                yield EndpointUpserted(endpoint)
 
 
 class EndpointEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

@@ -7,10 +7,13 @@ from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.adapters.telemetry.pool_gauges import is_reported
 from epp.app.plugin_timing import PluginTimes
 from epp.config.file import load
+from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.endpoint import UNREPORTED, CacheStats, Endpoint, Load
+from epp.model.events import EndpointUpserted
 from epp.model.request import InferenceRequest, RequestId, Usage
 from epp.policy.plugins import PickContext
+from epp.policy.producers.predicted_latency import PredictedLatency
 from epp.protocol.extproc.record import Outcome, RequestRecord
 
 A = Endpoint("prod", "a", "10.0.0.1", 8000)
@@ -35,6 +38,29 @@ def times():
     return timer
 
 
+def rollouts():
+    """A screener that has seen two pods of one revision, and refused a request."""
+    text = """
+plugins:
+- type: disaggregatedset-rollout-screener
+  name: roll
+  parameters:
+    scope: {labelSelector: set=s}
+    revisionGating: {mode: sum, requireRoles: {values: [prefill, decode]}}
+    headerSelectors: [{name: zone, headerName: x-zone, labelKey: zone, mode: strict}]
+- {type: random-picker}
+"""
+    found = load(text).rollouts
+    for role in ("prefill", "decode"):
+        prefix = "disaggregatedset.x-k8s.io"
+        labels = {"set": "s", f"{prefix}/revision": "r1", f"{prefix}/role": role}
+        pod = Endpoint("prod", role, "10.0.1.1", 8000, labels=labels)
+        found["roll"].on_event(EndpointUpserted(pod), 0.0, False)
+        asked = InferenceRequest(id=RequestId("1"), headers={"x-zone": "moon"})
+        found["roll"].screen(asked, [Candidate(endpoint=pod, load=UNREPORTED)])
+    return found
+
+
 def telemetry(pool=POOL, under_way=lambda _: False, fresh=is_reported):
     return Telemetry(
         MetricSources(
@@ -42,7 +68,12 @@ def telemetry(pool=POOL, under_way=lambda _: False, fresh=is_reported):
             lambda: pool,
             lambda: BELIEFS,
             lambda: 77,
-            lambda: {("prod/a", "batches"): 9, ("prod/a", "gaps"): 1},
+            lambda: {
+                ("prod/a", "batches"): 9,
+                ("prod/a", "gaps"): 1,
+                ("prod/a", "disconnects"): 2,
+                ("prod/a", "unreachable"): 3,
+            },
             lambda: {"media": 4},
             under_way=under_way,
             former_names=True,
@@ -53,7 +84,9 @@ def telemetry(pool=POOL, under_way=lambda _: False, fresh=is_reported):
             extract_errors=lambda: {("metrics-data-source", "core-metrics-extractor"): 2},
             fresh=fresh,
             streams=lambda: 3,
-            predicts_latency=True,
+            predicted_latency=("latency", PredictedLatency(1.0)),
+            profile_handler=("pd", "pd-profile-handler"),
+            rollouts=rollouts,
             precise_producer="precise",
         )
     )

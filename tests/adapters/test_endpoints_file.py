@@ -58,7 +58,7 @@ def write(path, **targets):
 
 
 def put(path, text):
-    """Replace a file at once: one that is written in place is read while it is empty, too."""
+    """Replace a file at once: one that is written in place is only read when it is quiet."""
     whole = path.with_suffix(".new")
     whole.write_text(text)
     whole.replace(path)

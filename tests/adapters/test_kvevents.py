@@ -173,6 +173,9 @@ async def test_a_publisher_that_dies_and_comes_back_empty():
                 await peer.store(7)
                 await told.holds(7)
                 await told.until(lambda: told.of(CacheFeedUp)[-1].complete)
+                counts = listener.counts()["default/pod-0"]
+    assert counts.disconnects == 1
+    assert counts.unreachable >= 1
     said = [log["event"] for log in logs]
     assert (said.count("kv_events.lost"), said.count("kv_events.back")) == (1, 1)
     assert peer.asked == [0, 0]
@@ -205,6 +208,8 @@ async def test_an_unreachable_publisher_is_logged_once_and_its_return_too():
         async with listening(IMPATIENT) as (listener, told):
             listener.watch(at(peer))
             await told.until(lambda: told.of(CacheFeedLost))
+            counts = listener.counts()["default/pod-0"]
+            assert (counts.unreachable, counts.disconnects) == (1, 0)
             async with peer.open():
                 await told.until(lambda: told.of(CacheFeedUp))
                 await peer.heard()

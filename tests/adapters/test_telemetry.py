@@ -84,12 +84,15 @@ def test_a_rejection(error, code, failures):
     assert values(counted, "llm_d_epp_request_total") == {}
     assert values(counted, "llm_d_epp_request_duration_seconds_count") == {}
     assert value(counted, "warmpick_exchange_outcomes_total", outcome="rejected") == 1
+    # As llm-d-router counts it: without the slowest, those that waited, a quantile is too low.
+    assert value(counted, "llm_d_epp_request_processing_duration_seconds_sum") == 2.5
 
 
 def test_a_request_that_could_not_be_read():
     counted = telemetry()
     error = MalformedRequest("no JSON")
     serve(counted, RequestRecord(id=RequestId("1"), received_at=1.0, error=error))
+    assert value(counted, "llm_d_epp_request_processing_duration_seconds_count") == 1
     labels = {"model_name": "", "fairness_id": "default-flow", "priority": "0"}
     assert value(counted, "llm_d_epp_request_error_total", **labels) == 1
 
@@ -214,6 +217,11 @@ def test_counters_of_kv_events_and_text_fallbacks():
     assert value(counted, "warmpick_kv_event_batches_total", outcome="batches") == 9
     assert value(counted, "llm_d_epp_kv_cache_events_messages_received_total") == 9
     assert value(counted, "llm_d_epp_kv_cache_events_active_subscribers") == 1
+    pod = {"pod_identifier": "prod/a"}
+    assert value(counted, "llm_d_epp_kv_cache_events_subscriber_reconnections_total", **pod) == 5
+    errors = "llm_d_epp_kv_cache_events_zmq_errors_total"
+    assert value(counted, errors, operation="recv", **pod) == 2
+    assert value(counted, errors, operation="connect", **pod) == 3
     assert value(counted, "warmpick_prompts_left_as_text_total", cause="media") == 4
 
 

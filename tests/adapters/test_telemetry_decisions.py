@@ -1,14 +1,18 @@
 """Metrics of decisions: what was predicted, which stages ran, what is under way."""
 
+import pytest
+
 from epp.adapters.telemetry.decisions import DecisionMetrics
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.app.plugin_timing import PluginTimes
 from epp.config.file import load
 from epp.model.decision import Decision
+from epp.model.endpoint import Load
 from epp.model.request import RequestId
 from epp.policy.choice import Plan
 from epp.policy.plugins import PickContext
+from epp.policy.producers.predicted_latency import PredictedLatency
 from epp.protocol.extproc.record import Outcome
 from epp.values import replaced
 from tests.adapters.telemetry_page import DECIDED, A, B, read, record, request, telemetry, value
@@ -73,6 +77,35 @@ def test_stages_are_counted_by_what_ran():
     }
 
 
+def test_stages_are_counted_under_the_handlers_name_and_the_target_model():
+    counted = served(served(telemetry()), 2, model="", target_model="")
+    handler = {"plugin_name": "pd", "plugin_type": "pd-profile-handler"}
+    for name in ("llm_d_epp_disagg_decision_total", "llm_d_epp_pd_decision_total"):
+        for model in ("t", "unknown"):
+            assert value(counted, name, model_name=model, **handler) == 1
+    counted = Telemetry(
+        MetricSources("pool", list, list, int, profile_handler=("h", "disagg-profile-handler"))
+    )
+    served(counted)
+    assert value(counted, "llm_d_epp_disagg_decision_total", plugin_name="h") == 1
+    assert "llm_d_epp_pd_decision" not in read(counted)
+
+
+def test_a_streamed_response_has_a_predicted_time_per_token():
+    latency = PredictedLatency(1.0)
+    counted = Telemetry(MetricSources("pool", list, list, int, predicted_latency=("l", latency)))
+    idle, busy = candidate("idle"), candidate("busy", load=Load(running=50, at=0))
+    assert latency.seconds_per_token(busy) > latency.seconds_per_token(idle)
+    for number, chosen in enumerate((idle, busy)):
+        decision = Decision(endpoints=(chosen.endpoint,), candidates=(idle, busy))
+        counted.scheduled(request(number, stream=True), decision, 0.0001)
+        counted.scheduled(request(10 + number), decision, 0.0001)
+    name = "llm_d_epp_request_predicted_tpot_seconds"
+    assert value(counted, f"{name}_count", plugin_name="l", model_name="m") == 2
+    both = latency.seconds_per_token(idle) + latency.seconds_per_token(busy)
+    assert value(counted, f"{name}_sum", target_model_name="t") == pytest.approx(both)
+
+
 def test_rewrites_are_counted_by_their_object():
     counted = served(telemetry(), rewrite="canary")
     name = "llm_d_epp_model_rewrite_decisions_total"
@@ -109,14 +142,26 @@ def test_requests_under_way_are_those_of_the_fleet_that_no_other_replica_counts(
 
 
 def test_series_of_clients_words_are_bounded():
-    metrics = DecisionMetrics(lambda: (), latency=True, is_adapter=lambda _: False)
+    metrics = DecisionMetrics(
+        lambda: (),
+        latency=("latency", PredictedLatency(1.0)),
+        handler=("pd", "pd-profile-handler"),
+        is_adapter=lambda _: False,
+    )
+    decided = replaced(DECIDED, candidates=(candidate("a"),), endpoints=(candidate("a").endpoint,))
     for number in range(3000):
-        asked = request(number, model=f"m{number}", rewrite="r")
-        metrics.decided(asked, DECIDED)
+        model = f"m{number}"
+        asked = request(number, model=model, target_model=model, rewrite="r", stream=True)
+        metrics.decided(asked, decided)
     page = "".join(block.text(openmetrics=False) for block in metrics.collect(lambda _: None))
-    for family in ("model_rewrite_decisions_total", "disagg_decision_total"):
-        assert page.count(f"\nllm_d_epp_{family}{{") <= 1001
-    assert page.count("llm_d_epp_request_predicted_ttft_seconds_count{") <= 1001
+    for family in (
+        "model_rewrite_decisions_total",
+        "disagg_decision_total",
+        "pd_decision_total",
+        "request_predicted_ttft_seconds_count",
+        "request_predicted_tpot_seconds_count",
+    ):
+        assert page.count(f"\nllm_d_epp_{family}{{") == 1001
     assert 'model_rewrite_name="r",model_name="other",target_model="other"} 2000' in page
 
 

@@ -23,6 +23,10 @@ TOKENS = RESPONSES + " 131072 262144 524288 1048576"
 OUTPUT = "1 8 16 32 64 128 256 512 1024 2048 4096 8192"
 NTPOT = ".001 .002 .005 .01 .02 .05 .1 .2 .5 1 2 5 10"
 STREAMED = ".0005 .00205 .005 .01 .02 .04 .06 .08 .1 .125 .15 .2 .3 .4 .5 .6 .8 1 2"
+TPOT = (
+    ".0005 .00205 .005 .01 .02 .04 .06 .08 .1 .125 .15 .2 .3 .4 .5 .6 .8 1 1.5 2 3 4.5 6 12 18 24 "
+    "30 36 48 60 90 120 180 270 360"
+)
 SCHEDULER = ".0001 .0002 .0005 .001 .002 .005 .01 .02 .05 .1"
 PROCESSING = ".0005 .001 .002 .005 .01 .015 .025 .04 .06 .1 .25 .5 1 2.5 5 10"
 ERROR = "-65536 -16384 -4096 -1024 -256 -64 -16 -1 0 1 16 64 256 1024 4096 16384 65536"
@@ -32,6 +36,7 @@ RATIO = "0 .1 .2 .3 .4 .5 .6 .7 .8 .9 1"
 BYTES = "0 16 32 64 128 256 512 1024 2048 4096 8192 16384 32768 65536"
 OPEN = ".001 .005 .01 .05 .1 .5 1 5 10 30 60 120 300 600"
 PLUGIN = ("plugin_name", "plugin_type")
+SCREENER = ("plugin_type", "plugin_name")
 POINT = ("extension_point", "plugin_type", "plugin_name")
 REWRITE = ("model_rewrite_name", "model_name", "target_model")
 STAGE = ("model_name", "decision_type")
@@ -65,6 +70,10 @@ TABLE = [
     ("inference_extension_model_rewrite_decisions", "counter", REWRITE, ""),
     ("llm_d_epp_disagg_decision", "counter", (*PLUGIN, *STAGE), ""),
     ("llm_d_inference_scheduler_disagg_decision", "counter", STAGE, ""),
+    ("llm_d_epp_pd_decision", "counter", (*PLUGIN, *STAGE), ""),
+    ("llm_d_inference_scheduler_pd_decision", "counter", STAGE, ""),
+    ("llm_d_epp_request_predicted_tpot_seconds", "histogram", (*PLUGIN, *MT), TPOT),
+    ("inference_objective_request_predicted_tpot_seconds", "histogram", MT, TPOT),
     ("llm_d_epp_request_predicted_ttft_seconds", "histogram", (*PLUGIN, *MT), LATENCY),
     ("inference_objective_request_predicted_ttft_seconds", "histogram", MT, LATENCY),
     ("llm_d_epp_request_slo_violation", "counter", (*PLUGIN, *MT, "type"), ""),
@@ -90,8 +99,22 @@ TABLE = [
     ("llm_d_epp_per_endpoint_queue_size", "gauge", ("name", "model_server_endpoint"), ""),
     ("warmpick_kv_event_batches", "counter", ("model_server_endpoint", "outcome"), ""),
     ("llm_d_epp_kv_cache_events_messages_received", "counter", ("pod_identifier",), ""),
+    ("llm_d_epp_kv_cache_events_subscriber_reconnections", "counter", ("pod_identifier",), ""),
+    ("llm_d_epp_kv_cache_events_zmq_errors", "counter", ("pod_identifier", "operation"), ""),
     ("llm_d_epp_kv_cache_events_active_subscribers", "gauge", (), ""),
     ("llm_d_epp_kv_cache_events_pool_capacity", "gauge", (), ""),
+    (
+        "llm_d_epp_disaggregatedset_revision_gating_share",
+        "gauge",
+        (*SCREENER, "mode", "revision"),
+        "",
+    ),
+    (
+        "llm_d_epp_disaggregatedset_strict_header_no_match",
+        "counter",
+        (*SCREENER, "selector"),
+        "",
+    ),
     ("warmpick_prompts_left_as_text", "counter", ("cause",), ""),
     ("warmpick_endpoint_cache_trust", "gauge", ("name", "model_server_endpoint"), ""),
     ("warmpick_endpoint_cache_capacity_tokens", "gauge", ("name", "model_server_endpoint"), ""),
@@ -158,9 +181,17 @@ def busy():
     serve(counted, record(3, streaming=False))
     serve(counted, record(4, request=request(4, rewrite="r", headers={"x-slo-ttft-ms": "9"})))
     warm = Candidate(endpoint=A, load=Load(), matched_blocks=9, total_blocks=9)
-    found = Decision(endpoints=(A,), prompt_tokens=144, predicted_for=warm)
+    found = Decision(
+        endpoints=(A,),
+        prompt_tokens=144,
+        predicted_for=warm,
+        candidates=(warm,),
+        considered=(warm,),
+    )
     serve(counted, record(5, decision=found))
-    counted.scheduled(request(9), found, 0.001)  # the one that `telemetry` has under way
+    counted.scheduled(
+        request(9, stream=True), found, 0.001
+    )  # the one that `telemetry` has under way
     counted.scrape_failed()
     return counted
 

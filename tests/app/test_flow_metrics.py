@@ -17,11 +17,15 @@ from tests.policy.flow.test_gate import BY_REPORTS, TWO_AT_ONCE
 from tests.strategies import request
 
 PREFIX = "llm_d_epp_flow_control_"
+FORMER = "inference_extension_flow_control_"
+CYCLE = ".0001 .0002 .0005 .001 .002 .005 .01 .02 .05 .1"
 
 
-def page(rig, queues=None):
-    """The samples of a page, by series."""
+def page(rig, queues=None, cycles=()):
+    """The samples of a page, by series, after cycles that took so many seconds."""
     held = HeldRequests(rig.flow, lambda: rig.now, lambda *_: None, reraise)
+    for seconds in cycles:
+        held.cycles.observe(seconds)
     blocks = flow_metrics.collect(rig.flow, held, queues or told(rig), rig.fleet, rig.now)
     lines = [line for block in blocks for line in block.lines().splitlines()]
     return {series: float(value) for series, _, value in (line.rpartition(" ") for line in lines)}
@@ -80,14 +84,42 @@ def test_outcomes_waits_and_queues():
             "request_queue_duration_seconds",
             ".0001 .0005 .001 .005 .01 .025 .05 .1 .25 .5 1 2.5 5 10 30 60",
         ),
-        ("request_enqueue_duration_seconds", ".0001 .0002 .0005 .001 .002 .005 .01 .02 .05 .1"),
+        ("request_enqueue_duration_seconds", CYCLE),
+        ("dispatch_cycle_duration_seconds", CYCLE),
     ],
 )
 def test_buckets_are_llm_d_routers(family, bounds):
     rig = FlowRig(pods=1, policy=TWO_AT_ONCE, holds=False)
     rig.come("a", 10)
-    ends = re.findall(rf'{PREFIX}{family}_bucket{{.*le="([^"]+)"}}', "\n".join(page(rig)))
+    series = "\n".join(page(rig, cycles=[0.003]))
+    ends = re.findall(rf'{PREFIX}{family}_bucket{{.*le="([^"]+)"}}', series)
     assert [float(end) for end in ends] == [*map(float, bounds.split()), math.inf]
+
+
+def test_cycles_are_counted_once_there_was_one():
+    rig = FlowRig(pods=1)
+    assert f"{PREFIX}dispatch_cycle_duration_seconds_count" not in page(rig)
+    found = page(rig, cycles=[0.25, 0.5])
+    assert found[f"{PREFIX}dispatch_cycle_duration_seconds_count"] == 2
+    assert found[f"{PREFIX}dispatch_cycle_duration_seconds_sum"] == 0.75
+
+
+def test_six_families_have_their_former_names_too():
+    rig = FlowRig(pods=1, policy=TWO_AT_ONCE, holds=False)
+    for number in range(3):
+        rig.come(str(number), 10, model="m", size=50)
+    found = page(rig, cycles=[0.003])
+    former = {name: value for name, value in found.items() if name.startswith(FORMER)}
+    assert {re.split("_bucket|_count|_sum|{", name[len(FORMER) :])[0] for name in former} == {
+        "request_queue_duration_seconds",
+        "request_enqueue_duration_seconds",
+        "dispatch_cycle_duration_seconds",
+        "queue_size",
+        "queue_bytes",
+        "pool_saturation",
+    }
+    for name, value in former.items():
+        assert found[name.replace(FORMER, PREFIX)] == value
 
 
 def test_endpoints_that_show_nothing_are_counted_beside_the_detector_that_reads_them():

@@ -104,7 +104,8 @@ from pathlib import Path
 import epp.app.process
 import epp.system.daemon_thread
 from structlog.testing import capture_logs
-from epp.app.picker import EndpointPicker, ServeOptions
+from epp.app.options import ServeOptions
+from epp.app.picker import EndpointPicker
 from epp.config.file import POLICIES, load
 
 def no_thread(*_):

@@ -149,6 +149,19 @@ def test_nobody_left_is_503():
     assert (raised.value.status, raised.value.reason) == (503, "screened-out")
 
 
+def test_shares_are_of_all_revisions_and_unmatched_headers_are_counted():
+    pool = Pool(*AB, ("C", "decode", 9))
+    weights = pool.shares
+    total = sum(weights.values())
+    shares = pool.screener.shares()
+    assert shares == {"A": weights["A"] / total, "B": weights["B"] / total, "C": 0.0}
+    assert sum(shares.values()) == 1.0
+    assert pool.left(**{"x-revision": "B"})
+    assert pool.left(**{"x-revision": "Z"}) == pool.left(**{"x-revision": "C"}) == set()
+    assert pool.screener.unmatched == {"revision": 2}
+    assert Pool().screener.shares() == {}
+
+
 def test_responses_say_which_revision_served():
     pool = Pool(*AB)
     decision = pool.scheduler.route(request(), pool.rig.now)

@@ -91,6 +91,7 @@ class Subscription:
                 async with asyncio.timeout_at(deadline):
                     message = await monitor.receive()
             except TimeoutError:
+                stream.feed.counts.unreachable += 1
                 if not stream.lost:
                     stream.handle(stream.feed.lost(f"no publisher at {self.addresses.events}"))
                     await stream.catch_up(self._turns)

@@ -13,7 +13,12 @@ from epp.adapters.telemetry.series import FamilyText, counter, expose, histogram
 from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint
 from epp.model.request import InferenceRequest, RequestId
-from epp.policy.producers.predicted_latency import TPOT_HEADERS, TTFT_HEADERS, slo
+from epp.policy.producers.predicted_latency import (
+    TPOT_HEADERS,
+    TTFT_HEADERS,
+    PredictedLatency,
+    slo,
+)
 from epp.protocol.extproc.record import RequestRecord
 
 UnderWay = Callable[[], Iterable[tuple[RequestId, Endpoint, int]]]
@@ -22,9 +27,11 @@ UnderWay = Callable[[], Iterable[tuple[RequestId, Endpoint, int]]]
 _INDEX: Final = "prefix-index"
 _INDEX_TYPE: Final = "approx-prefix-cache-producer"
 _PRECISE_TYPE: Final = "precise-prefix-cache-producer"
-_LATENCY: Final = "predicted-latency-producer"
+_LATENCY_TYPE: Final = "predicted-latency-producer"
 _LOAD: Final = "inflight-load-producer"
-_HANDLER: Final = "disagg-profile-handler"
+_PD_HANDLER: Final = "pd-profile-handler"
+_UNKNOWN: Final = "unknown"
+"""The model of a decision on a request that names none (llm-d-router)."""
 _TOKEN_BYTES: Final = 4
 """Bytes of a token in llm-d-router's `hit_bytes`."""
 _MAX: Final = 1000
@@ -98,15 +105,17 @@ class DecisionMetrics:
     """Counts decisions. `under_way` is asked when a page is written.
 
     `latency`: predicted latencies and missed objectives are counted, as llm-d-router does if a
-    `predicted-latency-producer` is configured. `precise` is the name of a
-    `precise-prefix-cache-producer`, or empty. `is_adapter` says whether a model is an adapter.
+    `predicted-latency-producer` is configured, with its name. `handler` is the name and the type of
+    the profile handler. `precise` is the name of a `precise-prefix-cache-producer`, or empty.
+    `is_adapter` says whether a model is an adapter.
     """
 
     def __init__(
         self,
         under_way: UnderWay,
         *,
-        latency: bool,
+        latency: tuple[str, PredictedLatency] | None,
+        handler: tuple[str, str],
         is_adapter: Callable[[str], bool],
         precise: str = "",
     ) -> None:
@@ -116,10 +125,13 @@ class DecisionMetrics:
         self._prompt_tokens = Histogram(families.PROMPT_TOKEN_BOUNDS)
         self._cached_tokens = Histogram(families.PROMPT_TOKEN_BOUNDS)
         self._hits = [0] * _KINDS
+        self._handler: Final = handler
         self._latency = latency
+        self._producer: Final = (latency[0] if latency else "", _LATENCY_TYPE)
         self._hit_ratio = Histogram(families.HIT_RATIO_BOUNDS)
         self._hit_bytes = Histogram(families.HIT_BYTES_BOUNDS)
         self._predicted: dict[tuple[str, ...], Histogram] = {}
+        self._predicted_tpot: dict[tuple[str, ...], Histogram] = {}
         self._rewrites: Counts = {}
         self._stages: Counts = {}
         self._violations: Counts = {}
@@ -139,30 +151,54 @@ class DecisionMetrics:
             _count(self._rewrites, (name, *models), (name, OTHER, OTHER))
         kind = decision.disaggregation
         if kind:
-            stages = (_HANDLER, _HANDLER, label(request.model), kind)
-            _count(self._stages, stages, (_HANDLER, _HANDLER, OTHER, kind))
-        if self._latency and decision.predicted_ttft is not None:
-            self._observe_predicted(request, decision.predicted_ttft)
+            model = label(request.target_model or request.model) or _UNKNOWN
+            _count(self._stages, (*self._handler, model, kind), (*self._handler, OTHER, kind))
+        if self._latency is not None:
+            self._observe_predicted(request, decision, self._latency[1])
 
-    def _observe_predicted(self, request: InferenceRequest, seconds: float) -> None:
-        labels = _models(request)
-        if labels not in self._predicted and len(self._predicted) >= _MAX:
-            labels = (_LATENCY, _LATENCY, OTHER, OTHER)
-        if labels not in self._predicted:
-            self._predicted[labels] = Histogram(families.LATENCY_BOUNDS)
-        self._predicted[labels].observe(seconds)
+    def _observe_predicted(
+        self, request: InferenceRequest, decision: Decision, latency: PredictedLatency
+    ) -> None:
+        if decision.predicted_ttft is not None:
+            ttft = self._of(self._predicted, request, families.LATENCY_BOUNDS)
+            ttft.observe(decision.predicted_ttft)
+        if not request.stream:
+            return
+        chosen = decision.endpoint.id
+        for each in decision.candidates:
+            if each.endpoint.id == chosen:
+                tpot = self._of(self._predicted_tpot, request, families.PREDICTED_TPOT_BOUNDS)
+                tpot.observe(latency.seconds_per_token(each))
+                return
+
+    def _of(
+        self,
+        histograms: dict[tuple[str, ...], Histogram],
+        request: InferenceRequest,
+        bounds: tuple[float, ...],
+    ) -> Histogram:
+        """Return the histogram of a request's models."""
+        labels = self._models(request)
+        if labels not in histograms and len(histograms) >= _MAX:
+            labels = (*self._producer, OTHER, OTHER)
+        if labels not in histograms:
+            histograms[labels] = Histogram(bounds)
+        return histograms[labels]
+
+    def _models(self, request: InferenceRequest) -> tuple[str, ...]:
+        return (*self._producer, label(request.model), label(request.target_model))
 
     def finished(self, record: RequestRecord) -> None:
         """Count what became of a predicted hit, and the objectives that a response has missed."""
         self._count_hit(record)
-        if not self._latency or record.request is None or record.first_byte_at is None:
+        if self._latency is None or record.request is None or record.first_byte_at is None:
             return
         seen = {"ttft": 1e3 * (record.first_byte_at - record.received_at), "tpot": _tpot(record)}
         for kind, names in _OBJECTIVES:
             objective = slo(record.request, names)
             if objective and seen[kind] > objective:
-                labels = (*_models(record.request), kind)
-                _count(self._violations, labels, (_LATENCY, _LATENCY, OTHER, OTHER, kind))
+                labels = (*self._models(record.request), kind)
+                _count(self._violations, labels, (*self._producer, OTHER, OTHER, kind))
 
     def _count_hit(self, record: RequestRecord) -> None:
         """Count whether anything was cached of a prompt with a large predicted hit.
@@ -207,7 +243,10 @@ class DecisionMetrics:
         yield from expose(PREDICTED_HITS, self._classes())
         yield from expose(families.REWRITES, list(self._rewrites.items()))
         yield from expose(families.STAGES, list(self._stages.items()))
+        if self._handler[1] == _PD_HANDLER:
+            yield from expose(families.PD_STAGES, list(self._stages.items()))
         yield from expose(families.PREDICTED_TTFT, list(self._predicted.items()))
+        yield from expose(families.PREDICTED_TPOT, list(self._predicted_tpot.items()))
         yield from expose(families.SLO_VIOLATIONS, list(self._violations.items()))
         yield from self._in_flight(flow_of)
 
@@ -238,10 +277,6 @@ def _count(counts: Counts, labels: tuple[str, ...], beyond: tuple[str, ...]) -> 
     if labels not in counts and len(counts) >= _MAX:
         labels = beyond
     counts[labels] = counts.get(labels, 0) + 1
-
-
-def _models(request: InferenceRequest) -> tuple[str, ...]:
-    return (_LATENCY, _LATENCY, label(request.model), label(request.target_model))
 
 
 def _tpot(record: RequestRecord) -> float:

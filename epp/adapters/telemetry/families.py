@@ -23,6 +23,10 @@ TPOT_BOUNDS = (
     *(0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2),
     *(0.3, 0.4, 0.5, 0.6, 0.8, 1, 2),
 )
+PREDICTED_TPOT_BOUNDS = (
+    *(0.0005, 0.00205, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.125, 0.15, 0.2, 0.3, 0.4, 0.5),
+    *(0.6, 0.8, 1, 1.5, 2, 3, 4.5, 6, 12, 18, 24, 30, 36, 48, 60, 90, 120, 180, 270, 360),
+)
 ITL_BOUNDS = (*(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2),)
 HIT_RATIO_BOUNDS = (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1)
 HIT_BYTES_BOUNDS = (0, *(2**power for power in range(4, 17)))
@@ -199,7 +203,8 @@ SCHEDULER_ATTEMPTS = counter(
 )
 PROCESSING_SECONDS = histogram(
     "llm_d_epp_request_processing_duration_seconds",
-    "Seconds from a request's first bytes to the pick, with the wait for its body.",
+    "Seconds from a request's first bytes to the pick, or to the picker's own error, with the wait"
+    " for its body and for room.",
 )
 OUTCOMES = counter(
     "warmpick_exchange_outcomes_total", "Exchanges with the proxy, by how they ended.", "outcome"
@@ -255,12 +260,27 @@ STAGES = counter(
     "decision_type",
     alias=_alias("llm_d_inference_scheduler_disagg_decision_total", "model_name", "decision_type"),
 )
+PD_STAGES = counter(
+    "llm_d_epp_pd_decision_total",
+    "The same, if the handler is `pd-profile-handler`.",
+    *_PLUGIN,
+    "model_name",
+    "decision_type",
+    alias=_alias("llm_d_inference_scheduler_pd_decision_total", "model_name", "decision_type"),
+)
 PREDICTED_TTFT = histogram(
     "llm_d_epp_request_predicted_ttft_seconds",
     "Seconds that the first token was predicted to take, at the pick.",
     *_PLUGIN,
     *MODEL,
     alias=_alias("inference_objective_request_predicted_ttft_seconds", *MODEL),
+)
+PREDICTED_TPOT = histogram(
+    "llm_d_epp_request_predicted_tpot_seconds",
+    "Seconds that each token of a streamed response was predicted to take, at the pick.",
+    *_PLUGIN,
+    *MODEL,
+    alias=_alias("inference_objective_request_predicted_tpot_seconds", *MODEL),
 )
 SLO_VIOLATIONS = counter(
     "llm_d_epp_request_slo_violation_total",

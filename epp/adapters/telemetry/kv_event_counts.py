@@ -26,6 +26,19 @@ _SUBSCRIBERS: Final = gauge(
 _READERS: Final = gauge(
     "llm_d_epp_kv_cache_events_pool_capacity", "Readers of KV events: one event loop."
 )
+_RECONNECTIONS: Final = counter(
+    "llm_d_epp_kv_cache_events_subscriber_reconnections_total",
+    "Connections to publishers of KV events that broke, or could not be made.",
+    "pod_identifier",
+)
+_ERRORS: Final = counter(
+    "llm_d_epp_kv_cache_events_zmq_errors_total",
+    "The same by operation: `recv` for those that broke, `connect` for the others.",
+    "pod_identifier",
+    "operation",
+)
+_OPERATIONS: Final = {"disconnects": "recv", "unreachable": "connect"}
+"""Outcomes of a connection, and llm-d-router's word for what failed."""
 _MESSAGES: Final = {"batches", "duplicates", "unreadable"}
 """Outcomes of a message; the others are of events in it, or of the stream."""
 
@@ -36,14 +49,26 @@ def kv_event_counts(counts: Mapping[tuple[str, str], int]) -> Iterator[FamilyTex
     Every endpoint that is subscribed to is in `counts`, if only with zeros.
     """
     # `model_server_endpoint` is the name without the namespace, as everywhere.
-    named = [((key.rpartition("/")[2], outcome), times) for (key, outcome), times in counts.items()]
+    named = [
+        ((key.rpartition("/")[2], outcome), times)
+        for (key, outcome), times in counts.items()
+        if outcome not in _OPERATIONS
+    ]
     yield from expose(_OUTCOMES, named)
     if not counts:
         return
     received = {endpoint: 0 for endpoint, _ in counts}
+    broken = dict(received)
+    errors = []
     for (endpoint, outcome), times in counts.items():
         if outcome in _MESSAGES:
             received[endpoint] += times
+        elif outcome in _OPERATIONS:
+            broken[endpoint] += times
+            if times:
+                errors.append(((endpoint, _OPERATIONS[outcome]), times))
     yield from expose(_RECEIVED, [((endpoint,), times) for endpoint, times in received.items()])
+    yield from expose(_RECONNECTIONS, [((endpoint,), times) for endpoint, times in broken.items()])
+    yield from expose(_ERRORS, errors)
     yield from expose(_SUBSCRIBERS, [((), len(received))])
     yield from expose(_READERS, [((), 1)])

@@ -135,13 +135,14 @@ class ExchangeLog:
     """Logs decisions and the end of exchanges: all at debug level, rejections as warnings.
 
     `clock` returns seconds. For each reason one rejection in ten seconds is logged, with the number
-    (`more`) of those left out before it.
+    (`more`) of those left out before it. With `quiet` nothing is logged.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], *, quiet: bool = False) -> None:
         self._clock = clock
+        self._quiet = quiet
         self._log = structlog.get_logger("exchange").bind()
-        self.verbose = self._log.is_enabled_for(logging.DEBUG)
+        self.verbose = not quiet and self._log.is_enabled_for(logging.DEBUG)
         """Whether every decision and every end is logged."""
         self._quota = LineQuota(_WARNING_INTERVAL)
 
@@ -158,7 +159,7 @@ class ExchangeLog:
 
     def log_exchange(self, record: RequestRecord) -> None:
         """Log an exchange that has ended."""
-        if record.error is not None:
+        if record.error is not None and not self._quiet:
             self._warn(record, record.error.reason)
         if self.verbose:
             self._log.debug("exchange.finished", **_fields(record))

@@ -10,13 +10,21 @@ from epp.adapters.telemetry.cardinality import FLOW_BYTES, OTHER
 from epp.adapters.telemetry.decisions import DecisionMetrics, Reuse, UnderWay
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.kv_event_counts import kv_event_counts
-from epp.adapters.telemetry.pool_gauges import CacheView, PoolGauges, PoolView, is_reported
+from epp.adapters.telemetry.pool_gauges import (
+    CacheView,
+    PoolGauges,
+    PoolView,
+    is_reported,
+    rollout_metrics,
+)
 from epp.adapters.telemetry.requests import RequestMetrics
 from epp.adapters.telemetry.series import FamilyText, expose
 from epp.errors import NoEndpoints
 from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint, Load
 from epp.model.request import InferenceRequest, RequestId
+from epp.policy.disaggregation.rollout import Rollout
+from epp.policy.producers.predicted_latency import PredictedLatency
 from epp.protocol.extproc.record import Outcome, RequestRecord
 
 Attempt = tuple[str, str, str, str, str]
@@ -68,8 +76,12 @@ class MetricSources:
     """Whether a load is recent enough to count in the means of the pool."""
     streams: Callable[[], int] | None = None
     """The open ext_proc streams; None: streams are not measured."""
-    predicts_latency: bool = False
-    """Whether latencies are predicted, and requests name objectives."""
+    predicted_latency: tuple[str, PredictedLatency] | None = None
+    """The plug-in that predicts latencies, with its name; None without one."""
+    profile_handler: tuple[str, str] = ("", "")
+    """The name and the type of the profile handler; empty without one."""
+    rollouts: Callable[[], Mapping[str, Rollout]] = dict
+    """The screeners of rollouts, by their names."""
     precise_producer: str = ""
     """The name of the `precise-prefix-cache-producer` that is configured; empty without one."""
     is_adapter: Callable[[str], bool] = lambda _: False
@@ -93,7 +105,8 @@ class Telemetry:
         self._requests = RequestMetrics(sources.under_way, flow_bytes, sources.fairness_ids)
         self._decisions = DecisionMetrics(
             sources.in_flight,
-            latency=sources.predicts_latency,
+            latency=sources.predicted_latency,
+            handler=sources.profile_handler,
             precise=sources.precise_producer,
             is_adapter=sources.is_adapter,
         )
@@ -120,8 +133,11 @@ class Telemetry:
             self._outcomes[record.outcome] += 1
         if record.decided_at is not None:
             self._processing.observe(record.decided_at - record.received_at)
-        elif isinstance(record.error, NoEndpoints):
-            self._attempt(("failure", self._requests.of(record.request).labels[1], "", "", ""))
+        elif record.error is not None:
+            ended_at = record.finished_at or record.received_at
+            self._processing.observe(ended_at - record.received_at)
+            if isinstance(record.error, NoEndpoints):
+                self._attempt(("failure", self._requests.of(record.request).labels[1], "", "", ""))
         self._decisions.finished(record)
         if self._sources.streams is not None:
             self._stream_ended(record)
@@ -194,6 +210,7 @@ class Telemetry:
         yield from self._requests.collect()
         yield from self._decisions.collect(self._requests.flow_of)
         yield from self._pool.collect()
+        yield from rollout_metrics(self._sources.rollouts())
         yield from expose(families.SCHEDULER_ATTEMPTS, self._attempts.items())
         yield from expose(families.SCHEDULER_SECONDS, [((), self._scheduling)])
         yield from expose(families.PROCESSING_SECONDS, [((), self._processing)])

@@ -1,12 +1,14 @@
-"""Gauges over the pool and its endpoints' caches, computed when a page is written."""
+"""Gauges over the pool, its caches and its rollouts, computed when a page is written."""
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
 
 from epp.adapters.telemetry import families
-from epp.adapters.telemetry.series import Family, FamilyText, expose
+from epp.adapters.telemetry.series import Family, FamilyText, counter, expose, gauge
 from epp.model.endpoint import CacheStats, Endpoint, Load
+from epp.policy.disaggregation.rollout import Rollout
 
 PoolView = Callable[[], Sequence[tuple[Endpoint, Load, bool]]]
 """Returns each endpoint with its load and whether it can be picked."""
@@ -20,6 +22,22 @@ _CACHE_GAUGES: tuple[tuple[Family, Callable[[CacheStats], float]], ...] = (
     (families.CACHE_USED, lambda cache_stats: cache_stats.used),
     (families.CACHE_BLOCKS, lambda cache_stats: cache_stats.blocks),
     (families.CACHE_LIVE, lambda cache_stats: cache_stats.live),
+)
+
+_ROLLOUT_TYPE: Final = "disaggregatedset-rollout-screener"
+_SCREENER: Final = ("plugin_type", "plugin_name")
+SHARES: Final = gauge(
+    "llm_d_epp_disaggregatedset_revision_gating_share",
+    "Share of requests (0..1) that each revision gets; 0 if a required role has no pod.",
+    *_SCREENER,
+    "mode",
+    "revision",
+)
+UNMATCHED: Final = counter(
+    "llm_d_epp_disaggregatedset_strict_header_no_match_total",
+    "Requests whose strict header no endpoint matched, by selector.",
+    *_SCREENER,
+    "selector",
 )
 
 
@@ -76,3 +94,19 @@ class PoolGauges:
             spread = statistics.stdev(values) if len(values) > 1 else 0.0
             yield from expose(mean, [((self._name,), statistics.fmean(values))])
             yield from expose(deviation, [((self._name,), spread)])
+
+
+def rollout_metrics(rollouts: Mapping[str, Rollout]) -> Iterator[FamilyText]:
+    """Yield the families of `disaggregatedset-rollout-screener`s, by their names."""
+    shares = [
+        ((_ROLLOUT_TYPE, name, each.mode, revision), share)
+        for name, each in rollouts.items()
+        for revision, share in each.shares().items()
+    ]
+    yield from expose(SHARES, shares)
+    unmatched = [
+        ((_ROLLOUT_TYPE, name, selector), times)
+        for name, each in rollouts.items()
+        for selector, times in each.unmatched.items()
+    ]
+    yield from expose(UNMATCHED, unmatched)

@@ -11,7 +11,16 @@ from typing import Final
 
 from epp.adapters.telemetry.cardinality import OTHER, Flow, label
 from epp.adapters.telemetry.histogram import Histogram
-from epp.adapters.telemetry.series import FamilyText, Samples, counter, expose, gauge, histogram
+from epp.adapters.telemetry.series import (
+    DeprecatedAlias,
+    Family,
+    FamilyText,
+    Samples,
+    counter,
+    expose,
+    gauge,
+    histogram,
+)
 from epp.model.request import InferenceRequest
 from epp.policy.flow.line import Line
 from epp.policy.flow.refusals import QueueOutcome
@@ -21,7 +30,7 @@ _BOUNDS: Final = (
     *(0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
 )
-_ENQUEUE_BOUNDS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+CYCLE_BOUNDS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _NOT_YET: Final = "NotYetFinalized"
 _MAX_FLOWS: Final = 100
 """Models, targets, fairness ids and priorities with series of their own: about 1 MB of a page."""
@@ -29,31 +38,57 @@ _REQUEST: Final = ("fairness_id", "priority", "inference_pool", "model_name", "t
 _BAND: Final = ("priority", "inference_pool")
 _NAME: Final = "llm_d_epp_flow_control_"
 
-SECONDS: Final = histogram(
-    f"{_NAME}request_queue_duration_seconds",
-    "How long requests waited in flow control, by what became of them.",
-    *_REQUEST,
-    "outcome",
+
+def _former(family: Family) -> Family:
+    """Return a family with the name that it had until October 2026 as its alias."""
+    name = family.name.replace("llm_d_epp_", "inference_extension_")
+    labels = tuple((each, each) for each in family.labels)
+    return Family(
+        family.name, family.help, family.kind, family.labels, DeprecatedAlias(name, labels)
+    )
+
+
+SECONDS: Final = _former(
+    histogram(
+        f"{_NAME}request_queue_duration_seconds",
+        "How long requests waited in flow control, by what became of them.",
+        *_REQUEST,
+        "outcome",
+    )
 )
-ENQUEUED: Final = histogram(
-    f"{_NAME}request_enqueue_duration_seconds",
-    "Seconds that requests took to enter flow control's queue: always 0, so this counts them.",
-    "fairness_id",
-    "priority",
-    "outcome",
+ENQUEUED: Final = _former(
+    histogram(
+        f"{_NAME}request_enqueue_duration_seconds",
+        "Seconds that requests took to enter flow control's queue: always 0, so this counts them.",
+        "fairness_id",
+        "priority",
+        "outcome",
+    )
+)
+CYCLES: Final = _former(
+    histogram(
+        f"{_NAME}dispatch_cycle_duration_seconds",
+        "Seconds that it took to look which of the requests that wait can go.",
+    )
 )
 OUTCOMES: Final = counter(
     f"{_NAME}requests_total", "Requests in flow control, by what became of them.", "outcome", *_BAND
 )
-SIZE: Final = gauge(f"{_NAME}queue_size", "Requests that wait in flow control.", *_REQUEST)
-BYTES: Final = gauge(
-    f"{_NAME}queue_bytes", "Bytes of the bodies of requests that wait in flow control.", *_REQUEST
+SIZE: Final = _former(gauge(f"{_NAME}queue_size", "Requests that wait in flow control.", *_REQUEST))
+BYTES: Final = _former(
+    gauge(
+        f"{_NAME}queue_bytes",
+        "Bytes of the bodies of requests that wait in flow control.",
+        *_REQUEST,
+    )
 )
-SATURATION: Final = gauge(
-    f"{_NAME}pool_saturation",
-    "How busy the pool is, by stage; at its ceiling, a band sends nothing.",
-    "inference_pool",
-    "stage",
+SATURATION: Final = _former(
+    gauge(
+        f"{_NAME}pool_saturation",
+        "How busy the pool is, by stage; at its ceiling, a band sends nothing.",
+        "inference_pool",
+        "stage",
+    )
 )
 DETECTED: Final = gauge(
     f"{_NAME}detector_saturation",
@@ -183,7 +218,7 @@ class QueueMetrics:
 
 
 def _at_once(times: int) -> Histogram:
-    made = Histogram(_ENQUEUE_BOUNDS)
+    made = Histogram(CYCLE_BOUNDS)
     made.observe_many(0.0, times)
     return made
 

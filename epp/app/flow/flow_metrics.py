@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from epp.adapters.telemetry.queue_metrics import QueueMetrics
+from epp.adapters.telemetry.queue_metrics import CYCLES, QueueMetrics
 from epp.adapters.telemetry.series import FamilyText, counter, expose, gauge, histogram
 from epp.app.flow.held_requests import HeldRequests
 from epp.model.fleet import Fleet
@@ -76,6 +76,8 @@ def collect(
     yield from expose(WAITING, [((str(name),), requests) for name, requests, _ in bands])
     yield from expose(WAITING_BYTES, [((str(name),), size) for name, _, size in bands])
     yield from expose(WAIT, [((), held.waits)])
+    if any(held.cycles.counts):
+        yield from expose(CYCLES, [((), held.cycles)])
     yield from expose(REFUSED, [((reason,), times) for reason, times in held.refused.items()])
     yield from expose(WOULD_WAIT, [((each.value,), flow.would_wait[each]) for each in Axis])
     pods = list(fleet.pods.values())

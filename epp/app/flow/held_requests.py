@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from epp.adapters.telemetry.histogram import Histogram
+from epp.adapters.telemetry.queue_metrics import CYCLE_BOUNDS
 from epp.errors import FAULTS, RequestError, ShuttingDown
 from epp.model.decision import Decision
 from epp.model.events import Event
@@ -60,6 +61,8 @@ class HeldRequests:
         self._on_fault: Final = on_fault
         self.waits: Final = Histogram(_WAIT_BOUNDS)
         """How long requests waited before they were sent, in seconds."""
+        self.cycles: Final = Histogram(CYCLE_BOUNDS)
+        """How long it took to look for room, in seconds."""
         self.refused: Final[Counter[str]] = Counter()
         """Requests that waited and were refused, by the reason."""
         self.sources: Final[Counter[str]] = Counter()
@@ -133,7 +136,9 @@ class HeldRequests:
             if self._timer is None:
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_later(_AFTER_FAULT_SECONDS, self._tick)
-        each = (self._clock() - began) / max(1, len(released))
+        taken = self._clock() - began
+        self.cycles.observe(taken)
+        each = taken / max(1, len(released))
         for held, outcome in released:
             try:
                 self._go(held, outcome, began, each)

@@ -110,6 +110,9 @@ class Rollout:
         self._endpoints: dict[EndpointId, Endpoint] = {}
         self._targets: dict[Target, Endpoint] = {}
         self._weights: Mapping[str, int] | None = None
+        self._revisions: frozenset[str] = frozenset()
+        self.unmatched: Counter[str] = Counter()
+        """Requests whose strict header no endpoint matched, by the selector's name."""
 
     def on_event(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a listener)
         """Take note of endpoints that come, change and go."""
@@ -133,6 +136,17 @@ class Rollout:
             self._weights = self._weigh()
         return self._weights
 
+    @property
+    def mode(self) -> str:
+        """How a revision is chosen."""
+        return self._gating.mode
+
+    def shares(self) -> Mapping[str, float]:
+        """Return the share of requests that each revision gets; 0 if a role has no pod."""
+        weights = self.weights
+        total = sum(weights.values())
+        return {each: weights.get(each, 0) / (total or 1) for each in sorted(self._revisions)}
+
     def _weigh(self) -> Mapping[str, int]:
         gating, pods = self._gating, {}
         if not gating.roles:
@@ -144,6 +158,7 @@ class Rollout:
                     each.labels.get(key, "") for key in (self._revision_label, self._role_label)
                 )
         counts = Counter(pods.values())
+        self._revisions = frozenset(revision for revision, role in counts if revision and role)
         complete = {
             revision: [counts[revision, role] for role in gating.roles]
             for revision, _ in counts
@@ -161,17 +176,18 @@ class Rollout:
     ) -> Sequence[Candidate]:
         """Return the endpoints of one revision, or of those that strict headers name."""
         wanted = [
-            (each.label_key, value)
+            (each, value)
             for header, each in self._headers
             if each.mode == "strict" and (value := request.headers.get(header))
         ]
         if self._gating.roles:
             candidates = self._of_revisions(candidates, alone=not wanted)
-        return [
-            each
-            for each in candidates
-            if all(each.endpoint.labels.get(key) == value for key, value in wanted)
-        ]
+        for selector, value in wanted:
+            key, before = selector.label_key, candidates
+            candidates = [each for each in before if each.endpoint.labels.get(key) == value]
+            if before and not candidates:
+                self.unmatched[selector.name] += 1
+        return candidates
 
     def _of_revisions(self, candidates: Sequence[Candidate], *, alone: bool) -> list[Candidate]:
         """Return the endpoints of complete revisions; if `alone`, of one drawn at random."""

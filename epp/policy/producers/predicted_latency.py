@@ -124,9 +124,13 @@ class PredictedLatency:
         ttft, tpot = slo(request, TTFT_HEADERS), slo(request, TPOT_HEADERS)
         return [self._predict(each, ttft, tpot) for each in candidates]
 
+    def seconds_per_token(self, candidate: Candidate) -> float:
+        """Return the time that a token of the request is predicted to take at a candidate."""
+        return self._time_per_token.seconds(candidate.running + 1)
+
     def _predict(self, candidate: Candidate, ttft_slo: float, tpot_slo: float) -> LatencyPrediction:
         ttft = 1e3 * candidate.predicted_ttft
-        tpot = 1e3 * self._time_per_token.seconds(candidate.running + 1)
+        tpot = 1e3 * self.seconds_per_token(candidate)
         ttft_headroom = ttft_slo * self._buffer - ttft
         tpot_headroom = tpot_slo * self._buffer - tpot
         met = (not ttft_slo or ttft_headroom >= 0) and (not tpot_slo or tpot_headroom >= 0)

@@ -110,6 +110,7 @@ class Feed:
 
     def disconnected(self) -> None:
         """Handle a broken connection; with replay, messages are queued until `connected`."""
+        self.counts.disconnects += 1
         self._replaying = self._can_replay
 
     def lost(self, reason: str) -> list[Notice]:

@@ -46,16 +46,25 @@ Notice = CacheChanges | ReplayRequest | StreamUp | StreamLost | Anomaly
 
 
 class FeedCounts(msgspec.Struct):
-    """Counts since the start: batches accepted, and what was not as it should be.
-
-    `unreadable` counts batches, `unknown` and `malformed` count events.
-    """
+    """Counts since the start: what was accepted, and what was not as it should be."""
 
     batches: int = 0
+    """Batches that were accepted."""
     duplicates: int = 0
+    """Batches that had come before."""
     gaps: int = 0
+    """Times that batches were missing."""
     replays: int = 0
+    """Replays that were requested."""
     restarts: int = 0
+    """Publishers that began anew."""
     unreadable: int = 0
+    """Batches that could not be read."""
     unknown: int = 0
+    """Events of an unknown type."""
     malformed: int = 0
+    """Events that could not be read."""
+    disconnects: int = 0
+    """Connections that broke."""
+    unreachable: int = 0
+    """Times that no publisher was there."""

@@ -261,6 +261,7 @@ def test_a_short_break_loses_nothing():
     batches(publisher, 3)
     heard.connect().replay(publisher)
     assert heard.held == publisher.cache
+    assert heard.feed.counts.disconnects == 1
     assert [type(notice) for notice in heard.said[before:] if notice != "answered"] == [
         ReplayRequest,
         CacheChanges,

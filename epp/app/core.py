@@ -1,0 +1,269 @@
+"""What a picker knows, learns from and decides with: its object graph, which listens nowhere."""
+
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import cached_property
+
+import msgspec
+
+from epp.adapters.recording.recorder import Recorder
+from epp.adapters.telemetry.debug_pages import DebugPage
+from epp.adapters.telemetry.loop_delay import LoopDelay
+from epp.adapters.telemetry.metrics import MetricSources, Telemetry
+from epp.adapters.telemetry.queue_metrics import QueueMetrics
+from epp.adapters.telemetry.series import FamilyText
+from epp.app.cache_sources import (
+    build_fleet,
+    kv_event_batches,
+    kv_events_or_none,
+    replicas_or_none,
+    tokenizer_or_none,
+    untokenized_prompts,
+)
+from epp.app.console.optional_parts import OptionalParts
+from epp.app.console.pages import Console, ConsoleSources
+from epp.app.data_sources import DataSources
+from epp.app.director import PickerDirector, exchange_factory
+from epp.app.discovery import build_discovery
+from epp.app.exchanges import exchange_settings, resolve_by
+from epp.app.fleet_log import FleetLog
+from epp.app.flow import flow_metrics
+from epp.app.observers import Faults, Observer, Observers
+from epp.app.observing.decision_ring import DecisionRing
+from epp.app.observing.pages import DebugPages
+from epp.app.observing.recording import recording
+from epp.app.observing.shadow import Shadow
+from epp.app.observing.tracing import tracing_or_none
+from epp.app.observing.views import DecisionView, decision_view
+from epp.app.options import ServeOptions
+from epp.app.plugin_timing import PluginTimes
+from epp.model.events import EndpointRemoved, EndpointUpserted, Event, ScrapeFailed
+from epp.policy.explanations.ranking import measures
+from epp.policy.flow.flow_control import FlowControl
+from epp.policy.scheduler import Scheduler
+from epp.protocol.extproc.exchange import Exchange
+
+_FIRST_REPORTS_SECONDS = 0.3
+"""How long a start waits for the first metrics pages; most endpoints answer within 0.1 s."""
+
+
+class PickerCore:
+    """What one pool's picker knows, learns from and decides with; it listens nowhere.
+
+    `changed` is called when `ready` may have changed. `streams` counts open ext_proc streams, for
+    metrics; None: there are none. `clock` returns seconds and never goes back; `chance` breaks ties
+    and makes ids of requests. With `quiet` no request is logged. Nothing is read until the `jobs`
+    run. Raises `ConfigError`.
+    """
+
+    def __init__(  # noqa: PLR0913 (what it has from outside)
+        self,
+        options: ServeOptions,
+        changed: Callable[[], None],
+        *,
+        streams: Callable[[], int] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        chance: random.Random | None = None,
+        quiet: bool = False,
+    ) -> None:
+        self._options = options
+        self.clock = clock
+        self._chance = chance or random.Random()  # noqa: S311 (chance, not secrets)
+        self._faults = faults = Faults()
+        self.fleet = build_fleet(options.settings, options.hash_secret, options.eject_after, faults)
+        self._tokenizer = tokenizer_or_none(options.settings.tokens, self.fleet)
+        self._kv_events = kv_events_or_none(
+            options.settings.kv_events,
+            options.settings.base_model,
+            self._tokenizer,
+            self._apply,
+        )
+        self.loop_delay = LoopDelay()
+        scheduling = options.settings.scheduling
+        self._plugin_times = PluginTimes(scheduling.plugin_names)
+        self._sources = DataSources(
+            options.settings.data_layer, options.scrape_interval, self._apply, clock
+        )
+        self._tracing = tracing_or_none(options.tracing, scheduling, clock)
+        self._replicas = replicas_or_none(options, self.fleet, clock, changed)
+        self.decisions = DecisionRing(self.fleet, measures(scheduling.profiles))
+        self._observers = observers = Observers(tuple(self._observing()))
+        self.telemetry = Telemetry(self._metric_sources(streams))
+        scheduler = Scheduler(
+            self.fleet,
+            scheduling,
+            self._chance.randrange,
+            quoted=observers.quoted,
+            committing=observers.committing,
+            on_fault=faults,
+            unseen=None if self._replicas is None else self._replicas.unseen,
+        )
+        self._queues = QueueMetrics(options.pool_name)
+        flow = msgspec.structs.replace(options.flow, stale_seconds=self._sources.stale_after)
+        self._flow = FlowControl(scheduler, self.fleet, flow, self._queues.count)
+        self.director = PickerDirector(
+            scheduler,
+            self.fleet.apply,
+            self.telemetry,
+            clock,
+            self._tokenizer,
+            timer=self._plugin_times,
+            ended=observers.ended,
+            on_fault=faults,
+            poll_now=self._sources.poll_now,
+            needs_end=self._flow.needs_end if options.observation.auto else None,
+            flow=self._flow,
+            quiet=quiet,
+        )
+        self.fleet.subscribe(
+            (EndpointUpserted, EndpointRemoved, ScrapeFailed), self._follow, "endpoints"
+        )
+        self.discovery = build_discovery(
+            options.source,
+            self._apply,
+            changed,
+            protocol_fault=options.settings.parsers.fault,
+            host_names=options.settings.host_names,
+        )
+
+    @property
+    def ready(self) -> bool:
+        """Whether all endpoints are known, and what other replicas know."""
+        warm = self._replicas is None or self._replicas.warm
+        return self.fleet.synced and self.discovery.ready and warm
+
+    def exchanges(self) -> Callable[[float], Exchange]:
+        """Return a function that makes an exchange, given the time."""
+        options = self._options
+        settings = exchange_settings(
+            options.settings,
+            resolve_by(self.discovery, self._chance.randrange),
+            max_body_bytes=options.max_body_bytes,
+            show_decision=options.show_decision,
+            request_orca=options.request_orca,
+            emit_scores=options.emit_scores,
+            heed_subset=options.heed_subset,
+            keep_body=self._tokenizer is not None,
+            most_wait=options.buffered_wait,
+            begin_span=self._tracing.begin if self._tracing else None,
+        )
+        return exchange_factory(self.director, settings, options.observation, self._chance)
+
+    def jobs(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
+        """Start all observers; yield what runs as long as the picker, by name."""
+        yield "endpoints", self.discovery.run
+        yield "scrape", self._sources.run
+        yield from self._observers.jobs()
+        if self._kv_events is not None:
+            yield "kv events", self._kv_events.run
+
+    async def reported(self) -> None:
+        """Wait for the first metrics pages of the known endpoints, but not long."""
+        await self._sources.polled_once(_FIRST_REPORTS_SECONDS)
+
+    async def warmed(self) -> None:
+        """Share what waits with other replicas, and wait for what they know."""
+        if self._replicas is not None:
+            self._replicas.share(self._flow.line)
+            await self._replicas.warmed()
+
+    def stops(self) -> Iterator[tuple[str, Awaitable[None]]]:
+        """Yield what to await once no request is open, by name."""
+        yield from self._observers.stops()
+        if self._tokenizer is not None:
+            yield "tokenizer", self._tokenizer.close()
+
+    def pages(self) -> Mapping[bytes, DebugPage]:
+        """Return the pages of the operators' port that show decisions, by path."""
+        pool, scheduling = self._options.pool_name, self._options.settings.scheduling
+        debug = DebugPages(pool, self.decisions, self.fleet, scheduling, self.clock)
+        sources = ConsoleSources(
+            pool=pool,
+            ring=self.decisions,
+            fleet=self.fleet,
+            clock=self.clock,
+            reuse=self.telemetry.reuse,
+            optional=OptionalParts(self._flow, self.director.held, self._replicas, self._shadow),
+        )
+        return {**debug.pages, **Console(sources).pages}
+
+    def explain(self, request: str) -> tuple[DecisionView, ...]:
+        """Return the kept decisions on a request, by the picker's id of it or its client's."""
+        since, ring = time.time() - self.clock(), self.decisions
+        found = ring.find(request)
+        return tuple(decision_view(each, each.explain(ring.measures), since) for each in found)
+
+    def _observing(self) -> Iterator[Observer]:
+        """Yield the observers of requests, of the fleet and of faults."""
+        options = self._options
+        yield Observer(name="faults", collect=self._faults.collect)
+        yield FleetLog(self.fleet).observer
+        yield Observer(name="flow-control", collect=self._collect_flow)
+        if self._replicas is not None:
+            yield self._replicas.observer
+        if options.recording:
+            yield recording(Recorder(options.recording, self.clock), self.fleet)
+        if self._tracing is not None:
+            yield self._tracing.observer
+        yield self.decisions.observer
+        if self._shadow is not None:
+            yield self._shadow.observer
+
+    @cached_property
+    def _shadow(self) -> Shadow | None:
+        return Shadow(*self._options.shadow, self.fleet) if self._options.shadow else None
+
+    def _collect_flow(self) -> Iterator[FamilyText]:
+        if self.director.held is not None:
+            yield from flow_metrics.collect(
+                self._flow, self.director.held, self._queues, self.fleet, self.clock()
+            )
+
+    def _metric_sources(self, streams: Callable[[], int] | None) -> MetricSources:
+        """Return the sources of the metrics page's values."""
+        return MetricSources(
+            self._options.pool_name,
+            self.fleet.loads,
+            self.fleet.cache_stats,
+            lambda: self.fleet.indexed_blocks,
+            lambda: kv_event_batches(self._kv_events),
+            lambda: untokenized_prompts(self._tokenizer),
+            self.fleet.in_flight.__contains__,
+            self.loop_delay.collect,
+            in_flight=lambda: [
+                (name, part.pod.endpoint, part.unprefilled)
+                for name, each in self.fleet.in_flight.items()
+                for part in each.parts
+            ],
+            plugins=self._plugin_times.collect,
+            observers=self._observers.collect,
+            poll_errors=self._sources.errors,
+            extract_errors=self._sources.unknown,
+            fresh=lambda load: self.clock() - load.at <= self._sources.stale_after,
+            streams=streams if self._options.stream_metrics else None,
+            predicted_latency=self._options.settings.predicted_latency,
+            profile_handler=self._options.settings.profile_handler,
+            rollouts=lambda: self._options.settings.rollouts,
+            precise_producer=self._options.settings.precise_producer,
+            is_adapter=self.fleet.pods.adapters.__contains__,
+            former_names=self._options.former_metrics,
+            fairness_ids=self._options.fairness_ids,
+        )
+
+    def _apply(self, event: Event) -> None:
+        self.fleet.apply(event, self.clock())
+
+    def _follow(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        """Scrape the known endpoints, and subscribe to their KV events."""
+        if isinstance(event, EndpointUpserted):
+            self._sources.watch(event.endpoint)
+            if self._kv_events is not None:
+                self._kv_events.watch(event.endpoint)
+        elif isinstance(event, EndpointRemoved):
+            self._sources.unwatch(event.endpoint_id)
+            self.director.forget(event.endpoint_id)
+            if self._kv_events is not None:
+                self._kv_events.unwatch(event.endpoint_id)
+        elif isinstance(event, ScrapeFailed):
+            self.telemetry.scrape_failed()

@@ -1,0 +1,228 @@
+"""A picker in a program of the user's own: it listens nowhere, and leaves the process as it is."""
+
+import asyncio
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+
+from epp.adapters.telemetry.http import OperatorServer, Readers
+from epp.app.core import PickerCore
+from epp.app.discovery import GivenEndpoints
+from epp.app.jobs import attempt, keep_running
+from epp.app.observing.views import DecisionView
+from epp.app.options import ServeOptions
+from epp.errors import ConfigError, ShuttingDown, reason
+from epp.inprocess.pick import Pick, RawRequest, Surroundings
+from epp.model.endpoint import Endpoint, Target
+from epp.protocol.endpoints import parse_endpoints
+from epp.protocol.extproc.observation import Observation
+from epp.system.daemon_thread import in_daemon_thread
+from epp.system.host_names import HostNames
+from epp.up.servers import addresses_of, model_servers
+
+Given = str | Mapping[str, object]
+"""A model server: `host:port` or its URL; or a mapping, as one of an endpoints file."""
+Body = bytes | str | Mapping[str, object]
+"""The body of a request: JSON, or what is encoded as JSON."""
+
+_LOOPBACK: Final = "127.0.0.1"
+_NOT_OPEN: Final = "the picker is not open: async with open_picker(...) as picker"
+
+
+class InProcessPicker:
+    """A picker for the requests of this program; used with `async with` or `start` and `close`.
+
+    All of its methods are called on the event loop that started it. There may be several in a
+    process. It handles no signals, sets up no logs, and opens no port unless it has a metrics port.
+
+    `open_picker` makes one. Anything that `epp serve` can be told, such as a recording, replicas or
+    a pool in Kubernetes, is a field of `ServeOptions`.
+    """
+
+    def __init__(
+        self,
+        options: ServeOptions,
+        endpoints: Sequence[Given] = (),
+        *,
+        metrics_port: int | None = None,
+        unreachable: tuple[type[BaseException], ...] = (ConnectionError,),
+    ) -> None:
+        # No proxy limits how long a request waits, and what is told of a response is all read.
+        self._options = msgspec.structs.replace(
+            options, buffered_wait=math.inf, observation=Observation(1)
+        )
+        self._first = endpoints
+        self._metrics_port = metrics_port
+        self._unreachable = unreachable
+        self._core: PickerCore | None = None
+        self._context: Surroundings | None = None
+        self._operators: OperatorServer | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._urls: Mapping[Target, str] = {}
+        self._closed = False
+
+    async def start(self) -> Self:
+        """Read the endpoints and their first metrics pages, which takes 0.3 seconds at most.
+
+        Raises `ConfigError` for endpoints that cannot be used and a port that is taken.
+        """
+        if self._core is not None:
+            raise RuntimeError("a picker is opened once")
+        self._core = core = PickerCore(self._options, lambda: None, quiet=True)
+        self._context = Surroundings(
+            core.exchanges(), core.clock, self._url, core.explain, self._unreachable, set()
+        )
+        try:
+            if isinstance(core.discovery, GivenEndpoints) and self._first:
+                await self.set_endpoints(self._first)
+            await core.discovery.load()
+            for name, job in core.jobs():
+                running = keep_running(name, job)
+                self._tasks.append(asyncio.create_task(running, name=f"picker: {name}"))
+            await core.reported()
+            await core.warmed()
+            await self._listen(core)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def _listen(self, core: PickerCore) -> None:
+        if self._metrics_port is None:
+            return
+        readers = Readers(debug=core.pages())
+        operators = OperatorServer(
+            core.telemetry, lambda: core.ready, _LOOPBACK, self._metrics_port, readers
+        )
+        try:
+            await operators.start()
+        except OSError as error:
+            raise ConfigError(f"cannot listen: {reason(error)}", "metrics_port") from error
+        self._operators = operators
+
+    async def close(self) -> None:
+        """End what is open: picks that wait get `ShuttingDown`, others count as given up."""
+        if self._core is None or self._closed:
+            return
+        self._closed = True
+        core, context = self._opened()
+        try:
+            await attempt("director", core.director.stop())
+            for each in list(context.picks):
+                each.shut()
+            for name, stop in core.stops():
+                await attempt(name, stop)
+            if self._operators is not None:
+                await attempt("operators", self._operators.stop())
+        finally:
+            for task in self._tasks:
+                task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def pick(
+        self,
+        body: Body,
+        headers: Mapping[str, str] | None = None,
+        *,
+        path: str = "/v1/chat/completions",
+    ) -> Pick:
+        """Return the pick of a request, to be entered: `async with picker.pick(body) as pick`.
+
+        `body` and `path` are what the model server gets: any API that the configuration's parsers
+        read. Prompts may be token ids where the API takes them (`/v1/completions`). `headers` are
+        those of the request: they may name its objective, its flow and a session, as for a gateway.
+        """
+        _, context = self._opened()
+        if self._closed:
+            raise ShuttingDown("the picker is closed")
+        sent = {"content-type": "application/json"}
+        sent |= {name.lower(): value for name, value in (headers or {}).items()}
+        return Pick(RawRequest(_encoded(body), sent, path), context)
+
+    async def set_endpoints(self, endpoints: Iterable[Given]) -> None:
+        """Replace the endpoints; those that stay keep what is known of them.
+
+        Raises `ConfigError` for endpoints that cannot be used, and changes nothing then; also if
+        the picker follows a file or a pool in Kubernetes.
+        """
+        core, _ = self._opened()
+        if not isinstance(core.discovery, GivenEndpoints):
+            raise ConfigError("the picker finds its endpoints by itself", "endpoints")
+        found, urls = await in_daemon_thread(_resolved, tuple(endpoints))
+        self._urls = urls
+        core.discovery.replace(found)
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """The endpoints that are known."""
+        core, _ = self._opened()
+        return tuple(core.fleet.endpoints)
+
+    @property
+    def metrics_port(self) -> int | None:
+        """The port at which metrics and `epp explain` are served, on this machine; None: none."""
+        return None if self._operators is None else self._operators.port
+
+    def metrics(self) -> str:
+        """Return the picker's metrics in Prometheus' text format."""
+        core, _ = self._opened()
+        return "".join(core.telemetry.page())
+
+    def explain(self, request: str) -> tuple[DecisionView, ...]:
+        """Return why a request went where it did, and how it ended, as `epp explain` shows it.
+
+        `request` is a pick's id or the request's `x-request-id`. The last 1,024 decisions are kept.
+        """
+        core, _ = self._opened()
+        return core.explain(request)
+
+    def _opened(self) -> tuple[PickerCore, Surroundings]:
+        if self._core is None or self._context is None:
+            raise RuntimeError(_NOT_OPEN)
+        return self._core, self._context
+
+    def _url(self, endpoint: Endpoint) -> str:
+        return self._urls.get(endpoint.target, f"http://{endpoint.target}")
+
+
+def _encoded(body: Body) -> bytes:
+    if isinstance(body, str):
+        return body.encode()
+    return body if isinstance(body, bytes) else msgspec.json.encode(body)
+
+
+def _resolved(given: Sequence[Given]) -> tuple[tuple[Endpoint, ...], Mapping[Target, str]]:
+    """Return the endpoints that were given, and the base URLs of their targets.
+
+    Asks name servers. Raises `ConfigError`.
+    """
+    urls = [each if "://" in each else f"http://{each}" for each in given if isinstance(each, str)]
+    entries = [dict(each) for each in given if not isinstance(each, str)]
+    bases: dict[Target, str] = {}
+    names = HostNames()
+    for server in model_servers(urls):
+        found: Sequence[str] = (server.address,) if server.address else ()
+        if not found:
+            found, problem = names.resolve(server.host, server.port)
+            if not found:
+                raise ConfigError(problem, server.url)
+        addresses = addresses_of(server, found)
+        for each in addresses:
+            entries.append({"name": each.name, "address": each.ip, "port": each.port})
+            own = f"{server.scheme}://{each.target}"
+            bases[Target(each.target)] = server.url if len(addresses) == 1 else own
+    return parse_endpoints(msgspec.json.encode({"endpoints": entries})), bases

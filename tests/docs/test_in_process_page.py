@@ -1,0 +1,143 @@
+"""The programs of docs/in-process.md run, in front of simulated model servers."""
+
+import json
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from docs.site.pages import ROOT
+from epp.errors import WarmpickError
+from epp.inprocess import open_picker
+from tests.docs.pages import PAGES, blocks
+from tests.inprocess.simulators import simulators
+
+PAGE = "docs/in-process.md"
+ROLLOUTS = ROOT / "docs" / "examples" / "rollouts.py"
+FENCES = [each.text for each in blocks("python") if each.page == PAGE]
+CHAT = {"model": "sim-model", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 8}
+
+
+@pytest.fixture(scope="module")
+def page():
+    """What the page's programs define; but for those that act, and a part of a file."""
+    names: dict[str, Any] = {"__name__": "page"}
+    for fence in FENCES:
+        if "async def " in fence:
+            exec(compile(fence, PAGE, "exec"), names)  # noqa: S102 (the page's own)
+    return names
+
+
+async def test_the_first_program_runs(page):
+    async with simulators(2) as (servers, _):
+        answer = json.loads(await page["main"](servers))
+        assert answer["choices"][0]["message"]["content"]
+
+
+async def test_ids_hit_the_second_time(page):
+    async with simulators(2) as (servers, client), open_picker(servers) as picker:
+        prompt = list(range(200))
+        assert [await page["ids"](picker, client, prompt) for _ in range(2)] == [0, 192]
+
+
+async def test_a_stream_is_passed_on_and_learned_from(page):
+    async with simulators(2) as (servers, client), open_picker(servers) as picker:
+        passed = await page["stream"](picker, client, CHAT)
+        assert passed.endswith(b"data: [DONE]\n\n")
+        assert "\nllm_d_epp_request_output_tokens_sum" in picker.metrics()
+        (tokens,) = re.findall(
+            r"^llm_d_epp_request_output_tokens_sum\S* (\S+)", picker.metrics(), re.MULTILINE
+        )
+        assert float(tokens) == 8
+
+
+async def test_numbers_are_told_in_place_of_bytes(page):
+    async with simulators(1) as (servers, client), open_picker(servers) as picker:
+
+        async def completions(url, body):
+            asked = json.loads(body) | {"stream_options": {"include_usage": True}}
+            async with client.post(url, json=asked) as response:
+                async for line in response.content:
+                    if line.startswith(b"data: {"):
+                        yield json.loads(line[6:])
+
+        assert await page["numbers"](picker, completions) > 8
+        (tokens,) = re.findall(
+            r"^llm_d_epp_request_output_tokens_sum\S* (\S+)", picker.metrics(), re.MULTILINE
+        )
+        assert float(tokens) == 16  # vLLM's default of a completion
+
+
+async def test_a_refusal_has_a_status_and_a_reason(page):
+    async with simulators(1) as (servers, _), open_picker(servers) as picker:
+        assert await page["refused"](picker, b"{") == (400, "malformed-request")
+        assert (await page["refused"](picker, CHAT))[0] == 200
+        await picker.set_endpoints([])
+        assert await page["refused"](picker, CHAT) == (503, "no-endpoints")
+
+
+async def test_endpoints_are_replaced_and_decisions_explained(page):
+    async with simulators(3) as (servers, _), open_picker(servers) as picker:
+        assert await page["replace"](picker, servers[:2]) == servers[:2]
+        assert (await page["why"](picker, CHAT)).keys() == set(servers[:2])
+
+
+async def test_a_notebook_opens_and_closes_it_in_two_cells(page):
+    async with simulators(1) as (servers, _):
+        assert await page["cells"](servers) == servers
+
+
+def test_every_error_of_the_page_has_its_status():
+    rows = re.findall(r"^\| (\d{3}) \| (.*?) \|", PAGES[PAGE], re.MULTILINE)
+    kinds = {each.__name__: each for each in family(WarmpickError)}
+    told = [(int(status), name) for status, row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert len(told) > 5
+    assert [(kinds[name].status, name) for _, name in told] == told
+
+
+def family(kind):
+    return [kind, *(each for child in kind.__subclasses__() for each in family(child))]
+
+
+def test_the_logs_go_where_the_page_sends_them():
+    (fence,) = [each for each in FENCES if "structlog.configure" in each]
+    program = fence + "\nstructlog.get_logger('epp').warning('here')"
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert said.stdout == ""
+    assert "here" in said.stderr
+
+
+def test_the_rollouts_of_the_page_are_those_of_the_file():
+    (fence,) = [
+        each
+        for each in FENCES
+        if "async def " not in each and "rollout" not in each and "turn" in each
+    ]
+    assert fence in ROLLOUTS.read_text()
+
+
+def test_rollouts_run_and_say_what_the_page_shows():
+    said = subprocess.run(
+        [sys.executable, ROLLOUTS, "8", "least-ttft"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=200,
+    )
+    form = r"[a-z-]+: \d+ rollouts in \d+\.\d s, \d+% cached\n"
+    assert re.fullmatch(form, said.stdout)
+    shown = re.findall(rf"^(?:{form})", PAGES[PAGE], re.MULTILINE)
+    assert [line.partition(":")[0] for line in shown] == ["round-robin", "least-ttft"] * 2
+
+
+@pytest.mark.parametrize("named", sorted(set(re.findall(r"`(pick\.\w+|picker\.\w+)", PAGES[PAGE]))))
+async def test_what_the_page_names_is_there(named):
+    picker = open_picker()
+    async with picker:
+        owner, _, name = named.partition(".")
+        subject = picker if owner == "picker" else picker.pick(CHAT)
+        assert hasattr(type(subject), name)

@@ -1,0 +1,299 @@
+"""Pickers in a program of its own, in front of simulated model servers."""
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+
+import aiohttp
+import pytest
+
+from epp.app.options import ServeOptions
+from epp.config.file import load
+from epp.errors import ConfigError, ShuttingDown
+from epp.inprocess import InProcessPicker, open_picker
+from epp.model.endpoint import Endpoint
+from tests.adapters.tokens.folders import byte_level, write
+from tests.inprocess.simulators import simulators
+
+COMPLETIONS = "/v1/completions"
+USAGE = {"include_usage": True}
+IDS = {"model": "sim-model", "prompt": list(range(1000)), "max_tokens": 4}
+
+
+async def ask(picker, client, body, path=COMPLETIONS, **headers):
+    """Send a request where it is picked for; return the pick and the answer."""
+    async with (
+        picker.pick(body, headers, path=path) as pick,
+        client.post(pick.url, data=pick.body, headers=pick.headers) as response,
+    ):
+        pick.answered(response.status, response.headers)
+        answer = b"".join([pick.feed(each) async for each in response.content.iter_any()])
+        pick.finished()
+    assert response.status == 200
+    return pick, {} if answer.startswith(b"data:") else json.loads(answer)
+
+
+async def test_ids_are_matched_token_by_token():
+    async with simulators(3) as (servers, client), open_picker(servers) as picker:
+        assert [each.target for each in picker.endpoints] == servers
+        first, cold = await ask(picker, client, IDS)
+        again, warm = await ask(picker, client, IDS)
+        assert again.url == first.url
+        assert cold["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        # vLLM computes at least the last token: of 1,000 it finds 62 blocks of 16.
+        assert warm["usage"]["prompt_tokens_details"]["cached_tokens"] == 992
+        assert (first.decision.predicted_cached_tokens, again.decision.predicted_cached_tokens) == (
+            0,
+            992,
+        )
+        (view,) = picker.explain(again.id)
+        assert view.ending is not None
+        assert view.ending.cached_tokens == 992
+        assert view.profiles[0].winner == again.endpoint.id
+        assert "warmpick_" in picker.metrics()
+
+
+async def test_a_request_is_found_by_its_clients_id_too():
+    async with simulators(1) as (servers, client), open_picker(servers) as picker:
+        pick, _ = await ask(picker, client, IDS, **{"X-Request-Id": "mine"})
+        assert [each.request for each in picker.explain("mine")] == [pick.id]
+
+
+async def test_two_pickers_share_nothing():
+    async with (
+        simulators(2) as (servers, client),
+        open_picker(servers[:1]) as one,
+        open_picker(servers[1:], policy="linear") as other,
+    ):
+        for picker, server in ((one, servers[0]), (other, servers[1])):
+            pick, _ = await ask(picker, client, IDS)
+            assert pick.endpoint.target == server
+            assert pick.decision.predicted_cached_tokens == 0
+
+
+async def test_endpoints_come_and_go():
+    async with simulators(3) as (servers, client), open_picker() as picker:
+        await picker.set_endpoints(servers[:1])
+        await ask(picker, client, IDS)
+        await picker.set_endpoints(servers[:2])
+        kept, _ = await ask(picker, client, IDS)
+        assert kept.decision.predicted_cached_tokens == 992
+        async with picker.pick(IDS, path=COMPLETIONS) as running:
+            await picker.set_endpoints(servers[1:])
+            assert running.url == f"http://{servers[0]}{COMPLETIONS}"
+        moved, _ = await ask(picker, client, IDS)
+        assert moved.endpoint.target in servers[1:]
+        with pytest.raises(ConfigError, match="is not a host name"):
+            await picker.set_endpoints(["10.0.0.1:8000", "not a host:1"])
+        assert [each.target for each in picker.endpoints] == servers[1:]
+
+
+async def test_a_request_waits_for_the_first_endpoint():
+    async with simulators(1) as (servers, client), open_picker(hold_empty_timeout=20) as picker:
+        asked = asyncio.create_task(ask(picker, client, IDS))
+        await asyncio.sleep(0)
+        await picker.set_endpoints(servers)
+        pick, _ = await asked
+        assert pick.decision.waited is not None
+
+
+async def test_servers_are_written_in_several_ways(tmp_path):
+    async with simulators(2) as (servers, client):
+        port, more = (int(each.rpartition(":")[2]) for each in servers)
+        labels = {"name": "gpu", "address": "127.0.0.1", "port": more, "labels": {"a": "b"}}
+        async with open_picker([f"http://localhost:{port}", labels]) as picker:
+            named, labelled = sorted(picker.endpoints, key=lambda each: each.port != port)
+            assert labelled.labels == {"a": "b"}
+            assert named.address == "127.0.0.1"
+            urls = set()
+            for topic in range(12):
+                pick, _ = await ask(picker, client, IDS | {"prompt": [topic] * 500})
+                urls.add(pick.url.removesuffix(COMPLETIONS))
+        assert urls == {f"http://localhost:{port}", f"http://127.0.0.1:{more}"}
+        async with open_picker(servers[0]) as picker:
+            assert [each.target for each in picker.endpoints] == servers[:1]
+        path = tmp_path / "endpoints.yaml"
+        path.write_text(f"endpoints: [{{name: a, address: 127.0.0.1, port: {port}}}]")
+        config = tmp_path / "config.yaml"
+        config.write_text("plugins: [{type: random-picker}]")
+        async with open_picker(path, config=config) as picker:
+            assert (await ask(picker, client, IDS))[0].endpoint.name == "a"
+            with pytest.raises(ConfigError, match="finds its endpoints by itself"):
+                await picker.set_endpoints(servers)
+
+
+async def test_everything_that_serve_can_be_told_is_an_option():
+    async with simulators(1) as (servers, client):
+        host, _, port = servers[0].rpartition(":")
+        options = ServeOptions(
+            settings=load("plugins: [{type: least-ttft-picker}]"),
+            source=(Endpoint("default", "a", host, int(port)),),
+            shadow=("random", load("plugins: [{type: random-picker}]")),
+        )
+        async with InProcessPicker(options) as picker:
+            pick, _ = await ask(picker, client, IDS | {"stream": True, "stream_options": USAGE})
+            assert "warmpick_shadow_" in picker.metrics()
+            # The service would leave a stream like this one after its first piece.
+            ending = pick.explain().ending
+            assert ending is not None
+            assert (ending.outcome, ending.completion_tokens) == ("completed", 4)
+
+
+async def test_the_metrics_port_explains_decisions():
+    async with simulators(1) as (servers, client), open_picker(servers, metrics_port=0) as picker:
+        pick, _ = await ask(picker, client, IDS)
+        page = f"http://127.0.0.1:{picker.metrics_port}"
+        async with client.get(f"{page}/debug/decisions?request={pick.id}") as response:
+            (shown,) = (await response.json())["decisions"]
+        assert shown["request"] == pick.id
+        async with client.get(f"{page}/readyz") as response:
+            assert response.status == 200
+        other = open_picker(servers, metrics_port=picker.metrics_port)
+        with pytest.raises(ConfigError, match="metrics_port: cannot listen"):
+            await other.start()
+        assert other.metrics_port is None
+
+
+async def test_the_exception_of_a_client_counts_against_the_server():
+    gone = aiohttp.ServerDisconnectedError
+    async with (
+        simulators(2, faults=True) as (servers, client),
+        open_picker(servers, unreachable=(gone,)) as picker,
+    ):
+        failures = 0
+        for topic in range(40):
+            body = IDS | {"prompt": [topic] * 100}
+            with contextlib.suppress(gone):
+                async with picker.pick(body, path=COMPLETIONS) as pick:
+                    broken = pick.endpoint.target == servers[0]
+                    failures += broken
+                    fault = {"x-sim-fault": "refuse"} if broken else {}
+                    headers = pick.headers | fault
+                    async with client.post(pick.url, data=pick.body, headers=headers) as response:
+                        pick.finished(await response.read(), status=response.status)
+        assert failures == 5  # in a row: the default of eject_after
+        assert "\nwarmpick_ejected_endpoints 1" in picker.metrics()
+
+
+async def test_what_is_open_ends_with_the_picker(tmp_path):
+    folder = write(tmp_path / "m", byte_level())
+    config = {
+        "plugins": [
+            {"type": "least-ttft-picker"},
+            {"type": "token-producer", "parameters": {"tokenizer": str(folder)}},
+        ]
+    }
+    long = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "the keeper counted 42 " * 9000}],
+    }
+    async with simulators(1) as (servers, _):
+        picker = await open_picker(servers, config_text=json.dumps(config)).start()
+        running = picker.pick({"model": "m", "messages": [{"role": "user", "content": "hello"}]})
+        await running.__aenter__()
+        tokenized = asyncio.create_task(picker.pick(long).__aenter__())
+        await asyncio.sleep(0)
+        assert not tokenized.done()
+        await picker.close()
+        with pytest.raises(ShuttingDown):
+            await tokenized
+        (view,) = picker.explain(running.id)
+        assert view.ending is not None
+        assert view.ending.outcome == "aborted"
+        with pytest.raises(ShuttingDown):
+            picker.pick(long)
+        await picker.close()
+        with pytest.raises(RuntimeError, match="opened once"):
+            await picker.start()
+    assert {task.get_name() for task in asyncio.all_tasks() if "picker" in task.get_name()} == set()
+
+
+async def test_an_error_in_the_block_is_raised_as_it_is():
+    with pytest.raises(ZeroDivisionError):
+        async with open_picker():
+            raise ZeroDivisionError
+
+
+def test_a_picker_is_opened_before_it_picks():
+    with pytest.raises(RuntimeError, match="the picker is not open"):
+        open_picker().pick(IDS)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"config": "a.yaml", "config_text": "plugins: []"}, "give only one of these"),
+        ({"config": "missing.yaml"}, "missing.yaml: cannot be read: No such file"),
+        ({"config_text": "plugins: [{type: x}]"}, "plugins"),
+        ({"policy": "best"}, "policy: `best` is not one of"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_at_once(given, problem):
+    with pytest.raises(ConfigError, match=problem):
+        open_picker(**given)
+
+
+@pytest.mark.parametrize(
+    ("server", "problem"),
+    [
+        ("10.0.0.1:8000/v1", "leave out `/v1`"),
+        ("nowhere.invalid:80", "cannot be resolved"),
+        ({"name": "a"}, r"endpoints\[0\]"),
+    ],
+)
+async def test_endpoints_that_cannot_be_used_are_refused(server, problem):
+    with pytest.raises(ConfigError, match=problem):
+        await open_picker([server]).start()
+
+
+def test_a_setting_without_effect_is_a_warning():
+    text = "plugins: [{type: least-ttft-picker}]\nflowControl: {maxRequests: 5}"
+    with pytest.warns(UserWarning, match="flowControl has no effect"):
+        open_picker(config_text=text)
+
+
+PROGRAM = """
+import asyncio, gc, logging, signal, sys, threading
+import structlog
+from epp.inprocess import open_picker
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+
+def process():
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    loggers = logging.root.handlers, logging.root.level
+    return handlers, loggers, gc.isenabled(), gc.get_freeze_count(), sys.getswitchinterval()
+
+async def main():
+    before = process()
+    async with open_picker(["127.0.0.1:9"]) as picker:
+        assert process() == before
+        async with picker.pick({"model": "m", "prompt": [1, 2]}, path="/v1/completions") as pick:
+            print(pick.url)
+        async with picker.pick({"model": "m", "prompt": "x"}, path="/v1/completions"):
+            pass
+        try:
+            async with picker.pick(b"{"):
+                pass
+        except Exception as error:
+            print(type(error).__name__)
+    assert process() == before
+    assert len(asyncio.all_tasks()) == 1
+
+asyncio.run(main())
+print([each.name for each in threading.enumerate()])
+"""
+
+
+def test_it_leaves_the_process_as_it_is():
+    said = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.splitlines() == [
+        "http://127.0.0.1:9/v1/completions",
+        "MalformedRequest",
+        "['MainThread']",
+    ]
+    (line,) = said.stderr.splitlines()
+    assert "endpoint.unreachable" in line
