@@ -110,15 +110,19 @@ async def give_back_freed_memory() -> None:
 
 @contextmanager
 def stop_signals(stop: asyncio.Event, at_once: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Set `stop` on the first SIGTERM, SIGINT or SIGHUP; a second one ends the process at once.
+    """Set `stop` on the first SIGTERM, SIGINT or SIGHUP.
 
-    The status is then 128 plus the number of the signal, as in shells; `at_once` is called first.
+    A second SIGTERM or SIGINT ends the process at once. The status is then 128 plus the number of
+    the signal, as in shells; `at_once` is called first. A second SIGHUP means nothing: of a
+    terminal that is closed, both the shell and the kernel send one.
     """
     loop = asyncio.get_running_loop()
     received = count()
 
     def handle(number: int) -> None:
         if next(received):
+            if number == signal.SIGHUP:
+                return
             at_once()
             os._exit(128 + number)
         stop.set()

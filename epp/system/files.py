@@ -11,7 +11,9 @@ Signature = tuple[int, int, int, int]
 
 Kubernetes updates a mounted ConfigMap by turning a symlink to another directory.
 """
-_INODE = 2
+_INODE, _SIZE = 2, 3
+_MOST_WAITS = 5
+"""For how many calls a file that changes is not returned: some are written for ever."""
 
 
 def read_regular(path: Path, most: int) -> bytes:
@@ -27,7 +29,8 @@ class FollowedFile:
     """The content of the file at `path`, at most `most` bytes, which is returned once.
 
     A file that is written in place, not replaced by another, may have a part of its content: it is
-    returned once it has not changed between two calls.
+    returned once it has not changed between two calls, or has changed before each of several and
+    is not empty.
 
     What is refused (a missing file, no rights, no descriptor left) is tried again by the next
     call, as the file may then be readable without having changed.
@@ -38,6 +41,7 @@ class FollowedFile:
         self._most = most
         self._seen: Signature | None = None
         self._unfinished: Signature | None = None  # of what may still be written
+        self._waits = 0
         self._again = False
 
     def changed(self) -> bytes | None:
@@ -50,10 +54,12 @@ class FollowedFile:
             found = _signature(_status(self.path))
             before, self._unfinished = self._unfinished, found
             unfinished = found not in {seen, before} and found[_INODE] == seen[_INODE]
-            if unfinished or (found == seen and not self._again):
+            self._waits = self._waits + 1 if unfinished else 0
+            waits = unfinished and (self._waits <= _MOST_WAITS or not found[_SIZE])
+            if waits or (found == seen and not self._again):
                 self._seen = seen
                 return None
-        self._again = False
+        self._again, self._waits = False, 0
         content, self._seen = _read(self.path, self._most)
         return content
 

@@ -51,7 +51,7 @@ def envoy_missing() -> str:
 
 
 class Signals:
-    """SIGINT, SIGTERM and SIGHUP: the first sets `stop`, the second `hurry`."""
+    """SIGINT, SIGTERM and SIGHUP: the first sets `stop`, a later one of the first two `hurry`."""
 
     def __init__(self) -> None:
         self.stop, self.hurry = asyncio.Event(), asyncio.Event()
@@ -78,6 +78,8 @@ class Signals:
                 loop.remove_signal_handler(number)
 
     def _handle(self, number: int) -> None:
+        if number == signal.SIGHUP and self.stop.is_set():
+            return  # of a terminal that is closed, both the shell and the kernel send one
         self._number = number
         (self.hurry if self.stop.is_set() else self.stop).set()
 

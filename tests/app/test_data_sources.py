@@ -267,20 +267,39 @@ async def test_the_context_of_a_model_is_read_and_that_of_an_adapter_is_its_mode
 
 
 NAMES = b"""{"data": [
-    {"id": "llama", "root": "/models/llama", "parent": null, "owned_by": "vllm"},
-    {"id": "small", "root": "/models/llama", "parent": null},
+    {"id": "llama", "root": "/models/llama", "owned_by": "vllm", "max_model_len": 8},
+    {"id": "small", "root": "/models/llama", "parent": null, "max_model_len": 8},
     {"id": "fr", "root": "/models/llama", "parent": "llama", "owned_by": "vllm"},
-    {"id": "other", "root": "/models/other"},
-    {"id": "small", "root": "/models/other"},
-    {"id": "none"}, {"id": "nil", "root": null},
-    {"id": "empty", "root": ""}, {"id": "also", "root": ""},
-    {"id": "seven", "root": 7}, {"id": "eight", "root": 7}, {"id": "list", "root": ["other"]},
-    {"id": "", "root": "/models/llama"}
+    {"id": "other", "root": "/models/other", "max_model_len": 8},
+    {"id": "small", "root": "/models/other", "max_model_len": 8},
+    {"id": "none", "max_model_len": 8}, {"id": "nil", "root": null, "max_model_len": 8},
+    {"id": "empty", "root": "", "max_model_len": 8}, {"id": "also", "root": "", "max_model_len": 8},
+    {"id": "seven", "root": 7, "max_model_len": 8}, {"id": "eight", "root": 7, "max_model_len": 8},
+    {"id": "list", "root": ["other"], "max_model_len": 8},
+    {"id": "", "root": "/models/llama", "max_model_len": 8}
+]}"""
+OLD_NAMES = b"""{"data": [
+    {"id": "llama", "root": "llama", "parent": null, "owned_by": "vllm", "max_model_len": 4096},
+    {"id": "small", "root": "llama", "parent": null, "owned_by": "vllm", "max_model_len": 4096},
+    {"id": "fr", "root": "llama", "parent": null, "owned_by": "vllm", "max_model_len": null},
+    {"id": "de", "root": "llama", "parent": null, "owned_by": "vllm", "max_model_len": null}
+]}"""
+OLDER_NAMES = b"""{"data": [
+    {"id": "llama", "root": "llama", "parent": null, "owned_by": "vllm"},
+    {"id": "fr", "root": "llama", "parent": null, "owned_by": "vllm"}
 ]}"""
 SGLANG_NAMES = b"""{"data": [
     {"id": "llama", "root": "llama", "parent": null, "owned_by": "sglang", "max_model_len": 4096},
-    {"id": "fr", "root": "/adapters/fr", "parent": "llama", "owned_by": "sglang"}
+    {"id": "fr", "root": "/adapters/fr", "parent": "llama", "owned_by": "sglang"},
+    {"id": "", "root": "/adapters/fr", "parent": "llama", "owned_by": "sglang"}
 ]}"""
+
+
+@pytest.mark.parametrize(("page", "aliases"), [(OLD_NAMES, {"small": "llama"}), (OLDER_NAMES, {})])
+async def test_adapters_of_vllm_before_it_listed_what_they_are_for_share_no_cache(page, aliases):
+    pages = Pages(**{"v1/models": page})
+    async with pages.serving(), polling(settings(LISTS), pages.endpoint()) as (told, _):
+        assert (await first(told, ModelsListed)).aliases == aliases
 
 
 async def test_names_with_one_root_share_a_cache():

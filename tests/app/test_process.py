@@ -151,6 +151,36 @@ async def test_a_terminal_that_hangs_up_stops_a_picker_in_order(hangups):
             await stop.wait()
 
 
+CLOSED = """
+import asyncio, signal
+from epp.app.process import stop_signals
+
+async def drain():
+    stop = asyncio.Event()
+    with stop_signals(stop, lambda: print("at once")):
+        for _ in range(2):  # bash sends one to its jobs, and the kernel one as bash ends
+            signal.raise_signal(signal.SIGHUP)
+            for _ in range(9):
+                await asyncio.sleep(0)
+        await stop.wait()
+        print("drained")
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.Event().wait()
+
+asyncio.run(drain())
+"""
+
+
+async def test_a_terminal_that_is_closed_hangs_up_twice_which_hurries_nobody():
+    running = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CLOSED, stdout=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(PATIENCE):
+        said, _ = await running.communicate()
+    assert said.split() == [b"drained", b"at", b"once"]
+    assert running.returncode == 128 + signal.SIGTERM
+
+
 @pytest.mark.usefixtures("hangups")
 async def test_but_not_one_that_was_started_to_go_on():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup(1)

@@ -325,3 +325,8 @@ def test_labels_and_annotations_of_ones_own_are_there_once():
     )
     assert made["labels"] == {**stood["labels"], "llm-d.ai/engine-type": "mine"}
     assert made["annotations"] == {**stood["annotations"], "note": "b"}
+
+
+def test_a_key_without_a_value_adds_no_labels_or_annotations():
+    nothing = v.merged(MODEL, {"podLabels": None, "podAnnotations": None})
+    assert objects(CHART, nothing) == objects(CHART, MODEL)

@@ -344,6 +344,12 @@ def test_labels_and_annotations_of_ones_own_are_there_once(values, name, own, la
     assert made["annotations"] == {**stood["annotations"], "note": "b"}
 
 
+def test_a_key_without_a_value_adds_no_labels_or_annotations():
+    nothing = {"podLabels": None, "podAnnotations": None}  # `podLabels:` in a file
+    given = v.merged(SERVICE, v.epp(**nothing, sidecar=nothing))
+    assert objects(CHART, given) == objects(CHART, SERVICE)
+
+
 def test_a_proxy_of_its_own_says_where_it_runs():
     mine = {
         "nodeSelector": {"pool": "edge"},

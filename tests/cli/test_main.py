@@ -215,7 +215,7 @@ def test_a_secret_that_is_not_there(written, capsys):
         (["serve", "--max-body-bytes", "big"], "`big` is not a size"),
         (["serve", "--observe-responses", "sample:4"], "write auto, all, first or"),
         (["serve", "--secure-serving=perhaps"], "neither true nor false"),
-        (["serve", "--policy", "random", "--config-text", ""], "not allowed with"),
+        (["serve", "--policy", "random", "--config-text", "{}"], "not allowed with"),
         (["explain", "--last", "0"], "`0` is not a number from 1 to 100"),
         (["explain", "--last", "ten"], "`ten` is not a number from 1 to 100"),
         (["demo", "--servers", "two"], "`two` is not a whole number above 0"),

@@ -189,6 +189,19 @@ def test_names_of_one_model_share_a_cache():
     assert hits(rig, "small") == [{"pod-0", "pod-1"}]
 
 
+def test_what_is_cached_stays_known_as_a_name_is_added():
+    rig = Rig(3)
+    for name in ("pod-0", "pod-1"):
+        names_one(rig, name, "llama")
+        rig.serve(name, f"r at {name}", LONG, target_model="llama")
+    names_one(rig, "pod-2", "llama", big="llama")  # which is before it in the alphabet
+    assert hits(rig, "llama") == [{"pod-0", "pod-1"}]
+    rig.serve("pod-2", "r", LONG, target_model="big")
+    assert hits(rig, "llama", "big") == [{"pod-0", "pod-1", "pod-2"}, {"pod-2"}]
+    rig.apply(EndpointRemoved(EndpointId("default/pod-2")))
+    assert hits(rig, "llama") == [{"pod-0", "pod-1"}]
+
+
 def test_salts_keep_names_of_one_model_apart():
     rig = Rig(1)
     names_one(rig, "pod-0", "llama", small="llama")

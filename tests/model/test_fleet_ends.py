@@ -200,6 +200,43 @@ def test_counts_that_cannot_be_true_fill_no_cache(asked, stream, seconds, usage,
     assert rig.faults == []
 
 
+@pytest.mark.parametrize(
+    ("tokens", "seconds", "answers"),
+    [
+        (8_000, 2.7, 1),  # 3000 tokens a second, as the fastest engines
+        (32_000, 10.7, 1),
+        (64 * 32_000, 300.0, 64),
+        (131_072, 900.0, 1),
+    ],
+)
+def test_what_fast_engines_answer_whole_is_believed(tokens, seconds, answers):
+    rig = Contained(1)
+    rig.report("pod-0", block_size=16, num_blocks=10**6)
+    for number in range(20):
+        rig.admit(rig.quote(f"r{number}", text(600, str(number)), n=answers))
+        rig.now += seconds
+        rig.apply(Finished(RequestId(f"r{number}"), Usage(600, tokens, 0)))
+    kind = rig.quote("next", LONG, n=answers).response_kind
+    assert rig.fleet.output_lengths.length(kind) == pytest.approx(tokens / answers, rel=0.9)
+    (stats,) = rig.fleet.cache_stats()
+    assert stats.filled == pytest.approx(min(20 * (600 + tokens), 16 * 10**6), rel=0.01)
+
+
+@pytest.mark.parametrize(("slow", "quick"), [(3, 150), (30, 600)])
+def test_an_endpoint_that_is_faster_than_its_class_is_believed(slow, quick):
+    """As one with a GPU, or that speculates, is beside three without."""
+    rig = Contained(4)
+    for number in range(120):
+        each, rate = (number % 4, slow) if number % 4 else (0, quick)
+        tokens = 100 if number % 4 else 6_000
+        rig.admit(rig.quote(f"r{number}", text(600, str(number)), stream=True), f"pod-{each}")
+        rig.apply(FirstToken(RequestId(f"r{number}")))
+        rig.now += tokens / rate
+        if not number % 4:
+            assert rig.in_flight(f"r{number}").can_have_generated(tokens, rig.now)
+        rig.apply(Finished(RequestId(f"r{number}"), Usage(600, tokens, 0), tokens))
+
+
 @pytest.mark.parametrize(("seconds", "answers"), [(0.0, 1), (2.0, 1), (2.0, 64), (400.0, 2)])
 def test_what_an_engine_can_generate_in_the_time_is_believed(seconds, answers):
     rig = Contained(1)

@@ -120,3 +120,32 @@ def test_nor_is_a_file_that_is_touched_again_and_again_waited_for_once_it_is_ano
     other.write_bytes(b"whole")
     other.replace(path)
     assert [followed.changed(), followed.changed()] == [b"whole", None]
+
+
+def test_a_file_that_is_written_in_place_for_ever_is_read(tmp_path):
+    path = tmp_path / "it"
+    path.write_bytes(b"before")
+    followed = FollowedFile(path, MOST)
+    assert followed.changed() == b"before"
+    for number in range(10):
+        found = []
+        for again in range(6):
+            path.write_bytes(b"after %d" % number)
+            os.utime(path, ns=(again, number))  # whatever the clock's resolution
+            found.append(followed.changed())
+        assert found == [*[None] * 5, b"after %d" % number]
+    path.write_bytes(b"the last")
+    assert [followed.changed() for _ in range(3)] == [None, b"the last", None]
+
+
+def test_nor_is_it_read_while_it_is_empty(tmp_path):
+    path = tmp_path / "it"
+    path.write_bytes(b"before")
+    followed = FollowedFile(path, MOST)
+    assert followed.changed() == b"before"
+    for number in range(60):
+        path.write_bytes(b"")
+        os.utime(path, ns=(number, number))
+        assert followed.changed() is None
+    path.write_bytes(b"after")
+    assert followed.changed() == b"after"

@@ -13,7 +13,7 @@ metadata:
     {{- toYaml $labels | nindent 4 }}
   annotations:
     {{- $sum := dict "checksum/config" (include "model-server.configuration" .root | sha256sum) }}
-    {{- merge $sum $v.podAnnotations | toYaml | nindent 4 }}
+    {{- merge $sum ($v.podAnnotations | default dict) | toYaml | nindent 4 }}
 spec:
   automountServiceAccountToken: false
   # A Service named vllm would set VLLM_PORT, which vLLM reads as its own.

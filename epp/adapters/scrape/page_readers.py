@@ -165,24 +165,28 @@ def _sglang_name(card: _Model) -> str:
     second part.
     """
     adapter = card.owned_by == "sglang" and isinstance(card.parent, str)
-    return f"{card.parent}:{card.id}" if adapter else ""
+    return f"{card.parent}:{card.id}" if adapter and card.id else ""
 
 
 def _aliases(cards: Sequence[_Model], names: Collection[str]) -> dict[str, str]:
     """Return names that share the cache of another name, each with that one.
 
-    vLLM `show_available_models`: all `--served-model-name`s have one `root`, adapters a `parent`.
+    vLLM `show_available_models`: all `--served-model-name`s have one `root` and `max_model_len`.
+    Adapters have a `parent`; until 0.6 they have the `root` of their model instead, and no
+    `max_model_len`.
     """
-    firsts: dict[str, str] = {}
+    firsts: dict[tuple[str, int], str] = {}
     found = {name: each.id for each in cards if (name := _sglang_name(each)) in names}
     seen: set[str] = set()
     for each in cards:
-        root = each.root
+        root, tokens = each.root, each.max_model_len
         if each.id not in names or each.id in seen or each.parent is not None:
             continue
         seen.add(each.id)
-        if isinstance(root, str) and root and firsts.setdefault(root, each.id) != each.id:
-            found[each.id] = firsts[root]
+        if isinstance(root, str) and root and type(tokens) is int:
+            first = firsts.setdefault((root, tokens), each.id)
+            if first != each.id:
+                found[each.id] = first
     return found
 
 

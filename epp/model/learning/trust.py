@@ -20,7 +20,8 @@ _RISES: Final = 0.05
 _MAX_MISSES: Final = 4
 """How many times that weight a report has, at most, of several in a row with nothing true."""
 _LARGE_TOKENS: Final = 64
-"""Predictions of fewer tokens raise no suspicion; nor does a last block of so many cost trust."""
+"""Predictions of fewer tokens raise no suspicion. Nor does a last block of so many cost trust, or a
+larger one of an engine whose longer hits lack it, too."""
 _LITTLE: Final = 0.1
 """Below this share of a prediction, it counts as not true at all."""
 _MAX_OF: Final = 0.8
@@ -47,6 +48,7 @@ class PredictionTrust:
     """
 
     __slots__ = (
+        "_drops_last",
         "_failed",
         "_failures",
         "_held",
@@ -63,6 +65,7 @@ class PredictionTrust:
         self.suspicious = self.tells = False
         self.reports = 0
         self._reported = False
+        self._drops_last = False
         self._failures = 0
         self._failed = 0
         self._misses = 0
@@ -85,10 +88,12 @@ class PredictionTrust:
         self.suspicious = self.suspicious and not self.tells and actual <= fresh + block
         if predicted <= 0:
             return Verdict.HELD
-        held = min(predicted, actual) / predicted
+        held, lacks = min(predicted, actual) / predicted, predicted - actual
         # vLLM `find_longest_cache_hit`: with EAGLE or MTP the last block of each hit is dropped. Of
         # a short hit that is most, which says nothing of longer ones.
-        if held >= _MAX_OF or predicted - actual > min(block, _LARGE_TOKENS):
+        if predicted > block and actual > 0:
+            self._drops_last = 0 < lacks <= block
+        if held >= _MAX_OF or lacks > (block if self._drops_last else min(block, _LARGE_TOKENS)):
             self._misses = min(_MAX_MISSES, self._misses + 1) if held < _LITTLE else 0
             weight = _FALLS * max(1, self._misses) if held < self.trust else _RISES
             self.trust += weight * (held - self.trust)

@@ -20,11 +20,14 @@ _MIN_LEARNED_TOKENS: Final = 64
 """Tokens of a prefill below which its duration is mostly the step's, and is not learned from."""
 _ANY_TIME: Final = 4096
 """Tokens that a response may have however soon it ends: servers may repeat what is known."""
+_TOKENS_A_SECOND: Final = 4096.0
+"""Tokens of an answer in a second, at most: more than the fastest engines generate. A class may be
+learned as slower than some of its endpoints, and is not learned from answers that come whole."""
 _TOKENS_A_STEP: Final = 8.0
-"""Tokens of an answer in a step of its class, at most: what is speculated is learned as shorter
+"""The same in a step of its class, whichever is more: what is speculated is learned as shorter
 steps."""
 _MOST_TOKENS: Final = 1 << 20
-"""Tokens that a response may have however long it takes."""
+"""Tokens that an answer may have however long it takes."""
 
 
 @mypyc_attr(free_list_len=1)
@@ -193,8 +196,12 @@ class InFlightRequest:
         """
         if tokens <= _ANY_TIME:
             return True
-        steps = (now - self.sent_at) / self.pod.pace.of_class.decode.seconds(1.0, 0.0)
-        return tokens <= _MOST_TOKENS and tokens <= self.quote.answers * _TOKENS_A_STEP * steps
+        answers = self.quote.answers
+        if tokens > answers * _MOST_TOKENS:
+            return False
+        step = self.pod.pace.of_class.decode.seconds(1.0, 0.0)
+        rate = max(_TOKENS_A_SECOND, _TOKENS_A_STEP / step)
+        return tokens <= answers * rate * (now - self.sent_at)
 
     def record_generated(self, prompt_tokens: int, generated: int) -> None:
         """Record that `generated` tokens were generated; `prompt_tokens` is 0 if unknown."""

@@ -26,8 +26,8 @@ _DEFAULT_ERROR: Final = 0.25
 """The relative error of an estimate, if none was compared with a report."""
 _MIN_ESTIMATED: Final = 64
 """Fewer estimated tokens do not teach an error: most of them are chat template."""
-_MEDIA_TOKENS: Final = 1 << 18
-"""The most tokens of the media in a prompt: as many as the contexts of models for video."""
+_MEDIA_TOKENS: Final = 1 << 20
+"""The most tokens of the media in a prompt: as many as the longest contexts of models for video."""
 _PREFIXES: Final = 1 << 17
 """Prefixes whose lengths are kept, at least."""
 

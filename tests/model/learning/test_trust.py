@@ -156,6 +156,20 @@ def test_the_last_block_of_a_short_hit_says_nothing_of_long_ones(block):
     assert feedback.discount(2000) == 2000
 
 
+@pytest.mark.parametrize("block", [128, 528])  # vLLM on NPUs; hybrid models
+@pytest.mark.parametrize("blocks", [2, 10])
+def test_nor_does_a_large_one_where_longer_hits_lack_it_too(block, blocks):
+    feedback = reporting()
+    for turn in range(100):
+        predicted = block if turn % 4 else blocks * block
+        feedback.judge(predicted, predicted - block, block)
+    assert feedback.discount(5280) == 5280
+    feedback.judge(blocks * block, blocks * block, block)  # no more: it drafts nothing now
+    for _ in range(10):
+        feedback.judge(block, 0, block)
+    assert feedback.trust < DOUBT
+
+
 @pytest.mark.parametrize(("predicted", "block"), [(2 * BLOCK, BLOCK), (128, 128)])
 def test_more_than_a_block_or_a_large_one_costs_trust(predicted, block):
     feedback = reporting()

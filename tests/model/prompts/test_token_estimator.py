@@ -98,7 +98,7 @@ def test_a_known_length_above_a_later_one_is_ignored():
     [
         (160, PROSE, 10, 512),
         (1600, "code", 100, 1600),
-        (1600, "media", 1, 1600 + (1 << 18)),  # a context of 256 Ki beside the text
+        (1600, "media", 1, 1600 + (1 << 20)),  # Qwen3-VL's context of 1 Mi beside the text
     ],
 )
 def test_a_count_far_from_a_prompts_bytes_is_not_believed(size, kind, least, most):
