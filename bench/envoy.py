@@ -21,6 +21,7 @@ from epp.gateway.envoy import (
     override_host,
     picker_cluster,
     policy,
+    retries,
     round_robin,
     router,
     socket_address,
@@ -155,20 +156,7 @@ def _pickers(settings: EnvoySettings) -> Json:
     }
 
 
-_RETRIES: Json = {
-    "retry_on": "connect-failure,refused-stream,reset,unavailable",
-    "num_retries": 3,
-    "retry_back_off": {"base_interval": "0.025s", "max_interval": "0.25s"},
-    "host_selection_retry_max_attempts": 5,
-    "retry_host_predicate": [
-        {
-            "name": "envoy.retry_host_predicates.previous_hosts",
-            "typed_config": typed(
-                "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
-            ),
-        }
-    ],
-}
+_RETRIES = retries("connect-failure,refused-stream,reset,unavailable")
 """How a pick is asked of another picker, until the first has begun to answer."""
 _POOL_HOST: Json = {
     "name": "pool",

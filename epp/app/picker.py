@@ -11,6 +11,7 @@ from epp.adapters.extproc.contract import ExtProcServer, ExtProcSettings
 from epp.adapters.extproc.transports import health_server, server_class
 from epp.adapters.health import HealthServices
 from epp.adapters.telemetry.http import OperatorServer, Readers
+from epp.adapters.telemetry.profiles import Profiles
 from epp.app.core import PickerCore
 from epp.app.discovery import build_reviewer
 from epp.app.jobs import attempt, keep_running
@@ -54,7 +55,7 @@ class EndpointPicker:
             options.metrics_port,
             Readers(
                 review=self._reviewer.review if self._reviewer else None,
-                profiles=options.profiles,
+                profiles=Profiles() if options.profiles else None,
                 debug=self._core.pages(),
                 tls=self._reader_tls.context if self._reader_tls else None,
             ),

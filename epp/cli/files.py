@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from epp.config.file import Settings, load
+from epp.config.file import POLICIES, Settings, load
 from epp.config.schema import near
 from epp.errors import ConfigError
 from epp.printable import printable
@@ -38,6 +38,14 @@ class PolicyFile(NamedTuple):
     name: str
     text: str
     settings: Settings
+
+
+def policy_settings(given: str, flag: str) -> tuple[str, Settings]:
+    """Return the name and the settings of a policy: one of `POLICIES`, or `[LABEL=]FILE`."""
+    if given in POLICIES:
+        return given, load(POLICIES[given])
+    file = policy_file(given, POLICIES, flag)
+    return file.name, file.settings
 
 
 def policy_file(given: str, known: Collection[str], flag: str) -> PolicyFile:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from epp.cli.files import policy_file
+from epp.cli.files import policy_settings
 from epp.cli.types import add_boolean, size
-from epp.config.file import DEFAULT_POLICY, POLICIES, Settings, load
+from epp.config.file import DEFAULT_POLICY, Settings
 from epp.errors import ConfigError
 
 if TYPE_CHECKING:  # its import takes long, and `epp --help` does not wait for it
@@ -96,13 +96,7 @@ def _configuration(arguments: argparse.Namespace) -> str:
 
 def shadow_of(arguments: argparse.Namespace) -> tuple[str, Settings] | None:
     """Return the shadow's name and configuration; None without one. Raises `ConfigError`."""
-    given = arguments.shadow
-    if given is None:
-        return None
-    if given in POLICIES:
-        return given, load(POLICIES[given])
-    file = policy_file(given, POLICIES, "--shadow")
-    return file.name, file.settings
+    return None if arguments.shadow is None else policy_settings(arguments.shadow, "--shadow")
 
 
 def tracing_of(

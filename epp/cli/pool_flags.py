@@ -136,21 +136,12 @@ def pool_notices(arguments: argparse.Namespace, source: "Source") -> Iterator[No
 def _without_metrics(
     arguments: argparse.Namespace, configured: str, environ: Mapping[str, str]
 ) -> PoolOptions:
-    given = [
-        (name, value)
-        for name, value in (
-            ("--endpoints-file", arguments.endpoints_file),
-            ("--endpoint-selector", arguments.endpoint_selector),
-        )
-        if value
-    ]
-    if len(given) > 1:
-        raise ConfigError("give only one of these", " and ".join(name for name, _ in given))
-    path = arguments.endpoints_file or (Path(configured) if configured else None)
-    if path is not None and not arguments.endpoint_selector:
-        return PoolOptions(path, arguments.pool_name or "default")
     if arguments.endpoint_selector:
+        if arguments.endpoints_file:
+            raise ConfigError("give only one of these", "--endpoints-file and --endpoint-selector")
         return _selected(arguments, environ)
+    if path := arguments.endpoints_file or configured:
+        return PoolOptions(Path(path), arguments.pool_name or "default")
     if not arguments.pool_name:
         raise ConfigError(
             "no endpoints: name an InferencePool with --pool-name, labels of pods with"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from epp.adapters.replicas.redis_server import RedisServer, is_redis, redis_server
 from epp.cli.files import read
 from epp.cli.llm_d_router_flags import Notice
-from epp.cli.types import interval, port_number, words
+from epp.cli.types import interval, port_number, up_to, words
 from epp.config.data_sources import RedisSyncer
 from epp.errors import ConfigError
 from epp.printable import printable
@@ -56,18 +56,12 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--workers",
-        type=_workers,
+        type=up_to(_MAX_WORKERS),
         default=1,
         metavar="N",
         help="processes that serve the same ports as one picker and share what they see, each with"
         " the load of a core; needs --transport native (default: 1)",
     )
-
-
-def _workers(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _MAX_WORKERS):
-        raise argparse.ArgumentTypeError(f"`{text}` is not a number from 1 to {_MAX_WORKERS}")
-    return int(text)
 
 
 def replicas_of(
@@ -128,12 +122,9 @@ def _configured(syncer: RedisSyncer) -> RedisServer:
 
 def replica_notices(arguments: argparse.Namespace, syncer: RedisSyncer | None) -> Iterator[Notice]:
     """Yield a notice if the server that the configuration file names has no effect."""
-    place = "dataLayer.crossReplica"
-    if syncer is None or arguments.replicas:
-        return
-    if arguments.hash_secret_file is None:
+    if syncer is not None and not arguments.replicas and arguments.hash_secret_file is None:
         why = "replicas share a secret, which --hash-secret-file names: `openssl rand -base64 32`"
-        yield Notice("config.without_effect", place, why)
+        yield Notice("config.without_effect", "dataLayer.crossReplica", why)
 
 
 def peer_addresses(given: Sequence[str]) -> "list[PeerAddress]":

@@ -93,7 +93,7 @@ def format_figure(name: str, figures: Figures) -> str:
 
 def print_table(console: Console, before: RunResult, after: RunResult) -> None:
     """Print the figures of both runs side by side."""
-    table = Table(title=None, header_style="bold")
+    table = Table(header_style="bold")
     table.add_column("")
     for result in (before, after):
         table.add_column(result.policy, justify="right")

@@ -62,11 +62,13 @@ class Size(msgspec.Struct, frozen=True):
 
 def choose_pool(kind: EngineKind, size: Size, directory: Path) -> DemoPool:
     """Return servers and workload; arrivals per server are the same for every size."""
-    return _simulated(size) if kind == "simulator" else _vllm(size, directory)
+    standard = _simulated() if kind == "simulator" else _vllm(directory)
+    servers = size.servers or standard.servers
+    workload = _scaled(standard.workload, size, servers / standard.servers)
+    return msgspec.structs.replace(standard, servers=servers, workload=workload)
 
 
-def _simulated(size: Size) -> DemoPool:
-    servers = size.servers or 4
+def _simulated() -> DemoPool:
     blocks, block_size = 9216, 16
     flags = {
         "--port": 0,
@@ -80,29 +82,18 @@ def _simulated(size: Size) -> DemoPool:
         kind="simulator",
         title="a simulated 8B model on a 40 GB A100-class GPU",
         model=SIMULATED_MODEL,
-        servers=servers,
+        servers=4,
         block_size=block_size,
         cache_tokens=blocks * block_size,
-        workload=_scaled(
-            size,
-            servers,
-            Workload(
-                conversations=115,
-                seconds=26,
-                dossiers=80,
-                sections=20,
-                gap=3.0,
-                answer=(20, 48),
-            ),
-            standard_servers=4,
+        workload=Workload(
+            conversations=115, seconds=26, dossiers=80, sections=20, gap=3.0, answer=(20, 48)
         ),
         argv=(sys.executable, "-m", "model_server.simulator", *_flat(flags)),
         prompt_rate=SPEED * 1e6 / 40,
     )
 
 
-def _vllm(size: Size, directory: Path) -> DemoPool:
-    servers = size.servers or 2
+def _vllm(directory: Path) -> DemoPool:
     blocks, block_size = 1024, 32
     folder = str(directory / TINY_MODEL)
     flags = {
@@ -115,22 +106,17 @@ def _vllm(size: Size, directory: Path) -> DemoPool:
         kind="vllm",
         title="vLLM on the CPU with a 26M-parameter model of random weights",
         model=TINY_MODEL,
-        servers=servers,
+        servers=2,
         block_size=block_size,
         cache_tokens=blocks * block_size,
-        workload=_scaled(
-            size,
-            servers,
-            Workload(
-                conversations=14,
-                seconds=45,
-                dossiers=9,
-                sections=5,
-                turns=(3, 5),
-                gap=4.0,
-                answer=(8, 16),
-            ),
-            standard_servers=2,
+        workload=Workload(
+            conversations=14,
+            seconds=45,
+            dossiers=9,
+            sections=5,
+            turns=(3, 5),
+            gap=4.0,
+            answer=(8, 16),
         ),
         argv=(sys.executable, "-m", "model_server.launch", folder, *_flat(flags)),
         prepare=(sys.executable, "-m", "model_server.tiny_model", folder, "--size", "small"),
@@ -142,9 +128,8 @@ def _flat(flags: dict[str, object]) -> tuple[str, ...]:
     return tuple(text for name, value in flags.items() for text in (name, str(value)))
 
 
-def _scaled(size: Size, servers: int, standard: Workload, standard_servers: int) -> Workload:
-    """Scale conversations and documents with the number of servers and with the time."""
-    width = servers / standard_servers
+def _scaled(standard: Workload, size: Size, width: float) -> Workload:
+    """Scale conversations and documents with the number of servers (`width`) and with the time."""
     seconds = size.seconds or standard.seconds * (QUICK if size.quick else 1.0)
     count = size.conversations or round(standard.rate * seconds * width)
     return msgspec.structs.replace(

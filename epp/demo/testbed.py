@@ -52,7 +52,8 @@ async def start_testbed(
 
     Their logs go to a new folder in `directory`.
     """
-    logs = _folder(directory, policy)
+    logs = directory / policy
+    logs.mkdir()
     async with contextlib.AsyncExitStack() as stack:
         servers, targets = await start_servers(pool, logs, stack)
         port, metrics_port = free_port(), free_port()
@@ -106,9 +107,3 @@ async def start_servers(
 async def _listening(server: Process, pool: DemoPool) -> str:
     line = await server.wait_ready_line(pool.start_seconds)
     return f"127.0.0.1:{line['port']}"
-
-
-def _folder(directory: Path, name: str) -> Path:
-    path = directory / name
-    path.mkdir()
-    return path

@@ -5,7 +5,6 @@ an order of its own) and asks a few questions about it. Dossiers differ in popul
 do, and two dossiers share no cacheable prefix beyond the instructions.
 """
 
-import itertools
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -81,12 +80,9 @@ class Section(msgspec.Struct, frozen=True):
 def shipped_sections() -> tuple[Section, ...]:
     """Return the package's texts, cut at their second-level headings."""
     folder = files("epp.demo") / "texts"
-    texts = sorted((file.name, file) for file in folder.iterdir() if file.name.endswith(".md"))
-    return tuple(
-        itertools.chain.from_iterable(
-            sections_of(file.read_text(encoding="utf-8")) for _, file in texts
-        )
-    )
+    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".md"))
+    texts = ((folder / name).read_text(encoding="utf-8") for name in names)
+    return tuple(section for text in texts for section in sections_of(text))
 
 
 def sections_of(text: str) -> Iterator[Section]:

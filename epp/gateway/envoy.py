@@ -21,6 +21,7 @@ EXT_PROC = "envoy.filters.http.ext_proc"
 ROUTER = "envoy.filters.http.router"
 _MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 _POLICIES = "envoy.extensions.load_balancing_policies"
+TLS = "envoy.extensions.transport_sockets.tls.v3"
 
 
 def envoy_binary() -> Path:
@@ -38,6 +39,16 @@ def envoy_binary() -> Path:
 def typed(kind: str, **fields: Any) -> Json:  # noqa: ANN401 - JSON
     """Return a message of a kind in an `Any`."""
     return {"@type": f"type.googleapis.com/{kind}", **fields}
+
+
+def extension(name: str, kind: str, **fields: Any) -> Json:  # noqa: ANN401 - JSON
+    """Return an extension by its name, with a message of a kind."""
+    return {"name": name, "typed_config": typed(kind, **fields)}
+
+
+def tls_socket(context: str, **fields: Any) -> Json:  # noqa: ANN401 - JSON
+    """Return a transport socket of TLS, by the name of its context's message."""
+    return extension("envoy.transport_sockets.tls", f"{TLS}.{context}", **fields)
 
 
 def socket_address(ip: str, port: int) -> Json:
@@ -65,23 +76,20 @@ def breakers() -> Json:
 
 def http_manager(**fields: Any) -> Json:  # noqa: ANN401 - JSON
     """Return the filter chain of a listener that speaks HTTP, with fields of its manager."""
-    manager = typed(_MANAGER, codec_type="AUTO", **fields)
     name = "envoy.filters.network.http_connection_manager"
-    return {"filters": [{"name": name, "typed_config": manager}]}
+    return {"filters": [extension(name, _MANAGER, codec_type="AUTO", **fields)]}
 
 
 def early_removal(headers: Iterable[str]) -> list[Json]:
     """Return what an HTTP manager removes of requests before any filter, the picker too."""
     kind = "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"
     name = "envoy.http.early_header_mutation.header_mutation"
-    mutations = [{"remove": header} for header in headers]
-    return [{"name": name, "typed_config": typed(kind, mutations=mutations)}]
+    return [extension(name, kind, mutations=[{"remove": header} for header in headers])]
 
 
 def router(**fields: Any) -> Json:  # noqa: ANN401 - JSON
     """Return the last HTTP filter."""
-    kind = "envoy.extensions.filters.http.router.v3.Router"
-    return {"name": ROUTER, "typed_config": typed(kind, **fields)}
+    return extension(ROUTER, "envoy.extensions.filters.http.router.v3.Router", **fields)
 
 
 def ext_proc(
@@ -92,28 +100,26 @@ def ext_proc(
     message_seconds: float = MESSAGE_SECONDS,
 ) -> Json:
     """Return the filter that asks the picker, which is the cluster `epp`."""
-    return {
-        "name": EXT_PROC,
-        "typed_config": typed(
-            "envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor",
-            grpc_service={"envoy_grpc": {"cluster_name": "epp"}},
-            failure_mode_allow=fail_open,
-            message_timeout=f"{message_seconds:g}s",
-            # envoy.lb carries the subset hint and which endpoint served the request.
-            metadata_options={
-                "forwarding_namespaces": {"untyped": ["envoy.lb"]},
-                "receiving_namespaces": {"untyped": ["envoy.lb"]},
-            },
-            processing_mode={
-                "request_header_mode": "SEND",
-                "response_header_mode": "SEND",
-                "request_body_mode": request,
-                "response_body_mode": response,
-                "request_trailer_mode": _trailers(request),
-                "response_trailer_mode": _trailers(response),
-            },
-        ),
-    }
+    return extension(
+        EXT_PROC,
+        "envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor",
+        grpc_service={"envoy_grpc": {"cluster_name": "epp"}},
+        failure_mode_allow=fail_open,
+        message_timeout=f"{message_seconds:g}s",
+        # envoy.lb carries the subset hint and which endpoint served the request.
+        metadata_options={
+            "forwarding_namespaces": {"untyped": ["envoy.lb"]},
+            "receiving_namespaces": {"untyped": ["envoy.lb"]},
+        },
+        processing_mode={
+            "request_header_mode": "SEND",
+            "response_header_mode": "SEND",
+            "request_body_mode": request,
+            "response_body_mode": response,
+            "request_trailer_mode": _trailers(request),
+            "response_trailer_mode": _trailers(response),
+        },
+    )
 
 
 def _trailers(body_mode: BodyMode) -> str:
@@ -131,26 +137,41 @@ def http2_options() -> Json:
     return {HTTP_OPTIONS: typed(HTTP_OPTIONS, explicit_http_config=config)}
 
 
-def picker_cluster(port: int, *, tls: bool = False) -> Json:
-    """Return the cluster `epp`: a picker on loopback."""
-    cluster: Json = {
-        "name": "epp",
+def local_cluster(name: str, port: int) -> Json:
+    """Return a cluster of one host, at a port of loopback."""
+    return {
+        "name": name,
         "type": "STATIC",
         "connect_timeout": f"{CONNECT_SECONDS}s",
         "circuit_breakers": breakers(),
-        "load_assignment": assignment("epp", [f"127.0.0.1:{port}"]),
-        "typed_extension_protocol_options": http2_options(),
+        "load_assignment": assignment(name, [f"127.0.0.1:{port}"]),
     }
+
+
+def picker_cluster(port: int, *, tls: bool = False) -> Json:
+    """Return the cluster `epp`: a picker on loopback."""
+    cluster = local_cluster("epp", port)
+    cluster["typed_extension_protocol_options"] = http2_options()
     if tls:  # without a validation context any certificate is accepted
-        context = typed(
-            "envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-            common_tls_context={"alpn_protocols": ["h2"]},
-        )
-        cluster["transport_socket"] = {
-            "name": "envoy.transport_sockets.tls",
-            "typed_config": context,
-        }
+        common = {"alpn_protocols": ["h2"]}
+        cluster["transport_socket"] = tls_socket("UpstreamTlsContext", common_tls_context=common)
     return cluster
+
+
+def retries(retry_on: str) -> Json:
+    """Return for what, in Envoy's words, other hosts are tried: three at the most."""
+    return {
+        "retry_on": retry_on,
+        "num_retries": 3,
+        "retry_host_predicate": [
+            extension(
+                "envoy.retry_host_predicates.previous_hosts",
+                "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate",
+            )
+        ],
+        "host_selection_retry_max_attempts": 5,
+        "retry_back_off": {"base_interval": "0.025s", "max_interval": "0.25s"},
+    }
 
 
 def round_robin() -> Json:
@@ -175,8 +196,7 @@ def override_host(*, by_header: bool = True) -> Json:
 
 def policy(name: str, kind: str, **fields: Any) -> Json:  # noqa: ANN401 - JSON
     """Return a load balancing policy."""
-    extension = {
-        "name": f"envoy.load_balancing_policies.{name}",
-        "typed_config": typed(f"{_POLICIES}.{name}.{kind}", **fields),
-    }
-    return {"policies": [{"typed_extension_config": extension}]}
+    chosen = extension(
+        f"envoy.load_balancing_policies.{name}", f"{_POLICIES}.{name}.{kind}", **fields
+    )
+    return {"policies": [{"typed_extension_config": chosen}]}

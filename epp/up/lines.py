@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from epp.model.endpoint import target_of
 from epp.up.probe import Probe
 
 _LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -45,8 +46,7 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
     def url(self) -> str:
         """The base URL for clients on this machine."""
         ip = _ANY_ADDRESS.get(self.ip, self.ip)
-        host = f"[{ip}]" if ":" in ip else ip
-        return f"http{'s' * self.tls}://{host}:{self.port}"
+        return f"http{'s' * self.tls}://{target_of(ip, self.port)}"
 
     @property
     def opened(self) -> bool:

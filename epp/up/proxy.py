@@ -17,16 +17,21 @@ from epp.gateway.envoy import (
     EXT_PROC,
     HTTP_OPTIONS,
     STREAMS,
+    TLS,
     Json,
     breakers,
     early_removal,
     ext_proc,
+    extension,
     http_manager,
+    local_cluster,
     override_host,
     picker_cluster,
+    retries,
     router,
     socket_address,
     target_address,
+    tls_socket,
     typed,
 )
 from epp.protocol.extproc.names import DESTINATION, HEADERS_OF_CLIENTS, HEADERS_OF_PICKER
@@ -46,7 +51,6 @@ _IDLE_SECONDS = 3
 _CERTIFICATE = "clients"
 _MODELS = "models"
 _GET: Json = {"name": ":method", "string_match": {"exact": "GET"}}
-_TLS = "envoy.extensions.transport_sockets.tls.v3"
 _MATCH = "envoy.transport_socket_match"
 
 
@@ -86,7 +90,7 @@ def proxy_config(settings: ProxySettings) -> str:
                 "clusters": [
                     _pool(settings),
                     picker_cluster(settings.picker_port),
-                    _models(settings.models_port),
+                    local_cluster(_MODELS, settings.models_port),
                 ],
             },
         },
@@ -121,7 +125,7 @@ def certificate_file(certificate: str, key: str, still: Path) -> str:
         # Else Envoy follows the two itself, and a FIFO in the place of one stops its main thread.
         "watched_directory": {"path": str(still)},
     }
-    secret = typed(f"{_TLS}.Secret", name=_CERTIFICATE, tls_certificate=pair)
+    secret = typed(f"{TLS}.Secret", name=_CERTIFICATE, tls_certificate=pair)
     return json.dumps({"resources": [secret]})
 
 
@@ -135,10 +139,7 @@ def _most_connections() -> Json:
     kind = (
         "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
     )
-    return {
-        "name": name,
-        "typed_config": typed(kind, max_active_downstream_connections=STREAMS),
-    }
+    return extension(name, kind, max_active_downstream_connections=STREAMS)
 
 
 def _listener(settings: ProxySettings) -> Json:
@@ -180,7 +181,8 @@ def _host(settings: ProxySettings) -> Json:
         "cluster": "pool",
         "timeout": "0s",
         "auto_host_rewrite": True,
-        "retry_policy": _retries(),
+        # Nothing of the request has been sent then.
+        "retry_policy": retries("connect-failure,reset-before-request"),
     }
     host: Json = {
         "name": "pool",
@@ -209,24 +211,6 @@ def _host(settings: ProxySettings) -> Json:
     return host
 
 
-def _retries() -> Json:
-    """Return when another server is tried: when nothing of the request has been sent."""
-    return {
-        "retry_on": "connect-failure,reset-before-request",
-        "num_retries": 3,
-        "retry_host_predicate": [
-            {
-                "name": "envoy.retry_host_predicates.previous_hosts",
-                "typed_config": typed(
-                    "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"
-                ),
-            }
-        ],
-        "host_selection_retry_max_attempts": 5,
-        "retry_back_off": {"base_interval": "0.025s", "max_interval": "0.25s"},
-    }
-
-
 def _client_tls(folder: Path) -> Json:
     """Return TLS with the certificate of `CERTIFICATE_FILE`, for HTTP/1.1 and HTTP/2."""
     followed = _followed(folder / CERTIFICATE_FILE)
@@ -234,7 +218,7 @@ def _client_tls(folder: Path) -> Json:
         "alpn_protocols": ["h2", "http/1.1"],
         "tls_certificate_sds_secret_configs": [{"name": _CERTIFICATE, "sds_config": followed}],
     }
-    return _tls("DownstreamTlsContext", common_tls_context=common)
+    return tls_socket("DownstreamTlsContext", common_tls_context=common)
 
 
 def _pool(settings: ProxySettings) -> Json:
@@ -258,28 +242,13 @@ def _pool(settings: ProxySettings) -> Json:
     return cluster
 
 
-def _models(port: int) -> Json:
-    """Return the cluster of the list of models."""
-    endpoint = {"endpoint": {"address": socket_address("127.0.0.1", port)}}
-    return {
-        "name": _MODELS,
-        "type": "STATIC",
-        "connect_timeout": f"{CONNECT_SECONDS}s",
-        "circuit_breakers": breakers(),
-        "load_assignment": {
-            "cluster_name": _MODELS,
-            "endpoints": [{"lb_endpoints": [endpoint]}],
-        },
-    }
-
-
 def _server_tls(servers: Sequence[ModelServer], ca_file: Path | None) -> list[Json]:
     """Return how each server is spoken to: its name as SNI, and in its certificate."""
     return [
         {
             "name": server.authority,
             "match": {"server": server.authority},
-            "transport_socket": _tls(
+            "transport_socket": tls_socket(
                 "UpstreamTlsContext",
                 common_tls_context=_verified(server, ca_file) if ca_file else {},
                 **({"sni": server.tls_name} if server.tls_name else {}),
@@ -297,13 +266,6 @@ def _verified(server: ModelServer, ca_file: Path) -> Json:
             "trusted_ca": {"filename": str(ca_file)},
             "match_typed_subject_alt_names": names,
         }
-    }
-
-
-def _tls(kind: str, **fields: object) -> Json:
-    return {
-        "name": "envoy.transport_sockets.tls",
-        "typed_config": typed(f"{_TLS}.{kind}", **fields),
     }
 
 

@@ -7,6 +7,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from epp.errors import ConfigError
+from epp.model.endpoint import target_of
 
 _PORTS = {"http": 80, "https": 443}
 _LAST_PORT = 65_535
@@ -23,13 +24,7 @@ class ModelServer(msgspec.Struct, frozen=True):
     @property
     def authority(self) -> str:
         """The host and the port, as a URL has them."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-    @property
-    def url(self) -> str:
-        """The base URL."""
-        return f"{self.scheme}://{self.authority}"
+        return target_of(self.host, self.port)
 
     @property
     def tls_name(self) -> str | None:
@@ -56,7 +51,7 @@ class Address(msgspec.Struct, frozen=True):
     @property
     def target(self) -> str:
         """The address as `ip:port`, that of IPv6 in brackets."""
-        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+        return target_of(self.ip, self.port)
 
 
 def model_servers(urls: Sequence[str]) -> tuple[ModelServer, ...]:

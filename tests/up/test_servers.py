@@ -70,8 +70,8 @@ def test_servers_that_do_not_fit_together(urls, problem):
 
 def test_a_server_can_be_written_again():
     (six, name, secure) = model_servers(["http://[::1]:8000", "http://gpu1", "https://gpu2"])
-    assert (six.url, six.address) == ("http://[::1]:8000", "::1")
-    assert (name.url, name.address) == ("http://gpu1:80", None)
+    assert (six.scheme, six.authority, six.address) == ("http", "[::1]:8000", "::1")
+    assert (name.scheme, name.authority, name.address) == ("http", "gpu1:80", None)
     assert [each.tls_name for each in (six, name, secure)] == [None, None, "gpu2"]
 
 

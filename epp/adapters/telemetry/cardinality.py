@@ -37,20 +37,19 @@ def label(value: str) -> str:
 
 
 class FlowBytes:
-    """An upper bound of the bytes that flows take of a page; at most `room`.
+    """An upper bound of the bytes that flows take of a page; at most `FLOW_BYTES`.
 
     Deprecated families have one series for all flows of the same two models.
     """
 
-    def __init__(self, room: int = FLOW_BYTES) -> None:
-        self._room = room
+    def __init__(self) -> None:
         self._taken = 0
         self._pairs: dict[tuple[str, str], int] = {}
 
     def fits(self, flow: Flow, share: float = 1.0) -> bool:
         """Whether that share of the room has place for one more flow."""
         first = (flow[0], flow[1]) not in self._pairs
-        return self._taken + _flow_bytes(flow, alone=first) <= self._room * share
+        return self._taken + _flow_bytes(flow, alone=first) <= FLOW_BYTES * share
 
     def take(self, flow: Flow) -> None:
         """Count a flow."""

@@ -19,7 +19,7 @@ from epp.adapters.telemetry.debug_pages import (
     is_rebound,
     read_query,
 )
-from epp.adapters.telemetry.profiles import Page, Profiles
+from epp.adapters.telemetry.profiles import Page
 from epp.system.port import place
 
 if TYPE_CHECKING:  # classes that a start need not make
@@ -66,13 +66,13 @@ Review = Callable[[str, str], Awaitable[HTTPStatus]]
 class Readers(msgspec.Struct, frozen=True, kw_only=True):
     """What the port serves, and to whom: `review` authorizes each request of metrics or profiles.
 
-    `profiles` are served below `/debug/pprof/`; True: those of this process. `tls`: serve HTTPS.
+    `profiles` are served below `/debug/pprof/`. `tls`: serve HTTPS.
     `debug` has more pages by their paths, for readers on this machine and those that `review`
     authorizes.
     """
 
     review: Review | None = None
-    profiles: "bool | ProfileSource" = False
+    profiles: "ProfileSource | None" = None
     tls: ssl.SSLContext | None = None
     debug: Mapping[bytes, DebugPage] = {}
 
@@ -214,9 +214,8 @@ class OperatorServer:
         }
         self._debug_pages = readers.debug
         self._pages |= dict.fromkeys(readers.debug, self._debug)
-        if readers.profiles:
-            own = readers.profiles is True
-            self._profiles = Profiles() if own else cast("ProfileSource", readers.profiles)
+        if readers.profiles is not None:
+            self._profiles = readers.profiles
             self._pages |= dict.fromkeys(self._profiles.paths, self._profile)
 
     async def start(self) -> None:
@@ -292,10 +291,7 @@ class OperatorServer:
             return None
 
     async def _respond(self, writer: asyncio.StreamWriter, request: _Request | None) -> None:
-        if request is None:
-            response = _plain(HTTPStatus.BAD_REQUEST)
-        else:
-            response = await self._response(request)
+        response = await self._response(request) if request else _plain(HTTPStatus.BAD_REQUEST)
         if writer.is_closing():  # uvloop's raises `RuntimeError` for what is written then
             return
         writer.write(response.head(keep=request is not None and request.keep))
@@ -325,21 +321,18 @@ class OperatorServer:
         return None if status is HTTPStatus.OK else _plain(status)
 
     async def _profile(self, request: _Request) -> _Response:
-        refusal = await self._refusal(request)
-        if refusal is not None:
+        if refusal := await self._refusal(request):
             return refusal
         return _Response(*await self._profiles.page(request.path, request.query))
 
     async def _debug(self, request: _Request) -> _Response:
         page = self._debug_pages[request.path]
-        rebound = is_rebound(request.host)
-        if not request.local or rebound:
+        if not request.local or is_rebound(request.host):
             if page.local or self._review is None:
                 if request.local:
                     return _Response(HTTPStatus.FORBIDDEN, _REBOUND)
                 return _plain(HTTPStatus.FORBIDDEN)
-            refusal = await self._refusal(request)
-            if refusal is not None:
+            if refusal := await self._refusal(request):
                 return refusal
         try:
             body = await page.answer(read_query(request.query))
@@ -350,8 +343,7 @@ class OperatorServer:
         return _Response(status, body, page.content_type, _kept(page))
 
     async def _metrics(self, request: _Request) -> _Response:
-        refusal = await self._refusal(request)
-        if refusal is not None:
+        if refusal := await self._refusal(request):
             return refusal
         # Imported at the first request, in a thread: it takes long, and is not needed to start.
         exposition = await asyncio.to_thread(import_module, "prometheus_client.exposition")

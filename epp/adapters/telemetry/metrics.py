@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from epp import __version__
 from epp.adapters.telemetry import families
-from epp.adapters.telemetry.cardinality import FLOW_BYTES, OTHER
+from epp.adapters.telemetry.cardinality import OTHER
 from epp.adapters.telemetry.decisions import DecisionMetrics, Reuse, UnderWay
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.kv_event_counts import kv_event_counts
@@ -18,14 +18,16 @@ from epp.adapters.telemetry.pool_gauges import (
     rollout_metrics,
 )
 from epp.adapters.telemetry.requests import RequestMetrics
-from epp.adapters.telemetry.series import FamilyText, expose
+from epp.adapters.telemetry.series import FamilyText, expose, process_text
 from epp.errors import NoEndpoints
 from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint, Load
 from epp.model.request import InferenceRequest, RequestId
-from epp.policy.disaggregation.rollout import Rollout
 from epp.policy.producers.predicted_latency import PredictedLatency
 from epp.protocol.extproc.record import Outcome, RequestRecord
+
+if TYPE_CHECKING:  # it is rarely used, and takes long to load
+    from epp.policy.disaggregation.rollout import Rollout
 
 Attempt = tuple[str, str, str, str, str]
 """Label values: status, target model name, endpoint's name, namespace and port."""
@@ -80,7 +82,7 @@ class MetricSources:
     """The plug-in that predicts latencies, with its name; None without one."""
     profile_handler: tuple[str, str] = ("", "")
     """The name and the type of the profile handler; empty without one."""
-    rollouts: Callable[[], Mapping[str, Rollout]] = dict
+    rollouts: "Callable[[], Mapping[str, Rollout]]" = dict
     """The screeners of rollouts, by their names."""
     precise_producer: str = ""
     """The name of the `precise-prefix-cache-producer` that is configured; empty without one."""
@@ -95,14 +97,14 @@ class MetricSources:
 class Telemetry:
     """Counts requests and exchanges, and writes the metrics page, with `process_*`.
 
-    The series whose labels clients choose take at most `flow_bytes` of the page. Every method but
+    The series whose labels clients choose take at most `FLOW_BYTES` of the page. Every method but
     `page` takes a few microseconds. For one thread only.
     """
 
-    def __init__(self, sources: MetricSources, *, flow_bytes: int = FLOW_BYTES) -> None:
+    def __init__(self, sources: MetricSources) -> None:
         self._sources = sources
         self._pool = PoolGauges(sources.pool_name, sources.pool, sources.caches, sources.fresh)
-        self._requests = RequestMetrics(sources.under_way, flow_bytes, sources.fairness_ids)
+        self._requests = RequestMetrics(sources.under_way, sources.fairness_ids)
         self._decisions = DecisionMetrics(
             sources.in_flight,
             latency=sources.predicted_latency,
@@ -203,7 +205,7 @@ class Telemetry:
         for block in self._blocks():
             if former or not block.family.name.startswith(_FORMER):
                 yield block.text(openmetrics=openmetrics)
-        yield _process(openmetrics=openmetrics)
+        yield process_text(openmetrics=openmetrics)
 
     def _blocks(self) -> Iterator[FamilyText]:
         self._forget_gone()
@@ -242,16 +244,3 @@ class Telemetry:
 
 def _attempt_bytes(labels: Attempt) -> int:
     return _ATTEMPT_LINES_BYTES + 2 * sum([len(each.encode()) for each in labels])
-
-
-def _process(*, openmetrics: bool) -> str:
-    """Return the `process_*` families."""
-    # Imported at the first page: it takes long, and is not needed to start.
-    from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest  # noqa: PLC0415
-    from prometheus_client.openmetrics import exposition  # noqa: PLC0415
-
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    write = exposition.generate_latest if openmetrics else generate_latest
-    text: str = write(registry).decode()
-    return text

@@ -3,12 +3,14 @@
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.series import Family, FamilyText, counter, expose, gauge
 from epp.model.endpoint import CacheStats, Endpoint, Load
-from epp.policy.disaggregation.rollout import Rollout
+
+if TYPE_CHECKING:  # it is rarely used, and takes long to load
+    from epp.policy.disaggregation.rollout import Rollout
 
 PoolView = Callable[[], Sequence[tuple[Endpoint, Load, bool]]]
 """Returns each endpoint with its load and whether it can be picked."""
@@ -96,7 +98,7 @@ class PoolGauges:
             yield from expose(deviation, [((self._name,), spread)])
 
 
-def rollout_metrics(rollouts: Mapping[str, Rollout]) -> Iterator[FamilyText]:
+def rollout_metrics(rollouts: "Mapping[str, Rollout]") -> Iterator[FamilyText]:
     """Yield the families of `disaggregatedset-rollout-screener`s, by their names."""
     shares = [
         ((_ROLLOUT_TYPE, name, each.mode, revision), share)

@@ -10,7 +10,7 @@ while no one asks.
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from itertools import islice
@@ -40,7 +40,7 @@ class Profiles:
             _ROOT + b"profile": self._profile,
             _ROOT + b"goroutine": self._tasks,
         }
-        self.paths = tuple(self._pages)
+        self.paths: Sequence[bytes] = tuple(self._pages)
 
     async def page(self, path: bytes, query: bytes) -> Page:
         """Return the page of one of `paths`: 400 for a query without sense, 429 while busy."""

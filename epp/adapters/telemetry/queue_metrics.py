@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from typing import Final
 
+from msgspec.structs import replace
+
 from epp.adapters.telemetry.cardinality import OTHER, Flow, label
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import (
@@ -43,9 +45,7 @@ def _former(family: Family) -> Family:
     """Return a family with the name that it had until October 2026 as its alias."""
     name = family.name.replace("llm_d_epp_", "inference_extension_")
     labels = tuple((each, each) for each in family.labels)
-    return Family(
-        family.name, family.help, family.kind, family.labels, DeprecatedAlias(name, labels)
-    )
+    return replace(family, alias=DeprecatedAlias(name, labels))
 
 
 SECONDS: Final = _former(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from epp.adapters.telemetry import families
-from epp.adapters.telemetry.cardinality import FLOW_BYTES, OTHER, Flow, FlowBytes, label
+from epp.adapters.telemetry.cardinality import OTHER, Flow, FlowBytes, label
 from epp.adapters.telemetry.decisions import Reuse
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import Family, FamilyText, Samples, expose
@@ -145,7 +145,7 @@ _HISTOGRAMS: tuple[tuple[Family, str], ...] = (
 
 
 class RequestMetrics:
-    """The `RequestSeries` by labels, which take at most `room` bytes of a page.
+    """The `RequestSeries` by labels, which take at most `FLOW_BYTES` of a page.
 
     A flow has its own once a model server has answered it with 2xx; if the proxy shows no
     responses, once it was routed. Until then, and while there is no room, it is counted under the
@@ -158,16 +158,11 @@ class RequestMetrics:
     A request whose end is not observed counts as running as long as `under_way` includes it.
     """
 
-    def __init__(
-        self,
-        under_way: Callable[[RequestId], bool],
-        room: int = FLOW_BYTES,
-        fairness_ids: int = 1000,
-    ) -> None:
+    def __init__(self, under_way: Callable[[RequestId], bool], fairness_ids: int) -> None:
         self._fairness_ids = fairness_ids
         self._fairness: set[str] = set()
         self._under_way = under_way
-        self._bytes = FlowBytes(room)
+        self._bytes = FlowBytes()
         self._swept_at = self._full_until = -math.inf
         self._flows: dict[FlowKey, RequestSeries] = {}
         self._series: dict[Flow, RequestSeries] = {}

@@ -146,6 +146,19 @@ def _histogram(name: str, labels: str, value: Histogram, ends: Sequence[str]) ->
         yield f"{_series(f'{name}_sum', labels)} {_number(value.total)}\n"
 
 
+def process_text(*, openmetrics: bool) -> str:
+    """Return the `process_*` families of this process."""
+    # Imported at the first page: it takes long, and is not needed to start.
+    from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest  # noqa: PLC0415
+    from prometheus_client.openmetrics import exposition  # noqa: PLC0415
+
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    write = exposition.generate_latest if openmetrics else generate_latest
+    text: str = write(registry).decode()
+    return text
+
+
 def _number(value: float) -> str:
     return _go_float()(value)
 

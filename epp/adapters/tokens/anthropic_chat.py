@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from epp.adapters.tokens.fallback import FallbackCause, TextFallback
+from epp.adapters.tokens.fallback import FallbackCause, TextFallback, fields_of
 from epp.model.request import Api, InferenceRequest
 from epp.values import replaced
 
@@ -40,11 +40,8 @@ def as_chat(request: InferenceRequest) -> InferenceRequest:
     """
     if request.api is not Api.MESSAGES:
         return request
-    try:
-        body = msgspec.json.decode(request.body, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise TextFallback(FallbackCause.MALFORMED, type(error).__name__) from error
-    return replaced(request, api=Api.CHAT, body=msgspec.json.encode(chat_of(body)))
+    chat = chat_of(fields_of(request.body))
+    return replaced(request, api=Api.CHAT, body=msgspec.json.encode(chat))
 
 
 def chat_of(body: Mapping[str, Any], rules: MessagesRules = _OLDER) -> dict[str, Any]:

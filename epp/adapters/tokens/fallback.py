@@ -1,12 +1,14 @@
 """Fallback to routing by text: its causes, counted, each logged once."""
 
 from collections import Counter
-from collections.abc import Mapping
 from enum import Enum
+from typing import Any
 
+import msgspec
 import structlog
 
 from epp.errors import WarmpickError
+from epp.protocol.bodies.coercion import UNREADABLE
 
 _log = structlog.get_logger(__name__)
 
@@ -36,21 +38,24 @@ class TextFallback(WarmpickError):
         self.detail = detail
 
 
+def fields_of(body: bytes) -> dict[str, Any]:
+    """Return the fields of a request's body. Raises `TextFallback` if it is not an object."""
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except UNREADABLE as error:
+        raise TextFallback(FallbackCause.MALFORMED, type(error).__name__) from error
+
+
 class FallbackCounts:
     """Counts the requests that are routed by text, and logs the first of each cause."""
 
     def __init__(self) -> None:
-        self._counts: Counter[FallbackCause] = Counter()
-
-    @property
-    def counts(self) -> Mapping[FallbackCause, int]:
-        """Requests so far, by cause."""
-        return self._counts
+        self.counts: Counter[FallbackCause] = Counter()
 
     def add(self, reason: TextFallback) -> None:
         """Count one request."""
-        self._counts[reason.cause] += 1
-        if self._counts[reason.cause] == 1:
+        self.counts[reason.cause] += 1
+        if self.counts[reason.cause] == 1:
             _log.warning(
                 "tokens.text_instead",
                 cause=reason.cause.name.lower(),

@@ -47,10 +47,10 @@ class SpanWriter:
         measures: Mapping[str, Measure],
         types: Mapping[str, str],
     ) -> None:
+        self.measures = measures
+        self.types = types
         self._resource = resource
         self._scope = scope
-        self._measures = measures
-        self._types = types
 
     def spans(self, record: RequestRecord, since: float) -> list[ReadableSpan]:
         """Return the spans of a request whose trace is sampled, its first one first.
@@ -89,14 +89,6 @@ class SpanWriter:
             end_time=times[1],
             instrumentation_scope=self._scope,
         )
-
-    def measure(self, profile: str) -> Measure:
-        """Return what a profile compares."""
-        return self._measures.get(profile, "other")
-
-    def type_of(self, plugin: str) -> str:
-        """Return the type of a plug-in."""
-        return self._types.get(plugin, plugin)
 
 
 class _Tree:
@@ -214,7 +206,7 @@ class _Tree:
         if decision.scores:
             yield from self._scoring(context, decision, passed)
         if passed:
-            top = _top(decision, self._writer.measure(decision.profile))
+            top = _top(decision, self._writer.measures.get(decision.profile, "other"))
             yield self._internal("pick_endpoints", self._child(), context, top)
 
     def _scoring(
@@ -231,7 +223,7 @@ class _Tree:
             },
         )
         for score in decision.scores:
-            kind = self._writer.type_of(score.plugin)
+            kind = self._writer.types.get(score.plugin, score.plugin)
             attributes = _score_attributes(score, kind)
             yield self._internal(f"llm_d.epp.scorer.{kind}", self._child(), context, attributes)
 

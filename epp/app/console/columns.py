@@ -7,9 +7,10 @@ from typing import Final
 import msgspec
 
 from epp.app.console.views import DecisionColumns
-from epp.app.observing.decision_ring import DecisionRing, KeptDecision
+from epp.app.observing.decision_ring import DecisionRing, KeptDecision, Outline
 from epp.app.observing.fleet_view import EndpointView, endpoint_view
-from epp.app.observing.views import ending_view
+from epp.app.observing.views import EndingView, ending_view
+from epp.model.endpoint import EndpointId
 from epp.model.fleet import Fleet
 from epp.model.pods.pod import Pod
 
@@ -20,6 +21,9 @@ _FRESH_SECONDS: Final = 0.5
 _MAX_CHARACTERS: Final = 120
 """The longest client's id or model's name that is shown."""
 _MILLI: Final = 1e3
+_NOWHERE: Final = Outline(EndpointId(""), 0, 0, None)
+_RUNS: Final = EndingView()
+"""Of a request that has not ended."""
 
 Room = Callable[[Pod, float], float | None]
 """Returns how full the fullest axis of an endpoint's room is; None if that is not known."""
@@ -76,27 +80,22 @@ async def decision_columns(kept: Sequence[KeptDecision], since: float) -> Decisi
 
 
 def _row(kept: KeptDecision, since: float) -> tuple[object, ...]:
-    outline = kept.outline
-    ending = None if kept.ending is None else ending_view(kept.ending, kept.decided_at)
-    prompt = cached = None
-    if ending is not None:
-        prompt, cached = ending.prompt_tokens, ending.cached_tokens
-    if prompt is None:
-        prompt = 0 if outline is None else outline.prompt_tokens
-    ttft = None if outline is None else outline.ttft
+    outline = kept.outline or _NOWHERE
+    ending = _RUNS if kept.ending is None else ending_view(kept.ending, kept.decided_at)
+    prompt = ending.prompt_tokens
     return (
         kept.number,
         kept.request_id,
         kept.client_id[:_MAX_CHARACTERS],
         kept.model[:_MAX_CHARACTERS],
         round(_MILLI * (since + kept.decided_at)),
-        "" if outline is None else outline.endpoint,
-        prompt,
-        0 if outline is None else outline.cached_tokens,
-        cached,
-        None if ttft is None else round(_MILLI * ttft, 1),
-        None if ending is None else ending.ttft_ms,
-        None if ending is None else ending.duration_ms,
-        None if ending is None else ending.status,
-        None if ending is None else ending.outcome or "ended",
+        outline.endpoint,
+        outline.prompt_tokens if prompt is None else prompt,
+        outline.cached_tokens,
+        ending.cached_tokens,
+        None if outline.ttft is None else round(_MILLI * outline.ttft, 1),
+        ending.ttft_ms,
+        ending.duration_ms,
+        ending.status,
+        None if ending is _RUNS else ending.outcome or "ended",
     )

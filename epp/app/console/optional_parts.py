@@ -34,73 +34,69 @@ class OptionalParts(NamedTuple):
 
     def waiting_view(self) -> WaitingView | None:
         """Return the requests that wait."""
-        return _waiting(self.flow, self.held) if self.flow and self.held is not None else None
+        flow, held = self.flow, self.held
+        if flow is None or held is None:
+            return None
+        line = flow.line
+        return WaitingView(
+            holds=flow.settings.holds,
+            gated=flow.gate is not None,
+            requests=line.requests,
+            bytes=line.bytes,
+            prefill_seconds=round(line.seconds, 3),
+            bands=tuple(
+                BandView(priority=priority, requests=requests, bytes=size)
+                for priority, requests, size in islice(line.bands(), _MAX_BANDS)
+            ),
+            no_room={axis.value: times for axis, times in flow.would_wait.items()},
+            refused=dict(held.refused),
+            waited=sum(held.waits.counts),
+            waited_seconds=round(held.waits.total, 3),
+            memory_share=round(flow.rooms.share.value, 4),
+        )
 
     def replicas_view(self, now: float) -> ReplicasView | None:
         """Return the other replicas."""
-        return _replicas(self.replicas, now) if self.replicas else None
+        replicas = self.replicas
+        if replicas is None:
+            return None
+        reader, transport, compared = replicas.reader, replicas.transport, replicas.copies.compared
+        return ReplicasView(
+            warm=replicas.warm,
+            known=transport.known,
+            reached=transport.reached,
+            heard=reader.present,
+            applied=reader.applied,
+            dropped={why.value: times for why, times in reader.dropped.items()},
+            unsent=transport.unsent,
+            compared_same=compared[False],
+            compared_different=compared[True],
+            peers=tuple(
+                PeerView(
+                    name=f"{number:014x}",
+                    present=peer.present,
+                    settled=bool(peer.settled),
+                    silent_seconds=round(max(0.0, now - peer.heard_at), 1),
+                    missing=peer.missing,
+                    lag_ms=None if peer.lag is None else round(_MILLI * peer.lag, 2),
+                )
+                for number, peer in islice(reader.peers.items(), _MAX_PEERS)
+            ),
+        )
 
     def shadow_view(self) -> ShadowView | None:
         """Return how the shadow compares with the live configuration."""
-        return _shadow(self.shadow) if self.shadow else None
-
-
-def _waiting(flow: FlowControl, held: HeldRequests) -> WaitingView:
-    line = flow.line
-    return WaitingView(
-        holds=flow.settings.holds,
-        gated=flow.gate is not None,
-        requests=line.requests,
-        bytes=line.bytes,
-        prefill_seconds=round(line.seconds, 3),
-        bands=tuple(
-            BandView(priority=priority, requests=requests, bytes=size)
-            for priority, requests, size in islice(line.bands(), _MAX_BANDS)
-        ),
-        no_room={axis.value: times for axis, times in flow.would_wait.items()},
-        refused=dict(held.refused),
-        waited=sum(held.waits.counts),
-        waited_seconds=round(held.waits.total, 3),
-        memory_share=round(flow.rooms.share.value, 4),
-    )
-
-
-def _replicas(replicas: "Replicas", now: float) -> ReplicasView:
-    reader, transport, compared = replicas.reader, replicas.transport, replicas.copies.compared
-    return ReplicasView(
-        warm=replicas.warm,
-        known=transport.known,
-        reached=transport.reached,
-        heard=reader.present,
-        applied=reader.applied,
-        dropped={why.value: times for why, times in reader.dropped.items()},
-        unsent=transport.unsent,
-        compared_same=compared[False],
-        compared_different=compared[True],
-        peers=tuple(
-            PeerView(
-                name=f"{number:014x}",
-                present=peer.present,
-                settled=bool(peer.settled),
-                silent_seconds=round(max(0.0, now - peer.heard_at), 1),
-                missing=peer.missing,
-                lag_ms=None if peer.lag is None else round(_MILLI * peer.lag, 2),
-            )
-            for number, peer in islice(reader.peers.items(), _MAX_PEERS)
-        ),
-    )
-
-
-def _shadow(shadow: Shadow) -> ShadowView:
-    tally = shadow.tally
-    return ShadowView(
-        policy=shadow.name,
-        agreed=tally.agreed,
-        differed=tally.differed,
-        refused=tally.refused,
-        failed=tally.failed,
-        live_ttft_seconds=round(tally.live_ttft, 6),
-        shadow_ttft_seconds=round(tally.shadow_ttft, 6),
-        live_cached_tokens=tally.live_cached,
-        shadow_cached_tokens=tally.shadow_cached,
-    )
+        if self.shadow is None:
+            return None
+        tally = self.shadow.tally
+        return ShadowView(
+            policy=self.shadow.name,
+            agreed=tally.agreed,
+            differed=tally.differed,
+            refused=tally.refused,
+            failed=tally.failed,
+            live_ttft_seconds=round(tally.live_ttft, 6),
+            shadow_ttft_seconds=round(tally.shadow_ttft, 6),
+            live_cached_tokens=tally.live_cached,
+            shadow_cached_tokens=tally.shadow_cached,
+        )

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
@@ -73,11 +73,8 @@ class Console:
         ended_since = whole_number(query, "ended", _MAX_NUMBER, 0, _MAX_NUMBER)
         sources = self._sources
         endpoints = await self._columns.encoded()
-        now, ring, clock_began = (
-            sources.clock(),
-            sources.ring,
-            sources.time_of_day() - sources.clock(),
-        )
+        ring, now = sources.ring, sources.clock()
+        clock_began = sources.time_of_day() - now
         number, at_ms = ring.number, round(_MILLI * (clock_began + now))
         kept = ring.last(max(0, min(limit, number - since)))
         ended = ring.endings(ended_since, at_ms, _MAX_ENDED)
@@ -126,14 +123,12 @@ class Console:
 
 def static_pages() -> dict[bytes, DebugPage]:
     """Return the pages by their paths. What is asked for later is not looked for on a disk."""
-    return dict(_pages())
-
-
-def _pages() -> Iterator[tuple[bytes, DebugPage]]:
+    pages = {}
     for path in sorted(_FOLDER.iterdir()):
         if path.suffix in _TYPES:
             at = _PATH if path.name == _START else _PATH + b"/" + path.name.encode("ascii")
-            yield at, _page(path.read_bytes(), _TYPES[path.suffix])
+            pages[at] = _page(path.read_bytes(), _TYPES[path.suffix])
+    return pages
 
 
 def _page(data: bytes, content_type: str) -> DebugPage:

@@ -2,8 +2,6 @@
 
 import msgspec
 
-Column = tuple[object, ...]
-
 
 class DecisionColumns(msgspec.Struct, frozen=True, kw_only=True):
     """Decisions in order, with a column for each fact; None if it is not known, or not yet."""

@@ -4,7 +4,6 @@ Counters and histograms are added up, also those of processes that have ended: a
 back. `RULES` says how gauges are combined.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -159,12 +158,5 @@ def written(page: Page, number: Callable[[float], str]) -> Iterator[str]:
 
 def _lines(samples: Iterable[tuple[str, float]], number: Callable[[float], str]) -> Iterator[str]:
     for series, value in samples:
-        yield f"{series} {_whole(value) if _is_whole(value) else number(value)}\n"
-
-
-def _is_whole(value: float) -> bool:
-    return math.isfinite(value) and value.is_integer() and abs(value) < 1 << 53
-
-
-def _whole(value: float) -> str:
-    return str(int(value))
+        whole = value.is_integer() and abs(value) < 1 << 53
+        yield f"{series} {int(value) if whole else number(value)}\n"

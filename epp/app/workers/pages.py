@@ -22,6 +22,7 @@ from epp.adapters.telemetry.debug_pages import (
     whole_number,
 )
 from epp.adapters.telemetry.profiles import Page as ProfilePage
+from epp.adapters.telemetry.series import process_text
 from epp.adapters.workers.asking import Asker
 from epp.app.console.pages import MAX_RECENT, static_pages
 from epp.app.console.views import ConsolePage
@@ -160,7 +161,8 @@ class MergedPages:
         )
         pages = [page for each in sources if (page := each.shown[openmetrics]) is not None]
         drop_unseen(forgotten, [*pages, ended])
-        whole = merged([*pages, _own(openmetrics=openmetrics)], *gone)
+        own = read_page(process_text(openmetrics=openmetrics))
+        whole = merged([*pages, own], *gone)
         for piece in written(whole, floatToGoString):
             yield piece
         if openmetrics:
@@ -260,14 +262,3 @@ class _Profiles:
         source = self._sources[int(named[0])]
         answer = await source.ask(path, rest, seconds=_PROFILE_SECONDS)
         return answer or (HTTPStatus.SERVICE_UNAVAILABLE, b"the worker does not answer\n")
-
-
-def _own(*, openmetrics: bool) -> Page:
-    """Return the `process_*` families of this process."""
-    from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest  # noqa: PLC0415
-    from prometheus_client.openmetrics import exposition  # noqa: PLC0415 (as above)
-
-    registry = CollectorRegistry()
-    ProcessCollector(registry=registry)
-    write = exposition.generate_latest if openmetrics else generate_latest
-    return read_page(write(registry).decode())

@@ -99,7 +99,7 @@ class _Parent:
             options.metrics_port,
             Readers(
                 review=self._reviewer.review if self._reviewer else None,
-                profiles=self._pages.profiles if options.profiles else False,
+                profiles=self._pages.profiles if options.profiles else None,
                 debug=self._pages.debug,
                 tls=self._tls.context if self._tls else None,
             ),

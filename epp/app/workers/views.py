@@ -4,7 +4,7 @@ A decision's number is its place among those of all workers, by the time at whic
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, TypeVar
 
@@ -24,7 +24,6 @@ from epp.app.observing.fleet_view import EndpointsPage, EndpointView
 from epp.app.observing.views import DecisionsPage, DecisionView
 
 T = TypeVar("T", str, int)
-S = TypeVar("S", bound=msgspec.Struct)
 
 _SEEN_BY_ONE: Final = (
     "responses",
@@ -117,10 +116,7 @@ def merged_endpoints(pages: Sequence[EndpointsPage], decisions: int) -> Endpoint
 
 
 def _counted(first: EndpointView, others: Iterable[EndpointView | None]) -> EndpointView:
-    there = [first, *filter(None, others)]
-    return replace(
-        first, **{name: sum(getattr(each, name) for each in there) for name in _SEEN_BY_ONE}
-    )
+    return replace(first, **_sums([first, *filter(None, others)], _SEEN_BY_ONE))
 
 
 def merged_console(
@@ -137,7 +133,7 @@ def merged_console(
         at_ms=min(page.at_ms for page in pages),
         decisions=found.last,
         endpoints=_columns([page.endpoints for page in pages]),
-        totals=_added(Totals, [page.totals for page in pages]),
+        totals=Totals(**_sums([page.totals for page in pages], Totals.__struct_fields__)),
         recent=_recent([page.recent for page in pages], rows),
         ended=_all_of([page.ended for page in pages]),
         waiting=_waiting([page.waiting for page in pages if page.waiting is not None]),
@@ -177,11 +173,9 @@ def _columns(pages: Sequence[msgspec.Raw]) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(first))
 
 
-def _added(kind: Callable[..., S], several: Sequence[S]) -> S:
-    """Return structs of numbers added up, field by field."""
-    names = several[0].__struct_fields__
-    sums = [sum(values) for values in zip(*map(astuple, several), strict=True)]
-    return kind(**dict(zip(names, sums, strict=True)))
+def _sums(several: Sequence[object], names: Iterable[str]) -> dict[str, Any]:
+    """Return the sums of some fields, by their names."""
+    return {name: sum(getattr(each, name) for each in several) for name in names}
 
 
 def _counts(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -197,22 +191,17 @@ def _waiting(several: Sequence[WaitingView]) -> WaitingView | None:
     bands: dict[int, BandView] = {}
     for band in (each for view in several for each in view.bands):
         before = bands.get(band.priority)
-        bands[band.priority] = band if before is None else _both(before, band)
+        there = [band] if before is None else [before, band]
+        bands[band.priority] = replace(band, **_sums(there, ("requests", "bytes")))
     return replace(
         several[0],
-        requests=sum(each.requests for each in several),
-        bytes=sum(each.bytes for each in several),
+        **_sums(several, ("requests", "bytes", "waited")),
         prefill_seconds=round(sum(each.prefill_seconds for each in several), 3),
         bands=tuple(bands[priority] for priority in sorted(bands, reverse=True)),
         no_room=_counts(each.no_room for each in several),
         refused=_counts(each.refused for each in several),
-        waited=sum(each.waited for each in several),
         waited_seconds=round(sum(each.waited_seconds for each in several), 3),
     )
-
-
-def _both(one: BandView, other: BandView) -> BandView:
-    return replace(one, requests=one.requests + other.requests, bytes=one.bytes + other.bytes)
 
 
 def _replicas(several: Sequence[ReplicasView]) -> ReplicasView | None:
@@ -222,11 +211,8 @@ def _replicas(several: Sequence[ReplicasView]) -> ReplicasView | None:
     return replace(
         several[0],
         warm=all(each.warm for each in several),
-        applied=sum(each.applied for each in several),
         dropped=_counts(each.dropped for each in several),
-        unsent=sum(each.unsent for each in several),
-        compared_same=sum(each.compared_same for each in several),
-        compared_different=sum(each.compared_different for each in several),
+        **_sums(several, ("applied", "unsent", "compared_same", "compared_different")),
     )
 
 
@@ -234,5 +220,4 @@ def _shadow(several: Sequence[ShadowView]) -> ShadowView | None:
     if not several:
         return None
     counted = [name for name in ShadowView.__struct_fields__ if name != "policy"]
-    sums = {name: sum(getattr(each, name) for each in several) for name in counted}
-    return replace(several[0], **sums)
+    return replace(several[0], **_sums(several, counted))

@@ -14,10 +14,10 @@ from typing import Final
 import msgspec
 
 from epp.app.observing.views import DecisionsPage, DecisionView, EndingView, RecordedPick
-from epp.cli.files import policy_file
+from epp.cli.files import policy_settings
 from epp.cli.operators.port import OperatorsPort, add_port
 from epp.cli.types import up_to
-from epp.config.file import DEFAULT_POLICY, POLICIES, Settings, load
+from epp.config.file import DEFAULT_POLICY, POLICIES
 from epp.errors import ConfigError
 from epp.policy.explanations.explanation import ExplainedCandidate, Explanation
 from epp.policy.explanations.ranking import Measure
@@ -109,7 +109,10 @@ def run(arguments: argparse.Namespace) -> int:
             "it requires --recording: a running picker has its own policy", "--policy"
         )
     port = OperatorsPort(arguments)
-    return _explain(port, arguments) if arguments.request else _list(port, arguments)
+    if not arguments.request:
+        return _list(port, arguments)
+    found = port.read(_PATH, DecisionsPage, request=arguments.request).decisions
+    return _show(found, arguments, _UNKNOWN)
 
 
 def _list(port: OperatorsPort, arguments: argparse.Namespace) -> int:
@@ -141,25 +144,15 @@ def _explain_recorded(arguments: argparse.Namespace) -> int:
         shown = "".join(f"\n  {each}" for each in problems.shown)
         name = printable(str(arguments.recording))
         print(f"epp: {name}: {problems.skipped} lines skipped{shown}", file=sys.stderr)
-    views = PastDecisions(recording, _policy(arguments.policy, recording.configuration)).views()
+    recorded = recording.configuration if recording.configuration in POLICIES else DEFAULT_POLICY
+    _, settings = policy_settings(arguments.policy or recorded, "--policy")
+    views = PastDecisions(recording, settings).views()
     if arguments.request:
         found = [each for each in views if each.request == arguments.request]
         return _show(found, arguments, "not among the recorded requests")
     for each in deque(views, arguments.last):
         (_json if arguments.json else _line)(each)
     return 0
-
-
-def _policy(given: str | None, recorded: str) -> Settings:
-    name = given or (recorded if recorded in POLICIES else DEFAULT_POLICY)
-    if name in POLICIES:
-        return load(POLICIES[name])
-    return policy_file(name, POLICIES, "--policy").settings
-
-
-def _explain(port: OperatorsPort, arguments: argparse.Namespace) -> int:
-    found = port.read(_PATH, DecisionsPage, request=arguments.request).decisions
-    return _show(found, arguments, _UNKNOWN)
 
 
 def _show(found: Sequence[DecisionView], arguments: argparse.Namespace, unknown: str) -> int:

@@ -139,11 +139,6 @@ def _targets(targets: Sequence[TargetModel], name: str) -> WeightedTargets | Non
     """Return a rule's targets; None if it names no model."""
     # Without any weight all targets count alike; else those without one are never drawn.
     named = [each for each in targets if each.model_rewrite]
-    weighted = [(each.model_rewrite, each.weight) for each in named if each.weight]
-    if not weighted:
-        weighted = [(each.model_rewrite, 1) for each in named]
-    return (
-        WeightedTargets.of([(model, weight or 1) for model, weight in weighted], name)
-        if weighted
-        else None
-    )
+    given = [(each.model_rewrite, each.weight) for each in named if each.weight]
+    weighted = given or [(each.model_rewrite, 1) for each in named]
+    return WeightedTargets.of(weighted, name) if weighted else None

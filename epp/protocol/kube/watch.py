@@ -98,17 +98,13 @@ class _NamedEvent(msgspec.Struct, frozen=True):
     object: _NamedObject
 
 
-class _EventType(msgspec.Struct, frozen=True):
+class _RawEvent(msgspec.Struct, frozen=True):
     type: str
-
-
-class _ErrorEvent(msgspec.Struct, frozen=True):
-    object: ApiStatus
+    object: msgspec.Raw = msgspec.Raw(b"")
 
 
 _status = msgspec.json.Decoder(ApiStatus)
-_event_type = msgspec.json.Decoder(_EventType)
-_error_event = msgspec.json.Decoder(_ErrorEvent)
+_raw_event = msgspec.json.Decoder(_RawEvent)
 _raw_page = msgspec.json.Decoder(_RawPage)
 _named_object = msgspec.json.Decoder(_NamedObject)
 _named_event = msgspec.json.Decoder(_NamedEvent)
@@ -195,9 +191,10 @@ def _unreadable(
 def _refuse(line: bytes, error: Exception | None = None) -> None:
     """Raise the refusal of an ERROR event; return for an event of an object that does not fit."""
     try:
-        if _event_type.decode(line).type != "ERROR":
+        event = _raw_event.decode(line)
+        if event.type != "ERROR":
             return
-        status = _error_event.decode(line).object
+        status = _status.decode(event.object)
     except UNREADABLE:
         raise StreamBroken(f"not an event: {error}") from None
     raise ApiRefused(status)

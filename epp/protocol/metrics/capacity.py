@@ -43,7 +43,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, load: Load) -> "CacheConfig":
         """Return the fields of a load."""
-        return cls(**{name: getattr(load, name) for name in _NAMES})
+        return cls(**{name: getattr(load, name) for name in cls.__struct_fields__})
 
     def is_plausible(self) -> bool:
         """Whether the capacity, if known, is from one block to `MAX_CAPACITY_TOKENS`."""
@@ -52,10 +52,7 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def apply(self, load: Load) -> Load:
         """Return a load with these fields."""
-        return msgspec.structs.replace(load, **{name: getattr(self, name) for name in _NAMES})
-
-
-_NAMES = CacheConfig.__struct_fields__
+        return msgspec.structs.replace(load, **msgspec.structs.asdict(self))
 
 
 def read_cache_config(

@@ -124,14 +124,16 @@ class MetricsReader:
             )
 
     def _load(self, values: MetricValues, engine: EngineMetrics, at: float) -> Load:
-        before, config = self.load, self._cache_config
+        """Return the load of a page; what is configured is in the one before already."""
+        before = self.load
         usage: Collection[float] = ()
         for metric in engine.kv_usage:
             if shares := values.by_rank(metric):
                 usage = shares.values()
                 break
         running_adapters, waiting_adapters, max_adapters = _adapters(values, engine, before)
-        return Load(
+        return replace(
+            before,
             waiting=values.requests(engine.waiting, before.waiting),
             running=values.requests(engine.running, before.running),
             counted=values.has(engine.waiting) and values.has(engine.running),
@@ -139,15 +141,6 @@ class MetricsReader:
             running_adapters=running_adapters,
             waiting_adapters=waiting_adapters,
             max_adapters=max_adapters,
-            engine=config.engine,
-            ranks=config.ranks,
-            block_size=config.block_size,
-            num_blocks=config.num_blocks,
-            spread=config.spread,
-            max_tokens=config.max_tokens,
-            caching=config.caching,
-            match_unit=config.match_unit,
-            sliding_window=config.sliding_window,
             offload_tokens=self._offload(values, engine),
             cache_queries=values.total(engine.cache_queries, before.cache_queries),
             cache_hits=values.total(engine.cache_hits, before.cache_hits),

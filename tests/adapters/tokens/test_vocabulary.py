@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from epp.adapters.tokens.fallback import TextFallback
 from epp.adapters.tokens.local.vocabulary import Vocabulary
 from epp.adapters.tokens.local.windows import WINDOW
-from epp.adapters.tokens.packed_ids import packed
+from epp.protocol.bodies.token_prompts import packed
 from tests.adapters.tokens.folders import KINDS, ODD, SPECIAL, byte_level, texts
 
 VOCABULARIES = {name: Vocabulary(make(), (*SPECIAL, *ODD)) for name, make in KINDS.items()}

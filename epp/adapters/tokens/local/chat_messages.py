@@ -6,7 +6,7 @@ print tool calls and tools as JSON. A message that vLLM refuses is `MALFORMED` h
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -82,7 +82,10 @@ def _message(message: Mapping[str, Any], content_format: ContentFormat) -> Messa
         converted["content"] = "\n".join(
             filter(None, (part[_TEXT_OF[part["type"]]] for part in visible))
         )
-    _ROLES.get(role, _other_role)(converted, message)
+    if role == "assistant":
+        _assistant(converted, message)
+    elif role == "tool":
+        _tool(converted, message)
     converted |= {
         key: message[key] for key in ("name", "task") if isinstance(message.get(key), str)
     }
@@ -137,10 +140,6 @@ def _part(part: object) -> Message | None:
     return {"type": "text", "text": text} | extra
 
 
-def _other_role(converted: Message, message: Mapping[str, Any]) -> None:
-    pass
-
-
 def _assistant(converted: Message, message: Mapping[str, Any]) -> None:
     calls = message.get("tool_calls")
     if calls is not None and not isinstance(calls, list):
@@ -162,12 +161,6 @@ def _tool(converted: Message, message: Mapping[str, Any]) -> None:
         converted["content"] = "\n".join(part["text"] for part in parts)
 
 
-_ROLES: dict[str, Callable[[Message, Mapping[str, Any]], None]] = {
-    "assistant": _assistant,
-    "tool": _tool,
-}
-
-
 def _developer_tools(tools: object) -> list[Message] | None:
     if tools is None:
         return None
@@ -176,18 +169,22 @@ def _developer_tools(tools: object) -> list[Message] | None:
     return [_developer_tool(tool) for tool in tools]
 
 
+def _with_function(item: object, problem: str) -> tuple[Message, Message]:
+    """Return a tool or a call, and its function. Raises `TextFallback` if it has none."""
+    function = item.get("function") if isinstance(item, dict) else None
+    if not isinstance(item, dict) or not isinstance(function, dict):
+        raise TextFallback(FallbackCause.MALFORMED, problem)
+    return item, function
+
+
 def _developer_tool(tool: object) -> Message:
-    function = tool.get("function") if isinstance(tool, dict) else None
-    if not isinstance(tool, dict) or not isinstance(function, dict):
-        raise TextFallback(FallbackCause.MALFORMED, "a developer's tool is not a function")
+    tool, function = _with_function(tool, "a developer's tool is not a function")
     return _in_order({**tool, "function": _in_order(function, _DEFINITION_ORDER)}, _TOOL_ORDER)
 
 
 def _tool_call(call: object) -> Message:
     """Return a tool call with its arguments decoded, as templates print them as an object."""
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(call, dict) or not isinstance(function, dict):
-        raise TextFallback(FallbackCause.MALFORMED, "a tool call has no function")
+    call, function = _with_function(call, "a tool call has no function")
     if call.get("type") != "function" or not isinstance(function.get("arguments"), str):
         raise TextFallback(FallbackCause.MALFORMED, "a tool call is of another type")
     function = _in_order(function, _FUNCTION_ORDER)
@@ -220,8 +217,8 @@ def tools_of(body: Mapping[str, Any]) -> list[Message] | None:
 
 
 def _tool_definition(tool: object) -> Message:
-    function = tool.get("function") if isinstance(tool, dict) else None
-    if not isinstance(tool, dict) or not isinstance(function, dict) or "name" not in function:
+    tool, function = _with_function(tool, "a tool is not a function")
+    if "name" not in function:
         raise TextFallback(FallbackCause.MALFORMED, "a tool is not a function")
     converted = {key: function.get(key) for key in ("name", "description", "parameters")}
     deferred = tool.get("defer_loading")

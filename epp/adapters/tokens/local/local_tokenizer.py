@@ -80,15 +80,11 @@ class LocalTokenizer:
         self._limits = limits
         self._cache = TokenCache(limits.cache_bytes)
         self._fallbacks = FallbackCounts()
+        self.counts: Mapping[FallbackCause, int] = self._fallbacks.counts
         self._short = Threads(_THREADS, limits.most_bytes)
         self._long = Threads(_LONG_THREADS, limits.most_bytes)
         self._plans: LRUCache[RequestId, PromptPlan] = LRUCache(_MAX_PLANS)
         self._encoding: dict[str, asyncio.Future[dict[str, bytes]]] = {}
-
-    @property
-    def counts(self) -> Mapping[FallbackCause, int]:
-        """Requests that were not tokenized, by cause."""
-        return self._fallbacks.counts
 
     def ready(self, request: InferenceRequest) -> tuple[Prompt, ...] | None:
         """Return the prompts if little of them is not cached; None: call `tokenize`, once."""

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from epp.adapters.tokens.anthropic_chat import chat_of
-from epp.adapters.tokens.fallback import FallbackCause, TextFallback
+from epp.adapters.tokens.fallback import FallbackCause, TextFallback, fields_of
 from epp.adapters.tokens.local.model_folder import ModelFolder
 from epp.model.request import TOKEN_BYTES, Api, InferenceRequest, Prompt
 
@@ -70,10 +70,7 @@ def plan(request: InferenceRequest, folder: ModelFolder) -> PromptPlan:
     drafts = _DRAFTS.get(request.api)
     if drafts is None:
         raise TextFallback(FallbackCause.API, request.api.value)
-    try:
-        body = msgspec.json.decode(request.body, type=dict[str, Any])
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise TextFallback(FallbackCause.MALFORMED, type(error).__name__) from error
+    body = fields_of(request.body)
     for field in _CHANGES_TOKENS:
         if body.get(field) is not None:
             raise TextFallback(FallbackCause.FIELD, field)

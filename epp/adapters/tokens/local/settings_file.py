@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from epp.errors import ConfigError
+from epp.protocol.bodies.coercion import UNREADABLE
 
 T = TypeVar("T")
 
@@ -105,5 +106,5 @@ def read_json(path: Path, kind: type[T]) -> T:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         return kind()
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise ConfigError(f"cannot read {path.name}: {error}") from error

@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Encoding, Tokenizer
 
 from epp.adapters.tokens.fallback import FallbackCause, TextFallback
 from epp.adapters.tokens.local.windows import WINDOW, encode_in_windows
-from epp.adapters.tokens.packed_ids import Ids, packed
+from epp.protocol.bodies.token_prompts import packed
 
 _PROBES = ("a", "b c")
 
@@ -50,7 +50,7 @@ class Vocabulary:
         starts = [0, *ends] if ends[0] else ends
         return [text[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
 
-    def encode(self, texts: Sequence[str]) -> dict[str, Ids]:
+    def encode(self, texts: Sequence[str]) -> dict[str, bytes]:
         """Return each text's ids, without special tokens added. Raises `TextFallback`."""
         short = [text for text in texts if len(text) <= WINDOW]
         encodings = self._batch(short, special=False)
@@ -60,7 +60,7 @@ class Vocabulary:
                 found[text] = encode_in_windows(self._with_places, text)
         return found
 
-    def encode_whole(self, text: str) -> Ids:
+    def encode_whole(self, text: str) -> bytes:
         """Return a prompt's ids with special tokens added (`add_special_tokens`)."""
         return packed(self._batch([text], special=True)[0])
 
@@ -75,7 +75,7 @@ class Vocabulary:
             # `encode` would hold the GIL
             return self._tokenizer.encode_batch([text], add_special_tokens=False)[0]
 
-    def _find_affixes(self) -> tuple[Ids, Ids] | None:
+    def _find_affixes(self) -> tuple[bytes, bytes] | None:
         """Return the ids that `add_special_tokens` puts around any text; None if they vary."""
         found = set()
         for probe in _PROBES:

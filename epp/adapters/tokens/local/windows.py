@@ -11,7 +11,7 @@ from typing import Final
 from tokenizers import Encoding
 
 from epp.adapters.tokens.fallback import FallbackCause, TextFallback
-from epp.adapters.tokens.packed_ids import Ids, packed
+from epp.protocol.bodies.token_prompts import packed
 
 WINDOW: Final = 32 << 10
 """Characters that are encoded at once."""
@@ -23,8 +23,8 @@ _AGREEING: Final = 16
 """Tokens in a row that have to be the same in both."""
 
 
-def encode_in_windows(encode: Callable[[str], Encoding], text: str) -> Ids:
-    """Return the ids of a text of more than `WINDOW` characters.
+def encode_in_windows(encode: Callable[[str], Encoding], text: str) -> bytes:
+    """Return the ids of a text of more than `WINDOW` characters, packed.
 
     Raises `TextFallback` if there is no place at which two windows agree.
     """

@@ -14,18 +14,12 @@ import msgspec
 import structlog
 
 from epp.adapters.tokens.anthropic_chat import as_chat
-from epp.adapters.tokens.fallback import FallbackCause, TextFallback
+from epp.adapters.tokens.fallback import FallbackCause, TextFallback, fields_of
 from epp.adapters.tokens.local.chat_messages import ContentFormat, conversation
 from epp.adapters.tokens.render.circuit_breaker import CircuitBreaker
-from epp.adapters.tokens.render.rendered import (
-    UNREADABLE,
-    Rendered,
-    Tokenized,
-    exact,
-    prompt_of,
-    read,
-)
+from epp.adapters.tokens.render.rendered import Rendered, Tokenized, exact, prompt_of, read
 from epp.model.request import Api, InferenceRequest, Prompt
+from epp.protocol.bodies.coercion import UNREADABLE
 from epp.protocol.bodies.model_rewrite import replace_model
 
 _log = structlog.get_logger(__name__)
@@ -142,10 +136,7 @@ class RenderServer:
         return tuple(prompts)
 
     async def _tokenize_texts(self, request: InferenceRequest) -> tuple[Prompt, ...]:
-        try:
-            body = msgspec.json.decode(request.body, type=dict[str, Any])
-        except UNREADABLE as error:
-            raise TextFallback(FallbackCause.MALFORMED, type(error).__name__) from error
+        body = fields_of(request.body)
         model = self._settings.model or request.target_model
         if request.api is Api.CHAT:
             messages = body.get("messages")

@@ -41,6 +41,7 @@ class RenderTokenizer:
         self._settings = settings
         self._now = now
         self._fallbacks = FallbackCounts()
+        self.counts: Mapping[FallbackCause, int] = self._fallbacks.counts
         self._urls = {"": settings.url} if settings.url else {}
         self._servers: tuple[RenderServer, ...] = ()
         self._stale = True  # the servers are not those of the URLs
@@ -54,11 +55,6 @@ class RenderTokenizer:
     def remove(self, key: str) -> None:
         """Have a server asked no more."""
         self._stale |= self._urls.pop(key, None) is not None
-
-    @property
-    def counts(self) -> Mapping[FallbackCause, int]:
-        """Requests that were not tokenized, by cause."""
-        return self._fallbacks.counts
 
     def ready(self, request: InferenceRequest) -> tuple[Prompt, ...] | None:
         """Return the prompts if no server is needed, or none can be used."""

@@ -12,13 +12,10 @@ from typing import Annotated, Any
 import msgspec
 
 from epp.adapters.tokens.fallback import FallbackCause, TextFallback
-from epp.adapters.tokens.packed_ids import packed
 from epp.model.request import Prompt
-from epp.protocol.bodies.token_prompts import Medium, with_hashes
+from epp.protocol.bodies.coercion import UNREADABLE
+from epp.protocol.bodies.token_prompts import Medium, packed, with_hashes
 
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What decoding JSON raises: of texts that are not UTF-8, and of arrays in arrays, the latter two.
-"""
 _Length = Annotated[int, msgspec.Meta(ge=0)]
 
 

@@ -1,6 +1,6 @@
 // What runs beside the picks, where it does: requests that wait, other replicas, a shadow policy.
 
-import { bytes, count, el, milliseconds, share } from "./dom.js";
+import { bytes, count, el, facts, milliseconds, share } from "./dom.js";
 
 export class BesideView {
   constructor(node, state) {
@@ -20,7 +20,6 @@ const card = (title, ...parts) => el("section", { class: "card" }, el("h2", {}, 
 
 const absent = (title, text, flag) => card(title, el("p", {}, text), el("p", { class: "quiet" }, "To turn it on: ", el("code", {}, flag)));
 
-const facts = (pairs) => el("dl", { class: "facts" }, ...pairs.flatMap(([head, text]) => [el("dt", {}, head), el("dd", {}, text)]));
 
 function table(heads, rows, empty) {
   if (!rows.length) return el("p", { class: "quiet" }, empty);

@@ -1,7 +1,7 @@
 // Decisions as they happen.
 
 import { clockMs, count, el, milliseconds, share } from "./dom.js";
-import { Table } from "./table.js";
+import { Table, filterOf } from "./table.js";
 
 const error = (row) => (row.cached === null ? null : row.predicted_cached - row.cached);
 
@@ -42,14 +42,8 @@ const COLUMNS = [
 
 export class DecisionsView {
   constructor(node, state, details) {
-    Object.assign(this, { state, details, columns: COLUMNS });
-    this.filter = el("input", {
-      type: "search", placeholder: "filter by id, model, pod  (/)", "aria-label": "Filter decisions", autocomplete: "off", spellcheck: "false",
-    });
-    this.filter.addEventListener("input", () => {
-      this.table.filter = this.filter.value;
-      this.draw();
-    });
+    this.state = state;
+    this.filter = filterOf(this, "filter by id, model, pod  (/)", "Filter decisions");
     this.note = el("span", { class: "quiet" });
     this.table = new Table({
       label: "Decisions", columns: COLUMNS, sort: 0, reverse: true, still: true,

@@ -61,6 +61,10 @@ export const clock = (ms) => new Date(ms).toTimeString().slice(0, 8);
 
 export const clockMs = (ms) => `${clock(ms)}.${String(new Date(ms).getMilliseconds()).padStart(3, "0")}`;
 
+/** Pairs of a name and what it is, some with a title. */
+export const facts = (pairs) =>
+  el("dl", { class: "facts" }, ...pairs.flatMap(([head, text, title]) => [el("dt", { title }, head), el("dd", {}, text)]));
+
 export function css(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }

@@ -1,6 +1,6 @@
 // Why a request went where it went: its candidates with every term of their costs, and what happened.
 
-import { count, el, milliseconds, share } from "./dom.js";
+import { count, el, facts, milliseconds, share } from "./dom.js";
 
 const TERMS = [
   ["queued_prefill", "queued", "prefill to be done there first"],
@@ -25,8 +25,6 @@ export function explanation(decision) {
   ];
 }
 
-const facts = (pairs) =>
-  el("dl", { class: "facts" }, ...pairs.flatMap(([head, text]) => [el("dt", {}, head), el("dd", {}, text)]));
 
 function profile(each) {
   const left = each.considered - each.passed;

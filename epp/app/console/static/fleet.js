@@ -1,9 +1,9 @@
 // The fleet: a bar of all pods, a table of them, and one of them with its last decisions.
 
 import { Bars } from "./bars.js";
-import { count, el, milliseconds, share, short } from "./dom.js";
+import { count, el, facts, milliseconds, share, short } from "./dom.js";
 import { brief } from "./decisions.js";
-import { Table } from "./table.js";
+import { Table, filterOf } from "./table.js";
 
 const MARKS = { ready: "●", partial: "◐", ejected: "✕", unreachable: "○" };
 
@@ -56,20 +56,13 @@ export class FleetView {
     this.sums = el("p", { class: "sums" });
     this.scale = el("span", { class: "quiet" });
     this.bars = new Bars({ pick: (row) => this.pick(row.endpoint) });
-    this.filter = el("input", {
-      type: "search", placeholder: "filter pods  (/)", "aria-label": "Filter pods", autocomplete: "off", spellcheck: "false",
-    });
-    this.filter.addEventListener("input", () => {
-      this.table.filter = this.filter.value;
-      this.draw();
-    });
+    this.filter = filterOf(this, "filter pods  (/)", "Filter pods");
     this.table = new Table({
       label: "Pods", columns: COLUMNS, sort: 0,
       id: (row) => row.endpoint,
       find: (row) => `${row.endpoint} ${row.target} ${row.state}`,
       open: (row) => this.pick(row.endpoint),
     });
-    this.columns = COLUMNS;
     node.append(
       el("div", { class: "bar-head" }, el("label", {}, "Bars: ", this.choice), this.scale, this.sums),
       this.bars.node,
@@ -129,13 +122,16 @@ export class FleetView {
   #details(endpoint) {
     const row = this.state.rows().find((each) => each.endpoint === endpoint);
     if (!row) return [el("h2", {}, endpoint), el("p", {}, "This pod is gone.")];
-    const facts = COLUMNS.slice(1).map((column) => [column.head, column.text(row), column.title]);
-    facts.push(["address", row.target], ["cache", `${short(row.cached_tokens)} of ${short(row.cache_tokens)} tokens`]);
-    facts.push(["KV events", row.events_live ? "followed" : "none"]);
+    const told = [
+      ...COLUMNS.slice(1).map((column) => [column.head, column.text(row), column.title]),
+      ["address", row.target],
+      ["cache", `${short(row.cached_tokens)} of ${short(row.cache_tokens)} tokens`],
+      ["KV events", row.events_live ? "followed" : "none"],
+    ];
     const last = [...this.state.decisions.values()].filter((each) => each.endpoint === endpoint).slice(-12).reverse();
     return [
       el("h2", {}, endpoint),
-      el("dl", { class: "facts" }, ...facts.flatMap(([head, text, title]) => [el("dt", { title }, head), el("dd", {}, text)])),
+      facts(told),
       el("h3", {}, `Its last decisions (${last.length})`),
       last.length ? brief(last, (each) => this.details.explain(each)) : el("p", { class: "quiet" }, "None of those that this page has seen."),
     ];

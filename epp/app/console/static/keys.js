@@ -19,7 +19,7 @@ export function listenToKeys(actions) {
     m: () => actions.view().nextMeasure?.(),
     "/": () => actions.view().filter?.focus(),
     Escape: actions.close,
-    Enter: () => (actions.view().openSelected ?? actions.view().table?.openSelected)?.call(actions.view().openSelected ? actions.view() : actions.view().table),
+    Enter: () => call(actions.view(), "openSelected"),
   };
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open) return;
@@ -35,13 +35,14 @@ export function listenToKeys(actions) {
     if (byId("details-body").contains(event.target) && event.key in steps) return;
     const number = Number(event.key);
     if (number >= 1 && number <= 5) actions.show(number - 1);
-    else if (event.key in steps) move(actions.view(), steps[event.key]);
+    else if (event.key in steps) call(actions.view(), "move", steps[event.key]);
     else if (event.key in keys) keys[event.key]();
     else return;
     event.preventDefault();
   });
 }
 
-function move(view, step) {
-  (view.move ? view : view.table)?.move?.(step);
+/** Do what a view does itself, or what its table does. */
+function call(view, action, ...given) {
+  (view[action] ? view : view.table)?.[action]?.(...given);
 }

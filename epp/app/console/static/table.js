@@ -36,7 +36,7 @@ export class Table {
   }
 
   #head(column, at) {
-    const sorting = () => this.sortBy(this.sort === at ? at : at, this.sort === at ? !this.reverse : column.kind !== "text");
+    const sorting = () => this.sortBy(at, this.sort === at ? !this.reverse : column.kind !== "text");
     const button = el("button", { title: column.title ?? column.head, on: { click: sorting } }, column.head);
     return el("th", { scope: "col", class: column.kind ?? "" }, column.key ? button : column.head);
   }
@@ -192,6 +192,18 @@ export class Table {
     if (at * ROW < top) this.node.scrollTop = at * ROW;
     else if (at * ROW > top + height) this.node.scrollTop = at * ROW - height;
   }
+}
+
+/** The field that filters the table of a view. */
+export function filterOf(view, placeholder, label) {
+  const type = () => {
+    view.table.filter = field.value;
+    view.draw();
+  };
+  const field = el("input", {
+    type: "search", placeholder, "aria-label": label, autocomplete: "off", spellcheck: "false", on: { input: type },
+  });
+  return field;
 }
 
 const clamp = (value) => (value === null || value === undefined ? 0 : Math.min(1, Math.max(0, value)));
