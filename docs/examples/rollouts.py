@@ -58,7 +58,7 @@ async def main(rollouts: int, policy: str) -> None:
     problems = [f"Problem {n}. " + f"Given are {n} and {n + 1}. " * 150 for n in range(count)]
     async with (
         simulators(SERVERS) as servers,
-        open_picker(servers, policy=policy, unreachable=(aiohttp.ClientError,)) as picker,
+        open_picker(servers, policy=policy, unreachable=(aiohttp.ClientConnectionError,)) as picker,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client,
     ):
         began = time.monotonic()

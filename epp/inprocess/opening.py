@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -55,8 +55,8 @@ def open_picker(  # noqa: PLR0913 (one for each flag)
         hash_secret: keys hashes of prompts; empty: a random one.
         metrics_port: a port of this machine that serves metrics, the console, and `epp explain`; 0:
             any; None: none.
-        unreachable: exceptions that blame the endpoint if they leave a pick's block, such as
-            `httpx.TransportError`.
+        unreachable: exceptions that blame the endpoint if they leave a pick's block: those of the
+            HTTP client for connections that break, or cannot be made.
 
     """
     settings = _settings(config, config_text, policy)
@@ -82,9 +82,7 @@ def open_picker(  # noqa: PLR0913 (one for each flag)
             empty_seconds=hold_empty_timeout or settings.flow.empty_seconds,
         ),
     )
-    if isinstance(endpoints, str | Mapping):
-        endpoints = (endpoints,)
-    given = () if endpoints is None or isinstance(endpoints, Path) else tuple(endpoints)
+    given = () if endpoints is None or isinstance(endpoints, Path) else endpoints
     return InProcessPicker(options, given, metrics_port=metrics_port, unreachable=unreachable)
 
 

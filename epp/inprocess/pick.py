@@ -57,6 +57,8 @@ class RawRequest(NamedTuple):
 class Surroundings(NamedTuple):
     """What the picks of one picker share."""
 
+    check: Callable[[], None]
+    """Raises unless requests are taken, and on this event loop."""
     exchange: Callable[[float], Exchange]
     """Makes an exchange, given the time."""
     clock: Callable[[], float]
@@ -154,7 +156,7 @@ class Pick:
     def feed(self, piece: bytes) -> bytes:
         """Tell a piece of the response's body; return it with the model's name as it was asked."""
         self.answered()
-        return self._passed(ResponseBody(body=piece), piece)
+        return self._passed(piece)
 
     def finished(
         self, body: bytes = b"", *, status: int = 200, headers: Mapping[str, str] | None = None
@@ -164,7 +166,7 @@ class Pick:
         if not body and not self._exchange.record.response_bytes:
             self._receive(ResponseTrailers(modes=_UNSHOWN))
             return b""
-        return self._passed(ResponseBody(body=body, end_of_stream=True), body)
+        return self._passed(body, last=True)
 
     def failed(self, status: int = _UNREACHED) -> None:
         """Tell that the endpoint could not be reached, or failed with an HTTP status.
@@ -186,15 +188,16 @@ class Pick:
         if self._exchange.record.outcome is None:
             self._exchange.response.tokens(tokens, self._context.clock())
 
-    def usage(self, usage: Mapping[str, object]) -> None:
+    def usage(self, usage: object) -> None:
         """Tell the tokens that the model server reported, as the `usage` of its response has them.
 
         `prompt_tokens`, `completion_tokens` and `prompt_tokens_details.cached_tokens`, or
-        Anthropic's names for them.
+        Anthropic's names for them: keys of a mapping, or attributes, as OpenAI's client has them.
         """
-        self._exchange.response.report_usage(msgspec.json.encode(usage))
+        self._exchange.response.report_usage(msgspec.json.encode(usage, enc_hook=vars))
 
     async def __aenter__(self) -> Self:
+        self._context.check()
         raw, exchange = self._raw, self._exchange
         if exchange.record.request_bytes or exchange.record.outcome is not None:
             raise RuntimeError("a pick is one request: call picker.pick again")
@@ -279,8 +282,11 @@ class Pick:
             raise self._exchange.record.error
         return taken
 
-    def _passed(self, message: ResponseBody, data: bytes) -> bytes:
+    def _passed(self, data: bytes, *, last: bool = False) -> bytes:
         """Return a piece of the response's body as the exchange passes it on."""
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(f"a response is told in bytes as they came, not {type(data).__name__}")
+        message = ResponseBody(body=data, end_of_stream=last)
         changed = _mutation_of(self._receive(message)).body
         return data if changed is None else changed
 

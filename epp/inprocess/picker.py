@@ -17,15 +17,16 @@ from epp.app.options import ServeOptions
 from epp.errors import ConfigError, ShuttingDown, reason
 from epp.inprocess.pick import Pick, RawRequest, Surroundings
 from epp.model.endpoint import Endpoint, Target
+from epp.model.kv_changes import CacheCleared
 from epp.protocol.endpoints import parse_endpoints
 from epp.protocol.extproc.observation import Observation
 from epp.system.daemon_thread import in_daemon_thread
 from epp.system.host_names import HostNames
-from epp.up.servers import addresses_of, model_servers
+from epp.up.servers import Address, ModelServer, addresses_of, ip_or_none, model_servers
 
 Given = str | Mapping[str, object]
 """A model server: `host:port` or its URL; or a mapping, as one of an endpoints file."""
-Body = bytes | str | Mapping[str, object]
+Body = bytes | bytearray | memoryview | str | Mapping[str, object]
 """The body of a request: JSON, or what is encoded as JSON."""
 
 _LOOPBACK: Final = "127.0.0.1"
@@ -35,7 +36,7 @@ _NOT_OPEN: Final = "the picker is not open: async with open_picker(...) as picke
 class InProcessPicker:
     """A picker for the requests of this program; used with `async with` or `start` and `close`.
 
-    All of its methods are called on the event loop that started it. There may be several in a
+    All of its methods are called on the event loop that opened it. There may be several in a
     process. It handles no signals, sets up no logs, and opens no port unless it has a metrics port.
 
     `open_picker` makes one. Anything that `epp serve` can be told, such as a recording, replicas or
@@ -45,7 +46,7 @@ class InProcessPicker:
     def __init__(
         self,
         options: ServeOptions,
-        endpoints: Sequence[Given] = (),
+        endpoints: Given | Iterable[Given] = (),
         *,
         metrics_port: int | None = None,
         unreachable: tuple[type[BaseException], ...] = (ConnectionError,),
@@ -62,6 +63,8 @@ class InProcessPicker:
         self._operators: OperatorServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._urls: Mapping[Target, str] = {}
+        self._replacing = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
 
     async def start(self) -> Self:
@@ -71,9 +74,16 @@ class InProcessPicker:
         """
         if self._core is not None:
             raise RuntimeError("a picker is opened once")
+        self._loop = asyncio.get_running_loop()
         self._core = core = PickerCore(self._options, lambda: None, quiet=True)
         self._context = Surroundings(
-            core.exchanges(), core.clock, self._url, core.explain, self._unreachable, set()
+            self._check,
+            core.exchanges(),
+            core.clock,
+            self._url,
+            core.explain,
+            self._unreachable,
+            set(),
         )
         try:
             if isinstance(core.discovery, GivenEndpoints) and self._first:
@@ -147,24 +157,37 @@ class InProcessPicker:
         those of the request: they may name its objective, its flow and a session, as for a gateway.
         """
         _, context = self._opened()
-        if self._closed:
-            raise ShuttingDown("the picker is closed")
+        if not path.startswith("/"):
+            raise ValueError(f"the path {path!r} does not begin with a slash")
         sent = {"content-type": "application/json"}
         sent |= {name.lower(): value for name, value in (headers or {}).items()}
         return Pick(RawRequest(_encoded(body), sent, path), context)
 
-    async def set_endpoints(self, endpoints: Iterable[Given]) -> None:
+    async def set_endpoints(self, endpoints: Given | Iterable[Given]) -> None:
         """Replace the endpoints; those that stay keep what is known of them.
 
-        Raises `ConfigError` for endpoints that cannot be used, and changes nothing then; also if
-        the picker follows a file or a pool in Kubernetes.
+        Of several calls at once the last counts. Raises `ConfigError` for endpoints that cannot be
+        used, and changes nothing then; also if the picker follows a file or a pool in Kubernetes.
         """
         core, _ = self._opened()
         if not isinstance(core.discovery, GivenEndpoints):
             raise ConfigError("the picker finds its endpoints by itself", "endpoints")
-        found, urls = await in_daemon_thread(_resolved, tuple(endpoints))
-        self._urls = urls
-        core.discovery.replace(found)
+        given = (endpoints,) if isinstance(endpoints, str | Mapping) else tuple(endpoints)
+        async with self._replacing:
+            found, urls = await in_daemon_thread(_resolved, given)
+            self._check()
+            self._urls = {**self._urls, **urls}  # those of requests that run stay
+            core.discovery.replace(found)
+
+    def caches_cleared(self, endpoint: Endpoint | None = None) -> None:
+        """Tell that an endpoint has emptied its prefix cache; without one, that all have.
+
+        Engines do so when they get new weights, and only tell by KV events. Requests that run keep
+        what they hold.
+        """
+        core, _ = self._opened()
+        for each in core.fleet.endpoints if endpoint is None else (endpoint,):
+            core.fleet.apply(CacheCleared(each.id), core.clock())
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -195,6 +218,13 @@ class InProcessPicker:
             raise RuntimeError(_NOT_OPEN)
         return self._core, self._context
 
+    def _check(self) -> None:
+        """Raise unless requests are taken, and on this event loop."""
+        if self._closed:
+            raise ShuttingDown("the picker is closed")
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("the picker was opened on another event loop: open one on each")
+
     def _url(self, endpoint: Endpoint) -> str:
         return self._urls.get(endpoint.target, f"http://{endpoint.target}")
 
@@ -202,7 +232,9 @@ class InProcessPicker:
 def _encoded(body: Body) -> bytes:
     if isinstance(body, str):
         return body.encode()
-    return body if isinstance(body, bytes) else msgspec.json.encode(body)
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    return msgspec.json.encode(body)
 
 
 def _resolved(given: Sequence[Given]) -> tuple[tuple[Endpoint, ...], Mapping[Target, str]]:
@@ -210,19 +242,36 @@ def _resolved(given: Sequence[Given]) -> tuple[tuple[Endpoint, ...], Mapping[Tar
 
     Asks name servers. Raises `ConfigError`.
     """
+    for position, one in enumerate(given):
+        if not isinstance(one, (str, Mapping)):
+            problem = f"{one!r} is neither `host:port`, a URL nor a mapping"  # type: ignore[unreachable]
+            raise ConfigError(problem, f"endpoints[{position}]")
     urls = [each if "://" in each else f"http://{each}" for each in given if isinstance(each, str)]
-    entries = [dict(each) for each in given if not isinstance(each, str)]
+    entries = [_with_ip(dict(each)) for each in given if not isinstance(each, str)]
     bases: dict[Target, str] = {}
-    names = HostNames()
     for server in model_servers(urls):
-        found: Sequence[str] = (server.address,) if server.address else ()
-        if not found:
-            found, problem = names.resolve(server.host, server.port)
-            if not found:
-                raise ConfigError(problem, server.url)
-        addresses = addresses_of(server, found)
+        addresses = _addresses(server)
         for each in addresses:
             entries.append({"name": each.name, "address": each.ip, "port": each.port})
-            own = f"{server.scheme}://{each.target}"
-            bases[Target(each.target)] = server.url if len(addresses) == 1 else own
-    return parse_endpoints(msgspec.json.encode({"endpoints": entries})), bases
+            authority = server.authority if len(addresses) == 1 else each.target
+            bases[Target(each.target)] = f"{server.scheme}://{authority}"
+    endpoints = parse_endpoints(msgspec.json.encode({"endpoints": entries}))
+    return endpoints, {Target(each.target): f"http://{each.target}" for each in endpoints} | bases
+
+
+def _with_ip(entry: dict[str, object]) -> dict[str, object]:
+    """Return an entry of an endpoints file with an IP address, the first one, for a host's name."""
+    host = entry.get("address")
+    if not isinstance(host, str) or ip_or_none(host) is not None:
+        return entry
+    return {**entry, "address": _addresses(ModelServer("http", host, 0))[0].ip}
+
+
+def _addresses(server: ModelServer) -> Sequence[Address]:
+    """Return the addresses of a server. Raises `ConfigError` if its name has none."""
+    if server.address:
+        return addresses_of(server, (server.address,))
+    found, problem = HostNames().resolve(server.host, server.port)
+    if not found:
+        raise ConfigError(problem)
+    return addresses_of(server, found)

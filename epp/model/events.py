@@ -6,7 +6,7 @@ from enum import Enum
 import msgspec
 
 from epp.model.endpoint import Endpoint, EndpointId, Load, Target
-from epp.model.kv_changes import CacheChanged, CacheCopied, CacheFeedLost, CacheFeedUp
+from epp.model.kv_changes import CacheChanged, CacheCleared, CacheCopied, CacheFeedLost, CacheFeedUp
 from epp.model.learning.fit import FitState
 from epp.model.learning.mean import MeanState
 from epp.model.learning.output_lengths import ResponsesState
@@ -180,6 +180,7 @@ Event = (
     | BooksCorrected
     | ResponseRepeated
     | CacheChanged
+    | CacheCleared
     | CacheCopied
     | CacheFeedUp
     | CacheFeedLost

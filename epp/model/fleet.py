@@ -34,7 +34,7 @@ from epp.model.events import (
     ScrapeFailed,
 )
 from epp.model.invariants import check
-from epp.model.kv_changes import CacheChanged, CacheCopied, CacheFeedLost, CacheFeedUp
+from epp.model.kv_changes import CacheChanged, CacheCleared, CacheCopied, CacheFeedLost, CacheFeedUp
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.stored_responses import StoredResponses
 from epp.model.listeners import Listener, Listeners, OnFault, reraise
@@ -379,6 +379,7 @@ _HANDLERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {
     LoadReported: Fleet._reported,  # noqa: SLF001
     ScrapeFailed: Fleet._of_pod,  # noqa: SLF001
     AttributesReported: Fleet._of_pod,  # noqa: SLF001
+    CacheCleared: Fleet._of_pod,  # noqa: SLF001
     ModelsListed: lambda fleet, event, _: fleet.pods.list_models(event),
     OrcaReported: Fleet._orca,  # noqa: SLF001
     Admitted: Fleet._admitted,  # noqa: SLF001

@@ -124,5 +124,14 @@ class CacheCopied(msgspec.Struct, frozen=True):
     closed: bool = False
 
 
-CacheNews = CacheChanged | CacheCopied | CacheFeedUp | CacheFeedLost
+class CacheCleared(msgspec.Struct, frozen=True):
+    """An endpoint's engine has emptied its cache, as somebody says who knows.
+
+    What requests hold stays. Nothing changes while the engine's own KV events are followed.
+    """
+
+    endpoint_id: EndpointId
+
+
+CacheNews = CacheChanged | CacheCleared | CacheCopied | CacheFeedUp | CacheFeedLost
 """Events of an endpoint's cache."""

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from typing import Any
 
+import httpx
 import pytest
+from model_server.simulator.settings import Speed
 
 from docs.site.pages import ROOT
 from epp.errors import WarmpickError
@@ -30,6 +32,12 @@ def page():
     return names
 
 
+@pytest.fixture
+def system_certificates(monkeypatch):
+    """Have httpx's clients start: they read certificates even if they will not need any."""
+    monkeypatch.delenv("SSL_CERT_FILE")
+
+
 async def test_the_first_program_runs(page):
     async with simulators(2) as (servers, _):
         answer = json.loads(await page["main"](servers))
@@ -40,6 +48,11 @@ async def test_ids_hit_the_second_time(page):
     async with simulators(2) as (servers, client), open_picker(servers) as picker:
         prompt = list(range(200))
         assert [await page["ids"](picker, client, prompt) for _ in range(2)] == [0, 192]
+
+
+async def test_ids_of_sglangs_own_api_are_read(page):
+    async with simulators(1) as (servers, client):  # which answer with 404
+        assert await page["sglang"](servers, client, list(range(300))) == 300
 
 
 async def test_a_stream_is_passed_on_and_learned_from(page):
@@ -68,6 +81,37 @@ async def test_numbers_are_told_in_place_of_bytes(page):
             r"^llm_d_epp_request_output_tokens_sum\S* (\S+)", picker.metrics(), re.MULTILINE
         )
         assert float(tokens) == 16  # vLLM's default of a completion
+
+
+@pytest.mark.usefixtures("system_certificates")
+async def test_many_requests_are_sent_at_once_with_httpx(page):
+    async with simulators(2, speed=Speed(factor=4)) as (servers, _):
+        bodies = [CHAT | {"max_tokens": 64, "seed": seed} for seed in range(150)]
+        answers = await page["all_at_once"](servers, bodies)
+    assert [each["usage"]["completion_tokens"] for each in answers] == [64] * 150
+    assert issubclass(httpx.ReadError, page["BROKEN"])
+    assert not issubclass(httpx.PoolTimeout, page["BROKEN"])
+
+
+@pytest.mark.usefixtures("system_certificates")
+async def test_openais_client_is_sent_where_it_is_picked_for(page):
+    openai = pytest.importorskip("openai")
+    async with (
+        simulators(2) as (servers, _),
+        open_picker(servers) as picker,
+        openai.AsyncOpenAI(api_key="none", base_url="http://127.0.0.1:1/v1") as client,
+    ):
+        answer = await page["with_openai"](picker, client, CHAT)
+        assert answer.usage.completion_tokens == 8
+        assert "\nllm_d_epp_request_output_tokens_sum" in picker.metrics()
+
+
+async def test_cleared_caches_are_told(page):
+    async with simulators(2) as (servers, client), open_picker(servers) as picker:
+        prompt = list(range(200))
+        await page["ids"](picker, client, prompt)
+        await page["clear"](picker, client)
+        assert [await page["ids"](picker, client, prompt) for _ in range(2)] == [0, 192]
 
 
 async def test_a_refusal_has_a_status_and_a_reason(page):

@@ -90,6 +90,40 @@ async def test_endpoints_come_and_go():
         assert [each.target for each in picker.endpoints] == servers[1:]
 
 
+async def test_of_several_replacements_at_once_the_last_counts():
+    addresses = [f"10.0.0.{number}:8000" for number in range(1, 9)]
+    async with open_picker() as picker:
+        await asyncio.gather(*(picker.set_endpoints(addresses[:count]) for count in range(1, 9)))
+        assert [each.target for each in picker.endpoints] == addresses
+
+
+async def test_a_server_that_is_left_out_keeps_its_url_while_requests_run():
+    async with (
+        open_picker(["https://localhost:8443"]) as picker,
+        picker.pick(IDS, path=COMPLETIONS) as pick,
+    ):
+        await picker.set_endpoints([])
+        assert pick.url == "https://localhost:8443/v1/completions"
+        await picker.set_endpoints({"name": "a", "address": "127.0.0.1", "port": 8443})
+        async with picker.pick(IDS, path=COMPLETIONS) as later:
+            assert later.url == "http://127.0.0.1:8443/v1/completions"
+
+
+async def test_caches_that_were_cleared_are_empty():
+    async with simulators(2) as (servers, client), open_picker(servers) as picker:
+        first, _ = await ask(picker, client, IDS)
+        picker.caches_cleared(first.endpoint)
+        async with client.post(f"http://{first.endpoint.target}/reset_prefix_cache") as response:
+            assert response.status == 200
+        second, cold = await ask(picker, client, IDS)
+        assert cold["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        third, _ = await ask(picker, client, IDS)
+        picker.caches_cleared()
+        fourth, _ = await ask(picker, client, IDS)
+        found = [each.decision.predicted_cached_tokens for each in (second, third, fourth)]
+        assert found == [0, 992, 0]
+
+
 async def test_a_request_waits_for_the_first_endpoint():
     async with simulators(1) as (servers, client), open_picker(hold_empty_timeout=20) as picker:
         asked = asyncio.create_task(ask(picker, client, IDS))
@@ -113,6 +147,10 @@ async def test_servers_are_written_in_several_ways(tmp_path):
                 urls.add(pick.url.removesuffix(COMPLETIONS))
         assert urls == {f"http://localhost:{port}", f"http://127.0.0.1:{more}"}
         async with open_picker(servers[0]) as picker:
+            assert [each.target for each in picker.endpoints] == servers[:1]
+            await picker.set_endpoints(labels | {"address": "localhost"})
+            assert [each.target for each in picker.endpoints] == servers[1:]
+            await picker.set_endpoints(servers[0])
             assert [each.target for each in picker.endpoints] == servers[:1]
         path = tmp_path / "endpoints.yaml"
         path.write_text(f"endpoints: [{{name: a, address: 127.0.0.1, port: {port}}}]")
@@ -202,8 +240,11 @@ async def test_what_is_open_ends_with_the_picker(tmp_path):
         (view,) = picker.explain(running.id)
         assert view.ending is not None
         assert view.ending.outcome == "aborted"
+        for late in (running, picker.pick(long)):
+            with pytest.raises(ShuttingDown):
+                await late.__aenter__()
         with pytest.raises(ShuttingDown):
-            picker.pick(long)
+            await picker.set_endpoints(servers)
         await picker.close()
         with pytest.raises(RuntimeError, match="opened once"):
             await picker.start()
@@ -214,6 +255,34 @@ async def test_an_error_in_the_block_is_raised_as_it_is():
     with pytest.raises(ZeroDivisionError):
         async with open_picker():
             raise ZeroDivisionError
+
+
+async def test_a_picker_is_of_the_loop_that_opened_it():
+    async with open_picker("127.0.0.1:9") as picker:
+
+        async def elsewhere():
+            for entered in (picker.pick(IDS).__aenter__(), picker.set_endpoints([])):
+                with pytest.raises(RuntimeError, match="opened on another event loop"):
+                    await entered
+
+        await asyncio.to_thread(asyncio.run, elsewhere())
+        async with picker.pick(IDS, path=COMPLETIONS) as pick:
+            assert pick.url == "http://127.0.0.1:9/v1/completions"
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, bytes.decode, json.loads])
+async def test_a_body_is_bytes_or_text_or_a_mapping(kind):
+    async with open_picker("127.0.0.1:9") as picker:
+        body = kind(json.dumps(IDS).encode())
+        async with picker.pick(body, path=COMPLETIONS) as pick:
+            assert json.loads(pick.body) == IDS
+            assert pick.decision.prompt_tokens == 1000
+
+
+async def test_a_path_begins_with_a_slash():
+    async with open_picker("127.0.0.1:9") as picker:
+        with pytest.raises(ValueError, match="'v1/completions' does not begin with a slash"):
+            picker.pick(IDS, path="v1/completions")
 
 
 def test_a_picker_is_opened_before_it_picks():
@@ -240,6 +309,8 @@ def test_what_cannot_be_used_is_refused_at_once(given, problem):
     [
         ("10.0.0.1:8000/v1", "leave out `/v1`"),
         ("nowhere.invalid:80", "cannot be resolved"),
+        ({"name": "a", "address": "nowhere.invalid", "port": 80}, "cannot be resolved"),
+        (8000, r"endpoints\[0\]: 8000 is neither `host:port`, a URL nor a mapping"),
         ({"name": "a"}, r"endpoints\[0\]"),
     ],
 )

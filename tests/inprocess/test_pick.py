@@ -7,6 +7,7 @@ import json
 import pytest
 
 from epp.errors import BodyTooLarge, MalformedRequest, NoEndpoints, PickerFault, ShuttingDown
+from epp.inprocess import Pick
 from epp.model.request import RequestId
 from epp.protocol.extproc.record import Outcome
 from tests.inprocess.twins import ENDPOINTS, InProcess, Request, settled
@@ -277,6 +278,33 @@ async def test_numbers_teach_what_bytes_teach(clock):
         assert one == other
         assert one.candidates[0].cached_tokens > 0
         assert one.prompt_tokens == tokens
+
+
+class Reported:
+    """What clients such as OpenAI's make of an object of JSON."""
+
+    def __init__(self, **fields):
+        self.__dict__ |= fields
+
+
+async def test_usage_may_be_told_as_an_object(clock):
+    twin = await made(clock)
+    async with twin.pick(CHAT) as pick:
+        details = Reported(cached_tokens=0, audio_tokens=None)
+        told = Reported(prompt_tokens=400, completion_tokens=7, prompt_tokens_details=details)
+        pick.usage(told)
+    assert (ending(twin, pick).prompt_tokens, ending(twin, pick).completion_tokens) == (400, 7)
+
+
+@pytest.mark.parametrize("said", ["data: 1\n", {"choices": []}, [b"data: 1\n"]])
+async def test_a_response_is_told_in_bytes(clock, said):
+    twin = await made(clock)
+    for tell in (Pick.feed, Pick.finished):
+        with pytest.raises(TypeError, match=f"in bytes as they came, not {type(said).__name__}"):
+            async with twin.pick(CHAT) as pick:
+                tell(pick, said)
+        assert ending(twin, pick).outcome == "aborted"
+    assert served(twin)
 
 
 async def test_a_decision_that_is_not_kept_cannot_be_explained(clock):

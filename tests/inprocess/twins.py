@@ -179,7 +179,7 @@ class InProcess(Twin):
         super().__init__(clock, config, buffered_wait=float("inf"), **options)
         url = "http://{0.target}".format
         self.context = Surroundings(
-            self.exchange, clock, url, self.core.explain, (ConnectionError,), set()
+            lambda: None, self.exchange, clock, url, self.core.explain, (ConnectionError,), set()
         )
 
     def pick(self, request):

@@ -3,7 +3,7 @@
 import pytest
 
 from epp.model.caches.choice import UNKNOWN_CAPACITY
-from epp.model.endpoint import EndpointId, Target
+from epp.model.endpoint import OFFLOAD_LABEL, EndpointId, Target
 from epp.model.events import (
     EndpointRemoved,
     EndpointUpserted,
@@ -12,7 +12,13 @@ from epp.model.events import (
     ScrapeFailed,
     ScrapeFailure,
 )
-from epp.model.kv_changes import BlocksStored, CacheChanged, CacheFeedUp, EngineHash
+from epp.model.kv_changes import (
+    BlocksStored,
+    CacheChanged,
+    CacheCleared,
+    CacheFeedUp,
+    EngineHash,
+)
 from epp.model.learning.prefill import PrefillModel
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished, FirstToken, Served
@@ -227,6 +233,39 @@ def test_what_an_engine_stores_is_followed_in_the_cut_of_token_ids():
     (stats,) = rig.fleet.cache_stats()
     assert stats.filled == 3 * 320
     rig.fleet.check_invariants()
+
+
+OFFLOADING = {OFFLOAD_LABEL: "4000"}
+
+
+@pytest.mark.parametrize("labels", [{}, OFFLOADING])
+def test_a_cache_that_was_cleared_holds_only_what_requests_hold(labels):
+    rig = Rig(0)
+    for number in (0, 1):
+        rig.add(f"pod-{number}", f"10.0.0.{number + 1}", labels=labels)
+        rig.report(f"pod-{number}", block_size=16, num_blocks=1000, engine="vllm")
+        rig.serve(f"pod-{number}", f"over-{number}", LONG)
+    rig.send("pod-0", "runs", text(500, "b"))
+    rig.apply(FirstToken(RequestId("runs")))
+    before = rig.pod("pod-0").scheduler.held
+    rig.apply(CacheCleared(EndpointId("default/pod-0")))
+    assert rig.cached(LONG) == {"pod-0": 0, "pod-1": predicted(1000)}
+    assert rig.cached(text(500, "b"))["pod-0"] == predicted(500)
+    assert rig.pod("pod-0").scheduler.held == before > 0
+    rig.serve("pod-0", "after", LONG)
+    assert rig.cached(LONG)["pod-0"] == predicted(1000)
+    rig.fleet.check_invariants()
+
+
+def test_an_engine_whose_kv_events_are_followed_says_itself_what_it_holds():
+    rig, pod = Rig(1, token_block=64), EndpointId("default/pod-0")
+    ids = [*range(320), 1]
+    data = b"".join(each.to_bytes(4, "little") for each in ids[:320])
+    hashes = [EngineHash(each) for each in range(20)]
+    rig.report("pod-0", block_size=16, num_blocks=101)
+    rig.apply(CacheChanged(pod, [BlocksStored(hashes, None, data, 16, model="m")]))
+    rig.apply(CacheCleared(pod))
+    assert rig.cached(ids, target_model="m")["pod-0"] == 320
 
 
 def test_a_request_from_before_a_restart_leaves_nothing_behind():

@@ -24,6 +24,7 @@ from epp.model.kv_changes import (
     BlocksRemoved,
     BlocksStored,
     CacheChanged,
+    CacheCleared,
     CacheFeedLost,
     CacheFeedUp,
     Cleared,
@@ -119,6 +120,7 @@ events = st.one_of(
     st.builds(CacheFeedUp, pods),
     st.builds(CacheFeedLost, pods, st.just("gone")),
     st.builds(CacheChanged, pods, st.lists(changes, max_size=4)),
+    st.builds(CacheCleared, pods),
     st.builds(BooksCorrected, pods, st.lists(ids, max_size=3)),
 )
 

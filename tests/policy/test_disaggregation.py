@@ -107,6 +107,20 @@ def test_stages_run_as_their_deciders_want(parameters, multimodal, stages):
     assert decision.disaggregation == ("-".join([*ran, "decode"]) if ran else "decode-only")
 
 
+@pytest.mark.parametrize(("response_id", "headers"), [("resp_1", 0), ("", 2)])
+@pytest.mark.parametrize("order", ["decode-first", "prefill-first"])
+def test_what_goes_on_from_a_response_is_computed_by_the_server_that_has_it(
+    order, response_id, headers
+):
+    # The sidecar sends a prefill request under the same path; any other server answers it with 404.
+    deciders = "encode: always" if order == "prefill-first" else "encode: always, prefill: always"
+    pool = Pool(f"stageOrder: {order}, deciders: {{{deciders}}}")
+    decision = pool.route(response_id=response_id, api=Api.RESPONSES)
+    assert decision.endpoint.name == "decode"
+    assert len(decision.headers) == len(decision.stages) == headers
+    assert (decision.prefill is None) == bool(response_id)
+
+
 def test_what_is_disaggregated_is_booked_at_both_endpoints():
     pool = Pool("deciders: {prefill: always}")
     before = pool.rig.ask(LONG)["prefill"]

@@ -16,7 +16,7 @@ from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.caches.lease import Lease
 from epp.model.caches.reported_blocks import ReportedBlocks
 from epp.model.invariants import check
-from epp.model.kv_changes import CacheCopied, Change
+from epp.model.kv_changes import CacheCleared, CacheCopied, Change
 from epp.model.pods.ledger import Ledger
 from epp.model.pods.sequence import SequenceState
 from epp.model.prefix_index.index import PrefixIndex, Slot
@@ -45,7 +45,8 @@ class EngineScheduler:
         self.generation = 0
         self.cache: CacheModel = spec.build()
         self.reported: ReportedBlocks | None = None
-        self.capacity = self.held = 0.0
+        self.capacity = float(self.cache.capacity)
+        self.held = 0.0
         self.slot: Slot = index.open()
         self._forgotten: KvEventMirror | None = None  # whose memory is being given back
         self._index = index
@@ -98,6 +99,7 @@ class EngineScheduler:
 
     def _clear(self) -> None:
         self.cache = self.spec.build()
+        self.capacity = float(self.cache.capacity)
         if self.reported is not None:
             self.reported = ReportedBlocks(self.cache)
         self.held = 0.0
@@ -115,6 +117,7 @@ class EngineScheduler:
         self.spec = spec
         self.cache.block = spec.block
         self.cache.resize(spec.capacity)
+        self.capacity = float(self.cache.capacity)
         self._update_index()
 
     def evict(self, share: float) -> None:
@@ -142,12 +145,18 @@ class EngineScheduler:
         others = chain(finished, self._running)
         return max((sequence.common_tokens(other) for other in others), default=0)
 
-    def copy(self, event: CacheCopied) -> None:
-        """Correct the cache by what another replica believes of it, unless its engine reports."""
-        if self.reported is None:
+    def copy(self, event: CacheCopied | CacheCleared) -> None:
+        """Correct the cache by what others say of it, unless its engine reports."""
+        if self.reported is not None:
+            return
+        if isinstance(event, CacheCopied):
             self.cache.discard(event.gone)
             self.cache.restore(event.hashes, event.sizes, closed=event.closed)
-            self._update_index()
+        else:
+            for tier in (self.cache.offload_tier, self.cache):
+                if tier is not None:
+                    tier.discard(tier.hashes())
+        self._update_index()
 
     def begin_reports(self, hasher: BlockHasher) -> KvEventMirror:
         """Expect KV events from here on; return what follows them."""
@@ -289,7 +298,6 @@ class EngineScheduler:
     def _update_index(self) -> None:
         """Apply what the cache stored and evicted since the last call to the index."""
         cache, index, slot = self.cache, self._index, self.slot
-        self.capacity = float(cache.capacity)
         self.held = self.capacity - cache.free
         reported = self.reported
         changing = reported if reported is not None and reported.changing else None

@@ -19,6 +19,7 @@ from epp.model.events import (
 from epp.model.kv_changes import (
     BlocksCleared,
     CacheChanged,
+    CacheCleared,
     CacheCopied,
     CacheFeedLost,
     CacheFeedUp,
@@ -274,7 +275,7 @@ class Pod:
                 self.record_failure(event.reason)
             case CacheChanged():
                 self.follow(event.changes)
-            case CacheCopied():
+            case CacheCopied() | CacheCleared():
                 self.scheduler.copy(event)
             case CacheFeedUp():
                 self.follow(())
@@ -302,8 +303,7 @@ class Pod:
         self.load = load if not self._attributes else self._with_attributes(load)
         self._broken, self.reachable = 0, True
         self._count_external()
-        spec = spec_of(self.endpoint, load, self.scheduler.spec)
-        if spec != self.scheduler.spec:
+        if (spec := spec_of(self.endpoint, load, self.scheduler.spec)) != self.scheduler.spec:
             self.scheduler.reconfigure(spec, first=not self.reported)
         self.speed = self.prefill.speed((load.match_unit or spec.block) if load.caching else 0)
         self.reported = True

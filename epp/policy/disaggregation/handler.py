@@ -242,8 +242,11 @@ class Disaggregation:
         there is no decoding endpoint.
         """
         profiles = self._profiles
+        encode: Decision | None = None
         prefill: Decision | None = None
-        if self._prefill_first:
+        if request.response_id:  # only the server that has the response knows the turns before
+            decode = self._decode(request, run)
+        elif self._prefill_first:
             prefill = _attempt(run, profiles.prefill, request)
             encode = self._encode(request, prefill, run)
             peer = prefill and prefill.endpoint
