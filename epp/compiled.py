@@ -17,7 +17,6 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from hashlib import blake2b
 from importlib.machinery import (
     EXTENSION_SUFFIXES,
     SOURCE_SUFFIXES,
@@ -26,9 +25,11 @@ from importlib.machinery import (
     SourceFileLoader,
 )
 from importlib.util import find_spec
+from io import FileIO
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
+from zlib import crc32
 
 Compiler = Literal["mypyc", "cython"]
 
@@ -140,7 +141,7 @@ LIBRARIES = {"epp.adapters.extproc.http2.session": ("nghttp2",)}
 """The shared libraries that an extension links."""
 
 RECORD = "compiled.txt"
-"""What was built, in this folder: a line of digest, module and path for each file it came from."""
+"""What was built, in this folder: a line of checksum, module and path for each source."""
 
 OFF = "turned off by WARMPICK_NATIVE=off"
 NOT_BUILT = "not built"
@@ -162,11 +163,13 @@ def cython_source_of(root: Path, module: str) -> str:
 
 def record_of(root: Path, module: str, paths: Iterable[str]) -> str:
     """Return the lines of `RECORD` for a module that is built from the files `paths`."""
-    return "".join(f"{_digest(root / path)} {module} {path}\n" for path in sorted(paths))
+    return "".join(f"{_checksum(root / path)} {module} {path}\n" for path in sorted(paths))
 
 
-def _digest(path: Path) -> str:
-    return blake2b(path.read_bytes(), digest_size=16).hexdigest()
+def _checksum(path: Path | str) -> str:
+    # It is to notice edits only, at each start: a cryptographic digest takes ten times as long.
+    with FileIO(path) as file:
+        return f"{crc32(file.readall()):08x}"
 
 
 def _fault() -> str:
@@ -176,10 +179,13 @@ def _fault() -> str:
         record = (_ROOT / "epp" / RECORD).read_text(encoding="ascii")
     except OSError:
         return NOT_BUILT
-    built = {path: digest for digest, _, path in map(str.split, record.splitlines())}
-    for path, digest in built.items():
-        file = _ROOT / path
-        if not file.exists() or _digest(file) != digest:
+    root = f"{_ROOT}/"
+    for checksum, _, path in map(str.split, record.splitlines()):
+        try:
+            same = _checksum(root + path) == checksum
+        except OSError:
+            same = False
+        if not same:
             return f"{path} has changed since it was compiled"
     return ""
 

@@ -31,8 +31,9 @@ from bench.exchange.virtual_loop import Clock, VirtualTransport, virtual_loop
 _START_SECONDS = 1.0
 _REST_SECONDS = 0.2
 """How long after each phase timers run."""
-_FOUND_SECONDS = 2.0
-"""How long the picker has to find endpoints, and to have polled them."""
+_FOUND_SECONDS = 3.0
+"""How long the picker has to find endpoints in a file that is written in place, and to have polled
+them."""
 _cpu_seconds = time.process_time
 
 

@@ -7,6 +7,7 @@ causes a warning.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -30,7 +31,6 @@ from epp.config.schema import (
 )
 from epp.errors import ConfigError
 from epp.policy.conformance import ServedVerifier
-from epp.policy.disaggregation.rollout import Rollout
 from epp.policy.flow.settings import FlowSettings
 from epp.policy.pickers import LeastTtftPicker, RandomPicker
 from epp.policy.plugins import (
@@ -53,6 +53,9 @@ from epp.policy.plugins import (
 from epp.policy.producers.predicted_latency import PredictedLatency
 from epp.policy.profile import Profile, Scheduling, SingleProfileHandler, WeightedScorer
 
+if TYPE_CHECKING:  # it is rarely used, and takes long to load
+    from epp.policy.disaggregation.rollout import Rollout
+
 FLOW_CONTROL_GATE = "flowControl"
 GATES = (
     FLOW_CONTROL_GATE,
@@ -62,6 +65,7 @@ GATES = (
 _UNGATED = f"flowControl has no effect: feature gate `{FLOW_CONTROL_GATE}` is off"
 _DETECTORS = ("utilization-detector", "concurrency-detector")
 _PRECISE = "precise-prefix-cache-producer"
+_ROLLOUT = "disaggregatedset-rollout-screener"
 _SWITCHES = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
@@ -100,10 +104,10 @@ class Settings(CacheSettings, frozen=True, kw_only=True):
         return None
 
     @property
-    def rollouts(self) -> Mapping[str, Rollout]:
+    def rollouts(self) -> "Mapping[str, Rollout]":
         """The screeners of rollouts, by their names."""
         plugins = self.scheduling.plugins.items()
-        return {name: plugin for name, (_, plugin) in plugins if isinstance(plugin, Rollout)}
+        return {name: cast("Rollout", each) for name, (kind, each) in plugins if kind == _ROLLOUT}
 
     @property
     def profile_handler(self) -> tuple[str, str]:

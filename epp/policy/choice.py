@@ -92,7 +92,7 @@ class Plan:
             if not candidates:
                 name = type(each).__name__
                 raise NoEndpoints(f"filter {name} left no endpoint", reason="filtered-out")
-        if context.home is not None:
+        if request.response_id and context.home is not None:
             candidates = _at_home(candidates, context.home)
         totals, scores = self._score(request, candidates, timer)
         positions: Sequence[SupportsIndex]

@@ -26,7 +26,6 @@ from epp.protocol.extproc.names import (
 )
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings, Headers
-from epp.protocol.response_ids import id_in_path
 
 _REQUEST_ID: Final = "x-request-id"
 _ENGINE_LABEL: Final = "llm-d.ai/engine-type"
@@ -121,6 +120,8 @@ class RequestFacts:
 
     def response_id(self) -> str:
         """Return the id of the response that the path names; empty without one."""
+        from epp.protocol.response_ids import id_in_path  # noqa: PLC0415 (slow to load, often unused)
+
         for name in _PATHS:
             if found := id_in_path(self.headers.get(name, "")):
                 return found

@@ -41,7 +41,6 @@ from epp.protocol.extproc.messages import (
 )
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings
-from epp.protocol.response_ids import previous_id
 from epp.values import replaced
 
 _DIGITS: Final = 18
@@ -152,7 +151,7 @@ class Request:
         return self._early
 
     def _check_body(self, headers: dict[str, str]) -> None:
-        if coding := content_coding(headers):
+        if "content-encoding" in headers and (coding := content_coding(headers)):
             problem = f"content-encoding {coding[:20]!r} is not supported; send the JSON as it is"
             raise UnsupportedCoding(problem)
         # Envoy: with `BUFFERED_PARTIAL` the picker gets only the beginning of the body.
@@ -241,6 +240,8 @@ class Request:
             return self._facts.response_id()
         if self._body is None or self._record.request_bytes > LONGEST_PROMPT:
             return ""
+        from epp.protocol.response_ids import previous_id  # noqa: PLC0415 (see `response_id`)
+
         return previous_id(self._body.whole())
 
     def _parse(self, body: Body) -> Parsed | None:

@@ -6,7 +6,7 @@ crosses it as a chunk.
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import mypyc_attr
 
@@ -39,7 +39,9 @@ from epp.protocol.extproc.messages import (
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings, Headers
 from epp.protocol.metrics.orca import parse_orca
-from epp.protocol.response_ids import ResponseIdReader
+
+if TYPE_CHECKING:  # see `_id_reader`
+    from epp.protocol.response_ids import ResponseIdReader
 
 Observe = Callable[[Event, float], None]
 HeaderSource = Callable[[RequestRecord], Headers]
@@ -137,7 +139,7 @@ class Response:
         if request is not None and content_type.startswith(_GRPC):
             record.streaming = request.stream
             record.denied = headers.get("grpc-status", "0") != "0"
-        if not content_coding(headers):
+        if "content-encoding" not in headers or not content_coding(headers):
             at_top = api in _USAGE_AT_TOP
             if at_top and record.streaming:
                 self._usage_reader = ObjectScanner(1, True)  # noqa: FBT003 (`lines`)
@@ -149,7 +151,7 @@ class Response:
             if api is _RESPONSES:
                 self._opening = b"\n" if record.streaming else b""
                 if record.status == _GOOD:
-                    self._id_reader = ResponseIdReader(streaming=record.streaming)
+                    self._id_reader = _id_reader(streaming=record.streaming)
         self._report_load(headers, now)
         if message.end_of_stream:
             self._check_empty()
@@ -254,7 +256,7 @@ class Response:
         if self._record.streaming and self._record.decision is not None:
             self._observe(Generated(self._record.id, self._record.response_chunks), now)
 
-    def _read_id(self, reader: ResponseIdReader, data: bytes, now: float) -> None:
+    def _read_id(self, reader: "ResponseIdReader", data: bytes, now: float) -> None:
         """Report the id of the response, once it has come."""
         found = reader.feed(data)
         if reader.done:
@@ -267,7 +269,7 @@ class Response:
         if self._opening:
             return self._has_output(data)
         # WHATWG HTML §9.2.6: such a line is a comment, which keeps the connection alive.
-        return data[:1] != b":" or not self._record.streaming or _DATA in data
+        return not self._record.streaming or data[:1] != b":" or _DATA in data
 
     def _has_output(self, data: bytes) -> bool:
         """Whether more has come than the opening events of a stream of the Responses API."""
@@ -331,6 +333,12 @@ class Response:
             self._usage = merge_usage(self._usage, self._usage_reader.end())
             self._usage_reader = None
         self._record.usage = self._usage
+
+
+def _id_reader(*, streaming: bool) -> "ResponseIdReader":
+    from epp.protocol.response_ids import ResponseIdReader  # noqa: PLC0415 (slow to load, often unused)
+
+    return ResponseIdReader(streaming=streaming)
 
 
 def _status(text: str) -> int:

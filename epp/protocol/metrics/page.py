@@ -91,6 +91,10 @@ def _mean_time(total: float, smallest: float) -> float:
     return total / max(1, round(total / max(1.0, smallest)))
 
 
+Tables = dict[EngineMetrics, dict[Metric, MetricTable]]
+"""The values of an engine's metrics."""
+
+
 class PageBefore:
     """What is kept of a page for the next one of the same server: what need not be read again."""
 
@@ -98,7 +102,7 @@ class PageBefore:
 
     def __init__(self) -> None:
         self.lines = KnownLines()
-        self.tables: dict[tuple[EngineMetrics, Metric], MetricTable] = {}
+        self.tables: Tables = {}
         self.digests: dict[bytes, int] = {}
 
 
@@ -122,9 +126,9 @@ class Page:
         self._engines = engines
         self._recognized: tuple[EngineMetrics | None, ...] = ()  # once it was looked for
         self._known_tables, self._known_digests = before.tables, before.digests
-        self._tables: dict[tuple[EngineMetrics, Metric], MetricTable] = {}
+        self._tables: Tables = {}
         self._digests: dict[bytes, int] = {}
-        self._kept_tables: dict[tuple[EngineMetrics, Metric], MetricTable] = {}
+        self._kept_tables: Tables = {}
         before.tables, before.digests = self._kept_tables, self._digests
 
     @property
@@ -134,35 +138,36 @@ class Page:
 
     def table(self, metric: Metric, engine: EngineMetrics) -> MetricTable:
         """Return a metric's values."""
-        if (engine, metric) not in self._tables:
-            for _ in self.prepare((metric,), engine):
-                pass
-        return self._tables[engine, metric]
+        found = self._tables.get(engine, {}).get(metric)
+        if found is not None:
+            return found
+        for _ in self.prepare((metric,), engine):
+            pass
+        return self._tables[engine][metric]
 
     def prepare(self, metrics: Iterable[Metric], engine: EngineMetrics) -> Iterator[None]:
         """Read metrics in steps, so that `table` returns each at once."""
-        tables: dict[bytes, list[MetricTable]] = {}
+        tables, kept = self._tables.setdefault(engine, {}), self._kept_tables.setdefault(engine, {})
+        before = self._known_tables.get(engine, {})
+        unread: dict[bytes, list[MetricTable]] = {}
         for metric in metrics:
-            key = engine, metric
-            if key in self._tables:
+            if metric in tables:
                 continue
             looked_at = not metric.rare or self._text.rare(metric.family)
-            known = self._known_tables.get(key)
+            known = before.get(metric)
             if known is not None and (not looked_at or self._text.unchanged(metric.family)):
-                self._tables[key] = self._kept_tables[key] = known
+                tables[metric] = kept[metric] = known
                 continue
             self.changed = True
-            table = self._tables[key] = MetricTable(metric, engine)
+            table = tables[metric] = MetricTable(metric, engine)
             if looked_at:
-                tables.setdefault(metric.family, []).append(table)
+                unread.setdefault(metric.family, []).append(table)
             else:
-                self._kept_tables[key] = table
-        for family, wanted in tables.items():
+                kept[metric] = table
+        for family, wanted in unread.items():
             yield from self._read(family, wanted)
-            if not self._text.kept(family):
-                continue
-            for table in wanted:
-                self._kept_tables[engine, table.metric] = table
+            if self._text.kept(family):
+                kept |= {table.metric: table for table in wanted}
 
     def _read(self, family: bytes, tables: list[MetricTable]) -> Iterator[None]:
         wanted = self._engines.read_labels
