@@ -91,8 +91,9 @@ async def serving(transport, director, health=None, **settings):
 class Peer:
     """Envoy's side of one stream."""
 
-    def __init__(self, channel, deadline=DEADLINE):
-        self.call = ExternalProcessorStub(channel).Process(timeout=deadline)
+    def __init__(self, channel, deadline=DEADLINE, *, reconnects=False):
+        stub = ExternalProcessorStub(channel)
+        self.call = stub.Process(timeout=deadline, wait_for_ready=reconnects)
 
     async def send(self, *messages):
         for message in messages:
