@@ -229,7 +229,7 @@ async def test_a_cold_and_slow_server_joins(start):
 
 # Batch starves chat.
 
-ONE_AT_A_TIME = ("--num-gpu-blocks-override=101", "--speed=0.5")
+ONE_AT_A_TIME = ("--num-gpu-blocks-override=96", "--speed=0.5")
 """Of prompts of 600 words."""
 FAIRNESS = "x-llm-d-inference-fairness-id"
 

@@ -21,6 +21,11 @@ _MIN_SHARE: Final = 0.5
 _MAX_SHARE: Final = 0.9
 """Bounds of the share of an estimated length that a text has at least."""
 _EMBEDDING: Final = (Api.EMBEDDINGS, Api.GRPC_EMBED)
+_UNSEEN: Final = (
+    *(Api.CHAT, Api.COMPLETIONS, Api.RESPONSES, Api.MESSAGES, Api.GENERATE, Api.SGLANG_GENERATE),
+    *(Api.GRPC_GENERATE, Api.VERTEX_CHAT, Api.VERTEX_RAW, Api.RAW_PREDICT),
+)
+"""APIs that generate, though nothing is known of a prompt: its body was not shown, or is odd."""
 
 
 @mypyc_attr(free_list_len=1, acyclic=True)
@@ -114,7 +119,9 @@ class Quote:
     @property
     def output_limit(self) -> int | None:
         """The tokens that it generates at most: one if it is for none, None without a limit."""
-        return 1 if self.api in _EMBEDDING or not self.chains else self.max_tokens
+        if self.api in _EMBEDDING or not (self.chains or self.api in _UNSEEN):
+            return 1
+        return self.max_tokens
 
     def look_up(self, index: PrefixIndex, version: int) -> None:
         """Look the prompts up in an index, once for each `version` of its owner's state."""

@@ -150,7 +150,10 @@ def test_estimates_follow_the_learned_speed():
         ({"max_tokens": 7}, 7),
         ({"api": Api.EMBEDDINGS, "max_tokens": 7}, 1),
         ({"api": Api.GRPC_EMBED}, 1),
-        ({"prompts": ()}, 1),
+        ({"prompts": ()}, None),
+        ({"prompts": (), "max_tokens": 7}, 7),
+        ({"prompts": (), "api": Api.OTHER}, 1),
+        ({"prompts": (), "api": Api.CHAT_RENDER}, 1),
     ],
 )
 def test_what_generates_nothing_is_soon_over(more, limit):

@@ -31,7 +31,7 @@ _REST: Final = re.compile(
 )
 _ESCAPE: Final = re.compile(rb"\\(.)")
 _AFTER_NAME: Final = frozenset(b"{ \t")
-_ABSENT_PAGES: Final = 16
+_ABSENT_PAGES: Final = 8
 """An absent rare family is searched on one page of as many."""
 _MAX_SHIFT: Final = 256
 """Bytes by which a line may have moved up since the page before and still be found there."""
@@ -143,7 +143,7 @@ class PageText:
         return False
 
     def rare(self, family: bytes) -> bool:
-        """Whether to look for a family; while pages lack it, that is so on each 16th page."""
+        """Whether to look for a family; while pages lack it, that is so on each eighth page."""
         place = self._places.get(family, 0)
         if place >= -1:
             return True
