@@ -111,6 +111,22 @@ class Scheduler:
             candidates = fleet.candidates(quote, now, whole=whole, ejected=True)
             return self._choose(request, candidates, context, timer)
 
+    def decide_among(
+        self,
+        request: InferenceRequest,
+        decision: Decision,
+        candidates: Sequence[Candidate],
+        now: float,
+    ) -> Decision:
+        """Choose again for a request, among some of the candidates of a decision on it.
+
+        Raises what `decide` does.
+        """
+        unseen = None if self.unseen is None else self.unseen(now)
+        context = PickContext(self._below, self._turn, unseen)
+        again = self._choose(request, candidates, context, None)
+        return replaced(again, considered=decision.considered)
+
     def _choose(
         self,
         request: InferenceRequest,

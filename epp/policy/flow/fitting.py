@@ -6,15 +6,20 @@ and whose memory is at most a quarter full, so that they hardly affect those of 
 
 from typing import Final
 
+from epp.errors import NoEndpoints
+from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.fleet import Fleet
 from epp.model.quote import Quote
-from epp.policy.flow.memory_share import MemoryShare
+from epp.model.request import InferenceRequest
+from epp.policy.flow.memory_share import SHORT_STEPS, MemoryShare
 from epp.policy.flow.rooms import Axis, Rooms
 from epp.policy.flow.settings import FlowSettings
+from epp.policy.scheduler import Scheduler
 
 _ADAPTERS: Final = Axis.ADAPTERS
+_PREFILL: Final = Axis.PREFILL
 ANYWHERE: Final = EndpointId("")
 """Where a request waits if no endpoint was found for it."""
 _SLOT: Final = "adapter "
@@ -48,6 +53,7 @@ class Fitting:
             settings.stale_seconds,
         )
         self._batch_memory_share: Final = settings.batch_memory_share
+        self._short_prefill: Final = settings.prefill_seconds
         self._fleet: Final = fleet
         self._holds: Final = settings.holds
         self._roomy: Final[dict[bool, set[EndpointId]]] = {}  # which had room, also for batches
@@ -90,7 +96,63 @@ class Fitting:
         pod = self._fleet.pods.get(decision.endpoint.id)
         return bool(quote.chains) and pod is not None and not self.rooms.unaccounted(pod, now)
 
-    def lacks(self, quote: Quote, decision: Decision, priority: int, now: float) -> Axis | None:
+    def fit(
+        self,
+        scheduler: Scheduler,
+        request: InferenceRequest,
+        quote: Quote,
+        decision: Decision,
+        now: float,
+    ) -> tuple[Decision, Axis | None]:
+        """Return a decision, and what its endpoints lack; None if they have room.
+
+        It is another decision if the best endpoint has no room and another one serves as well. But
+        prefills are over soon, and elsewhere this one would hold up decodes of others.
+        """
+        axis = self._lacks(quote, decision, request.priority, now)
+        if axis is None or axis is _PREFILL:
+            return decision, axis
+        others = self._others(quote, decision, request.priority, now)
+        if not others:
+            return decision, axis
+        if not self._holds:
+            return decision, None
+        try:
+            return scheduler.decide_among(request, decision, others, now), None
+        except NoEndpoints:  # the filters want one of those that have no room
+            return decision, axis
+
+    def _others(
+        self, quote: Quote, decision: Decision, priority: int, now: float
+    ) -> list[Candidate]:
+        """Return the candidates that have room and cost other requests no more than the best one.
+
+        As much of the prompt is cached there, it takes no slot of an adapter for longer, and it
+        holds up no decodes for long: neither its prefill nor the steps there are long.
+        """
+        best = decision.predicted_for
+        if best is None or decision.prefill is not None or decision.stages:
+            return []
+        rooms, pods = self.rooms_for(batch=priority < 0), self._fleet.pods
+        model, response = quote.target_model, self._response_tokens(quote)
+        found: list[Candidate] = []
+        for each in decision.candidates:
+            pod = pods.get(each.endpoint.id)
+            if (
+                pod is not None
+                and each.cached_tokens >= best.cached_tokens
+                and each.slot_seconds <= best.slot_seconds
+                and each.prefill_seconds < self._short_prefill
+                and pod.steps_of_one <= SHORT_STEPS
+                and rooms.full(
+                    pod, each.prefill_seconds, quote.tokens, now, model, response, quote.answers
+                )
+                is None
+            ):
+                found.append(each)
+        return found
+
+    def _lacks(self, quote: Quote, decision: Decision, priority: int, now: float) -> Axis | None:
         """Return what the endpoints of a decision lack; None if they have room."""
         candidate, pods = decision.predicted_for, self._fleet.pods
         rooms = self.rooms if priority >= 0 else self.rooms_for(batch=True)

@@ -2,7 +2,8 @@
 
 Past a fleet's capacity, what is sent at once piles up in the engines: decodes slow each other down,
 caches thrash, and the order is fixed for good. What waits here is sent in the right order instead,
-to the endpoint that is the best one by then. While there is room nothing waits.
+to the endpoint that is the best one by then. While there is room nothing waits, nor if another
+endpoint serves as well (`Fitting.fit`).
 
 With llm-d-router's gate (`epp.policy.flow.gate`) a request waits for the pool, too.
 
@@ -131,7 +132,7 @@ class FlowControl:
             return self._wait(self._held(request, quote, now, empty=True), now)
         axis = None
         if quote.chains:
-            axis = self.fitting.lacks(quote, decision, request.priority, now)
+            decision, axis = self.fitting.fit(self._scheduler, request, quote, decision, now)
             if axis is not None:
                 self.would_wait[axis] += 1
                 self._scarce_at = now
@@ -348,17 +349,17 @@ class FlowControl:
         With `anyway` it goes there, as it may wait no longer.
         """
         request, quote, line = held.request, held.quote, self.line
+        axis = None
         try:
             decision = self._scheduler.decide(request, quote, now, sheds=False)
+            if self.settings.holds and not anyway:
+                decision, axis = self.fitting.fit(self._scheduler, request, quote, decision, now)
         except FAULTS as error:  # of a plug-in, too: the client is answered, and others go
             if not anyway and self.refusals.may_come(error):
                 line.move(held, ANYWHERE, held.seconds)
                 return None
             line.remove(held)
             return error
-        axis = None
-        if self.settings.holds and not anyway:
-            axis = self.fitting.lacks(quote, decision, request.priority, now)
         place, seconds, held.work = self.fitting.price(quote, decision, axis)
         late = not anyway and held.ttft_by < now + seconds  # with what is cached by now
         if late or axis is not None or (not anyway and self._yields(held, place, now)):

@@ -19,7 +19,7 @@ _LITTLE_SECONDS: Final = 1.0
 the second."""
 _LONG_STEPS: Final = 10.0
 """How many times the shortest step a step takes if decoding saturates."""
-_SHORT_STEPS: Final = 4.0
+SHORT_STEPS: Final = 4.0
 """The same of steps that are short."""
 _FALL: Final = 0.01
 _RISE: Final = 0.005
@@ -45,7 +45,7 @@ class MemoryShare:
 
     def at(self, steps: float) -> float:
         """Return the share of an endpoint whose steps take `steps` times the shortest."""
-        short = (_LONG_STEPS - steps) / (_LONG_STEPS - _SHORT_STEPS)
+        short = (_LONG_STEPS - steps) / (_LONG_STEPS - SHORT_STEPS)
         return self.value + self._more * min(1.0, max(0.0, short))
 
     def update(self, waiting_seconds: float, steps: float, now: float) -> None:
@@ -58,5 +58,5 @@ class MemoryShare:
         apart = 0.0 if before is None else min(_LONGEST_GAP, max(0.0, now - before))
         if waiting_seconds > _MUCH_SECONDS and steps > _LONG_STEPS:
             self.value = max(self._least, self.value - _FALL * apart)
-        elif waiting_seconds < _LITTLE_SECONDS or steps < _SHORT_STEPS:
+        elif waiting_seconds < _LITTLE_SECONDS or steps < SHORT_STEPS:
             self.value = min(self._most, self.value + _RISE * apart)

@@ -139,14 +139,8 @@ class Rooms:
         return held > limit or held + pod.growth.most(answers, response, prompt) > limit
 
     def _limit(self, pod: Pod) -> float:
-        """Return how many tokens an endpoint may hold.
-
-        If steps are short these are more, but only in proportion to the tokens of requests whose
-        growth is known: it is not known what requests of others will generate.
-        """
-        scheduler, share, held = pod.scheduler, self.share.value, pod.books.held_tokens
-        known = scheduler.held / held if held > scheduler.held else 1.0
-        return (share + known * (self.share.at(pod.steps_of_one) - share)) * scheduler.capacity
+        """Return how many tokens an endpoint may hold: more if its steps are short."""
+        return self.share.at(pod.steps_of_one) * pod.scheduler.capacity
 
     def free(self, pod: Pod) -> float:
         """Return how many tokens more an endpoint may hold."""

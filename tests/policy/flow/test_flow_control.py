@@ -192,10 +192,74 @@ def test_an_empty_endpoint_takes_any_single_request():
 
 def test_what_others_sent_counts_as_soon_as_it_is_reported():
     rig = FlowRig(pods=1)
-    rig.say("pod-0", running=40.0, kv_usage=0.75)
+    rig.say("pod-0", running=40.0, kv_usage=1.0)
     assert rig.come("a", 10) is None  # after a restart: the books are empty, the pod is full
     rig.say("pod-0", running=20.0, kv_usage=0.3)
     assert rig.release() == ["a"]
+
+
+def test_a_cache_is_filled_where_steps_are_short_whoever_sent_what_is_in_it():
+    rig = FlowRig(pods=1)
+    rig.say("pod-0", running=10.0, kv_usage=0.9)  # the books may have lost some of these
+    assert rig.come("a", 10) == "pod-0"
+
+
+def with_a_full_best_pod(**settings):
+    """Return a rig that would send all to its first pod, which is full; the second has room."""
+    rig = FlowRig(pods=2, **settings)
+    rig.say("pod-1", running=500.0, kv_usage=0.1)
+    rig.first_word += 1
+    first = rig.words(2000)
+    rig.flow.route(request("first", first), rig.now)
+    rig.begin("first")
+    rig.say("pod-0", running=2.0, kv_usage=1.0)
+    return rig, first
+
+
+def test_a_request_goes_elsewhere_if_its_best_endpoint_is_full_and_no_cache_saves_any_of_it():
+    rig, _ = with_a_full_best_pod()
+    assert rig.come("a", 100) == "pod-1"
+    assert not rig.flow.would_wait
+
+
+def test_a_long_prompt_goes_nowhere_else():
+    rig, _ = with_a_full_best_pod()
+    assert rig.come("long", LONG) is None
+    assert rig.come("short", 100) == "pod-1"
+
+
+def test_a_request_goes_nowhere_else_if_steps_are_long_there():
+    rig, _ = with_a_full_best_pod()
+    rig.say("pod-1", running=1000.0, kv_usage=0.1)
+    assert rig.come("a", 100) is None
+
+
+def test_a_request_waits_for_the_cache_that_saves_it_a_prefill():
+    rig, first = with_a_full_best_pod()
+    held = rig.flow.route(request("next", [*first, *rig.words(100)]), rig.now)
+    assert held.endpoint_id.endswith("pod-0")
+    assert rig.flow.would_wait == {Axis.MEMORY: 1}
+    assert rig.come("other", 100) == "pod-1"
+
+
+def test_a_request_that_waits_goes_where_there_is_room_first():
+    rig, _ = with_a_full_best_pod()
+    rig.say("pod-1", running=500.0, kv_usage=1.0)
+    assert rig.come("a", 100) is None
+    assert rig.come("b", 100) is None
+    waited_at = {held.endpoint_id for held in rig.held.values()}
+    rig.say("pod-1", running=500.0, kv_usage=0.1)
+    assert {each.rpartition("/")[2] for each in waited_at} == {"pod-0"}
+    assert rig.release() == ["a"]
+    rig.wait(0.1)
+    assert rig.release() == ["b"]
+    assert set(rig.sent.values()) == {"pod-1"}
+
+
+def test_what_would_go_elsewhere_is_not_counted_where_nothing_waits():
+    rig, _ = with_a_full_best_pod(holds=False)
+    assert rig.come("a", 100) == "pod-0"
+    assert not rig.flow.would_wait
 
 
 def with_three_slots(*, stream=True):
