@@ -31,6 +31,7 @@ START_SECONDS = 30
 DEADLINE = 30
 POLL_SECONDS = 0.02
 TRANSPORT: Transport = "grpcio" if os.environ.get("WARMPICK_TRANSPORT") == "grpcio" else "native"
+UNTESTED = "NOT TESTED: %s: grpcio %s; unset WARMPICK_TRANSPORT"
 MODEL = "sim-model"
 CHAT = "/v1/chat/completions"
 DECISION = "x-warmpick-decision"

@@ -6,7 +6,7 @@ import json
 import pytest
 from aiohttp import web
 
-from e2e.corridor import CHAT, TRANSPORT, WATCHED, Plan, chat
+from e2e.corridor import CHAT, TRANSPORT, UNTESTED, WATCHED, Plan, chat
 from e2e.echo import HELD
 from e2e.serving import serving
 from tests.native.built import needs
@@ -48,7 +48,10 @@ async def test_a_request_without_a_limit_ends(start, limit):
 
 
 @needs("epp.adapters.extproc.http2.session", "requests whose response is not shown")
-@pytest.mark.skipif(TRANSPORT != "native", reason="grpcio tells no reset from a half-close")
+@pytest.mark.skipif(
+    TRANSPORT != "native",
+    reason=UNTESTED % ("responses that are not shown", "tells no reset from a half-close"),
+)
 @pytest.mark.parametrize("request_mode", ["FULL_DUPLEX_STREAMED", "NONE"])
 async def test_a_request_whose_response_is_not_shown_counts_as_load(start, echo, request_mode):
     plan = Plan(

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from e2e.corridor import SERVER, TRANSPORT, Plan, corridor, until
+from e2e.corridor import SERVER, TRANSPORT, UNTESTED, Plan, corridor, until
 
 RESPONSES = "/v1/responses"
 SERVERS = ("a", "b", "c", "d")
@@ -25,7 +25,7 @@ CONVERSATIONS = 12
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=PLANS)
 async def gateway(request, tmp_path_factory):
     if request.param == "several processes" and TRANSPORT != "native":
-        pytest.skip("grpcio cannot be passed connections")
+        pytest.skip(UNTESTED % ("workers", "cannot be passed connections"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_ENABLE_RESPONSES_API_STORE", "1")
         directory = tmp_path_factory.mktemp("responses")

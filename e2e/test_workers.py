@@ -10,10 +10,12 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from e2e.corridor import CHAT, DEADLINE, TRANSPORT, Plan, chat, until
+from e2e.corridor import CHAT, DEADLINE, TRANSPORT, UNTESTED, Plan, chat, until
 from tests.strategies import text
 
-pytestmark = pytest.mark.skipif(TRANSPORT != "native", reason="grpcio cannot be passed connections")
+pytestmark = pytest.mark.skipif(
+    TRANSPORT != "native", reason=UNTESTED % ("workers", "cannot be passed connections")
+)
 
 SERVERS = ("a", "b", "c")
 WORKERS = 2

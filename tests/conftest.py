@@ -8,10 +8,11 @@ import uvloop
 from hypothesis import settings
 
 from epp import compiled
+from tests.hangups import hangups
 from tests.kept_grpc import kept_grpc
 from tests.native.built import FAULTS
 
-__all__ = ["kept_grpc"]  # what every test has
+__all__ = ["hangups", "kept_grpc"]  # what every test has, or may have
 
 # Speed is measured in bench/, never in a test.
 settings.register_profile("warmpick", deadline=None)

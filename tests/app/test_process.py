@@ -133,15 +133,6 @@ def test_threads_release_the_interpreter_soon_while_pickers_serve():
     assert sys.getswitchinterval() == before
 
 
-@pytest.fixture
-def hangups():
-    """Those that nobody takes."""
-    unheard = []
-    before = signal.signal(signal.SIGHUP, lambda number, _: unheard.append(number))
-    yield unheard
-    signal.signal(signal.SIGHUP, before)
-
-
 async def test_a_terminal_that_hangs_up_stops_a_picker_in_order(hangups):
     stop = asyncio.Event()
     with stop_signals(stop):

@@ -19,7 +19,7 @@ class Loader(SAFE):  # type: ignore[valid-type,misc]  # one of two classes
 
     def construct_mapping(self, node, deep=False):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        assert len(set(keys)) == len(keys), f"a key is there twice: {sorted(keys)}"
+        assert len(set(keys)) == len(keys), f"a key is listed twice: {sorted(keys)}"
         return super().construct_mapping(node, deep=deep)
 
 

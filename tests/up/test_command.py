@@ -3,18 +3,7 @@
 import asyncio
 import signal
 
-import pytest
-
 from epp.up.command import Signals
-
-
-@pytest.fixture
-def hangups():
-    """Those that nobody takes."""
-    unheard = []
-    before = signal.signal(signal.SIGHUP, lambda number, _: unheard.append(number))
-    yield unheard
-    signal.signal(signal.SIGHUP, before)
 
 
 async def heard(number):

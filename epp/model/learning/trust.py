@@ -20,8 +20,8 @@ _RISES: Final = 0.05
 _MAX_MISSES: Final = 4
 """How many times that weight a report has, at most, of several in a row with nothing true."""
 _LARGE_TOKENS: Final = 64
-"""Predictions of fewer tokens raise no suspicion. Nor does a last block of so many cost trust, or a
-larger one of an engine whose longer hits lack it, too."""
+"""Predictions of fewer tokens do not raise suspicion. A last block of up to as many does not lower
+trust, and neither does a larger one if the engine's longer hits lack it, too."""
 _LITTLE: Final = 0.1
 """Below this share of a prediction, it counts as not true at all."""
 _MAX_OF: Final = 0.8
