@@ -5,6 +5,7 @@ the peak of future memory of LightLLM's Past-Future scheduler (arXiv 2507.10150)
 request ends, each that goes on has generated as much as it, and those that ended before are gone.
 """
 
+from math import inf
 from typing import Final
 
 from mypy_extensions import mypyc_attr
@@ -16,6 +17,8 @@ _FIRST: Final = 4
 classes."""
 _EXACT: Final = 0.05
 """The spread below which lengths are taken for equal."""
+_LATEST: Final = 1.0 + QUARTERS[-1]
+"""After how many times its expected length a request has ended, whatever the spread of lengths."""
 
 
 def class_of(tokens: int) -> int:
@@ -29,8 +32,6 @@ def class_of(tokens: int) -> int:
 @mypyc_attr(acyclic=True)
 class _Class:
     """Requests that are to generate about as much: sums of what is expected of them."""
-
-    __slots__ = ("answers", "coming", "freed", "spread")
 
     def __init__(self) -> None:
         self.clear()
@@ -56,8 +57,6 @@ class _Class:
 
 class Growth:
     """The requests at one endpoint, by what is to come of them."""
-
-    __slots__ = ("_classes", "_most", "total")
 
     def __init__(self) -> None:
         self.total = 0.0
@@ -99,16 +98,20 @@ class Growth:
         """Return how many tokens more than now are held at once, at most.
 
         Given the answers of a request that is not there yet, what each has, and what its end
-        frees, it is there too: its prompt is held already.
+        frees, it is there too, and its prompt is held already. Then it is the most until that one
+        has ended: what the others hold later is the same without it.
         """
-        if answers and (each or freed):
-            return self._peak([(each, float(answers), freed, 0.0)])
+        if answers:
+            return self._peak([(each, float(answers), freed, 0.0)], _LATEST * each)
         if self._most < 0:  # all endpoints are asked whenever requests wait and something happens
-            self._most = self._peak([])
+            self._most = self._peak([], inf)
         return self._most
 
-    def _peak(self, ends: list[tuple[float, float, float, float]]) -> float:
-        """Return it, of those that are there and of those that are to end like this."""
+    def _peak(self, ends: list[tuple[float, float, float, float]], until: float) -> float:
+        """Return it, of those that are there and of those that are to end like this.
+
+        Only what is held before each that goes on has `until` more tokens counts.
+        """
         for found in self._classes.values():
             if found.answers:
                 ends += found.ends()
@@ -117,6 +120,8 @@ class Growth:
         for _, ending, _, _ in ends:
             going_on += ending
         for tokens, ending, free, before in ends:
+            if tokens > until:
+                return max(most, going_on * until - gone)
             most = max(most, (going_on - before * ending) * tokens - gone - before * free)
             going_on -= ending
             gone += free

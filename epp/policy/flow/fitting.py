@@ -11,6 +11,7 @@ from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.fleet import Fleet
+from epp.model.pods.pod import Pod
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest
 from epp.policy.flow.memory_share import SHORT_STEPS, MemoryShare
@@ -22,6 +23,10 @@ _ADAPTERS: Final = Axis.ADAPTERS
 _PREFILL: Final = Axis.PREFILL
 ANYWHERE: Final = EndpointId("")
 """Where a request waits if no endpoint was found for it."""
+_FEW_DECODES: Final = 1.5
+"""How many times the shortest step a step takes, at most, where a long prefill holds up few."""
+_DECODING: Final = 0.5
+"""The weight of a second by which decodes are held up, against one that a request has waited."""
 _SLOT: Final = "adapter "
 """The prefix of places at which requests wait for a slot; no name of an endpoint has a space."""
 
@@ -34,6 +39,17 @@ def _slot_of(adapter: str) -> EndpointId:
     return EndpointId(_SLOT + adapter)
 
 
+def _seconds(candidate: Candidate) -> float:
+    """Return what a request takes at an endpoint, in seconds of its own and of those beside it."""
+    own = candidate.predicted_ttft + candidate.generation_seconds
+    return own + candidate.crowding_seconds
+
+
+def _spares(pod: Pod, candidate: Candidate, seconds: float) -> bool:
+    """Return whether an endpoint has so few decodes that a long prefill takes at most `seconds`."""
+    return pod.steps_of_one <= _FEW_DECODES and _seconds(candidate) <= seconds
+
+
 def is_slot(place: EndpointId) -> bool:
     """Return whether those that wait at a place wait for a slot of an adapter."""
     return place.startswith(_SLOT)
@@ -42,7 +58,7 @@ def is_slot(place: EndpointId) -> bool:
 class Fitting:
     """The room of one fleet's endpoints for decisions."""
 
-    def __init__(self, fleet: Fleet, settings: FlowSettings) -> None:
+    def __init__(self, fleet: Fleet, scheduler: Scheduler, settings: FlowSettings) -> None:
         self.share: Final = MemoryShare(
             settings.least_memory, settings.most_memory, settings.short_steps_memory
         )
@@ -55,6 +71,7 @@ class Fitting:
         self._batch_memory_share: Final = settings.batch_memory_share
         self._short_prefill: Final = settings.prefill_seconds
         self._fleet: Final = fleet
+        self._scheduler: Final = scheduler
         self._holds: Final = settings.holds
         self._roomy: Final[dict[bool, set[EndpointId]]] = {}  # which had room, also for batches
 
@@ -98,43 +115,46 @@ class Fitting:
 
     def fit(
         self,
-        scheduler: Scheduler,
         request: InferenceRequest,
         quote: Quote,
         decision: Decision,
         now: float,
+        waited: float = 0.0,
     ) -> tuple[Decision, Axis | None]:
         """Return a decision, and what its endpoints lack; None if they have room.
 
-        It is another decision if the best endpoint has no room and another one serves as well. But
-        prefills are over soon, and elsewhere this one would hold up decodes of others.
+        It is another decision if the best endpoint has no room and another one serves as well, or
+        nearly as well for a request that has `waited` for so many seconds. But prefills are over
+        soon, and elsewhere this one would hold up decodes of others.
         """
         axis = self._lacks(quote, decision, request.priority, now)
         if axis is None or axis is _PREFILL:
             return decision, axis
-        others = self._others(quote, decision, request.priority, now)
+        others = self._others(quote, decision, request.priority, now, waited)
         if not others:
             return decision, axis
         if not self._holds:
             return decision, None
         try:
-            return scheduler.decide_among(request, decision, others, now), None
+            return self._scheduler.decide_among(request, decision, others, now), None
         except NoEndpoints:  # the filters want one of those that have no room
             return decision, axis
 
     def _others(
-        self, quote: Quote, decision: Decision, priority: int, now: float
+        self, quote: Quote, decision: Decision, priority: int, now: float, waited: float
     ) -> list[Candidate]:
         """Return the candidates that have room and cost other requests no more than the best one.
 
-        As much of the prompt is cached there, it takes no slot of an adapter for longer, and it
-        holds up no decodes for long: neither its prefill nor the steps there are long.
+        As much of the prompt is cached there, it takes no slot of an adapter for longer, and steps
+        there are not long. If its prefill is long, it holds up the decodes there: if these are few,
+        it goes once it has `waited` for half as many seconds as they and it lose by that.
         """
         best = decision.predicted_for
         if best is None or decision.prefill is not None or decision.stages:
             return []
         rooms, pods = self.rooms_for(batch=priority < 0), self._fleet.pods
         model, response = quote.target_model, self._response_tokens(quote)
+        most = _seconds(best) + waited / _DECODING
         found: list[Candidate] = []
         for each in decision.candidates:
             pod = pods.get(each.endpoint.id)
@@ -142,8 +162,8 @@ class Fitting:
                 pod is not None
                 and each.cached_tokens >= best.cached_tokens
                 and each.slot_seconds <= best.slot_seconds
-                and each.prefill_seconds < self._short_prefill
                 and pod.steps_of_one <= SHORT_STEPS
+                and (each.prefill_seconds < self._short_prefill or _spares(pod, each, most))
                 and rooms.full(
                     pod, each.prefill_seconds, quote.tokens, now, model, response, quote.answers
                 )

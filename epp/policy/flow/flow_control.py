@@ -100,7 +100,7 @@ class FlowControl:
         self.would_wait: Final[Counter[Axis]] = Counter()
         gate = settings.gate
         self.gate: Final = None if gate is None else SaturationGate(fleet, gate)
-        self.fitting: Final = Fitting(fleet, settings)
+        self.fitting: Final = Fitting(fleet, scheduler, settings)
         self.refusals: Final = Refusals(settings, self.line, fleet)
         self._scheduler: Final = scheduler
         self._fleet: Final = fleet
@@ -132,7 +132,7 @@ class FlowControl:
             return self._wait(self._held(request, quote, now, empty=True), now)
         axis = None
         if quote.chains:
-            decision, axis = self.fitting.fit(self._scheduler, request, quote, decision, now)
+            decision, axis = self.fitting.fit(request, quote, decision, now)
             if axis is not None:
                 self.would_wait[axis] += 1
                 self._scarce_at = now
@@ -353,7 +353,7 @@ class FlowControl:
         try:
             decision = self._scheduler.decide(request, quote, now, sheds=False)
             if self.settings.holds and not anyway:
-                decision, axis = self.fitting.fit(self._scheduler, request, quote, decision, now)
+                decision, axis = self.fitting.fit(request, quote, decision, now, now - held.since)
         except FAULTS as error:  # of a plug-in, too: the client is answered, and others go
             if not anyway and self.refusals.may_come(error):
                 line.move(held, ANYWHERE, held.seconds)

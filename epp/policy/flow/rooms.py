@@ -136,7 +136,7 @@ class Rooms:
         if held + all_of_it <= self.share.value * pod.scheduler.capacity:
             return False
         limit = self._limit(pod)
-        return held > limit or held + pod.growth.most(answers, response, prompt) > limit
+        return held >= limit or held + pod.growth.most(answers, response, prompt) > limit
 
     def _limit(self, pod: Pod) -> float:
         """Return how many tokens an endpoint may hold: more if its steps are short."""
@@ -212,8 +212,6 @@ class _Slots:
     more may.
     """
 
-    __slots__ = ("_begun", "_from", "_in_a_row", "_most", "_since", "known")
-
     def __init__(self) -> None:
         self.known = inf
         self._most = 0.0
@@ -251,8 +249,6 @@ class _Account:
 
     `since` is when it was first asked for.
     """
-
-    __slots__ = ("at", "known", "load", "since")
 
     def __init__(self, pod: Pod, since: float) -> None:
         self.since: Final = since

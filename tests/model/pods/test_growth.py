@@ -96,6 +96,22 @@ def test_a_prompt_that_stays_is_not_freed():
     assert growth_of([(1, 2, 4, 0.0), (1, 6, 0, 0.0)]).most() == pytest.approx(4)
 
 
+@given(st.lists(requests, max_size=12), st.integers(1, 4), st.integers(1, 7), st.integers(0, 50))
+def test_beside_a_request_that_comes_only_what_is_held_until_it_has_ended_counts(
+    asked, answers, each, freed
+):
+    """It has after 2.386 times as many tokens as it is expected to have."""
+    until = 2.386 * each
+    there = [*asked, (answers, each, freed, 0.0)]
+    moments = [until, *(moment for _, moment, _, _ in there if moment <= until)]
+    held = [
+        sum(count * moment if length >= moment else -free for count, length, free, _ in there)
+        for moment in moments
+    ]
+    most = growth_of(asked).most(answers, float(each), float(freed))
+    assert most == pytest.approx(max(0, *held))
+
+
 def test_a_request_without_answers_adds_nothing_to_come():
     growth = growth_of([(1, 1000, 500, 0.0)] * 10)
     assert growth.most(0, 200.0, 9000.0) == growth.most() == pytest.approx(10_000)

@@ -109,10 +109,28 @@ def test_memory_is_what_is_held_and_what_is_expected(tokens, generated, waits):
     rig.come("first", tokens, max_tokens=generated)
     rig.begin("first")
     rig.go_on("first", 1)
-    assert rig.come("next", 2000, max_tokens=1000) == (None if waits else "pod-0")
+    assert rig.come("next", 2000, max_tokens=generated) == (None if waits else "pod-0")
     assert rig.flow.would_wait[Axis.MEMORY] == waits
     rig.end("first", tokens, 1)
     assert rig.release() == (["next"] if waits else [])
+
+
+@pytest.mark.parametrize(("tokens", "waits"), [(1000, False), (4400, True)])
+def test_a_request_has_room_if_it_has_ended_before_others_take_all_of_it(tokens, waits):
+    """It has, after 2.4 times its expected length: one that holds 91,000 of 100,000 tokens and is
+    to have 75,000 more has then generated 2,400, or 10,500."""
+    rig = FlowRig(pods=1)
+    for number in range(20):  # that such answers are long is learned
+        rig.come(f"before {number}", 10, max_tokens=75_000)
+        rig.begin(f"before {number}")
+        rig.wait(0.006 * 75_000)
+        rig.end(f"before {number}", 10, 75_000)
+    rig.say("pod-0")
+    rig.come("first", 90_000, max_tokens=75_000)
+    rig.begin("first")
+    rig.go_on("first", 1)
+    assert rig.come("next", 1000, max_tokens=tokens) == (None if waits else "pod-0")
+    assert rig.flow.would_wait[Axis.MEMORY] == waits
 
 
 @pytest.mark.parametrize(("apart", "sent"), [(0, 12), (500, 16)])
@@ -166,7 +184,7 @@ def test_each_answer_to_a_prompt_takes_memory(answers, waits):
     rig.come("first", 20_000, max_tokens=8000, n=answers)
     rig.begin("first")
     rig.go_on("first", answers)
-    assert rig.come("next", 2000, max_tokens=1000) == (None if waits else "pod-0")
+    assert rig.come("next", 2000, max_tokens=8000) == (None if waits else "pod-0")
     assert rig.flow.would_wait[Axis.MEMORY] == waits
 
 
@@ -222,9 +240,30 @@ def test_a_request_goes_elsewhere_if_its_best_endpoint_is_full_and_no_cache_save
     assert not rig.flow.would_wait
 
 
-def test_a_long_prompt_goes_nowhere_else():
+def test_a_long_prompt_goes_elsewhere_once_it_has_waited_for_half_of_what_it_holds_others_up():
+    rig, _ = with_a_full_best_pod()
+    rig.say("pod-1", running=50.0, kv_usage=0.1)
+    assert rig.come("long", LONG) is None
+    best, other = (
+        each.predicted_ttft + each.generation_seconds + each.crowding_seconds
+        for each in rig.fleet.candidates(rig.held["long"].quote, rig.now)
+    )
+    for waited, went in (((other - best) / 2 - 1, []), (2, ["long"])):
+        rig.wait(waited)
+        rig.say("pod-0", running=2.0, kv_usage=1.0)
+        rig.say("pod-1", running=50.0, kv_usage=0.1)
+        assert rig.release() == went
+    assert rig.sent["long"] == "pod-1"
+
+
+def test_a_long_prompt_goes_nowhere_else_if_many_are_decoded_there():
     rig, _ = with_a_full_best_pod()
     assert rig.come("long", LONG) is None
+    for _ in range(20):
+        rig.wait(10)
+        rig.say("pod-0", running=2.0, kv_usage=1.0)
+        rig.say("pod-1", running=200.0, kv_usage=0.1)
+        assert rig.release() == []
     assert rig.come("short", 100) == "pod-1"
 
 
