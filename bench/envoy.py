@@ -12,6 +12,7 @@ from epp.gateway.envoy import (
     MESSAGE_SECONDS,
     BodyMode,
     Json,
+    all_protocols,
     assignment,
     breakers,
     envoy_binary,
@@ -201,6 +202,7 @@ def _listener(settings: EnvoySettings) -> Json:
         access_log=[_FAILURES],
         http_filters=[*picking, router()],
         route_config={"virtual_hosts": [_POOL_HOST]},
+        **all_protocols(),
     )
     return {
         "name": "gateway",

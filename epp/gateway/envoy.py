@@ -80,6 +80,20 @@ def http_manager(**fields: Any) -> Json:  # noqa: ANN401 - JSON
     return {"filters": [extension(name, _MANAGER, codec_type="AUTO", **fields)]}
 
 
+def all_protocols() -> Json:
+    """Return fields of an HTTP manager that takes what model servers take.
+
+    That is HTTP/1.0, as proxies and load balancers speak it, without a host, and vLLM's
+    `/v1/realtime`. Where the picker is asked, no client sees the 426 that Envoy answers otherwise:
+    Envoy closes the connection while it asks.
+    """
+    http1 = {"accept_http_10": True, "default_host_for_http_10": "localhost"}
+    return {
+        "http_protocol_options": http1,
+        "upgrade_configs": [{"upgrade_type": "websocket"}],
+    }
+
+
 def early_removal(headers: Iterable[str]) -> list[Json]:
     """Return what an HTTP manager removes of requests before any filter, the picker too."""
     kind = "envoy.extensions.http.early_header_mutation.header_mutation.v3.HeaderMutation"

@@ -19,6 +19,7 @@ from epp.gateway.envoy import (
     STREAMS,
     TLS,
     Json,
+    all_protocols,
     breakers,
     early_removal,
     ext_proc,
@@ -157,6 +158,7 @@ def _listener(settings: ProxySettings) -> Json:
         use_remote_address=True,
         preserve_external_request_id=True,
         server_header_transformation="PASS_THROUGH",
+        **all_protocols(),
     )
     if settings.tls:
         chain["transport_socket"] = _client_tls(settings.folder)
