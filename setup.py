@@ -14,6 +14,7 @@ import os
 import runpy
 import sys
 from fnmatch import fnmatch
+from itertools import chain
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -23,8 +24,8 @@ from setuptools.command.build_ext import build_ext
 
 LOCAL_CALLS = ["-fvisibility=hidden", "-fno-semantic-interposition", "-fno-plt"]
 """What an extension calls of its own is called directly, and of others without a detour."""
-FIRST = "epp/acyclic.h"
-"""What mypyc compiles includes this first."""
+FIRST = ["epp/acyclic.h", "epp/calls.h"]
+"""What mypyc compiles includes these first."""
 SANITIZE = {
     "": ["-O2"],
     "address": ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-O1", "-g"],
@@ -103,11 +104,11 @@ def by_mypyc() -> list[Extension]:
             raise
         print(f"mypyc compiles nothing: {error}", file=sys.stderr)  # noqa: T201
         return []
-    flags = [*LOCAL_CALLS, *PROFILE, "-include", FIRST]
+    flags = [*LOCAL_CALLS, *PROFILE, *chain.from_iterable(("-include", each) for each in FIRST)]
     for extension in extensions:  # which share one list of flags
         extension.extra_compile_args = [*extension.extra_compile_args, *flags]
         extension.extra_link_args = [*extension.extra_link_args, *PROFILE[:1]]
-        extension.depends = [*extension.depends, FIRST]
+        extension.depends = [*extension.depends, *FIRST]
     return extensions
 
 

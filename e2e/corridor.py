@@ -166,6 +166,14 @@ class Corridor:
         self._stop.push_async_callback(self.envoy.stop, 0)
         await self.envoy.wait_http(f"http://127.0.0.1:{self.admin_port}/ready", START_SECONDS)
 
+    async def reconfigure(self, change: Callable[[Any], object]) -> None:
+        """Have the manager of client connections in Envoy's configuration be another one."""
+        config = json.loads((self.directory / "envoy.json").read_text())
+        (listener,) = config["static_resources"]["listeners"]
+        change(listener["filter_chains"][0]["filters"][0]["typed_config"])
+        await self.envoy.stop(0)
+        await self.spawn_envoy(json.dumps(config))
+
     async def start_server(self, name: str) -> None:
         """Start one model server; it is in no endpoints file yet."""
         flags = ("--name", name) if SERVER_NAMES in self.plan.argv else ()

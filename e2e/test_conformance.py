@@ -1,5 +1,6 @@
 """What the gateway conformance suite asks of a picker, through a real gateway."""
 
+import contextlib
 import itertools
 
 import pytest_asyncio
@@ -7,6 +8,8 @@ import pytest_asyncio
 from e2e.corridor import CHAT, REASON, SERVER, Plan, chat, corridor
 from epp.policy.conformance import SELECTION
 from epp.protocol.extproc.debug_headers import SERVED
+from tests.adapters.h2c_pods import H2cPod
+from tests.adapters.vllm_page import vllm_page
 from tests.conformance import FILE
 
 NAMES = ("a", "b", "c")
@@ -60,6 +63,28 @@ async def test_requests_on_any_path_are_picked_for_with_a_body_and_without(gatew
             served = [posted.headers[SERVED], got.headers[SERVED]]
         assert served == [gateway.targets[name]] * 2
     assert (await gateway.get(PATH)).headers[SERVED] in gateway.targets.values()
+
+
+async def over_http2(stream):
+    page = (
+        vllm_page() if stream.headers[":path"] == "/metrics" else stream.headers[":path"].encode()
+    )
+    stream.head()
+    await stream.body(page)
+
+
+async def test_a_pool_that_speaks_h2c_is_picked_from_too(start):
+    async with contextlib.AsyncExitStack() as stack:
+        pods = [await stack.enter_async_context(H2cPod(over_http2).serving()) for _ in NAMES]
+        others = tuple(f"127.0.0.1:{pod.port}" for pod in pods)
+        plan = Plan(others=others, h2c=True, picker_flags=SUITES)
+        gateway = await stack.enter_async_context(start(plan))
+        await gateway.metric_becomes(len(NAMES), "llm_d_epp_ready_endpoints")
+        for target in others * 2:
+            path = "/inferencepool-app-protocol-h2c"
+            answer = await gateway.post(path, chat("hello"), **{SELECTION: target})
+            assert (answer.status, answer.body) == (200, path.encode())
+            assert answer.headers[SERVED] == target
 
 
 async def test_without_the_file_clients_neither_say_nor_are_told(gateway, start):

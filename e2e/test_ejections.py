@@ -3,8 +3,9 @@
 import pytest
 from aiohttp import web
 
-from e2e.corridor import CHAT, SERVER, Plan, chat
+from e2e.corridor import CHAT, SERVER, Plan, chat, decision
 from e2e.serving import serving
+from epp.gateway.envoy import retries
 
 EJECTED = "warmpick_ejected_endpoints"
 EJECTIONS = "warmpick_endpoint_ejections_total"
@@ -54,6 +55,27 @@ async def test_a_pod_that_fails_five_times_in_a_row_is_left_out(start, fail):
         await gateway.metric_becomes(1, EJECTED)
         await gateway.metric_becomes(1, READY)
         await gateway.metric_becomes(1, EJECTIONS, reason="consecutive_failures")
+
+
+async def test_a_pod_whose_failures_a_gateway_makes_good_is_left_out_too(start):
+    async def fails_later(http):
+        served = b"served" in await http.read()
+        return web.json_response({}) if served else web.Response(status=503)
+
+    def retry(manager):
+        (route,) = manager["route_config"]["virtual_hosts"][0]["routes"]
+        route["route"]["retry_policy"] = retries("5xx")
+
+    async with serving(scraped(fails_later)) as bad, start(beside(bad)) as gateway:
+        await gateway.metric_becomes(2, READY)
+        await gateway.reconfigure(retry)
+        for number in range(4):  # the gateway knows both
+            assert (await gateway.post(CHAT, chat(f"served {number}"))).status == 200
+        answers = [await gateway.post(CHAT, chat(f"{n}")) for n in range(20)]
+        assert [answer.headers.get(SERVER) for answer in answers] == ["a"] * 20
+        await gateway.metric_becomes(1, EJECTIONS, reason="consecutive_failures")
+        # Round robin: every second request, until five have failed.
+        assert [decision(answer)["endpoint"] for answer in answers].count(bad) == 5
 
 
 async def test_nobody_is_left_out_where_that_is_switched_off(start):

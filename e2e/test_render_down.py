@@ -19,6 +19,7 @@ from epp.model.request_events import Admitted, Finished
 from epp.values import replaced
 from tests.adapters.tokens.bodies import completions
 from tests.adapters.tokens.test_render_tokenizer import COMPLETIONS, serving
+from tests.model.invariants import check_invariants
 from tests.strategies import SECRET
 
 CONVERSATIONS = 5
@@ -119,7 +120,7 @@ async def test_text_is_predicted_beside_events_and_tokens_exactly_afterwards(pic
             assert tokenizer.counts == {FallbackCause.UNAVAILABLE: len(text)}
         async with rendering() as tokenizer:
             again = await Phase(picker, engine, tokenizer, 3).play(said)
-        picker.fleet.check_invariants()
+        check_invariants(picker.fleet)
     # Text is cut at other places than blocks of token ids, by less than one of these.
     assert all(abs(predicted - cached) <= BLOCK for predicted, cached in text)
     assert sum(cached for _, cached in text) > 0

@@ -6,8 +6,9 @@ instead of the source. `setup.py` builds the extensions that `MODULES` lists and
 says WARMPICK_NATIVE=off, no extension of this package is taken, and the sources run. They are
 taken together or not at all because compiled modules call each other without a look-up.
 
-The source is the contract. mypyc compiles it as it stands; it drops the keywords of a class, so
-that no such module defines a `msgspec.Struct`. Cython compiles a `.pyx`, which promises the same as
+The source is the contract. mypyc compiles it as it stands. It lays out the fields of a class by
+itself, whether there are `__slots__` or not, and drops the keywords of a class, so that no such
+module defines a `msgspec.Struct`. Cython compiles a `.pyx`, which promises the same as
 the source; it lies beside it, or in the folder `native` of its package. Without an extension, what
 has no source cannot be imported: the transport over nghttp2, in whose place grpcio serves.
 docs/adr/0013-compiled.md says why.
@@ -113,11 +114,13 @@ MODULES: dict[str, Compiler] = {
     "epp.protocol.bodies.coercion": "mypyc",
     "epp.protocol.bodies.object_scanner": "cython",
     "epp.protocol.bodies.parsed": "mypyc",
+    "epp.protocol.bodies.usage": "mypyc",
     "epp.protocol.extproc.codec": "cython",
     "epp.protocol.extproc.director": "mypyc",
     "epp.protocol.extproc.exchange": "mypyc",
     "epp.protocol.extproc.headers": "mypyc",
     "epp.protocol.extproc.messages": "mypyc",
+    "epp.protocol.extproc.names": "mypyc",
     "epp.protocol.extproc.observation": "mypyc",
     "epp.protocol.extproc.record": "mypyc",
     "epp.protocol.extproc.request": "mypyc",

@@ -15,8 +15,6 @@ V = TypeVar("V", bound="Value")
 class Value:
     """Equal to another of its class with the same fields. It does not change."""
 
-    __slots__ = ()
-
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and fields_of(other) == fields_of(self)
 
@@ -36,7 +34,7 @@ def fields_of(value: object) -> dict[str, object]:
     kind = type(value)
     names = getattr(kind, "__mypyc_attrs__", None)
     if names is None:
-        names = [name for each in reversed(kind.__mro__) for name in getattr(each, "__slots__", ())]
+        names = vars(value)
     return {name: getattr(value, name) for name in names if not name.startswith("_")}
 
 

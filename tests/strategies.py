@@ -1,11 +1,14 @@
 """Values of the model for tests: short ways to build them, and strategies that draw them."""
 
+import struct
+from itertools import combinations
+from typing import Any
+
 from hypothesis import strategies as st
 
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, Load
 from epp.model.request import Api, InferenceRequest, Prompt, RequestId
-from epp.values import replaced
 
 SECRET = b"a secret of the tests"
 ADAPTERS = ("", "base", "lora-a", "lora-b", "lora-c")
@@ -17,23 +20,21 @@ def endpoint(name="pod-0", address="10.0.0.1", port=8000, **more):
 
 def request(identity="r1", *texts, **more):
     """Ask for completions of texts, or lists of token ids; `more` are other fields."""
-    prompts = tuple(prompt(each) for each in texts)
-    plain = InferenceRequest(
-        id=RequestId(identity),
-        api=Api.COMPLETIONS,
-        model="m",
-        target_model="m",
-        prompts=prompts,
-        stream=True,
-    )
-    return replaced(plain, **more)
+    usual: dict[str, Any] = {
+        "api": Api.COMPLETIONS,
+        "model": "m",
+        "target_model": "m",
+        "prompts": tuple(map(prompt, texts)),
+        "stream": True,
+    }
+    return InferenceRequest(id=RequestId(identity), **usual | more)
 
 
 def prompt(words):
     """Make a prompt of a text, or of token ids."""
     if isinstance(words, str):
         return Prompt(words.encode())
-    return Prompt(b"".join(each.to_bytes(4, "little") for each in words), exact=True)
+    return Prompt(struct.pack(f"<{len(words)}I", *words), exact=True)
 
 
 def text(tokens, seed=""):
@@ -48,7 +49,9 @@ _LETTERS = str.maketrans("0123456789", "etaoinshrd")
 
 shares = st.floats(0, 1)
 seconds = st.floats(0, 1e3)
-adapter_sets = st.frozensets(st.sampled_from(ADAPTERS[1:]), max_size=3)
+adapter_sets = st.sampled_from(
+    [frozenset(each) for size in range(4) for each in combinations(ADAPTERS[1:], size)]
+)
 
 loads = st.builds(
     Load,
@@ -59,30 +62,37 @@ loads = st.builds(
     waiting_adapters=adapter_sets,
     max_adapters=st.integers(0, 4),
 )
+prompt_lengths = st.integers(0, 20_000)
+reckoned = st.fixed_dictionaries(
+    {
+        "load": loads,
+        "queued_prefill_seconds": seconds,
+        "prefill_seconds": seconds,
+        "class_prefill_seconds": seconds,
+        "decode_seconds": seconds,
+        "generation_seconds": seconds,
+        "crowding_seconds": seconds,
+        "slot_seconds": seconds,
+        "requests": st.integers(0, 50),
+    }
+)
 
 
 @st.composite
 def candidates(draw, least=1, most=6):
     """Draw candidates for one request: as many as asked for, one prompt, one fleet."""
-    prompt = draw(st.integers(0, 20_000))
+    prompt = draw(prompt_lengths)
+    cached = st.integers(0, prompt)
     busy, share = draw(shares), draw(shares)
     count = draw(st.integers(least, most))
     return [
         Candidate(
             endpoint=endpoint(f"pod-{number}", f"10.0.0.{number + 1}"),
-            load=draw(loads),
             prompt_tokens=prompt,
-            cached_tokens=draw(st.integers(0, prompt)),
-            queued_prefill_seconds=draw(seconds),
-            prefill_seconds=draw(seconds),
-            class_prefill_seconds=draw(seconds),
-            decode_seconds=draw(seconds),
-            generation_seconds=draw(seconds),
-            crowding_seconds=draw(seconds),
-            slot_seconds=draw(seconds),
-            requests=draw(st.integers(0, 50)),
+            cached_tokens=draw(cached),
             busy_share=busy,
             ttft_share=share,
+            **draw(reckoned),
         )
         for number in range(count)
     ]

@@ -105,7 +105,7 @@ class Player:
             predicted=decision.predicted_cached_tokens,
             predicted_prompt=decision.prompt_tokens,
             prompt=usage.prompt_tokens,
-            cached=answer.cached_tokens,
+            cached=answer.usage.cached_tokens,
             generated=usage.completion_tokens or answer.chunks,
         )
         self.seen.append(seen)

@@ -44,12 +44,9 @@ class Side:
             endpoint = Endpoint("default", f"vllm-7d9f8c6b5-{pod:05}", f"10.0.0.{pod + 1}", 8000)
             self.fleet.apply(EndpointUpserted(endpoint), self.now)
         known = KnownChains()
-        self.writer = FactWriter(_MARK, number, known, self._endpoint, lambda _: None)
-        self.reader = FactReader(_MARK, number, known, self._endpoint, self.writer)
-
-    def _endpoint(self, endpoint_id: EndpointId) -> Endpoint | None:
-        pod = self.fleet.pods.get(endpoint_id)
-        return None if pod is None else pod.endpoint
+        endpoint_of = self.fleet.pods.endpoint
+        self.writer = FactWriter(_MARK, number, known, endpoint_of, lambda _: None)
+        self.reader = FactReader(_MARK, number, known, endpoint_of, self.writer)
 
     def quote(self, number: int, text: bytes) -> Quote:
         request = InferenceRequest(

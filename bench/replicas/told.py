@@ -7,7 +7,6 @@ what is simulated is the network: each message arrives after a lag.
 from collections.abc import Sequence
 from functools import partial
 
-from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event
 from epp.model.request import RequestId
 from epp.model.request_events import Admitted
@@ -33,16 +32,13 @@ class ToldPicker:
         self.fleet = picker.fleet
         self._clock, self._lag = clock, lag
         known = KnownChains()
-        self.writer = FactWriter(_MARK, number, known, self._endpoint, self._admission)
-        self.reader = FactReader(_MARK, number, known, self._endpoint, self.writer)
+        endpoint_of = self.fleet.pods.endpoint
+        self.writer = FactWriter(_MARK, number, known, endpoint_of, self._admission)
+        self.reader = FactReader(_MARK, number, known, endpoint_of, self.writer)
         self._hearing = False
         self.fleet.subscribe(TOLD, self._note)
         picker.decide_apart(lambda now: Unseen(*self.reader.unseen(now)))
         clock.routinely_at(0.0, self._heartbeat)  # replicas know each other before they are ready
-
-    def _endpoint(self, endpoint_id: EndpointId) -> Endpoint | None:
-        pod = self.fleet.pods.get(endpoint_id)
-        return None if pod is None else pod.endpoint
 
     def _admission(self, request: RequestId) -> Admitted | None:
         found = self.fleet.in_flight.get(request)

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import structlog
-
 from epp.errors import ConfigError
 from epp.model.endpoint import Endpoint
 from epp.model.events import Event, Listed
@@ -15,8 +13,9 @@ from epp.protocol.endpoints import MAX_BYTES, KnownEndpoints, endpoints_steps
 from epp.system.daemon_thread import in_daemon_thread
 from epp.system.files import FollowedFile
 from epp.system.host_names import HostNames
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 _RUN_SECONDS, _REST_SECONDS = 0.001, 0.0005
 """How long the reading thread keeps the interpreter, and how long it leaves it to the loop."""

@@ -7,7 +7,6 @@ import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import structlog
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
@@ -24,6 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from epp.errors import ConfigError
 from epp.system.daemon_thread import in_daemon_thread
 from epp.system.files import read_regular
+from epp.system.logs import Log
 
 KEY_FILE = "tls.key"
 CERTIFICATE_FILE = "tls.crt"
@@ -38,7 +38,7 @@ _CLOCK_SKEW = dt.timedelta(hours=1)
 _Files = tuple[tuple[bytes, bytes], bytes]
 """A pair, and the CAs of clients."""
 
-_log = structlog.get_logger()
+_log = Log(__name__)
 
 
 class ReaderTls:

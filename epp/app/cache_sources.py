@@ -5,12 +5,11 @@ logged as an error: the picker then predicts from less, and serves.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-import structlog
 
 from epp.adapters.kube.kube_settings import KubeSettings
 from epp.adapters.kvevents.publishers import SubscriptionSettings
@@ -19,21 +18,26 @@ from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
 from epp.app.options import ServeOptions
 from epp.config.file import Settings
 from epp.config.kv_events import KvEventsConfig
-from epp.config.tokens import TokenSettings
+from epp.config.tokens import RenderEndpoint, TokenProducer
 from epp.errors import ConfigError
 from epp.label_selector import parse_label_selector
 from epp.model.caches.choice import UNKNOWN_CAPACITY
+from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event
 from epp.model.fleet import Fleet
 from epp.model.listeners import OnFault, reraise
 from epp.model.pods.outlier_settings import OutlierSettings
 from epp.model.prompts.block_hasher import BlockHasher
+from epp.quantities import seconds
+from epp.system.logs import Log
 
-if TYPE_CHECKING:  # it needs an extra
+if TYPE_CHECKING:  # they need an extra, or take long to load
     from epp.adapters.kvevents.kv_event_listener import KvEventListener
+    from epp.adapters.tokens.local.local_tokenizer import LocalLimits
+    from epp.adapters.tokens.render.render_server import RenderSettings
     from epp.app.replicas.exchange import Replicas
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 _SECRET_BYTES = 32
 _TOKENS_EXTRA = "pip install 'warmpick[tokens]'"
@@ -53,7 +57,7 @@ def build_fleet(
     return Fleet(hasher, settings.capacity or UNKNOWN_CAPACITY, outliers, on_fault)
 
 
-def build_tokenizer(settings: TokenSettings, fleet: Fleet | None = None) -> PromptTokenizer:
+def build_tokenizer(settings: TokenProducer, fleet: Fleet | None = None) -> PromptTokenizer:
     """Return a tokenizer, which may have the endpoints of a fleet render.
 
     Raises `ConfigError`, which says what to do.
@@ -63,7 +67,7 @@ def build_tokenizer(settings: TokenSettings, fleet: Fleet | None = None) -> Prom
     return _render_tokenizer(settings, fleet)
 
 
-def tokenizer_warning(settings: TokenSettings | None) -> str:
+def tokenizer_warning(settings: TokenProducer | None) -> str:
     """Return why the tokenizer cannot be loaded; empty if it can, or none is wanted."""
     try:
         if settings is not None:
@@ -74,7 +78,7 @@ def tokenizer_warning(settings: TokenSettings | None) -> str:
 
 
 def tokenizer_or_none(
-    settings: TokenSettings | None, fleet: Fleet | None = None
+    settings: TokenProducer | None, fleet: Fleet | None = None
 ) -> PromptTokenizer | None:
     """Return the tokenizer; None if none is wanted, or it cannot be loaded (logged)."""
     try:
@@ -84,29 +88,11 @@ def tokenizer_or_none(
         return None
 
 
-def _render_tokenizer(settings: TokenSettings, fleet: Fleet | None) -> PromptTokenizer:
-    from epp.adapters.tokens.render.render_server import RenderSettings  # noqa: PLC0415 (slow)
-    from epp.adapters.tokens.render.render_tokenizer import RenderTokenizer  # noqa: PLC0415
+def _render_tokenizer(settings: TokenProducer, fleet: Fleet | None) -> PromptTokenizer:
+    from epp.adapters.tokens.render.render_tokenizer import RenderTokenizer  # noqa: PLC0415 (slow)
 
-    tls = ClientTlsSettings(
-        verify=settings.verify,
-        authorities=settings.authorities,
-        certificate=settings.certificate,
-        key=settings.key,
-    )
-    tokenizer = RenderTokenizer(
-        RenderSettings(
-            url=settings.url,
-            model=settings.model,
-            timeout=settings.timeout,
-            media_timeout=settings.media_timeout,
-            attempt_timeout=settings.attempt_timeout,
-            most_bytes=settings.max_bytes,
-            prefill_only=settings.prefill_only,
-            tls=client_tls(tls) if settings.url.startswith("https:") else None,
-        )
-    )
-    discovery = settings.discovery
+    tokenizer = RenderTokenizer(render_settings(settings))
+    discovery = settings.vllm.endpoint_discovery if settings.vllm else None
     if fleet is not None and discovery is not None:
 
         def follow(event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
@@ -121,20 +107,54 @@ def _render_tokenizer(settings: TokenSettings, fleet: Fleet | None) -> PromptTok
     return tokenizer
 
 
-def _local_tokenizer(settings: TokenSettings) -> PromptTokenizer:
+def render_settings(producer: TokenProducer) -> "RenderSettings":
+    """Return which server renders, and the limits of requests to it. Raises `ConfigError`."""
+    from epp.adapters.tokens.render.render_server import RenderSettings  # noqa: PLC0415 (slow)
+
+    endpoint = producer.vllm or RenderEndpoint()
+    url = "" if endpoint.endpoint_discovery else endpoint.server
+    return RenderSettings(
+        url=url,
+        model=producer.model_name,
+        timeout=seconds(endpoint.timeout or "5s"),
+        media_timeout=seconds(endpoint.mm_timeout or "30s"),
+        attempt_timeout=endpoint.attempt_seconds,
+        most_bytes=producer.max_bytes,
+        prefill_only=endpoint.prefill_only,
+        tls=client_tls(render_tls(endpoint)) if url.startswith("https:") else None,
+    )
+
+
+def render_tls(endpoint: RenderEndpoint) -> ClientTlsSettings:
+    """Return whom to trust of servers that render, and what they are shown."""
+    return ClientTlsSettings(
+        verify=not endpoint.insecure_skip_verify,
+        authorities=endpoint.ca_cert_path,
+        certificate=endpoint.client_cert_path,
+        key=endpoint.client_key_path,
+    )
+
+
+def _local_tokenizer(settings: TokenProducer) -> PromptTokenizer:
     try:
-        from epp.adapters.tokens.local.local_tokenizer import LocalLimits, LocalTokenizer  # noqa: PLC0415
+        from epp.adapters.tokens.local.local_tokenizer import LocalTokenizer  # noqa: PLC0415
         from epp.adapters.tokens.local.model_folder import read_folder  # noqa: PLC0415 (an extra)
     except ImportError as error:
         raise ConfigError(f"`{error.name}` is missing: {_TOKENS_EXTRA}", "tokenizer") from error
     template = Path(settings.chat_template) if settings.chat_template else None
     folder = read_folder(Path(settings.tokenizer), template, settings.chat_template_kwargs)
-    limits = LocalLimits(
-        most_bytes=settings.max_bytes,
-        cache_bytes=settings.cache_bytes,
-        patience=settings.patience,
+    return LocalTokenizer(folder, local_limits(settings))
+
+
+def local_limits(producer: TokenProducer) -> "LocalLimits":
+    """Return the limits of work in process. Raises `ImportError` without the extra."""
+    from epp.adapters.tokens.local.local_tokenizer import LocalLimits  # noqa: PLC0415 (an extra)
+
+    return LocalLimits(
+        most_bytes=producer.max_bytes,
+        cache_bytes=producer.cache_bytes,
+        patience=seconds(producer.patience),
     )
-    return LocalTokenizer(folder, limits)
 
 
 def kv_events_or_none(
@@ -142,11 +162,14 @@ def kv_events_or_none(
     base_model: str,
     tokenizer: PromptTokenizer | None,
     apply: Callable[[Event], None],
+    ready: Callable[[EndpointId], Awaitable[None]],
 ) -> "KvEventListener | None":
     """Return the listener to engines; None if none is wanted or it has no use (logged).
 
-    `base_model` names the model in events that name no adapter. Events identify blocks by token
-    ids, and prompts that are text have none of these, so a listener without a tokenizer has no use.
+    `base_model` names the model in events that name no adapter. `ready` waits for the pages of an
+    endpoint: they say how its blocks are cut and which names of models are one. Events identify
+    blocks by token ids, and prompts that are text have none of these, so a listener without a
+    tokenizer has no use.
     """
     if config is None or not config.heard:
         return None
@@ -160,7 +183,7 @@ def kv_events_or_none(
     except ImportError as error:
         _log.error("kv_events.not_loaded", missing=error.name, remedy=_EVENTS_EXTRA)
         return None
-    return KvEventListener(apply, subscription_settings(config, base_model))
+    return KvEventListener(apply, subscription_settings(config, base_model), ready)
 
 
 def replicas_or_none(

@@ -73,18 +73,19 @@ class PickerCore:
         self._faults = faults = Faults()
         self.fleet = build_fleet(options.settings, options.hash_secret, options.eject_after, faults)
         self._tokenizer = tokenizer_or_none(options.settings.tokens, self.fleet)
+        self._sources = DataSources(
+            options.settings.data_layer, options.scrape_interval, self._apply, clock
+        )
         self._kv_events = kv_events_or_none(
             options.settings.kv_events,
             options.settings.base_model,
             self._tokenizer,
             self._apply,
+            self._sources.polled,
         )
         self.loop_delay = LoopDelay()
         scheduling = options.settings.scheduling
         self._plugin_times = PluginTimes(scheduling.plugin_names)
-        self._sources = DataSources(
-            options.settings.data_layer, options.scrape_interval, self._apply, clock
-        )
         self._tracing = tracing_or_none(options.tracing, scheduling, clock)
         self._replicas = replicas_or_none(options, self.fleet, clock, changed)
         self.decisions = DecisionRing(self.fleet, measures(scheduling.profiles))

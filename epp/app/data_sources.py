@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from epp.adapters.scrape.client_tls import ClientTlsSettings, client_tls
 from epp.adapters.scrape.page_readers import (
     LoadReader,
@@ -72,6 +74,11 @@ class DataSources:
         for each in self._vital:  # there is one at most
             await each.polled_once(seconds)
 
+    async def polled(self, endpoint_id: EndpointId) -> None:
+        """Wait until each page of an endpoint was read, or a poll of it failed."""
+        for each in self._scrapers:
+            await each.polled(endpoint_id)
+
     def errors(self) -> dict[str, int]:
         """Return how many polls of endpoints failed, by the type of their source."""
         return {kind: sum(each.errors for each in found) for kind, found in self._kinds.items()}
@@ -93,27 +100,25 @@ class DataSources:
 
 
 def _page_source(pages: PolledPages, interval: float, retry: float) -> PageSource:
-    source = pages.source
-    tls = ClientTlsSettings(
-        verify=source.verify,
-        authorities=source.authorities,
-        certificate=source.certificate,
-        key=source.key,
-    )
+    source, (port, on_node) = pages.source, pages.source.place
+    # Endpoints may speak https themselves.
+    tls = ClientTlsSettings(verify=not source.insecure_skip_verify)
+    if source.scheme == "https":
+        tls = msgspec.structs.replace(tls, **source.certificates._asdict())
     return PageSource(
-        name=source.name,
+        name=pages.name,
         settings=ScrapeSettings(
-            interval=source.interval or interval,
+            interval=source.every or interval,
             retry=retry,
-            max_bytes=source.max_bytes,
+            max_bytes=source.most_bytes,
             scheme=source.scheme,
-            path=source.path,
-            port=source.port,
-            use_node_address=source.use_node_address,
+            path=source.url_path,
+            port=port,
+            use_node_address=on_node,
         ),
         read=_reader(tuple(_readers(pages))),
         engines=pages.engines,
-        tls=client_tls(tls if source.scheme == "https" else ClientTlsSettings()),
+        tls=client_tls(tls),
         accept=JSON if source.content == "models" else TEXT,
         vital=pages.vital,
     )

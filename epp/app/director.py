@@ -5,8 +5,6 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
-import structlog
-
 from epp.adapters.telemetry.logs import ExchangeLog
 from epp.adapters.telemetry.metrics import Telemetry
 from epp.adapters.tokens.count_check import TokenCountCheck
@@ -27,9 +25,10 @@ from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.observation import Observation
 from epp.protocol.extproc.record import MustStayReason, RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings
+from epp.system.logs import Log
 from epp.values import replaced
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 _REMEDY: Final = (
     "set response_body_mode: STREAMED in the ext_proc filter; Envoy 1.40 announces its modes"
 )

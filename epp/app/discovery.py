@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from http import HTTPStatus
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from epp.adapters.endpoints_file import ClusterNames, EndpointsFile
 from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
@@ -12,6 +11,9 @@ from epp.model.endpoint import Endpoint
 from epp.model.events import Event, Listed
 from epp.protocol.endpoints import KnownEndpoints
 from epp.protocol.routing_table import RoutingTable
+
+if TYPE_CHECKING:  # its client takes long
+    from epp.adapters.kube.reviews import TokenReviewer
 
 Source = Path | KubeSettings | tuple[Endpoint, ...]
 """The source of endpoints: a file, a pool in Kubernetes, or the endpoints (`GivenEndpoints`)."""
@@ -90,17 +92,7 @@ def build_discovery(
     return KubeDiscovery(source, apply, changed, protocol_fault)
 
 
-class Reviewer(Protocol):
-    """Decides whether the bearer of a token may read a path (TokenReview, SubjectAccessReview)."""
-
-    async def review(self, token: str, path: str) -> HTTPStatus:
-        """Return 200, or the status to refuse with: 401, 403 or 503."""
-
-    async def close(self) -> None:
-        """Close the connections to the API server."""
-
-
-def build_reviewer(access: KubeAccess | None) -> Reviewer | None:
+def build_reviewer(access: KubeAccess | None) -> "TokenReviewer | None":
     """Return the reviewer that asks a Kubernetes API; None without access to one."""
     if access is None:
         return None

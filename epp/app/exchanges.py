@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from epp.app.discovery import Discovery
 from epp.config.file import Settings
 from epp.model.request import InferenceRequest
-from epp.policy.plugins import RequestProcessor, ResponseProcessor
+from epp.policy.plugins import ResponseProcessor
 from epp.protocol.extproc.debug_headers import (
     decision_header,
     queue_duration_header,
@@ -46,6 +46,10 @@ def exchange_settings(  # noqa: PLR0913 (one for each flag)
     if settings.flow.gate is not None:
         header_sources.append(queue_duration_header)
     header_sources += [_header_source(each) for each in scheduling.response_processors]
+    steps: list[Resolve] = [resolve] if resolve else []
+    if not heed_subset:
+        steps.append(lambda request: replaced(request, subset=None))
+    steps += [each.process_request for each in scheduling.request_processors]
     return ExchangeSettings(
         max_body_bytes=max_body_bytes,
         header_sources=tuple(header_sources),
@@ -57,9 +61,7 @@ def exchange_settings(  # noqa: PLR0913 (one for each flag)
         apis=settings.parsers.apis,
         propagate_priority=settings.propagate_priority,
         reporters=tuple(each.report for each in scheduling.usage_reporters),
-        resolve=_resolve_with(
-            resolve if heed_subset else _for_all(resolve), scheduling.request_processors
-        ),
+        resolve=_in_turn(steps),
     )
 
 
@@ -75,20 +77,11 @@ def resolve_by(discovery: Discovery, below: Callable[[int], int]) -> Resolve | N
     return resolve
 
 
-def _for_all(resolve: Resolve | None) -> Resolve:
-    return _in_turn([*([resolve] if resolve else []), lambda each: replaced(each, subset=None)])
+def _in_turn(steps: Sequence[Resolve]) -> Resolve | None:
+    """Return a function that takes these steps; None without any."""
+    if len(steps) <= 1:
+        return steps[0] if steps else None
 
-
-def _resolve_with(
-    resolve: Resolve | None, processors: tuple[RequestProcessor, ...]
-) -> Resolve | None:
-    if not processors:
-        return resolve
-    after = [each.process_request for each in processors]
-    return _in_turn([resolve, *after] if resolve else after)
-
-
-def _in_turn(steps: Sequence[Resolve]) -> Resolve:
     def resolved(request: InferenceRequest) -> InferenceRequest:
         for step in steps:
             request = step(request)

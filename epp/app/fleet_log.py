@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 from typing import Final
 
-import structlog
-
 from epp.adapters.telemetry.series import FamilyText, counter, expose, gauge
 from epp.app.observers import Observer
 from epp.model.events import BooksCorrected, Ejected, EjectionReason, Event, Returned
 from epp.model.fleet import Fleet
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 EJECTIONS: Final = counter(
     "warmpick_endpoint_ejections_total",

@@ -7,11 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-import structlog
-
 from epp.errors import FAULTS
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 _PAUSES = 0.1, 30.0
 """Seconds before a failed job is started again: at first, and at most. They double each time."""

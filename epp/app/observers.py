@@ -9,16 +9,16 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final, TypeVar
 
 import msgspec
-import structlog
 
 from epp.adapters.telemetry.series import FamilyText, counter, expose
 from epp.app.jobs import error_fields
 from epp.policy.scheduler import OnCommit, OnQuote
 from epp.protocol.extproc.record import RequestRecord
+from epp.system.logs import Log
 
 OnEnd = Callable[[RequestRecord], None]
 T = TypeVar("T")
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 FAULTS: Final = counter(
     "warmpick_faults_total",

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 
-import structlog
-
 from epp import compiled
 from epp.adapters.extproc.contract import ExtProcServer, ExtProcSettings
 from epp.adapters.extproc.transports import health_server, server_class
@@ -19,8 +17,9 @@ from epp.app.options import ServeOptions, key_and_certificate, reader_tls
 from epp.app.process import freeze_long_lived_objects
 from epp.errors import ConfigError, reason
 from epp.protocol.health import ServingStatus
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 _QUIET_SECONDS = 1.0
 """How long no stream may have been open before a drain ends: gateways pick another replica late."""

@@ -15,9 +15,10 @@ from epp.app.process import (
     stop_signals,
 )
 from epp.errors import ConfigError
+from epp.system.logs import Log
 from epp.system.memory import keep_freed_memory
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 
 async def serve(pools: Sequence[ServeOptions]) -> None:

@@ -116,7 +116,6 @@ def stop_signals(stop: asyncio.Event, at_once: Callable[[], None] = lambda: None
     the signal, as in shells; `at_once` is called first. A second SIGHUP means nothing: of a
     terminal that is closed, both the shell and the kernel send one.
     """
-    loop = asyncio.get_running_loop()
     received = count()
 
     def handle(number: int) -> None:
@@ -127,6 +126,14 @@ def stop_signals(stop: asyncio.Event, at_once: Callable[[], None] = lambda: None
             os._exit(128 + number)
         stop.set()
 
+    with signals_handled(handle):
+        yield
+
+
+@contextmanager
+def signals_handled(handle: Callable[[int], None]) -> Iterator[None]:
+    """Have each SIGTERM, SIGINT and SIGHUP handled by its number, while the context lasts."""
+    loop = asyncio.get_running_loop()
     signals = [signal.SIGTERM, signal.SIGINT]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else nohup(1) has started it
         signals.append(signal.SIGHUP)

@@ -18,7 +18,6 @@ from epp.config.data_sources import (
     MetricsDataSource,
     MulticlusterMetricsDataSource,
     PolledSource,
-    SourceSettings,
 )
 from epp.errors import ConfigError
 from epp.policy.endpoint_facts import LabelProducer, TopologyExtractor
@@ -34,21 +33,26 @@ _Extractor = CoreMetricsExtractor | NumbersExtractor | ModelsExtractor
 
 
 class PolledPages(msgspec.Struct, frozen=True, kw_only=True):
-    """A source that is polled, and what is taken from its pages.
+    """A source that is polled, and what is taken from its pages."""
 
-    `load`: the load of endpoints, by `engines`; only one source has it. `attributes`: of the load,
-    only the configured attributes. `numbers` become attributes. `models` are the models that
-    endpoints list; with `serves_others` they may serve more.
-    """
-
-    source: SourceSettings
+    name: str
+    """The name of its plug-in."""
+    source: PolledSource
+    """The plug-in."""
     load: bool = False
+    """Whether the load of endpoints is taken; only one source has it."""
     attributes: bool = False
+    """Whether, of the load, only the configured attributes are."""
     engines: EngineCatalog = BUILT_IN_ENGINES
+    """The engines whose metrics are known."""
     numbers: tuple[AttributeMetric, ...] = ()
+    """What becomes attributes."""
     models: bool = False
+    """Whether the models that endpoints list are taken."""
     serves_others: bool = False
+    """Whether they may serve more models."""
     vital: bool = False
+    """Whether an endpoint whose page cannot be read counts as failed."""
 
 
 class DataLayerSettings(msgspec.Struct, frozen=True):
@@ -134,7 +138,8 @@ def _pages(
     listing = [each for each in found if isinstance(each, ModelsExtractor)]
     numbers = (each.metrics() for each in found if isinstance(each, NumbersExtractor))
     return PolledPages(
-        source=source.settings(name),
+        name=name,
+        source=source,
         load=core is not None,
         engines=core.catalog() if core is not None else BUILT_IN_ENGINES,
         numbers=tuple(metric for metrics in numbers for metric in metrics),
@@ -154,7 +159,7 @@ def _default_pages(source: MetricsDataSource, plugins: Mapping[str, object]) -> 
     core = plugins.get(_default_extractor(plugins))
     core = core if isinstance(core, CoreMetricsExtractor) else CoreMetricsExtractor()
     return PolledPages(
-        source=source.settings(METRICS_SOURCE), load=True, engines=core.catalog(), vital=True
+        name=METRICS_SOURCE, source=source, load=True, engines=core.catalog(), vital=True
     )
 
 
@@ -176,8 +181,8 @@ def _one_load(pages: Sequence[PolledPages]) -> tuple[list[PolledPages], list[str
         )
         if second and first is not None:
             warnings.append(
-                f"{each.source.name}: only its custom metrics are read, because load is"
-                f" read from `{first.source.name}`"
+                f"{each.name}: only its custom metrics are read, because load is"
+                f" read from `{first.name}`"
             )
     return result, warnings
 

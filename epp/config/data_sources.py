@@ -4,7 +4,7 @@ Names, parameters and defaults are llm-d-router's.
 """
 
 import re
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import msgspec
 
@@ -20,35 +20,15 @@ Port = Annotated[int, msgspec.Meta(ge=1, le=_LAST_PORT)]
 Content = Literal["metrics", "models"]
 
 
-class SourceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A source of pages: of metrics in Prometheus' text format, or of OpenAI's list of models."""
+class CertificateFiles(NamedTuple):
+    """PEM files by their paths, empty if there are none."""
 
-    name: str
-    """The plug-in's name."""
-    kind: str
-    """The plug-in's type."""
-    content: Content
-    """What its pages hold."""
-    scheme: Literal["http", "https"]
-    """How they are fetched."""
-    path: str
-    """Their path."""
-    interval: float | None
-    """How often they are read, in seconds; None: as often as the picker's own."""
-    port: int | None = None
-    """Their port; None: the endpoint's."""
-    use_node_address: bool = False
-    """Whether they are on the endpoint's node."""
-    verify: bool = False
-    """Whether the server's certificate is checked."""
     authorities: str = ""
-    """The path of the authorities that it is checked against; empty if there is none."""
+    """Those that a server's certificate is checked against."""
     certificate: str = ""
-    """The path of the client's certificate; empty if there is none."""
+    """What the server is shown."""
     key: str = ""
-    """The path of its key; empty if there is none."""
-    max_bytes: int = _MAX_METRICS_BYTES
-    """The longest page; a longer one is refused."""
+    """Its key."""
 
 
 class PolledSource(PluginParameters, frozen=True):
@@ -68,24 +48,28 @@ class PolledSource(PluginParameters, frozen=True):
             raise ValueError(
                 f"`{self.path}` is not the path of a URL: write it in ASCII, without spaces"
             )
-        self._seconds()
+        _ = self.every
 
-    def _seconds(self) -> float | None:
+    @property
+    def every(self) -> float | None:
+        """How often they are read, in seconds; None: as often as the picker's own."""
         # llm-d-router: without an interval, or with 0, the common one.
         return None if self.interval in {"", "0", "0s"} else seconds(self.interval)
 
-    def settings(self, name: str) -> SourceSettings:
-        """Return the source under the name of its plug-in."""
-        return SourceSettings(
-            name=name,
-            kind=self.kind,
-            content=self.content,
-            scheme=self.scheme,
-            path=self.path if self.path.startswith("/") else f"/{self.path}",
-            interval=self._seconds(),
-            verify=not self.insecure_skip_verify,
-            max_bytes=self.most_bytes,
-        )
+    @property
+    def url_path(self) -> str:
+        """Their path, from its slash on."""
+        return self.path if self.path.startswith("/") else f"/{self.path}"
+
+    @property
+    def place(self) -> tuple[int | None, bool]:
+        """Their port, None for the endpoint's, and whether they are on the endpoint's node."""
+        return None, False
+
+    @property
+    def certificates(self) -> CertificateFiles:
+        """The certificates of connections to them."""
+        return CertificateFiles()
 
     def warnings(self) -> tuple[str, ...]:
         """Return what is written without effect."""
@@ -102,19 +86,14 @@ class _CertifiedSource(PolledSource, frozen=True):
         if bool(self.client_cert_path) != bool(self.client_key_path):
             raise ValueError("`clientCertPath` and `clientKeyPath` require each other")
 
-    def settings(self, name: str) -> SourceSettings:
-        """Return the source under the name of its plug-in."""
-        return msgspec.structs.replace(
-            super().settings(name),
-            authorities=self.ca_cert_path,
-            certificate=self.client_cert_path,
-            key=self.client_key_path,
-        )
+    @property
+    def certificates(self) -> CertificateFiles:
+        """The certificates of connections to them."""
+        return CertificateFiles(self.ca_cert_path, self.client_cert_path, self.client_key_path)
 
     def warnings(self) -> tuple[str, ...]:
         """Return what is written without effect."""
-        written = [self.ca_cert_path, self.client_cert_path, self.client_key_path]
-        if self.scheme == "http" and any(written):
+        if self.scheme == "http" and any(self.certificates):
             return ("its certificates have no effect: `scheme` is `http`",)
         if self.ca_cert_path and self.insecure_skip_verify:
             return ("`caCertPath` has no effect: `insecureSkipVerify` is true",)
@@ -128,9 +107,10 @@ class MetricsDataSource(_CertifiedSource, frozen=True):
 
     port: Port | None = None
 
-    def settings(self, name: str) -> SourceSettings:
-        """Return the source under the name of its plug-in."""
-        return msgspec.structs.replace(super().settings(name), port=self.port)
+    @property
+    def place(self) -> tuple[int | None, bool]:
+        """Their port, and that they are not on the endpoint's node."""
+        return self.port, False
 
 
 class MulticlusterMetricsDataSource(MetricsDataSource, frozen=True):
@@ -161,11 +141,10 @@ class DcgmDataSource(PolledSource, frozen=True):
     port: Port = 9400
     use_node_address: bool = False
 
-    def settings(self, name: str) -> SourceSettings:
-        """Return the source under the name of its plug-in."""
-        return msgspec.structs.replace(
-            super().settings(name), port=self.port, use_node_address=self.use_node_address
-        )
+    @property
+    def place(self) -> tuple[int | None, bool]:
+        """Their port, and whether they are on the endpoint's node."""
+        return self.port, self.use_node_address
 
 
 class EndpointNotificationSource(PluginParameters, frozen=True):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from epp.config.kv_events import KvEventsConfig, TokenProcessor
-from epp.config.tokens import TokenProducer, TokenSettings
+from epp.config.tokens import TokenProducer
 from epp.errors import ConfigError
 from epp.policy.attribute_sources import FROM_FLEET, PrefixMatchInfo
 from epp.policy.effects import mapped_to, without_effect
@@ -172,7 +172,7 @@ class CacheSettings(msgspec.Struct, frozen=True, kw_only=True):
     reports none, in tokens, None: the default. `warnings` name settings that have no effect.
     """
 
-    tokens: TokenSettings | None = None
+    tokens: TokenProducer | None = None
     kv_events: KvEventsConfig | None = None
     base_model: str = ""
     token_block: int | None = None
@@ -192,8 +192,8 @@ def cache_settings(plugins: Iterable[object]) -> CacheSettings:
     llm-d-router has one approximate producer for each tier of caches; here the first counts.
     """
     each = list(plugins)
-    makers = [plugin.settings() for plugin in each if isinstance(plugin, TokenProducer)]
-    tokens = [settings for settings in makers if settings is not None]
+    makers = [plugin for plugin in each if isinstance(plugin, TokenProducer)]
+    tokens = [plugin for plugin in makers if plugin.tokenizes]
     precise = [plugin for plugin in each if type(plugin) is PreciseProducer]
     precise = precise or [plugin for plugin in each if isinstance(plugin, PreciseProducer)]
     approx = [plugin for plugin in each if isinstance(plugin, ApproxProducer)]
@@ -207,7 +207,7 @@ def cache_settings(plugins: Iterable[object]) -> CacheSettings:
     return CacheSettings(
         tokens=tokens[0] if tokens else None,
         kv_events=events,
-        base_model=tokens[0].model if tokens else "",
+        base_model=tokens[0].model_name if tokens else "",
         token_block=precise[0].token_processor_config.tokens if precise else None,
         capacity=approx[0].capacity if approx else None,
         warnings=(_NOTHING_HEARD,) if events is not None and not events.heard else (),

@@ -174,23 +174,34 @@ def without_nulls(value: object, kind: object) -> object:
 
     A null stays if its field accepts it, in a mapping that is not a struct, and under unknown keys.
     """
-    if isinstance(value, list):
-        return [without_nulls(each, kind) for each in value]
-    struct = next(structs_in((kind,)), None)
-    if struct is None or not isinstance(value, dict):
+    return _without_nulls(value, next(structs_in((kind,)), None))
+
+
+def _without_nulls(value: object, struct: type[msgspec.Struct] | None) -> object:
+    if struct is None:
         return value
-    kinds = _kinds(struct)
+    if isinstance(value, list):
+        return [_without_nulls(each, struct) for each in value]
+    if not isinstance(value, dict):
+        return value
+    known = _within(struct)
     return {
-        key: without_nulls(each, kinds.get(key))
+        key: _without_nulls(each, known[key][0] if key in known else None)
         for key, each in value.items()
-        if each is not None or key not in kinds or NoneType in get_args(kinds[key])
+        if each is not None or key not in known or known[key][1]
     }
 
 
 @cache
-def _kinds(struct: type[msgspec.Struct]) -> dict[str, object]:
-    """Return the types of a struct's fields, by their names in a document."""
-    return {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+def _within(struct: type[msgspec.Struct]) -> dict[str, tuple[type[msgspec.Struct] | None, bool]]:
+    """Return the struct within each field, by its name in a document, and if it may be null."""
+    return {
+        field.encode_name: (
+            next(structs_in((field.type,)), None),
+            NoneType in get_args(field.type),
+        )
+        for field in msgspec.structs.fields(struct)
+    }
 
 
 def structs_in(types: Iterable[object]) -> Iterator[type[msgspec.Struct]]:

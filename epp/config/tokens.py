@@ -123,45 +123,6 @@ class RenderEndpoint(PluginParameters, frozen=True):
         return seconds(found.attempt_timeout) if found and found.attempt_timeout else None
 
 
-class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the tokenizer: the folder `tokenizer`, or else the server at `url`."""
-
-    tokenizer: str = ""
-    """A folder with a tokenizer; empty: none."""
-    chat_template: str = ""
-    """The chat template, in place of the folder's; empty: the folder's."""
-    chat_template_kwargs: dict[str, Any] = {}
-    """Variables of the chat template."""
-    url: str = ""
-    """The server that renders and tokenizes; empty: none."""
-    model: str = ""
-    """The model that the server is asked for; empty: the request's own."""
-    timeout: float = 5.0
-    """Seconds to wait for the server."""
-    media_timeout: float = 30.0
-    """The same for requests with images, audio or video."""
-    discovery: RenderDiscovery | None = None
-    """Which endpoints of the pool render, in place of the server at `url`."""
-    attempt_timeout: float | None = None
-    """Seconds after which another of them is asked; None: no limit but these."""
-    prefill_only: bool = False
-    """Whether prompts are rendered as if one token were to be generated."""
-    authorities: str = ""
-    """Whom to trust of servers, as a PEM file; empty: the system's authorities."""
-    certificate: str = ""
-    """The certificate that is shown to servers, as a PEM file; empty: none."""
-    key: str = ""
-    """Its key."""
-    verify: bool = True
-    """Whether the certificates of servers are verified."""
-    patience: float = 2.0
-    """Seconds to wait for the tokenizer in process."""
-    max_bytes: int = 4 << 20
-    """The longest body that is tokenized; a longer one stays text."""
-    cache_bytes: int = 64 << 20
-    """Memory that keeps the tokens of text that was tokenized before."""
-
-
 _NO_SIDECAR = without_effect(
     "the sidecar behind this socket is not asked: prompts stay text; write `vllm` or `tokenizer`"
 )
@@ -202,27 +163,8 @@ class TokenProducer(PluginParameters, frozen=True):
             raise ValueError("a size must not be negative")
         seconds(self.patience)
 
-    def settings(self) -> TokenSettings | None:
-        """Return the settings of the tokenizer; None: prompts stay text."""
-        if not (self.tokenizer or self.vllm or self.model_name) or self.uds_tokenizer_config:
-            return None
-        endpoint = self.vllm or RenderEndpoint()
-        return TokenSettings(
-            tokenizer=self.tokenizer,
-            chat_template=self.chat_template,
-            chat_template_kwargs=self.chat_template_kwargs,
-            url="" if self.tokenizer or endpoint.endpoint_discovery else endpoint.server,
-            model=self.model_name,
-            timeout=seconds(endpoint.timeout or "5s"),
-            media_timeout=seconds(endpoint.mm_timeout or "30s"),
-            discovery=endpoint.endpoint_discovery,
-            attempt_timeout=endpoint.attempt_seconds,
-            prefill_only=endpoint.prefill_only,
-            authorities=endpoint.ca_cert_path,
-            certificate=endpoint.client_cert_path,
-            key=endpoint.client_key_path,
-            verify=not endpoint.insecure_skip_verify,
-            patience=seconds(self.patience),
-            max_bytes=self.max_bytes,
-            cache_bytes=self.cache_bytes,
-        )
+    @property
+    def tokenizes(self) -> bool:
+        """Whether prompts become tokens."""
+        wanted = self.tokenizer or self.vllm or self.model_name
+        return bool(wanted) and not self.uds_tokenizer_config

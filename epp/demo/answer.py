@@ -4,17 +4,10 @@ import time
 
 import msgspec
 
+from epp.model.request import Usage
+from epp.protocol.bodies.usage import merge_usage
+
 _DATA = b"data: "
-
-
-class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
 
 
 class _Text(msgspec.Struct):
@@ -28,7 +21,7 @@ class _Choice(msgspec.Struct):
 
 class _Document(msgspec.Struct):
     choices: tuple[_Choice, ...] = ()
-    usage: _Usage | None = None
+    usage: msgspec.Raw = msgspec.Raw(b"")
 
 
 _decode = msgspec.json.Decoder(_Document).decode
@@ -44,7 +37,7 @@ class Answer:
         self.text = ""
         self.chunks = 0
         self.first_at: float | None = None
-        self.usage = _Usage()
+        self.usage = Usage()
 
     def feed(self, line: bytes) -> None:
         """Read one line of the event stream. Raises `msgspec.MsgspecError`."""
@@ -60,10 +53,4 @@ class Answer:
                 self.first_at = self.first_at or time.monotonic()
                 self.text += text
                 self.chunks += 1
-        self.usage = found.usage or self.usage
-
-    @property
-    def cached_tokens(self) -> int | None:
-        """Prompt tokens that the server reported as cached; None if it reported none."""
-        details = self.usage.prompt_tokens_details
-        return details.cached_tokens if details else None
+        self.usage = merge_usage(self.usage, [bytes(found.usage)]) or self.usage

@@ -106,7 +106,7 @@ class Player:
             ttft=(answer.first_at or sent) - sent,
             seconds=time.monotonic() - sent,
             prompt_tokens=answer.usage.prompt_tokens,
-            cached_tokens=answer.cached_tokens or 0,
+            cached_tokens=answer.usage.cached_tokens or 0,
             completion_tokens=answer.usage.completion_tokens,
             server=decision.endpoint,
             predicted_cached=decision.predicted_cached_tokens,

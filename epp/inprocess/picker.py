@@ -16,7 +16,7 @@ from epp.app.observing.views import DecisionView
 from epp.app.options import ServeOptions
 from epp.errors import ConfigError, ShuttingDown, reason
 from epp.inprocess.pick import Pick, RawRequest, Surroundings
-from epp.model.endpoint import Endpoint, Target
+from epp.model.endpoint import HTTPS, Endpoint, Target
 from epp.model.kv_changes import CacheCleared
 from epp.protocol.endpoints import parse_endpoints
 from epp.protocol.extproc.observation import Observation
@@ -252,11 +252,15 @@ def _resolved(given: Sequence[Given]) -> tuple[tuple[Endpoint, ...], Mapping[Tar
     for server in model_servers(urls):
         addresses = _addresses(server)
         for each in addresses:
-            entries.append({"name": each.name, "address": each.ip, "port": each.port})
+            entry = {"name": each.name, "address": each.ip, "port": each.port}
+            entries.append(entry | {"appProtocol": server.scheme})
             authority = server.authority if len(addresses) == 1 else each.target
             bases[Target(each.target)] = f"{server.scheme}://{authority}"
     endpoints = parse_endpoints(msgspec.json.encode({"endpoints": entries}))
-    return endpoints, {Target(each.target): f"http://{each.target}" for each in endpoints} | bases
+    for endpoint in endpoints:
+        scheme = "https" if endpoint.app_protocol == HTTPS else "http"
+        bases.setdefault(endpoint.target, f"{scheme}://{endpoint.target}")
+    return endpoints, bases
 
 
 def _with_ip(entry: dict[str, object]) -> dict[str, object]:

@@ -38,32 +38,6 @@ class Candidate(Value):
     what was sent and seen to end until `now`.
     """
 
-    __slots__ = (
-        "_load",
-        "busy_share",
-        "cached_tokens",
-        "chains",
-        "class_prefill_seconds",
-        "crowding_seconds",
-        "current",
-        "decode_seconds",
-        "endpoint",
-        "fits",
-        "generation_seconds",
-        "in_flight_tokens",
-        "load",
-        "matched_blocks",
-        "now",
-        "prefill_seconds",
-        "prompt_tokens",
-        "queued_prefill_seconds",
-        "requests",
-        "slot_seconds",
-        "total_blocks",
-        "trust",
-        "ttft_share",
-    )
-
     def __init__(  # noqa: PLR0913, PLR0915 (one fact each)
         self,
         *,

@@ -18,13 +18,6 @@ class Score(Value):
     holds what the scorer returned.
     """
 
-    __slots__ = (
-        "out_of_range",
-        "plugin",
-        "values",
-        "weight",
-    )
-
     def __init__(
         self,
         plugin: str,
@@ -41,25 +34,6 @@ class Score(Value):
 @mypyc_attr(free_list_len=1, acyclic=True)
 class Decision(Value):
     """The endpoints that a request goes to, and the facts that they were chosen by."""
-
-    __slots__ = (
-        "candidates",
-        "considered",
-        "disaggregation",
-        "endpoints",
-        "headers",
-        "predicted_cached_tokens",
-        "predicted_for",
-        "predicted_ttft",
-        "prefill",
-        "profile",
-        "prompt_tokens",
-        "scores",
-        "stages",
-        "targets",
-        "totals",
-        "waited",
-    )
 
     def __init__(  # noqa: PLR0913, PLR0915 (one fact each)
         self,

@@ -28,6 +28,9 @@ PARTIAL_ROLES = frozenset(("prefill", "encode", "encode-prefill"))
 H2C = "kubernetes.io/h2c"
 """HTTP/2 in plain text, with prior knowledge (Gateway API inference extension, `AppProtocol`)."""
 
+HTTPS = "https"
+"""HTTP over TLS (Kubernetes `appProtocol`, by IANA's name of the service)."""
+
 VLLM = "vllm"
 """The value of `Load.engine` for vLLM."""
 
@@ -137,6 +140,10 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that run, a sum."""
     counted: bool = False
     """Whether the report itself had `waiting` and `running`; else they are an earlier one's."""
+    awake: bool = True
+    """False while the engine sleeps: it keeps requests waiting, or refuses them."""
+    emptied: bool = False
+    """Whether it sleeps without its weights, and so without a cache."""
     kv_usage: float = 0.0
     """The share (0..1) of the KV cache that is in use."""
     running_adapters: frozenset[str] = frozenset()

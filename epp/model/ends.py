@@ -29,8 +29,6 @@ from epp.values import replaced
 class RequestEnds:
     """Ends requests, which are no longer in flight, at their endpoints."""
 
-    __slots__ = ("_output_lengths", "_pods", "_prompts")
-
     def __init__(self, prompts: Prompts, output_lengths: OutputLengths, pods: Pods) -> None:
         self._prompts: Final = prompts
         self._output_lengths: Final = output_lengths
@@ -147,8 +145,6 @@ class RequestEnds:
 @mypyc_attr(free_list_len=1, acyclic=True)
 class _OutputAtPod:
     """The output that a lease has, as long as its pod and its cache are there (`CachedOutput`)."""
-
-    __slots__ = ("_generation", "_home", "_lease")
 
     def __init__(self, pod: Pod, lease: Lease) -> None:
         self._home: Final = pod.home

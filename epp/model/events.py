@@ -11,6 +11,7 @@ from epp.model.learning.fit import FitState
 from epp.model.learning.mean import MeanState
 from epp.model.learning.output_lengths import ResponsesState
 from epp.model.learning.slowness import ClassSlownessState, SlownessState
+from epp.model.learning.stored_responses import StoredState
 from epp.model.learning.ttft_share import TtftShareState
 from epp.model.prompts.repeated import ResponseRepeated
 from epp.model.request import RequestId
@@ -158,6 +159,12 @@ class LearnedCopied(msgspec.Struct, frozen=True):
     """None if no response was seen to its end."""
 
 
+class ResponsesCopied(msgspec.Struct, frozen=True):
+    """The stored responses that another replica knows of, the oldest first."""
+
+    stored: Sequence[StoredState]
+
+
 Event = (
     EndpointUpserted
     | EndpointRemoved
@@ -185,4 +192,5 @@ Event = (
     | CacheFeedUp
     | CacheFeedLost
     | LearnedCopied
+    | ResponsesCopied
 )

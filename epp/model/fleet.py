@@ -19,7 +19,6 @@ from epp.model.candidates import price
 from epp.model.endpoint import CacheStats, Endpoint, Load
 from epp.model.ends import RequestEnds, keep_those_at, lost_at
 from epp.model.events import (
-    AttributesReported,
     BooksCorrected,
     Ejected,
     EndpointRemoved,
@@ -30,11 +29,10 @@ from epp.model.events import (
     LoadReported,
     ModelsListed,
     OrcaReported,
+    ResponsesCopied,
     Returned,
     ScrapeFailed,
 )
-from epp.model.invariants import check
-from epp.model.kv_changes import CacheChanged, CacheCleared, CacheCopied, CacheFeedLost, CacheFeedUp
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.stored_responses import StoredResponses
 from epp.model.listeners import Listener, Listeners, OnFault, reraise
@@ -88,7 +86,7 @@ class Fleet:
         self.pods: Final = Pods(self._index, hasher, capacity)
         self.in_flight: Final[dict[RequestId, InFlightRequest]] = {}
         self.output_lengths: Final = OutputLengths()
-        self.responses: Final = StoredResponses()
+        self.responses: Final = StoredResponses(hasher.response_key)
         self._unobserved: Final = UnobservedRequests()
         self._uncertainty: Final = Uncertainty(self._prompts, self.output_lengths)
         self._busy: Final = BusyShare()
@@ -323,6 +321,7 @@ class Fleet:
             return
         if (pod := self.pods.at(event.target, in_flight.pod.endpoint.rank)) is None:
             return
+        self._learn_found(self._outliers.passed_over(in_flight, self.in_flight), now)
         in_flight.leave(now, revoked=True)
         if in_flight.prefill is not None and in_flight.prefill.pod is pod:
             in_flight.aggregate(now)
@@ -361,14 +360,6 @@ class Fleet:
         if in_flight is not None and event.request_id not in self._unobserved:
             self._unobserved.add(in_flight.leave_unobserved(self.output_lengths, now))
 
-    # For tests.
-
-    def check_invariants(self) -> None:
-        """Assert that the fleet, its endpoints, their caches and the index agree."""
-        parts = [part for each in self.in_flight.values() for part in each.parts]
-        self.pods.check_invariants([(id(each.pod), each.coming) for each in parts])
-        check(unobserved_are_in_flight=self.in_flight.keys() >= set(self._unobserved))
-
 
 _OUTCOMES: Final = frozenset((FirstToken, Generated, Finished, Aborted, Unobserved))
 
@@ -376,10 +367,8 @@ _HANDLERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {
     EndpointUpserted: Fleet._upsert,  # noqa: SLF001 (the table of this class)
     EndpointRemoved: Fleet._remove,  # noqa: SLF001
     Listed: Fleet._listed,  # noqa: SLF001
+    **dict.fromkeys(PodEvent.__args__, Fleet._of_pod),  # noqa: SLF001
     LoadReported: Fleet._reported,  # noqa: SLF001
-    ScrapeFailed: Fleet._of_pod,  # noqa: SLF001
-    AttributesReported: Fleet._of_pod,  # noqa: SLF001
-    CacheCleared: Fleet._of_pod,  # noqa: SLF001
     ModelsListed: lambda fleet, event, _: fleet.pods.list_models(event),
     OrcaReported: Fleet._orca,  # noqa: SLF001
     Admitted: Fleet._admitted,  # noqa: SLF001
@@ -395,5 +384,5 @@ _HANDLERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {
     BooksCorrected: Fleet._corrected,  # noqa: SLF001
     ResponseRepeated: lambda fleet, event, _: fleet._prompts.assign_hashes(event),  # noqa: SLF001
     LearnedCopied: lambda fleet, event, now: fleet.pods.take_over(event, fleet.output_lengths, now),
-    **dict.fromkeys((CacheChanged, CacheCopied, CacheFeedUp, CacheFeedLost), Fleet._of_pod),  # noqa: SLF001
+    ResponsesCopied: lambda fleet, event, now: fleet.responses.take_over(event.stored, now),
 }

@@ -21,8 +21,6 @@ def reraise(_source: str, error: BaseException) -> None:
 class Listeners:
     """The listeners to each kind of event, in the order in which they were added."""
 
-    __slots__ = ("_by_kind",)
-
     def __init__(self) -> None:
         self._by_kind: Final[dict[type[Event], tuple[tuple[Listener, str, OnFault], ...]]] = {}
 

@@ -36,8 +36,6 @@ class Estimate:
     `seconds`.
     """
 
-    __slots__ = ("cached", "matched", "seconds")
-
     def __init__(self, cached: int, matched: int, seconds: float) -> None:
         self.cached: Final = cached
         self.matched: Final = matched
@@ -56,25 +54,6 @@ class Quote:
     The first six fields are the request's. What `look_up` found is valid for one state of one
     index; nothing else changes.
     """
-
-    __slots__ = (
-        "_estimates",
-        "_found",
-        "_index",
-        "_version",
-        "answers",
-        "api",
-        "blocks",
-        "chains",
-        "kind",
-        "max_tokens",
-        "request_id",
-        "stream",
-        "subset",
-        "target_model",
-        "token_offsets",
-        "tokens",
-    )
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from mypy_extensions import mypyc_attr
 from epp.model.endpoint import Endpoint
 from epp.values import Value
 
-DEFAULT_FAIRNESS_ID = "default-flow"
+DEFAULT_FAIRNESS_ID: Final = "default-flow"
 """The flow of requests that name none (llm-d-router)."""
 
 RequestId = NewType("RequestId", str)
@@ -40,7 +40,7 @@ class Api(StrEnum):
     OTHER = "other"
 
 
-TOKEN_BYTES = 4
+TOKEN_BYTES: Final = 4
 """Bytes of a token id in an exact prompt, little-endian."""
 
 
@@ -53,13 +53,6 @@ class Prompt(Value):
     tokens into exact prompts, in bytes into others. The bytes before a mark do not depend on those
     after it. `multimodal`: some of it stands for an image, a video or a sound.
     """
-
-    __slots__ = (
-        "data",
-        "exact",
-        "marks",
-        "multimodal",
-    )
 
     def __init__(
         self,
@@ -77,31 +70,6 @@ class Prompt(Value):
 @mypyc_attr(free_list_len=1, acyclic=True)
 class InferenceRequest(Value):
     """A request as the policy sees it."""
-
-    __slots__ = (
-        "api",
-        "body",
-        "cache_salt",
-        "fairness_id",
-        "headers",
-        "id",
-        "max_tokens",
-        "model",
-        "most_wait",
-        "multimodal",
-        "n",
-        "objective",
-        "peer",
-        "priority",
-        "prompts",
-        "response_id",
-        "rewrite",
-        "size",
-        "skip_reading_prefix_cache",
-        "stream",
-        "subset",
-        "target_model",
-    )
 
     def __init__(  # noqa: PLR0913, PLR0915 (one fact each)
         self,
@@ -209,13 +177,6 @@ class Usage(Value):
 
     `implausible`: it reported more cached tokens than the prompt has, which is left out.
     """
-
-    __slots__ = (
-        "cached_tokens",
-        "completion_tokens",
-        "implausible",
-        "prompt_tokens",
-    )
 
     def __init__(
         self,

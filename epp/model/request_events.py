@@ -23,8 +23,6 @@ class Admitted(Value):
     the blocks of it.
     """
 
-    __slots__ = ("endpoint_id", "prefill_endpoint_id", "quote")
-
     def __init__(
         self, quote: Quote, endpoint_id: EndpointId, prefill_endpoint_id: EndpointId | None = None
     ) -> None:
@@ -39,8 +37,6 @@ class Served(Value):
     If several endpoints are there, it is the one of the same rank, which the request names.
     """
 
-    __slots__ = ("request_id", "target")
-
     def __init__(self, request_id: RequestId, target: Target) -> None:
         self.request_id: Final = request_id
         self.target: Final = target
@@ -50,16 +46,12 @@ class Served(Value):
 class FirstToken(Value):
     """The first byte of a streamed body was seen: the prefill is over."""
 
-    __slots__ = ("request_id",)
-
     def __init__(self, request_id: RequestId) -> None:
         self.request_id: Final = request_id
 
 
 class ResponseNamed(Value):
     """The response has an id, by which later requests may go on from it, or ask for it."""
-
-    __slots__ = ("request_id", "response_id")
 
     def __init__(self, request_id: RequestId, response_id: str) -> None:
         self.request_id: Final = request_id
@@ -69,8 +61,6 @@ class ResponseNamed(Value):
 class Generated(Value):
     """A streamed response has brought about `tokens` tokens so far."""
 
-    __slots__ = ("request_id", "tokens")
-
     def __init__(self, request_id: RequestId, tokens: int) -> None:
         self.request_id: Final = request_id
         self.tokens: Final = tokens
@@ -79,8 +69,6 @@ class Generated(Value):
 @mypyc_attr(free_list_len=1, acyclic=True)
 class Finished(Value):
     """The response ended; `generated` tokens were streamed, if `usage` is None."""
-
-    __slots__ = ("generated", "request_id", "usage")
 
     def __init__(
         self, request_id: RequestId, usage: Usage | None = None, generated: int = 0
@@ -113,8 +101,6 @@ class Aborted(Value):
     it is the proxy's own.
     """
 
-    __slots__ = ("failure", "generated", "refused", "request_id", "served")
-
     def __init__(
         self,
         request_id: RequestId,
@@ -135,8 +121,6 @@ class Unobserved(Value):
 
     `begun`: the head of a good response was seen.
     """
-
-    __slots__ = ("begun", "request_id")
 
     def __init__(self, request_id: RequestId, begun: bool = False) -> None:  # noqa: FBT001, FBT002
         self.request_id: Final = request_id

@@ -37,8 +37,6 @@ _LONGEST_TURN: Final = 1.5
 class Plan:
     """A profile prepared to run: the methods of its plug-ins, in order."""
 
-    __slots__ = ("_equal", "_filters", "_name", "_pick", "_picker", "_scorers")
-
     def __init__(self, profile: Profile) -> None:
         self._name: Final = profile.name
         self._filters: Final = [(each, each.filter) for each in profile.filters]

@@ -91,8 +91,8 @@ class EndpointEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ren
     """
     metrics_host: HostPort | None = None
     """Where its metrics page is; None: at its address and port."""
-    app_protocol: Literal["", "http", "kubernetes.io/h2c"] = ""
-    """What it speaks, as an InferencePool says it: over h2c its metrics page is read so, too."""
+    app_protocol: Literal["", "http", "https", "kubernetes.io/h2c"] = ""
+    """What it speaks, as Kubernetes says it: its metrics page is read so, too."""
 
 
 class EndpointsDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

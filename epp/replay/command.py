@@ -18,8 +18,8 @@ from epp.replay.plan import Policy, RunPlan, Traffic
 from epp.replay.results.bar import RunsBar
 from epp.replay.results.comparison import Comparison, compare
 from epp.replay.results.digest import Slo
-from epp.replay.results.document import as_json
 from epp.replay.results.table import Screen, show
+from epp.replay.results.verdict import as_json
 from epp.replay.sweep import Task, on_cores, on_ray, read_traffic
 from epp.replay.traffic.reading import ALIASES, WORKLOADS
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-import structlog
+from epp.system.logs import Log
 
 _BACKLOG: Final = 1024
 _AT_ONCE: Final = 64
@@ -18,7 +18,7 @@ _PAUSE_SECONDS: Final = 1.0
 
 _EVERYWHERE: Final = {"", "::"}
 
-_log = structlog.get_logger()
+_log = Log(__name__)
 
 
 def bound(address: str, port: int) -> list[socket.socket]:

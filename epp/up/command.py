@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from epp.app.process import signals_handled
 from epp.errors import ConfigError, reason
 from epp.gateway.envoy import envoy_binary
 from epp.gateway.processes import ProcessDied
@@ -62,20 +63,9 @@ class Signals:
         """The exit status of a process that the last signal ended, as shells have it."""
         return 128 + self._number
 
-    @contextlib.contextmanager
-    def handled(self) -> Iterator[None]:
+    def handled(self) -> contextlib.AbstractContextManager[None]:
         """Handle them while the context lasts."""
-        loop = asyncio.get_running_loop()
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else nohup(1) has started it
-            numbers.append(signal.SIGHUP)
-        for number in numbers:
-            loop.add_signal_handler(number, self._handle, number)
-        try:
-            yield
-        finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
+        return signals_handled(self._handle)
 
     def _handle(self, number: int) -> None:
         if number == signal.SIGHUP and self.stop.is_set():

@@ -139,14 +139,21 @@ def read(counted):
     return {family.name: family for family in text_string_to_metric_families(page)}
 
 
-def values(counted, name):
+def samples(families, name):
     """Give the samples of that exact name: labels (as sorted pairs) to value."""
     return {
         tuple(sorted(sample.labels.items())): sample.value
-        for family in read(counted).values()
+        for family in families
         for sample in family.samples
         if sample.name == name
     }
+
+
+def values(counted, name):
+    """Give what `samples` gives of a page, of which no other lines are parsed."""
+    starts = (f"{name} ", f"{name}{{")
+    lines = [each for each in "".join(counted.page()).split("\n") if each.startswith(starts)]
+    return samples(text_string_to_metric_families("\n".join([*lines, ""])), name)
 
 
 def value(counted, name, /, **labels):

@@ -373,8 +373,8 @@ print(dict(recorder.counts))
 def on_a_full_disk(folder, most_bytes, retry):
     """Record 40 requests where a file takes so many bytes; give what was said, and the counts."""
     argv = [sys.executable, "-c", FULL, *map(str, (folder, most_bytes, retry))]
-    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    return said, json.loads(said.splitlines()[-1].replace("'", '"'))
+    said = subprocess.run(argv, capture_output=True, text=True, check=True)
+    return said.stderr, json.loads(said.stdout.replace("'", '"'))
 
 
 def test_a_disk_that_takes_no_more_costs_records_only(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from epp.adapters.replicas import sockets as replica_sockets
 from epp.adapters.replicas.mesh import ReplicaMesh
 from epp.adapters.replicas.settings import (
     PeerAddress,
@@ -17,7 +18,7 @@ from epp.adapters.replicas.settings import (
     mark_of,
     peer_address,
 )
-from epp.adapters.replicas.sockets import connection, tcp_endpoint
+from epp.adapters.replicas.sockets import SocketReader, connection, tcp_endpoint
 from epp.adapters.replicas.transport import THIS_IS_YOU
 from epp.errors import ConfigError
 from epp.protocol.replicas.messages import LONGEST
@@ -311,3 +312,61 @@ async def test_all_addresses_are_of_both_families(address):
             writer.close()
     finally:
         mesh.close()
+
+
+@contextlib.contextmanager
+def pair():
+    """Give two sockets that are connected: what one sends the other has at once."""
+    with (
+        zmq.Context() as context,
+        context.socket(zmq.PAIR) as one,
+        context.socket(zmq.PAIR) as other,
+    ):
+        one.bind("inproc://pair")
+        other.connect("inproc://pair")
+        yield one, other
+
+
+async def test_what_is_answered_is_read_in_turns_however_much_comes(monkeypatch):
+    monkeypatch.setattr(replica_sockets, "_TURN_SECONDS", -1.0)  # over with each message
+    with pair() as (one, other):
+        heard = []
+
+        def answer(frames):
+            heard.append(frames)
+            reader.send([b"answer"])
+
+        for number in range(100):
+            other.send(b"%d" % number)
+        reader = SocketReader(one, answer)
+        in_turns = []
+        for _ in range(20):
+            before = len(heard)
+            await asyncio.sleep(0)
+            in_turns.append(len(heard) - before)
+        reader.close()
+    assert max(in_turns) == 1
+    assert sum(in_turns) >= 18
+
+
+async def test_a_message_that_cannot_be_handled_holds_up_none():
+    with pair() as (one, other):
+        heard, errors = [], []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: errors.append(context["exception"])
+        )
+
+        def handle(frames):
+            heard.extend(frames)
+            if frames == [b"bad"]:
+                raise ValueError(frames)
+
+        for message in (b"bad", b"bad", b"bad", b"good"):
+            other.send(message)
+        reader = SocketReader(one, handle)
+        async with asyncio.timeout(DEADLINE):
+            while len(heard) < 4:
+                await asyncio.sleep(0)
+        reader.close()
+    assert heard == [b"bad", b"bad", b"bad", b"good"]
+    assert [type(each) for each in errors] == [ValueError] * 3

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from epp.adapters.scrape.page_source import ScrapeSettings
-from epp.model.endpoint import H2C, Endpoint
+from epp.model.endpoint import H2C, HTTPS, Endpoint
 from epp.model.events import LoadReported, ScrapeFailed, ScrapeFailure
 from tests.adapters.h2c_pods import H2cPod
 from tests.adapters.scraped_pods import DEADLINE, pods, scraping
@@ -31,6 +31,9 @@ PATIENT = ScrapeSettings(interval=0.02, retry=0.02, late=0.02, timeout=DEADLINE)
         ({"port": 9400}, {"app_protocol": H2C}, "http://10.0.0.1:9400/metrics"),
         ({}, {"app_protocol": H2C, "metrics_host": "a:1"}, "http://a:1/metrics"),
         ({"scheme": "https"}, {"app_protocol": H2C}, "https://10.0.0.1:8000/metrics"),
+        ({}, {"app_protocol": HTTPS}, "https://10.0.0.1:8000/metrics"),
+        ({"port": 9400}, {"app_protocol": HTTPS}, "http://10.0.0.1:9400/metrics"),
+        ({}, {"app_protocol": HTTPS, "metrics_host": "a:1"}, "http://a:1/metrics"),
     ],
 )
 def test_pages_at_the_ports_of_the_pool_are_read_as_it_says(settings, more, url):

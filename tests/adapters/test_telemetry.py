@@ -14,7 +14,18 @@ from epp.errors import MalformedRequest, NoEndpoints, Overloaded
 from epp.model.endpoint import Load
 from epp.model.request import RequestId
 from epp.protocol.extproc.record import Outcome, RequestRecord
-from tests.adapters.telemetry_page import A, B, record, request, serve, telemetry, value, values
+from tests.adapters.telemetry_page import (
+    A,
+    B,
+    read,
+    record,
+    request,
+    samples,
+    serve,
+    telemetry,
+    value,
+    values,
+)
 
 
 def test_a_streamed_response():
@@ -235,7 +246,7 @@ def test_an_empty_pool():
 def test_labels_come_back_as_they_were(name):
     counted = telemetry()
     serve(counted, record(request=request(model=name)))
-    (labels,) = values(counted, "llm_d_epp_request_total")
+    (labels,) = samples(read(counted).values(), "llm_d_epp_request_total")
     assert dict(labels)["model_name"] in {name, "other"}
     assert not name.isprintable() or dict(labels)["model_name"] == name
 

@@ -249,3 +249,12 @@ def test_a_page_is_written_in_pieces_that_leave_the_loop_to_others():
     assert max(piece.count("\n") for piece in pieces) < 600  # 500, and a whole histogram
     heads = [line for line in "".join(pieces).splitlines() if line.startswith("# TYPE")]
     assert len(heads) == len(set(heads)) < len(pieces)
+
+
+def test_picks_of_an_endpoint_that_moves_to_another_port_are_counted_there():
+    counted = telemetry()
+    for number, port in enumerate((8000, 8000, 8000, 9000, 9000, 8000)):
+        moved = Endpoint("prod", "a", "10.0.0.1", port)
+        serve(counted, record(number, decision=Decision(endpoints=(moved,))))
+    picked = values(counted, "llm_d_epp_scheduler_attempts_total")
+    assert {dict(pairs)["port"]: times for pairs, times in picked.items()} == {"8000": 4, "9000": 2}

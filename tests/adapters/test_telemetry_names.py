@@ -172,7 +172,7 @@ TABLE = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def busy():
     """Everything that can be counted, counted."""
     counted = telemetry()
@@ -196,9 +196,14 @@ def busy():
     return counted
 
 
+@pytest.fixture(scope="module")
+def families(busy):
+    return read(busy)
+
+
 @pytest.mark.parametrize(("name", "kind", "labels", "bounds"), TABLE, ids=[row[0] for row in TABLE])
-def test_names_labels_and_buckets_are_the_references(busy, name, kind, labels, bounds):
-    family = read(busy)[name]
+def test_names_labels_and_buckets_are_the_references(families, name, kind, labels, bounds):
+    family = families[name]
     assert family.type == kind
     assert family.documentation
     names = {label for sample in family.samples for label in sample.labels}
@@ -210,13 +215,13 @@ def test_names_labels_and_buckets_are_the_references(busy, name, kind, labels, b
         assert set(ends) == set(expected)
 
 
-def test_no_other_family_is_exposed(busy):
-    names = {name for name in read(busy) if not name.startswith("process_")}
+def test_no_other_family_is_exposed(families):
+    names = {name for name in families if not name.startswith("process_")}
     assert names == {row[0] for row in TABLE}
 
 
-def test_the_process_is_measured(busy):
-    assert read(busy)["process_cpu_seconds"].samples[0].value > 0
+def test_the_process_is_measured(families):
+    assert families["process_cpu_seconds"].samples[0].value > 0
 
 
 def test_bounds_are_written_as_go_writes_them_in_each_format(busy):

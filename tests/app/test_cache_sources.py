@@ -22,6 +22,10 @@ from tests.strategies import endpoint
 EVENTS = "plugins: [{type: least-ttft-picker}, {type: precise-prefix-cache-producer}]"
 
 
+async def at_once(_):
+    """Wait for no page."""
+
+
 def tokens_from(folder):
     producer = f"{{type: token-producer, parameters: {{tokenizer: {folder}, modelName: m}}}}"
     return load(f"plugins: [{{type: least-ttft-picker}}, {producer}]")
@@ -30,7 +34,7 @@ def tokens_from(folder):
 def test_without_tokens_or_events_there_is_text_alone():
     settings = load("plugins: [{type: least-ttft-picker}]")
     assert tokenizer_or_none(settings.tokens) is None
-    assert kv_events_or_none(settings.kv_events, "", None, print) is None
+    assert kv_events_or_none(settings.kv_events, "", None, print, at_once) is None
     assert kv_event_batches(None) == {}
     assert untokenized_prompts(None) == {}
 
@@ -45,14 +49,14 @@ def test_a_tokenizer_that_cannot_be_loaded_is_logged_and_prompts_stay_text(tmp_p
 
 def test_events_without_tokens_are_refused_with_a_log_line():
     with capture_logs() as logs:
-        assert kv_events_or_none(load(EVENTS).kv_events, "", None, print) is None
+        assert kv_events_or_none(load(EVENTS).kv_events, "", None, print, at_once) is None
     assert [entry["event"] for entry in logs] == ["kv_events.useless"]
 
 
 async def test_events_with_tokens_are_subscribed_to(tmp_path):
     tokenizer = tokenizer_or_none(tokens_from(write(tmp_path / "m", byte_level())).tokens)
     assert tokenizer is not None
-    listener = kv_events_or_none(load(EVENTS).kv_events, "m", tokenizer, print)
+    listener = kv_events_or_none(load(EVENTS).kv_events, "m", tokenizer, print, at_once)
     assert listener is not None
     assert kv_event_batches(listener) == {}
     await tokenizer.close()

@@ -20,7 +20,15 @@ from epp.app.flow.held_requests import HeldRequests
 from epp.app.observing.fleet_view import EndpointView
 from epp.app.observing.shadow import Shadow
 from epp.config.file import load
-from epp.model.events import EndpointRemoved
+from epp.model.endpoint import Load
+from epp.model.events import (
+    Ejected,
+    EjectionReason,
+    EndpointRemoved,
+    LoadReported,
+    ScrapeFailed,
+    ScrapeFailure,
+)
 from epp.model.listeners import reraise
 from tests.app.test_decision_ring import Kept
 from tests.app.test_replicas import two
@@ -81,6 +89,23 @@ async def test_the_fleet_comes_in_columns_of_one_length():
     totals = state["totals"]
     assert totals["delivered"] == totals["cached"] == 480
     assert totals["captured"] == record.decision.predicted_cached_tokens
+
+
+@pytest.mark.parametrize(
+    ("event", "state"),
+    [
+        (lambda name: LoadReported(name, Load()), "ready"),
+        (lambda name: LoadReported(name, Load(awake=False)), "asleep"),
+        (lambda name: ScrapeFailed(name, ScrapeFailure.REFUSED), "unreachable"),
+        (lambda name: Ejected(name, EjectionReason.STALL, 30.0), "ejected"),
+    ],
+)
+async def test_an_endpoint_that_is_left_out_says_why(event, state):
+    shown = Shown()
+    (first, *_) = shown.fleet.pods.values()
+    shown.fleet.apply(event(first.endpoint.id), shown.clock())
+    told = await shown.state()
+    assert told["endpoints"]["state"] == [state, "ready", "ready"]
 
 
 async def test_the_fields_of_the_page_are_those_of_its_type():

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from epp.app.data_sources import DataSources
 from epp.config.file import load
 from epp.errors import ConfigError
-from epp.model.endpoint import Endpoint
+from epp.model.endpoint import HTTPS, Endpoint
 from epp.model.events import (
     AttributesReported,
     LoadReported,
@@ -177,6 +177,22 @@ async def test_a_certificate_of_strangers_is_refused_where_it_is_verified(tmp_pa
         layer = secure(authorities, verify=verify)
         async with polling(layer, pages.endpoint()) as (told, _):
             await first(told, ScrapeFailed if verify else LoadReported)
+
+
+@pytest.mark.parametrize("verify", [True, False])
+async def test_an_endpoint_that_speaks_https_is_asked_so(verify):
+    layer = settings(
+        (
+            "metrics-data-source",
+            f"{{insecureSkipVerify: {str(not verify).lower()}}}",
+            "core-metrics-extractor",
+        )
+    )
+    async with (
+        Pages(metrics=vllm_page()).serving(Authority().context()) as pages,
+        polling(layer, pages.endpoint(app_protocol=HTTPS)) as (told, _),
+    ):
+        await first(told, ScrapeFailed if verify else LoadReported)
 
 
 async def test_a_client_that_the_server_does_not_know_fails(tmp_path):

@@ -9,16 +9,25 @@ from structlog.testing import capture_logs
 
 from epp.adapters.replicas.settings import PeerAddress
 from epp.app.replicas import copies, warm_boot
+from epp.model.endpoint import EndpointId, Target
 from epp.model.events import EndpointRemoved, EndpointUpserted, Listed
-from epp.model.kv_changes import CacheFeedUp
+from epp.model.kv_changes import CacheCleared, CacheFeedUp
 from epp.model.request import RequestId, Usage
-from epp.model.request_events import Finished
-from epp.protocol.replicas.facts import BucketsQuery, BucketsReply, ContentsReply, NoSnapshot
+from epp.model.request_events import Finished, ResponseNamed
+from epp.protocol.replicas.facts import (
+    BucketsQuery,
+    BucketsReply,
+    ContentsReply,
+    NoSnapshot,
+    StoredReply,
+)
 from tests.app.test_replicas import HERE, Started, started, two, until
+from tests.model.invariants import check_invariants
 from tests.protocol.replicas.pair import Replica, held
 from tests.strategies import text
 
 MANY = 30
+ENGINE = "uid", Target("10.0.0.1:8000"), None
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +119,7 @@ async def test_a_fresh_replica_knows_what_another_knows_before_it_is_warm():
                 await asyncio.gather(task, return_exceptions=True)
                 await fresh.stop()
         assert "replicas.warm" in [each["event"] for each in logs]
-        fresh.fleet.check_invariants()
+        check_invariants(fresh.fleet)
 
 
 async def test_the_first_replica_is_warm_soon_and_says_that_it_is_the_first():
@@ -328,6 +337,21 @@ async def test_whose_snapshot_is_broken_is_not_the_first(monkeypatch, left, tota
     assert await said_at_its_start(fresh, told or [NoSnapshot()]) == [said]
 
 
+@pytest.mark.parametrize(
+    ("keys", "places"),
+    [
+        (bytes(16), bytes(4)),
+        (bytes(8), b"\1\0\0\0"),
+        (bytes(8), b"\xff\xff\xff\xff"),
+        (bytes(7), bytes(4)),
+        (bytes(8), bytes(3)),
+    ],
+)
+def test_stored_responses_that_cannot_be_are_told_of_none(keys, places):
+    with pytest.raises(ValueError):  # noqa: PT011 (what is nonsense)
+        copies.stored_from(StoredReply([ENGINE], keys, places))
+
+
 async def said_at_its_start(fresh, told):
     """Start a replica to which this is told once it asks; return what it logs."""
 
@@ -361,8 +385,23 @@ async def test_what_was_never_told_is_found_by_its_digest():
         await compare(one, other)
         await until(lambda: held(one) == held(other))
         for each in (one, other):
-            each.fleet.check_invariants()
+            check_invariants(each.fleet)
         assert compared(one, "different") + compared(other, "different") == 1
+
+
+async def test_a_cache_that_was_cleared_is_empty_to_all_and_stays_so():
+    async with two() as (one, other):
+        await settled(one, other)
+        serve_many(one)
+        serve_many(one, pod="pod-1", seed="more")
+        await until(lambda: held(one) == held(other))
+        for pod in held(one):
+            one.apply(CacheCleared(EndpointId(pod)))
+        nothing: dict[str, set[int]] = {"default/pod-0": set(), "default/pod-1": set()}
+        await until(lambda: held(other) == nothing)
+        await compare(one, other)
+        await until(lambda: not (one.replicas.copies.busy or other.replicas.copies.busy))
+        assert held(one) == held(other) == nothing
 
 
 async def test_both_sides_of_a_partition_come_together():
@@ -436,12 +475,14 @@ async def test_blocks_from_before_a_restart_do_not_come_back():
         assert held(other)["default/pod-0"] != set()
 
 
-async def test_what_was_learned_is_told_if_engines_report_their_caches_themselves():
+async def test_what_was_learned_and_stored_is_told_if_engines_report_their_caches_themselves():
     async with started() as one:
         for pod in ("pod-0", "pod-1"):
             one.apply(CacheFeedUp(one.pod(pod).endpoint.id, complete=True))
         for _ in range(20):
             one.pod("pod-0").pace.learn_prompt(1000, 0, 0.5)
+        one.send("pod-0", "a", text(300))
+        one.apply(ResponseNamed(RequestId("a"), "resp_1"))
         await until(lambda: one.replicas.warm)
         await settled(one)
         with capture_logs() as logs:
@@ -449,6 +490,8 @@ async def test_what_was_learned_is_told_if_engines_report_their_caches_themselve
                 one.replicas.transport._settings.peers.append(PeerAddress(HERE, fresh.port))
                 await until(lambda: fresh.replicas.warm)
                 assert speeds(fresh) == speeds(one)
+                home = fresh.pod("pod-0").endpoint.engine
+                assert fresh.fleet.responses.engine_of("resp_1", fresh.now) == home
     assert [
         each["event"] for each in logs if each["event"] in {"replicas.warm", "replicas.first"}
     ] == ["replicas.warm"]

@@ -14,8 +14,9 @@ from epp.adapters.replicas.sealing import Seal
 from epp.adapters.replicas.settings import Siblings, mark_of
 from epp.adapters.replicas.streams import prefix_of
 from epp.app.replicas import copies, exchange, keeping
+from epp.model.kv_changes import CacheFeedUp
 from epp.model.request import RequestId, Usage
-from epp.model.request_events import Finished, FirstToken
+from epp.model.request_events import Finished, FirstToken, ResponseNamed
 from epp.protocol.replicas.facts import VERSION, LeavingFact
 from tests.app.test_replica_copies import serve_many
 from tests.app.test_replicas import (
@@ -30,6 +31,7 @@ from tests.app.test_replicas import (
 from tests.processes import forked_picker, said
 from tests.protocol.replicas.pair import held
 from tests.redis_process import redis_process
+from tests.strategies import text
 
 UNSENT = "warmpick_replica_messages_unsent_total"
 REACHED = "warmpick_replicas_reached"
@@ -283,7 +285,9 @@ async def test_what_is_known_of_caches_outlives_all_replicas(server):
     async with replica(server) as one, replica(server) as other:
         await until(lambda: one.replicas.warm and other.replicas.warm)
         serve_many(one)
-        await until(lambda: held(one) == held(other))
+        one.send("pod-1", "a", text(300))
+        one.apply(ResponseNamed(RequestId("a"), "resp_1"))
+        await until(lambda: held(one) == held(other) and len(other.fleet.responses))
         known = held(one)["default/pod-0"]
     assert known
     (kept,) = [key for key in server.do("KEYS", "*") if key.endswith(b":kept")]
@@ -292,7 +296,22 @@ async def test_what_is_known_of_caches_outlives_all_replicas(server):
         async with replica(server) as fresh:
             await until(lambda: fresh.replicas.warm)
             assert held(fresh)["default/pod-0"] == known
+            home = fresh.pod("pod-1").endpoint.engine
+            assert fresh.fleet.responses.engine_of("resp_1", fresh.now) == home
     assert "replicas.warm" in [each["event"] for each in logs]
+
+
+async def test_what_is_kept_has_responses_too_if_engines_report_their_caches_themselves(server):
+    async with replica(server) as one:
+        await until(lambda: one.replicas.warm)
+        for pod in ("pod-0", "pod-1"):
+            one.apply(CacheFeedUp(one.pod(pod).endpoint.id, complete=True))
+        one.send("pod-1", "a", text(300))
+        one.apply(ResponseNamed(RequestId("a"), "resp_1"))
+    async with replica(server) as fresh:
+        await until(lambda: fresh.replicas.warm)
+        home = fresh.pod("pod-1").endpoint.engine
+        assert fresh.fleet.responses.engine_of("resp_1", fresh.now) == home
 
 
 async def test_it_is_written_from_time_to_time_by_one(server, monkeypatch):

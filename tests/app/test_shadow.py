@@ -16,6 +16,7 @@ from epp.config.file import POLICIES, load
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Admitted, Finished, FirstToken
 from epp.policy.scheduler import Scheduler
+from tests.model.invariants import check_invariants
 from tests.model.rig import Rig
 from tests.strategies import request, text
 
@@ -142,7 +143,7 @@ def test_a_listener_of_a_shadow_that_raises_fails_the_shadow_alone(monkeypatch):
         pair.rig.apply(FirstToken(RequestId("r1")))
         pair.rig.apply(Finished(RequestId("r1"), Usage(100, 5, 0)))
     assert pair.rig.fleet.in_flight == {}
-    pair.rig.fleet.check_invariants()
+    check_invariants(pair.rig.fleet)
     assert (pair.shadow.tally.failed, pair.shadow.tally.compared) == (3, 1)
     assert [(line["event"], line["error"]) for line in logs] == [
         ("shadow.failed", "KeyError: 'mine'")

@@ -29,6 +29,7 @@ from epp.protocol.kube.objects import KubePod
 from epp.protocol.kube.pod_endpoints import endpoints_of
 from epp.protocol.metrics.metrics_reader import MetricsReader
 from epp.protocol.metrics.page import Page
+from tests.model.invariants import check_invariants
 from tests.protocol.kube.objects import pod
 
 PORTS = (8000, 8001)
@@ -335,10 +336,10 @@ def test_no_value_keeps_a_request_in_the_books(configuration, steps):
         else:
             requests += 1
             converse(picker, *given_to)
-        picker.fleet.check_invariants()
+        check_invariants(picker.fleet)
     picker.now += 1e5  # what nobody observes ends by itself
     picker.scrape(page_of(({}, {}, "1")))
-    picker.fleet.check_invariants()
+    check_invariants(picker.fleet)
     assert picker.fleet.in_flight == {}
     assert len(picker.ended) == requests
     assert not picker.faults.counts

@@ -41,6 +41,7 @@ def test_what_is_played_is_http2_with_whole_messages(size, chunks):
         stream_window=limits.stream_window,
         max_header_bytes=limits.max_header_bytes,
         max_message_bytes=limits.max_message_bytes,
+        max_queued=limits.max_queued,
     )
     messages: dict[int, list[object]] = {}
     ended = []

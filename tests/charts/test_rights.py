@@ -76,6 +76,7 @@ def listening():
     processors = structlog.get_config()["processors"]
     kept, missed = processors.copy(), Missed()
     processors[:] = [missed]
+    structlog.configure(processors=processors)
     try:
         yield missed
     finally:

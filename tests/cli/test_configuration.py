@@ -79,7 +79,7 @@ def test_where_metrics_pages_are(text, flags, expected):
 def test_models_are_polled_beside_what_is_configured():
     settings = load(merged("", "--poll-models", "--policy=linear"))
     metrics, models = settings.data_layer.pages
-    assert (metrics.load, models.source.path, models.source.interval) == (True, "/v1/models", 5)
+    assert (metrics.load, models.source.path, models.source.every) == (True, "/v1/models", 5)
     assert (models.models, models.serves_others, settings.warnings) == (True, True, ())
     assert [each.name for each in settings.scheduling.profiles.values()] == ["default"]
 
@@ -106,7 +106,7 @@ dataLayer: {sources: [{pluginRef: models}]}
 def test_models_are_polled_by_the_plugins_that_nothing_refers_to(plugins, interval, serves_others):
     settings = load(merged(f"plugins: [{plugins}]", "--poll-models"))
     models = settings.data_layer.pages[-1]
-    assert (models.models, models.source.interval) == (True, interval)
+    assert (models.models, models.source.every) == (True, interval)
     assert models.serves_others is serves_others
     assert settings.warnings == ()
 

@@ -37,10 +37,10 @@ def warned(settings):
 
 def test_by_default_metrics_pages_are_read():
     pages = only()
-    assert (pages.source.name, pages.source.content) == ("metrics-data-source", "metrics")
+    assert (pages.name, pages.source.content) == ("metrics-data-source", "metrics")
     source = pages.source
-    assert (source.scheme, source.path, source.port) == ("http", "/metrics", None)
-    assert (source.interval, source.verify) == (None, False)
+    assert (source.scheme, source.path, source.place) == ("http", "/metrics", (None, False))
+    assert (source.every, source.insecure_skip_verify) == (None, True)
     assert (pages.load, pages.vital, pages.attributes, pages.models) == (True, True, False, False)
     assert list(pages.engines.engines) == list(ENGINES)
     assert layer().warnings == ()
@@ -55,9 +55,10 @@ def test_everything_about_the_page_is_as_written():
         )
     )
     source = pages.source
-    assert (source.scheme, source.path, source.port) == ("https", "/prometheus/metrics", 7080)
-    assert (source.interval, source.verify) == (0.25, True)
-    assert (source.authorities, source.certificate, source.key) == ("/ca", "/crt", "/key")
+    assert (source.scheme, source.url_path) == ("https", "/prometheus/metrics")
+    assert source.place == (7080, False)
+    assert (source.every, source.insecure_skip_verify) == (0.25, False)
+    assert source.certificates == ("/ca", "/crt", "/key")
 
 
 def test_a_source_that_the_file_refers_to_takes_the_place_of_the_default():
@@ -66,7 +67,7 @@ def test_a_source_that_the_file_refers_to_takes_the_place_of_the_default():
         plugin("core-metrics-extractor", "{defaultEngine: sglang}", "engines"),
         sources={"mine": ["engines"]},
     )
-    assert (pages.source.name, pages.source.path) == ("mine", "/m")
+    assert (pages.name, pages.source.path) == ("mine", "/m")
     assert next(iter(pages.engines.engines)) == "sglang"
     assert pages.load
 
@@ -78,8 +79,8 @@ def test_a_source_beside_it_does_not():
         sources={"models-data-source": ["models-data-extractor"]},
     )
     metrics, models = settings.data_layer.pages
-    assert (metrics.source.name, metrics.load, metrics.vital) == ("metrics-data-source", True, True)
-    assert (models.source.path, models.source.interval) == ("/v1/models", 5)
+    assert (metrics.name, metrics.load, metrics.vital) == ("metrics-data-source", True, True)
+    assert (models.source.path, models.source.every) == ("/v1/models", 5)
     assert (models.models, models.load, models.vital) == (True, False, False)
     assert settings.warnings == ()
 
@@ -97,7 +98,7 @@ def test_the_exporter_of_gpus():
         sources={"gpus": ["dcgm-extractor"]},
     )
     gpus = settings.data_layer.pages[1]
-    assert (gpus.source.port, gpus.source.use_node_address) == (9400, True)
+    assert gpus.source.place == (9400, True)
     assert [each.key for each in gpus.numbers] == ["GPUUtilization/dcgm-extractor"]
 
 
@@ -107,11 +108,9 @@ def test_other_clusters_say_themselves_whether_they_answer():
         plugin("multicluster-metrics-extractor", "{queueSizeMetric: 'q{name=pool}'}"),
         sources={"multicluster-metrics-data-source": ["multicluster-metrics-extractor"]},
     )
-    assert (pages.source.scheme, pages.source.verify, pages.source.max_bytes) == (
-        "https",
-        True,
-        8 << 20,
-    )
+    source = pages.source
+    assert (source.scheme, source.insecure_skip_verify) == ("https", False)
+    assert source.most_bytes == 8 << 20
     assert (pages.vital, pages.load) == (True, False)
     assert {each.key: str(each.metric) for each in pages.numbers} == {
         "llm-d.ai/multicluster-kv-cache-utilization": "llm_d_epp_average_kv_cache_utilization",
@@ -161,7 +160,7 @@ def test_an_observer_of_latencies_may_be_a_source_and_reads_nothing():
         ),
         sources={"observer": []},
     )
-    assert [each.source.name for each in settings.data_layer.pages] == ["metrics-data-source"]
+    assert [each.name for each in settings.data_layer.pages] == ["metrics-data-source"]
     assert "observer: mapped to the fleet's own predictions of TTFT" in warned(settings)
 
 

@@ -3,9 +3,16 @@
 import pytest
 
 from epp.adapters.kvevents.publishers import SubscriptionSettings
-from epp.app.cache_sources import subscription_settings
+from epp.adapters.scrape.client_tls import ClientTlsSettings
+from epp.adapters.tokens.local.local_tokenizer import LocalLimits
+from epp.adapters.tokens.render.render_server import RenderSettings
+from epp.app.cache_sources import (
+    local_limits,
+    render_settings,
+    render_tls,
+    subscription_settings,
+)
 from epp.config.file import load
-from epp.config.tokens import RenderDiscovery, TokenSettings
 from epp.errors import ConfigError
 from epp.label_selector import parse_label_selector
 from epp.model.endpoint import Endpoint
@@ -45,53 +52,70 @@ IN_PROCESS = """{tokenizer: /m, modelName: m, chatTemplate: /t, chatTemplateKwar
 
 
 @pytest.mark.parametrize(
+    "parameters",
+    [
+        "{}",
+        "{estimate: {}}",
+        "{estimate: {image: {mode: static, static: {staticToken: 5}}}}",
+        "{modelName: m, udsTokenizerConfig: {socketFile: /tmp/t}}",
+    ],
+)
+def test_what_leaves_prompts_text(parameters):
+    assert tokens(parameters) is None
+
+
+@pytest.mark.parametrize(
     ("parameters", "settings"),
     [
-        ("{}", None),
-        ("{estimate: {}}", None),
-        ("{estimate: {image: {mode: static, static: {staticToken: 5}}}}", None),
-        ("{modelName: m, udsTokenizerConfig: {socketFile: /tmp/t}}", None),
-        ("{modelName: m}", TokenSettings(url="http://localhost:8000", model="m")),
-        ("{vllm: {}}", TokenSettings(url="http://localhost:8000")),
+        ("{modelName: m}", RenderSettings(url="http://localhost:8000", model="m")),
+        ("{vllm: {}}", RenderSettings(url="http://localhost:8000")),
         (
-            '{modelName: m, vllm: {url: "https://r:1/x", timeout: 1s, mmTimeout: 1m}}',
-            TokenSettings(url="https://r:1/x", model="m", timeout=1, media_timeout=60),
+            '{modelName: m, maxBytes: 1, vllm: {url: "http://r:1/x", timeout: 1s, mmTimeout: 1m}}',
+            RenderSettings(
+                url="http://r:1/x", model="m", timeout=1, media_timeout=60, most_bytes=1
+            ),
         ),
-        ('{vllm: {timeout: ""}}', TokenSettings(url="http://localhost:8000")),
+        ('{vllm: {timeout: ""}}', RenderSettings(url="http://localhost:8000")),
         (
             "{vllm: {prefillOnly: true, endpointDiscovery: {attemptTimeout: 1s}}}",
-            TokenSettings(
-                discovery=RenderDiscovery(attempt_timeout="1s"),
-                attempt_timeout=1,
-                prefill_only=True,
-            ),
+            RenderSettings(attempt_timeout=1, prefill_only=True),
         ),
-        ("{vllm: {url: ''}}", TokenSettings(url="http://localhost:8000")),
-        ("{vllm: {url: '', http: 'http://r:1'}}", TokenSettings(url="http://r:1")),
+        ("{vllm: {url: ''}}", RenderSettings(url="http://localhost:8000")),
+        ("{vllm: {url: '', http: 'http://r:1'}}", RenderSettings(url="http://r:1")),
+    ],
+)
+def test_who_is_asked_for_tokens(parameters, settings):
+    assert render_settings(tokens(parameters)) == settings
+
+
+@pytest.mark.parametrize(
+    ("vllm", "tls"),
+    [
+        ("{url: 'https://r'}", ClientTlsSettings(verify=True)),
         (
-            "{vllm: {url: 'https://r', caCertPath: /ca, clientCertPath: /c, clientKeyPath: /k}}",
-            TokenSettings(url="https://r", authorities="/ca", certificate="/c", key="/k"),
+            "{url: 'https://r', caCertPath: /ca, clientCertPath: /c, clientKeyPath: /k}",
+            ClientTlsSettings(verify=True, authorities="/ca", certificate="/c", key="/k"),
         ),
         (
-            "{vllm: {url: 'https://r', insecureSkipVerify: true, messagesRenderMode: native}}",
-            TokenSettings(url="https://r", verify=False),
-        ),
-        (
-            IN_PROCESS,
-            TokenSettings(
-                tokenizer="/m",
-                model="m",
-                chat_template="/t",
-                chat_template_kwargs={"a": 1},
-                max_bytes=1,
-                cache_bytes=2,
-                patience=3,
-            ),
+            "{url: 'https://r', insecureSkipVerify: true, messagesRenderMode: native}",
+            ClientTlsSettings(),
         ),
     ],
 )
-def test_how_prompts_become_tokens(parameters, settings):
-    assert tokens(parameters) == settings
+def test_whom_to_trust_of_who_is_asked(vllm, tls):
+    assert render_tls(tokens(f"{{vllm: {vllm}}}").vllm) == tls
+
+
+def test_only_servers_over_tls_are_checked():
+    asked = [f"{{vllm: {{url: '{scheme}://r'}}}}" for scheme in ("http", "https")]
+    assert [render_settings(tokens(each)).tls is None for each in asked] == [True, False]
+
+
+def test_what_a_tokenizer_in_process_is_told():
+    producer = tokens(IN_PROCESS)
+    assert (producer.tokenizer, producer.chat_template) == ("/m", "/t")
+    assert producer.chat_template_kwargs == {"a": 1}
+    assert local_limits(producer) == LocalLimits(most_bytes=1, cache_bytes=2, patience=3)
 
 
 PORT_RULES = """{vllm: {endpointDiscovery: {portRules: [
@@ -117,21 +141,22 @@ PORT_RULES = """{vllm: {endpointDiscovery: {portRules: [
 )
 def test_where_endpoints_render(parameters, labels, index, url):
     # llm-d-router, tokenizer/README.md: `basePort + RankIndex`, no fallback beside rules.
-    discovery = tokens(parameters).discovery
+    discovery = tokens(parameters).vllm.endpoint_discovery
     place = Endpoint("ns", "pod", "fd00::1", 8000 + index, labels, port_index=index)
     assert discovery.url_of(place) == url
 
 
 def test_the_old_name_of_the_producer_is_deprecated():
     settings = load(producer("tokenizer", "{modelName: m}"))
-    assert settings.tokens == TokenSettings(url="http://localhost:8000", model="m")
+    assert settings.tokens == tokens("{modelName: m}")
     assert "`tokenizer` is deprecated: write `token-producer`" in "\n".join(settings.warnings)
 
 
 def test_the_old_name_of_the_servers_address_is_mapped():
     # llm-d-inference-scheduler, deploy/config/epp-precise-prefix-cache-config.yaml.
     settings = load(producer("token-producer", "{modelName: m, vllm: {http: 'http://r:1'}}"))
-    assert settings.tokens == TokenSettings(url="http://r:1", model="m")
+    assert settings.tokens is not None
+    assert render_settings(settings.tokens) == RenderSettings(url="http://r:1", model="m")
     (warning,) = settings.warnings
     assert "`vllm.http` is mapped to `url`" in warning
 

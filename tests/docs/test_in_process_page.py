@@ -145,14 +145,19 @@ def family(kind):
     return [kind, *(each for child in kind.__subclasses__() for each in family(child))]
 
 
-def test_the_logs_go_where_the_page_sends_them():
-    (fence,) = [each for each in FENCES if "structlog.configure" in each]
-    program = fence + "\nstructlog.get_logger('epp').warning('here')"
+def test_the_log_has_what_the_page_leaves_of_it():
+    (fence,) = [each for each in FENCES if "logging" in each]
+    program = fence + (
+        "\nfrom epp.system.logs import Log"
+        "\nlog = Log('epp.app.jobs')"
+        "\nlog.warning('endpoint.unreachable')"
+        "\nlog.error('job.failed')"
+    )
     said = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert said.stdout == ""
-    assert "here" in said.stderr
+    assert said.stderr == "job.failed\n"
 
 
 def test_the_rollouts_of_the_page_are_those_of_the_file():

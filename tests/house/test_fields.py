@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import epp
+from epp.compiled import MODULES
 
 ROOT = Path(epp.__file__).parent
 FEW = 8
@@ -64,3 +65,15 @@ def test_each_field_of_a_class_of_many_is_described():
         if (fields := undescribed(node)) and node.name not in AS_A_WHOLE
     }
     assert not found
+
+
+def test_what_mypyc_compiles_names_no_slots():
+    """mypyc lays out fields by itself; without it, `fields_of` reads a value's `__dict__`."""
+    paths = {
+        ROOT.parent.joinpath(*name.split(".")).with_suffix(".py")
+        for name, compiler in MODULES.items()
+        if compiler == "mypyc"
+    }
+    found = [node for path, node in classes() if path in paths]
+    assert len(found) > 100
+    assert [node.name for node in found if "__slots__ =" in ast.unparse(node)] == []

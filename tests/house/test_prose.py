@@ -2,7 +2,6 @@
 
 import ast
 import re
-import tokenize
 from pathlib import Path
 
 import pytest
@@ -19,18 +18,19 @@ FORBIDDEN = {
     "is none of: write `is not one of`": r"` is none of ",
     "what is none: write `what is not one`": r"\b(?:what|which|that|it) is none(?! of)\b",
 }
+ANY = re.compile("|".join(FORBIDDEN.values()), re.IGNORECASE)
 APART = {"_pb", "texts"}  # generated code, and prompts of the demo
 
 
 def written(path):
     """Every string and comment of a module, as `(line, text)`, on one line each."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    source = path.read_text()
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.lineno, " ".join(node.value.split())
-    with path.open("rb") as source:
-        for token in tokenize.tokenize(source.readline):
-            if token.type == tokenize.COMMENT:
-                yield token.start[0], token.string
+    for number, line in enumerate(source.split("\n"), 1):
+        if "#" in line:  # in a string, too, which is looked at anyway
+            yield number, line[line.index("#") :]
 
 
 @pytest.mark.parametrize("package", ["epp", "model-server/model_server", "bench"])
@@ -40,6 +40,7 @@ def test_nothing_is_said_in_words_of_our_own(package):
         for path in sorted((ROOT / package).rglob("*.py"))
         if not APART & set(path.parts)
         for line, text in written(path)
+        if ANY.search(text)
         for advice, pattern in FORBIDDEN.items()
         if re.search(pattern, text, re.IGNORECASE)
     ]

@@ -15,7 +15,10 @@ from epp.errors import ConfigError, ShuttingDown
 from epp.inprocess import InProcessPicker, open_picker
 from epp.model.endpoint import Endpoint
 from tests.adapters.tokens.folders import byte_level, write
+from tests.adapters.vllm_page import vllm_page
+from tests.app.test_data_sources import Pages
 from tests.inprocess.simulators import simulators
+from tests.kubeapi.authority import Authority
 
 COMPLETIONS = "/v1/completions"
 USAGE = {"include_usage": True}
@@ -107,6 +110,25 @@ async def test_a_server_that_is_left_out_keeps_its_url_while_requests_run():
         await picker.set_endpoints({"name": "a", "address": "127.0.0.1", "port": 8443})
         async with picker.pick(IDS, path=COMPLETIONS) as later:
             assert later.url == "http://127.0.0.1:8443/v1/completions"
+
+
+def url(port):
+    return f"https://localhost:{port}"
+
+
+def mapping(port):
+    return {"name": "a", "address": "127.0.0.1", "port": port, "appProtocol": "https"}
+
+
+@pytest.mark.parametrize("given", [url, mapping])
+async def test_the_pages_of_servers_with_tls_are_read(given):
+    async with (
+        Pages(metrics=vllm_page()).serving(Authority().context()) as pages,
+        open_picker([given(pages.port)], scrape_interval=0.02) as picker,
+        picker.pick(IDS, path=COMPLETIONS) as pick,
+    ):
+        await pages.asked_again(2)
+        assert pick.url.startswith("https://")
 
 
 async def test_caches_that_were_cleared_are_empty():
@@ -329,12 +351,12 @@ PROGRAM = """
 import asyncio, gc, logging, signal, sys, threading
 import structlog
 from epp.inprocess import open_picker
-structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 def process():
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     loggers = logging.root.handlers, logging.root.level
-    return handlers, loggers, gc.isenabled(), gc.get_freeze_count(), sys.getswitchinterval()
+    logs = loggers, structlog.is_configured()
+    return handlers, logs, gc.isenabled(), gc.get_freeze_count(), sys.getswitchinterval()
 
 async def main():
     before = process()
@@ -367,4 +389,40 @@ def test_it_leaves_the_process_as_it_is():
         "['MainThread']",
     ]
     (line,) = said.stderr.splitlines()
-    assert "endpoint.unreachable" in line
+    assert line.startswith("endpoint.unreachable endpoint='default/127.0.0.1:9' error=")
+
+
+def test_it_logs_as_the_program_has_configured_structlog():
+    own = "structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stdout))"
+    program = PROGRAM.replace("def process", f"{own}\n\ndef process", 1)
+    said = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True
+    )
+    (line,) = (each for each in said.stdout.splitlines() if "endpoint.unreachable" in each)
+    assert "warning" in line
+    assert said.stderr == ""
+
+
+def test_it_logs_to_the_standard_library_with_levels_and_tracebacks():
+    program = """
+import logging, sys
+from epp.system.logs import Log
+logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.INFO)
+log = Log("epp.app.jobs")
+log.debug("endpoint.polled", endpoint="a")
+log.info("endpoint.recovered", endpoint="a", share="100%")
+try:
+    1 / 0
+except ZeroDivisionError:
+    log.exception("scrape.fault", url="http://a")
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    lines = said.stderr.splitlines()
+    assert lines[:2] == [
+        "INFO epp.app.jobs: endpoint.recovered endpoint='a' share='100%'",
+        "ERROR epp.app.jobs: scrape.fault url='http://a'",
+    ]
+    assert lines[-1] == "ZeroDivisionError: division by zero"
+    assert said.stdout == ""

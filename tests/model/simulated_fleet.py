@@ -8,6 +8,7 @@ import random
 from array import array
 from dataclasses import dataclass
 from itertools import chain, repeat
+from string import ascii_letters
 
 import msgspec
 from model_server.simulator.kv_events import Batch, EventLog
@@ -26,12 +27,13 @@ from tests.strategies import SECRET, endpoint, request
 
 BLOCK = 16
 STEP = 0.02
-_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+TOKENS = 52**2
+_WORDS = [f"{first}{second}o " for second in ascii_letters for first in ascii_letters]
 
 
 def written(tokens):
     """The text of token ids: four bytes each."""
-    return "".join(_LETTERS[token % 52] + _LETTERS[token // 52 % 52] + "o " for token in tokens)
+    return "".join([_WORDS[token] for token in tokens])
 
 
 class SimulatedPod:
@@ -92,7 +94,7 @@ class Conversations:
         self.waiting = [self.begin() for _ in range(alive)]
 
     def fresh(self, least, most):
-        return [self.random.randrange(2704) for _ in range(self.random.randrange(least, most))]
+        return [self.random.randrange(TOKENS) for _ in range(self.random.randrange(least, most))]
 
     def begin(self):
         return self.random.choice(self.systems)

@@ -22,6 +22,7 @@ from epp.model.kv_changes import (
 from epp.model.learning.prefill import PrefillModel
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished, FirstToken, Served
+from tests.model.invariants import check_invariants
 from tests.model.rig import LONG, Rig, predicted
 from tests.strategies import endpoint, text
 
@@ -232,7 +233,7 @@ def test_what_an_engine_stores_is_followed_in_the_cut_of_token_ids():
     assert [rig.cached(each, target_model="m")["pod-0"] for each in stored] == [320] * 3
     (stats,) = rig.fleet.cache_stats()
     assert stats.filled == 3 * 320
-    rig.fleet.check_invariants()
+    check_invariants(rig.fleet)
 
 
 OFFLOADING = {OFFLOAD_LABEL: "4000"}
@@ -254,7 +255,7 @@ def test_a_cache_that_was_cleared_holds_only_what_requests_hold(labels):
     assert rig.pod("pod-0").scheduler.held == before > 0
     rig.serve("pod-0", "after", LONG)
     assert rig.cached(LONG)["pod-0"] == predicted(1000)
-    rig.fleet.check_invariants()
+    check_invariants(rig.fleet)
 
 
 def test_an_engine_whose_kv_events_are_followed_says_itself_what_it_holds():
@@ -411,6 +412,30 @@ def test_where_no_endpoint_answers_all_are_eligible():
     for name in ("pod-0", "pod-1"):
         rig.apply(ScrapeFailed(EndpointId(f"default/{name}"), ScrapeFailure.REFUSED))
     assert list(rig.ask()) == ["pod-0", "pod-1"]
+
+
+def test_an_endpoint_that_sleeps_is_left_out_until_it_wakes():
+    rig = Rig()
+    rig.report("pod-0", awake=False)
+    assert list(rig.ask()) == ["pod-1"]
+    assert list(rig.ask(subset=("10.0.0.1",))) == ["pod-0"]
+    rig.report("pod-1", awake=False)
+    assert list(rig.ask()) == ["pod-0", "pod-1"]
+    rig.report("pod-0")
+    assert list(rig.ask()) == ["pod-0"]
+
+
+def test_an_engine_that_sleeps_without_its_weights_has_an_empty_cache():
+    rig = Rig()
+    for name, identity in (("pod-0", "r1"), ("pod-1", "r2")):
+        rig.serve(name, identity, LONG)
+    rig.report("pod-0", awake=False, emptied=True)
+    rig.report("pod-1", awake=False)  # a pause, which keeps the cache
+    for name in ("pod-0", "pod-1"):
+        rig.report(name)
+    found = rig.ask(LONG)
+    assert found["pod-0"].cached_tokens == 0
+    assert found["pod-1"].cached_tokens == predicted(1000)
 
 
 def test_in_a_subset_only_its_own_silence_counts():

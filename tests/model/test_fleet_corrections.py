@@ -16,6 +16,7 @@ from epp.model.request_events import (
     Served,
     Unobserved,
 )
+from tests.model.invariants import check_invariants
 from tests.model.rig import LONG, Rig
 from tests.strategies import text
 
@@ -73,9 +74,9 @@ def test_a_request_of_which_nothing_is_heard_ends_where_its_endpoint_has_none():
     assert ward.guessed == [("r1", True)]
     assert ward.held() == (0, 0, 0.0)
     assert list(ward.fleet.in_flight) == ["r2"]
-    ward.fleet.check_invariants()
+    check_invariants(ward.fleet)
     ward.apply(Finished(RequestId("r1"), Usage(1000, 5, 0)))  # if it was alive after all
-    ward.fleet.check_invariants()
+    check_invariants(ward.fleet)
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -90,7 +91,7 @@ def test_what_is_in_no_list_of_requests_is_found_in_the_books(waits):
     (lost,) = ward.lost()
     assert "r1" in lost[1]
     assert ward.held() == (0, 0, 0.0)
-    ward.fleet.check_invariants()
+    check_invariants(ward.fleet)
     ward.send("pod-0", "r2", LONG)
     assert ward.pod("pod-0").books.at(ward.now).running == 1
 
@@ -104,7 +105,7 @@ def test_what_was_sent_since_stays():
     assert ward.lost() == [(POD, ["lost"])]
     assert list(ward.fleet.in_flight) == ["fresh"]
     assert ward.held()[:2] == (1, 1)
-    ward.fleet.check_invariants()
+    check_invariants(ward.fleet)
 
 
 def test_light_traffic_between_idle_reports_keeps_nothing_in_the_books():
@@ -188,7 +189,7 @@ def test_a_request_that_may_be_alive_stays(send, beside, load):
     ward.pass_by(3000, beside=beside(ward), **load)
     assert ward.lost() == []
     assert "r1" in ward.fleet.in_flight
-    ward.fleet.check_invariants()
+    check_invariants(ward.fleet)
 
 
 def test_what_nobody_observes_ends_by_its_own_clock():
@@ -206,7 +207,7 @@ def test_of_a_request_at_two_endpoints_both_must_say_so():
     assert [requests for _, requests in ward.lost()] == [["r1"]]
     for name in ("pod-0", "pod-1"):
         assert ward.held(name) == (0, 0, 0.0)
-    ward.fleet.check_invariants()
+    check_invariants(ward.fleet)
 
 
 def test_a_correction_that_is_told_ends_only_what_is_over_here():
@@ -215,7 +216,7 @@ def test_a_correction_that_is_told_ends_only_what_is_over_here():
     ward.apply(BooksCorrected(POD, [RequestId("r1"), RequestId("unknown")]))
     ward.apply(BooksCorrected(EndpointId("default/gone"), [RequestId("r1")]))
     assert "r1" in ward.fleet.in_flight
-    ward.fleet.check_invariants()
+    check_invariants(ward.fleet)
 
 
 steps = st.lists(
@@ -249,4 +250,4 @@ def test_engines_that_report_the_truth_late_or_nothing_lose_no_request(steps, la
             ward.page("pod-0", running=running)
     assert ward.lost() == []
     assert sorted(ward.fleet.in_flight) == sorted(alive)
-    ward.fleet.check_invariants()
+    check_invariants(ward.fleet)

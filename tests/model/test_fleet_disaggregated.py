@@ -16,6 +16,7 @@ from epp.model.request_events import (
     Served,
     Unobserved,
 )
+from tests.model.invariants import check_invariants
 from tests.model.rig import LONG, Rig, predicted
 
 R1 = RequestId("r1")
@@ -51,7 +52,7 @@ def test_the_prompt_is_computed_at_one_and_held_by_both():
     ]
     held = predicted(1000)
     assert rig.cached(LONG) == {"pod-0": held, "pod-1": held, "pod-2": 0}
-    rig.fleet.check_invariants()
+    check_invariants(rig.fleet)
 
 
 def test_what_the_endpoint_has_cached_counts_where_the_prompt_is_computed():
@@ -126,12 +127,12 @@ def test_a_request_that_is_sent_again_leaves_both():
 def test_a_removed_endpoint_takes_its_part_along(gone):
     rig = disaggregated()
     rig.apply(EndpointRemoved(gone))
-    rig.fleet.check_invariants()
+    check_invariants(rig.fleet)
     assert sum(requests(rig)) == 1
     rig.apply(FirstToken(R1))
     rig.apply(Finished(R1))
     assert requests(rig) == [0, 0]
-    rig.fleet.check_invariants()
+    check_invariants(rig.fleet)
 
 
 def test_another_endpoint_than_the_one_picked_may_serve_it():
@@ -149,7 +150,7 @@ def test_where_the_prefill_endpoint_serves_it_does_all():
     assert queued(rig) == [SECONDS, 0, 0]
     rig.apply(FirstToken(R1))
     assert requests(rig) == [1, 0, 0]
-    rig.fleet.check_invariants()
+    check_invariants(rig.fleet)
 
 
 @pytest.mark.parametrize("prefill", [None, DECODE, EndpointId("default/unknown")])
@@ -195,7 +196,7 @@ def test_unobserved_the_prefill_ends_when_tokens_are_expected():
     assert requests(rig) == [1, 1, 0]
     rig.now += SECONDS + 2.0
     assert requests(rig) == [0, 1, 0]
-    rig.fleet.check_invariants()
+    check_invariants(rig.fleet)
 
 
 def test_a_request_that_its_decoder_does_not_have_yet_is_not_taken_for_over():

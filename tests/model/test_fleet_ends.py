@@ -18,6 +18,7 @@ from epp.model.request_events import (
     Generated,
     Unobserved,
 )
+from tests.model.invariants import check_invariants
 from tests.model.rig import LONG, Rig
 from tests.strategies import SECRET, request, text
 
@@ -54,7 +55,7 @@ class Contained(Rig):
 
 
 def assert_empty(rig):
-    rig.fleet.check_invariants()
+    check_invariants(rig.fleet)
     assert rig.fleet.in_flight == {}
     for pod in rig.fleet.pods.values():
         assert pod.ledger.requests == pod.ledger.prefilling(rig.now) == len(pod.scheduler) == 0

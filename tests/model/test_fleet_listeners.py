@@ -17,6 +17,7 @@ from epp.model.request_events import (
     Generated,
     Unobserved,
 )
+from tests.model.invariants import check_invariants
 from tests.model.rig import LONG, Rig
 from tests.strategies import SECRET, endpoint, request, text
 
@@ -91,7 +92,7 @@ def test_listeners_get_repeated_responses():
     ((event, at, guessed),) = tape
     assert isinstance(event, ResponseRepeated)
     assert (event.request_id, at, guessed) == ("r1", rig.now, False)
-    rig.fleet.check_invariants()
+    check_invariants(rig.fleet)
 
 
 TURNS = [text(300, "u"), text(90, "a"), text(80, "v"), text(120, "b"), text(30, "w")]
@@ -146,7 +147,7 @@ def test_replayed_events_make_another_fleet_predict_the_same(steps):
     for step in steps:
         take(rig, step)
     other = replayed(tape)
-    other.check_invariants()
+    check_invariants(other)
     for turns in range(1, 6):
         wanted = request("last", prompts=(chat(*TURNS[:turns]),))
         found = [

@@ -43,6 +43,7 @@ from epp.model.request_events import (
     Served,
     Unobserved,
 )
+from tests.model.invariants import check_invariants
 from tests.strategies import SECRET, endpoint, prompt, request, text
 
 NAMES = ("a", "b", "c")
@@ -178,7 +179,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def the_books_agree(self):
-        self.fleet.check_invariants()
+        check_invariants(self.fleet)
 
     def teardown(self):
         pods = list(self.fleet.pods.values())
@@ -187,7 +188,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert self.unobserved.isdisjoint(self.fleet.in_flight)
         for identity in list(self.fleet.in_flight):
             self.apply(Finished(identity))
-        self.fleet.check_invariants()
+        check_invariants(self.fleet)
         assert self.fleet.in_flight == {}
         for pod in pods:
             assert pod.ledger.requests == pod.ledger.prefilling(self.now) == 0

@@ -65,6 +65,15 @@ class Ward(Rig):
         self.now += 0.1
         self.serve(name, f"r{next(self.requests)}", LONG)
 
+    def pass_over(self, name, prompt):
+        """Have a request be sent to one, and served by pod-1."""
+        identity = f"r{next(self.requests)}"
+        self.now += 0.1
+        self.send(name, identity, prompt)
+        self.now += 0.1
+        self.apply(Served(RequestId(identity), Target("10.0.0.2:8000")))
+        self.apply(Finished(RequestId(identity)))
+
     @property
     def left(self):
         """Return the names of those that may be picked."""
@@ -191,6 +200,27 @@ def test_a_failure_is_that_of_the_endpoint_that_served():
         ward.now += 0.1
         ward.apply(Aborted(RequestId(f"r{number}"), 0, True, Failure.GATEWAY, True))
     assert ward.left == "02"
+
+
+@pytest.mark.parametrize(("known", "prompts", "left"), [(1, 5, "12"), (0, 9, "012"), (1, 1, "012")])
+def test_an_endpoint_that_a_retrying_gateway_goes_past_is_left_out(known, prompts, left):
+    # What fails there is served elsewhere. A new endpoint may not be known to the gateway yet.
+    ward = Ward()
+    ward.succeed("pod-1")
+    for _ in range(known):
+        ward.succeed("pod-0")
+    for number in range(9):
+        ward.pass_over("pod-0", text(400 + number % prompts))
+    assert ward.left == left
+
+
+def test_who_serves_in_between_is_not_one_that_the_gateway_goes_past():
+    ward = Ward()
+    for number in range(9):
+        if not number % 4:
+            ward.succeed("pod-0")
+        ward.pass_over("pod-0", text(400 + number))
+    assert ward.left == "012"
 
 
 def test_a_disaggregated_request_fails_at_the_decode_endpoint():

@@ -7,6 +7,7 @@ from epp.model.request import Prompt, RequestId
 from epp.model.request_events import Finished, FirstToken
 from epp.protocol.bodies.token_prompts import packed, with_hashes
 from tests.kvpublisher import payload, read_batch, stored
+from tests.model.invariants import check_invariants
 from tests.model.rig import Rig
 from tests.model.simulated_fleet import BLOCK, SimulatedFleet
 
@@ -18,7 +19,7 @@ PHASES = (True, False, True)
 def played(*, events, seed):
     fleet = SimulatedFleet(events=events, seed=seed, alive=28)
     measured = [fleet.play(REQUESTS, exact=exact) for exact in PHASES]
-    fleet.fleet.check_invariants()
+    check_invariants(fleet.fleet)
     return measured
 
 

@@ -15,6 +15,7 @@ from epp.model.learning.prefill import PrefillModel
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Aborted, Admitted, Finished, FirstToken, Served, Unobserved
 from epp.values import replaced
+from tests.model.invariants import check_invariants
 from tests.model.rig import LONG, Rig, predicted
 from tests.strategies import Number, text
 
@@ -259,6 +260,6 @@ def test_of_a_very_long_waiting_prompt_its_first_quarter_million_tokens_count_as
     assert rig.cached(long)["pod-0"] == 1 << 18
     rig.apply(Finished(RequestId("short")))
     assert rig.cached(long)["pod-0"] == 300_000 - 16  # the last token is always computed
-    rig.pod("pod-0").scheduler.check_invariants()
+    check_invariants(rig.pod("pod-0").scheduler)
     rig.apply(Aborted(RequestId("long"), refused=True))
     assert rig.cached(long)["pod-0"] == 0

@@ -6,6 +6,7 @@ from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Aborted, Finished, FirstToken, Unobserved
+from tests.model.invariants import check_invariants
 from tests.model.rig import LONG, Rig, predicted
 from tests.strategies import text
 
@@ -150,7 +151,7 @@ def test_unobserved_requests_end_with_the_engine_that_they_were_at(happens, left
     leave(rig, "pod-0", "r1")
     happens(rig)
     assert list(rig.fleet._unobserved) == list(rig.fleet.in_flight) == left
-    rig.fleet.check_invariants()
+    check_invariants(rig.fleet)
 
 
 def test_what_a_pod_of_the_same_name_runs_is_counted_by_its_own_requests():

@@ -11,6 +11,7 @@ from epp.model.events import EndpointRemoved
 from epp.model.request import Api, Prompt, RequestId, Usage
 from epp.model.request_events import Admitted, Finished, FirstToken, Unobserved
 from epp.values import replaced
+from tests.model.invariants import check_invariants
 from tests.model.rig import LONG, Rig
 from tests.reachable import longest_text, reachable
 from tests.strategies import text
@@ -118,7 +119,7 @@ def test_a_held_quote_is_admitted_as_a_fresh_one(texts, what, name):
     rigs[0].apply(Admitted(held, EndpointId(f"default/{name}")))
     rigs[1].apply(Admitted(rigs[1].quote("r", *texts), EndpointId(f"default/{name}")))
     for rig in rigs:
-        rig.fleet.check_invariants()
+        check_invariants(rig.fleet)
     again = [priced(rig, rig.quote("again", *texts)) for rig in rigs]
     assert again[0] == again[1]
 

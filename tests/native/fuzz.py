@@ -26,7 +26,12 @@ from epp.adapters.extproc.http2.session import (
 from tests.native import wire
 from tests.native.framing_oracle import PlainDeframer
 
-LIMITS = {"max_streams": 8, "stream_window": 1 << 16, "max_header_bytes": 2_000}
+LIMITS = {
+    "max_streams": 8,
+    "stream_window": 1 << 16,
+    "max_header_bytes": 2_000,
+    "max_queued": 9_000,
+}
 MAX_ACTIONS = 300
 
 

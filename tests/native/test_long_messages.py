@@ -22,6 +22,7 @@ LIMITS = {
     "stream_window": 64 * MIB,
     "max_header_bytes": 1 << 14,
     "max_message_bytes": 64 * MIB,
+    "max_queued": 1 << 30,
 }
 
 

@@ -28,6 +28,7 @@ LIMITS = {
     "stream_window": 1 << 20,
     "max_header_bytes": 1 << 14,
     "max_message_bytes": 1 << 20,
+    "max_queued": 1 << 30,
 }
 MOST = 1 << 30
 

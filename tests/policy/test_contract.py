@@ -1,6 +1,7 @@
 """What every registered filter, scorer and picker promises, with the least parameters."""
 
 from contextlib import suppress
+from itertools import combinations
 from typing import Any
 
 import msgspec
@@ -77,19 +78,30 @@ def types_of(*kinds):
     return [kind for kind, plugin in STARTED.items() if isinstance(plugin, kinds)]
 
 
-labels = st.dictionaries(
-    st.sampled_from(["tier", "llm-d.ai/role", "llm-d.ai/context-length-range"]),
+def some_of(keys, values):
+    """Draw mappings from any of the keys."""
+    chosen = [each for size in range(len(keys) + 1) for each in combinations(keys, size)]
+    return st.one_of([st.fixed_dictionaries(dict.fromkeys(each, values)) for each in chosen])
+
+
+labels = some_of(
+    ["tier", "llm-d.ai/role", "llm-d.ai/context-length-range"],
     st.sampled_from(["gold", "prefill", "decode", "0-100", "50-9000", "x"]),
 )
-attributes = st.dictionaries(
-    st.sampled_from(
-        [
-            "a/core-metrics-extractor",
-            "llm-d.ai/multicluster-queue-size",
-            "llm-d.ai/multicluster-kv-cache-utilization",
-        ]
-    ),
+attributes = some_of(
+    [
+        "a/core-metrics-extractor",
+        "llm-d.ai/multicluster-queue-size",
+        "llm-d.ai/multicluster-kv-cache-utilization",
+    ],
     st.floats(allow_nan=True, allow_infinity=True),
+)
+extras = st.tuples(
+    attributes,
+    labels,
+    st.integers(0, 2),
+    st.sampled_from([None, CurrentLoad(2.0, 3.0, 0.4)]),
+    st.integers(0, 10**7),
 )
 
 
@@ -98,15 +110,17 @@ def asked(draw):
     """Draw candidates, some with labels, attributes and loads of the moment, some unreported."""
     found = draw(candidates())
     for position, each in enumerate(found):
-        place, load = each.endpoint, msgspec.structs.replace(each.load, attributes=draw(attributes))
+        noted, labelled, reported, current, tokens = draw(extras)
+        place, load = each.endpoint, msgspec.structs.replace(each.load, attributes=noted)
+        loads = [Load(), load, msgspec.structs.replace(load, at=1.0)]
         found[position] = replaced(
             each,
             endpoint=Endpoint(
-                place.namespace, place.name, place.address, place.port, labels=draw(labels)
+                place.namespace, place.name, place.address, place.port, labels=labelled
             ),
-            load=draw(st.sampled_from([Load(), load, msgspec.structs.replace(load, at=1.0)])),
-            current=draw(st.sampled_from([None, CurrentLoad(2.0, 3.0, 0.4)])),
-            in_flight_tokens=draw(st.integers(0, 10**7)),
+            load=loads[reported],
+            current=current,
+            in_flight_tokens=tokens,
         )
     return found
 

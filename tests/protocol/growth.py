@@ -27,10 +27,12 @@ def too_steep(work: Callable[[bytes], object], made: Callable[[int], bytes]) -> 
     """Return how the time grew, if that was too much."""
     gc.disable()
     try:
-        short = seconds(work, made(SHORT))
-        allowed = max(NOTHING, MOST * short)
         data = made(LONG)
         long = taken = seconds(work, data)
+        if long <= NOTHING:
+            return ""
+        short = seconds(work, made(SHORT))
+        allowed = max(NOTHING, MOST * short)
         times = 1
         while long > allowed and times < AGAIN and taken < ENOUGH:
             again = seconds(work, data)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.errors import ConfigError
-from epp.model.endpoint import H2C, Endpoint
+from epp.model.endpoint import H2C, HTTPS, Endpoint
 from epp.protocol.endpoints import parse_endpoints
 
 FULL = b"""
@@ -123,9 +123,10 @@ def test_a_metrics_page_may_be_elsewhere():
 def test_an_entry_says_what_it_speaks():
     text = b"""endpoints:
 - {name: a, address: 10.0.0.1, port: 1, appProtocol: kubernetes.io/h2c}
-- {name: b, address: 10.0.0.2, port: 1}
+- {name: b, address: 10.0.0.2, port: 1, appProtocol: https}
+- {name: c, address: 10.0.0.3, port: 1}
 """
-    assert [each.app_protocol for each in parse_endpoints(text)] == [H2C, ""]
+    assert [each.app_protocol for each in parse_endpoints(text)] == [H2C, HTTPS, ""]
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ class GrpcStatus(IntEnum):
 class Outlet(Protocol):
     """A transport's side of one stream."""
 
-    def send(self, messages: list[bytes | tuple[bytes, BodyData]]) -> None:
-        """Queue messages for the peer, each whole or in two parts.
+    def send(self, message: bytes | tuple[bytes, BodyData]) -> None:
+        """Queue a message for the peer, whole or in two parts.
 
         Never blocks; messages to a closed stream are dropped.
         """

@@ -50,21 +50,6 @@ class ExchangeDriver:
     and after `closed` these do nothing. While a decision is pending, messages wait here.
     """
 
-    __slots__ = (
-        "_arriving",
-        "_clock",
-        "_exchange",
-        "_grace",
-        "_half_closed",
-        "_holding",
-        "_outlet",
-        "_over",
-        "_pending",
-        "_streams",
-        "_turning",
-        "_waiting",
-    )
-
     def __init__(
         self,
         exchange: DrivenExchange,
@@ -158,8 +143,8 @@ class ExchangeDriver:
             self._act_on(step.wants)
 
     def _send(self, step: Step) -> None:
-        if step.replies:
-            self._outlet.send([_ENCODE(reply) for reply in step.replies])
+        for reply in step.replies:
+            self._outlet.send(_ENCODE(reply))
 
     def _act_on(self, wants: Wants) -> None:
         if self._holding or wants is _REST or wants is _TURN:

@@ -77,13 +77,13 @@ class GrpcConnection:
     def __init__(self, server: ConnectionOwner) -> None:
         self._server = server
         self._limits = limits = server.limits
-        self._max_queued = limits.max_queued
         self._loop = asyncio.get_running_loop()
         self._session = Session(
             max_streams=limits.max_streams,
             stream_window=limits.stream_window,
             max_header_bytes=limits.max_header_bytes,
             max_message_bytes=limits.max_message_bytes,
+            max_queued=limits.max_queued,
         )
         self._transport: asyncio.Transport
         self._paused = False  # the peer does not read
@@ -128,10 +128,9 @@ class GrpcConnection:
             if not self._waiting:
                 self._wait_for_turns(little=last > 0 and len(data) <= _LITTLE_BYTES)
             return
-        self._receive(data, 0)
-        if self._session.unread and not self._transport.is_closing():
+        if self._receive(data, 0) and (left := self._session.unread):
             self._unread.append(data)
-            self._start = len(data) - self._session.unread
+            self._start = len(data) - left
             self._wait_for_turns(little=False)
         elif len(data) >= FULL_READ_BYTES and not (self._paused or self._transport.is_closing()):
             self._transport.pause_reading()
@@ -188,18 +187,19 @@ class GrpcConnection:
             self._unread.popleft()
             self._start = 0
 
-    def _receive(self, data: bytes, start: int) -> None:
+    def _receive(self, data: bytes, start: int) -> bool:
+        """Handle bytes, and reply; return whether some of them may be left."""
         session = self._session
         try:
             events = session.receive(data, start)
         except ConnectionFailure as failure:
             self._give_up(str(failure))
-            return
+            return False
         self._handle(events)
         if self._last_pong and session.pongs >= self._last_pong:
             self._last_pong = 0
             session.go_away()
-        self.flush()
+        return self._flush() and not self._transport.is_closing()
 
     def _read_again(self) -> None:
         if not (self._paused or self._waiting or self._transport.is_closing()):
@@ -209,21 +209,27 @@ class GrpcConnection:
 
     def flush(self) -> None:
         """Write the session's frames, as far as the peer reads them."""
+        self._flush()
+
+    def _flush(self) -> bool:
+        """Write frames; return whether the session may have more to do than that."""
         self._flushing = False
         if self._paused or self._closed:
-            return
+            return True
         session = self._session
         try:
             data = session.take(_BYTES_AT_ONCE)
         except ConnectionFailure as failure:
             self._give_up(str(failure))
-            return
+            return False
         if data:
             self._transport.write(data)
-        if session.has_work(self._max_queued):
+        more = session.has_work()
+        if more:
             self._flush_rest()
         if self._held:
             self._release_drained()
+        return more
 
     def _flush_rest(self) -> None:
         session = self._session
@@ -233,7 +239,7 @@ class GrpcConnection:
             self._give_up("it asks for work that moves nothing")
         elif session.full:
             self.flush_soon()
-        elif session.queued > self._max_queued:
+        elif session.queued > self._limits.max_queued:
             self._give_up("it reads nothing")
         elif session.done:
             self._close()

@@ -159,8 +159,8 @@ class _CallOutlet:
         self.changed = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None  # while it waits for the peer
 
-    def send(self, messages: list[bytes | tuple[bytes, BodyData]]) -> None:
-        self.queue += (each if isinstance(each, bytes) else b"".join(each) for each in messages)
+    def send(self, message: bytes | tuple[bytes, BodyData]) -> None:
+        self.queue.append(message if isinstance(message, bytes) else b"".join(message))
 
     def hold(self) -> None:
         self.held = True

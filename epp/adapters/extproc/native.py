@@ -108,19 +108,16 @@ class NativeServer:
 class _StreamOutlet:
     """A stream of a connection as an `Outlet`."""
 
-    __slots__ = ("_connection", "_stream")
-
     def __init__(self, stream: Stream, connection: GrpcConnection) -> None:
         self._stream = stream
         self._connection = connection
 
-    def send(self, messages: list[bytes | tuple[bytes, BodyData]]) -> None:
+    def send(self, message: bytes | tuple[bytes, BodyData]) -> None:
         stream = self._stream
-        for message in messages:
-            if isinstance(message, bytes):
-                stream.send(message)
-            else:
-                stream.send(message[0], message[1])
+        if isinstance(message, bytes):
+            stream.send(message)
+        else:
+            stream.send(message[0], message[1])
         if stream.queued > QUEUE_BYTES:
             self._connection.hold(stream)
 

@@ -7,7 +7,6 @@ from http import HTTPStatus
 from typing import Any
 
 import aiohttp
-import structlog
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config.config_exception import ConfigException
 
@@ -17,8 +16,9 @@ from epp.adapters.kube.kube_settings import KubeAccess
 from epp.adapters.kube.retry_queue import RetryQueue
 from epp.errors import ConfigError, WarmpickError
 from epp.protocol.kube.watch import ApiRefused, read_status
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 _CONNECT_SECONDS = 10.0
 _MAX_BYTES, _MAX_STATUS_BYTES = 256 << 20, 1 << 20

@@ -14,7 +14,6 @@ from http import HTTPStatus
 from typing import Any, NoReturn
 
 import msgspec
-import structlog
 
 from epp.adapters.kube.api_connection import ApiConnection, ApiUnreachable
 from epp.protocol.kube.election import (
@@ -28,8 +27,9 @@ from epp.protocol.kube.election import (
 from epp.protocol.kube.objects import KubeObject
 from epp.protocol.kube.resources import Resource
 from epp.protocol.kube.watch import UNREADABLE, ApiRefused
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 _VERBS = ("get", "create", "update")
 _RELEASE_SECONDS = 5.0

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import NoReturn
 
 import msgspec
-import structlog
 
 from epp.adapters.kube.api_connection import ApiConnection
 from epp.adapters.kube.election import LeaseElection
@@ -25,8 +24,9 @@ from epp.protocol.kube.object_warnings import ObjectWarnings
 from epp.protocol.kube.pool_state import PoolState
 from epp.protocol.kube.routing_state import PoolName, RoutingState
 from epp.protocol.routing_table import NO_ROUTING, RoutingTable
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 _AT_ONCE = 32
 """Events that are applied before the event loop may run other tasks."""

@@ -11,7 +11,6 @@ from http import HTTPStatus
 from typing import Generic, NoReturn, TypeVar
 
 import msgspec
-import structlog
 
 from epp.adapters.kube.api_connection import ApiConnection, ApiUnreachable
 from epp.adapters.kube.kube_settings import ReflectorSettings
@@ -26,8 +25,9 @@ from epp.protocol.kube.watch import (
     Unreadable,
     WatchEvent,
 )
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 T = TypeVar("T", bound=KubeObject)
 

@@ -10,7 +10,6 @@ import time
 from hashlib import sha256
 from http import HTTPStatus
 
-import structlog
 from cachetools import TLRUCache
 
 from epp.adapters.kube.api_connection import ApiConnection, ApiUnreachable
@@ -26,8 +25,9 @@ from epp.protocol.kube.reviews import (
     user_of,
 )
 from epp.protocol.kube.watch import UNREADABLE, ApiRefused
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 _MAX_TOKENS = 1_000
 _CACHED_SECONDS = {HTTPStatus.OK: 60.0}

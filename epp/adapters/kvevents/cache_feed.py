@@ -3,8 +3,6 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 
-import structlog
-
 from epp.adapters.kvevents.publishers import SubscriptionSettings
 from epp.adapters.kvevents.turns import EventTurns
 from epp.model.endpoint import Endpoint
@@ -18,10 +16,11 @@ from epp.protocol.kvevents.notices import (
     StreamLost,
     StreamUp,
 )
+from epp.system.logs import Log
 
 CacheEvent = CacheChanged | CacheFeedUp | CacheFeedLost
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 
 class CacheFeed:

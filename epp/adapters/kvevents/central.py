@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
-import structlog
 import zmq
 
 from epp.adapters.kvevents.cache_feed import CacheEvent, CacheFeed
@@ -13,8 +12,9 @@ from epp.adapters.kvevents.turns import EventTurns
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.protocol.kvevents.batches import rank_of
 from epp.protocol.kvevents.published_messages import publisher_of
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 _BIND_SECONDS = 5.0
 """Seconds between two attempts to listen."""

@@ -1,7 +1,7 @@
 """The subscriptions to the KV events of all watched endpoints."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import zmq
 
@@ -23,13 +23,18 @@ class KvEventListener:
 
     A publisher that cannot be reached is lost until it can. Each kind of anomaly of one is logged
     once. With a central address engines publish there, too; an endpoint from which anything comes
-    there is no longer subscribed to by itself.
+    there is no longer subscribed to by itself. `ready` waits until it is known how an endpoint's
+    blocks are cut and named.
     """
 
     def __init__(
-        self, apply: Callable[[CacheEvent], None], settings: SubscriptionSettings | None = None
+        self,
+        apply: Callable[[CacheEvent], None],
+        settings: SubscriptionSettings | None = None,
+        ready: Callable[[EndpointId], Awaitable[None]] | None = None,
     ) -> None:
         self._apply = apply
+        self._ready = ready
         self._settings = settings or SubscriptionSettings()
         self._subscriptions: dict[EndpointId, Subscription] = {}
         self._start: Callable[[Subscription], None] | None = None
@@ -76,6 +81,11 @@ class KvEventListener:
             streams += self._central.streams.values()
         return {each.endpoint.id: each.feed.counts for each in streams}
 
+    async def _follow(self, subscription: Subscription, context: Context) -> None:
+        if self._ready is not None:
+            await self._ready(subscription.endpoint.id)
+        await subscription.run(context)
+
     async def run(self) -> None:
         """Receive events until cancelled; never returns."""
         context: Context = zmq.Context()
@@ -85,7 +95,8 @@ class KvEventListener:
 
                 def start(subscription: Subscription) -> None:
                     subscription.task = tasks.create_task(
-                        subscription.run(context), name=f"kv events of {subscription.endpoint.id}"
+                        self._follow(subscription, context),
+                        name=f"kv events of {subscription.endpoint.id}",
                     )
 
                 for subscription in self._subscriptions.values():

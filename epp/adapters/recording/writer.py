@@ -16,7 +16,6 @@ from queue import SimpleQueue
 from typing import Final
 
 import msgspec
-import structlog
 
 from epp.adapters.recording.notes import LineWriter, Note
 from epp.adapters.recording.parts import Parts
@@ -29,8 +28,9 @@ from epp.protocol.recording import (
     RecordingHeader,
     encode_line,
 )
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 _MEMBER_BYTES: Final = 1 << 18
 """Bytes of lines that are compressed together."""

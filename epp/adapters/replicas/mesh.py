@@ -12,7 +12,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-import structlog
 import zmq
 
 from epp.adapters.replicas.settings import Keys, ReplicaSettings
@@ -29,8 +28,9 @@ from epp.adapters.replicas.sockets import (
 from epp.adapters.replicas.transport import THIS_IS_YOU, Receive
 from epp.errors import ConfigError
 from epp.system.host_names import HostNames
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 _MAX_PEERS: Final = 256
 _MAX_SOCKETS: Final = 4 * _MAX_PEERS

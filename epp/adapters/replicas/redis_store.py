@@ -3,14 +3,13 @@
 from collections.abc import AsyncIterable, Sequence
 from typing import Final
 
-import structlog
-
 from epp.adapters.replicas.redis_link import FAILURES, RedisLink
 from epp.adapters.replicas.redis_server import RedisServer
 from epp.adapters.replicas.sealing import Seal
 from epp.protocol.replicas.messages import Rejected
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 _KEPT_SECONDS: Final = 600
 """How long it is kept: what caches held before that is gone."""

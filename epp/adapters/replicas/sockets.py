@@ -57,9 +57,20 @@ class SocketReader:
         self._handle: Final = handle
         self._loop: Final = asyncio.get_running_loop()
         self._descriptor: Final[int] = socket.FD
+        self._reads = False  # or will, in its turn
         self._closed = False
-        self._loop.add_reader(self._descriptor, self._read)
-        self._loop.call_soon(self._read)
+        self._loop.add_reader(self._descriptor, self._read_now)
+        self._read_soon()
+
+    def _read_now(self) -> None:
+        if not self._reads:
+            self._reads = True
+            self._read()
+
+    def _read_soon(self) -> None:
+        if not self._reads:
+            self._reads = True
+            self._loop.call_soon(self._read)
 
     def _read(self) -> None:
         """Read what is there, for a turn.
@@ -72,8 +83,13 @@ class SocketReader:
             try:
                 frames = self.socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
+                self._reads = False
                 return
-            self._handle(frames)
+            try:
+                self._handle(frames)
+            except BaseException:  # the next one is read all the same
+                self._loop.call_soon(self._read)
+                raise
             if self._loop.time() > end:
                 self._loop.call_soon(self._read)
                 return
@@ -89,7 +105,7 @@ class SocketReader:
         finally:
             # zmq_send(3) takes the signal that something has come as well.
             if int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-                self._loop.call_soon(self._read)
+                self._read_soon()
         return True
 
     def close(self) -> None:

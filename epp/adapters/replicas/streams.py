@@ -10,16 +10,15 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Final
 
-import structlog
-
 from epp.adapters.replicas.redis_link import FAILURES, Command, RedisLink
 from epp.adapters.replicas.redis_server import RedisServer
 from epp.adapters.replicas.redis_store import RedisStore
 from epp.adapters.replicas.sealing import Seal
 from epp.adapters.replicas.transport import THIS_IS_YOU, Receive
 from epp.protocol.replicas.messages import Dropped, Rejected
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 MAX_TOLD: Final = 32_768
 """Messages to all that are kept: what a replica that was away may read of them, about."""

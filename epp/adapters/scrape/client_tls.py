@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-import structlog
 
 from epp.adapters.scrape.page_client import unverified
 from epp.errors import ConfigError
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 _Signature = tuple[tuple[int, int, int, int], ...]
 

@@ -8,12 +8,14 @@ import msgspec
 from epp.adapters.scrape.page_client import H2C as H2C_SCHEME
 from epp.adapters.scrape.page_client import unverified
 from epp.adapters.scrape.page_readers import LoadReader, MakeReader
-from epp.model.endpoint import H2C, Endpoint, target_of
+from epp.model.endpoint import H2C, HTTPS, Endpoint, target_of
 from epp.protocol.metrics.metric_names import BUILT_IN_ENGINES, EngineCatalog
 
 TEXT = "text/plain;version=0.0.4"
 """Prometheus text format 0.0.4, "Content-Type": `text/plain; version=0.0.4`."""
 JSON = "application/json"
+
+_SCHEMES = {H2C: H2C_SCHEME, HTTPS: "https"}
 
 
 class ScrapeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +35,7 @@ class ScrapeSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = 4 * 2**20
     """The longest page; a longer one is a failure."""
     scheme: str = "http"
-    """"http" or "https"."""
+    """"http", unless the endpoint's protocol says otherwise, or "https"."""
     path: str = "/metrics"
     """The page's path."""
     port: int | None = None
@@ -47,8 +49,10 @@ class ScrapeSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.port is not None:
             node = endpoint.node_address if self.use_node_address else ""
             host = target_of(node or endpoint.address, self.port)
-        h2c = endpoint.app_protocol == H2C and (self.scheme, host) == ("http", endpoint.target)
-        return f"{H2C_SCHEME if h2c else self.scheme}://{host}{self.path}"
+        scheme = self.scheme
+        if (scheme, host) == ("http", endpoint.target):
+            scheme = _SCHEMES.get(endpoint.app_protocol, scheme)
+        return f"{scheme}://{host}{self.path}"
 
 
 class PageSource(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import NoReturn
 
-import structlog
-
 from epp.adapters.scrape.failures import BROKEN, EVENTS, failure_of
 from epp.adapters.scrape.page_client import PageClient
 from epp.adapters.scrape.page_connection import PageRefused
@@ -22,8 +20,9 @@ from epp.adapters.scrape.poll_turns import PollTurns
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event, ScrapeFailed, ScrapeFailure
 from epp.protocol.metrics.page import Page, PageBefore
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 _GOLDEN = 0.6180339887498949
 """The golden ratio less 1: its multiples modulo 1 stay evenly spread, however many there are."""
@@ -64,7 +63,7 @@ class _Server:
         self.late: asyncio.TimerHandle
         """It says that the poll under way takes long."""
         self.polled = asyncio.Event()
-        """It was polled at least once."""
+        """It was polled at least once, or is not polled any more."""
         self.due: asyncio.Future[None] | None = None
         """It is done once the next poll may begin; None while one is under way."""
         self.polled_now_at = -inf
@@ -133,6 +132,7 @@ class Scraper:
         server.logged.pop(endpoint_id, None)
         if not server.readers:
             del self._servers[server.url]
+            server.polled.set()
             if server.task:
                 server.task.cancel()
                 server.task = None  # whose last error would hold the server
@@ -168,6 +168,12 @@ class Scraper:
             _, late = await asyncio.wait(polls, timeout=seconds)
             for poll in late:
                 poll.cancel()
+
+    async def polled(self, endpoint_id: EndpointId) -> None:
+        """Wait until an endpoint's page was read, or a poll of it failed."""
+        server = self._by_endpoint.get(endpoint_id)
+        if server is not None:
+            await server.polled.wait()
 
     async def _poll(self, server: _Server) -> NoReturn:
         """Poll a server at once, then at its phase of the interval, less often while dead."""

@@ -12,8 +12,6 @@ class Histogram:
     `counts` has one more entry, for values above the last bound; it is not cumulative.
     """
 
-    __slots__ = ("bounds", "counts", "total")
-
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = tuple(map(float, bounds))  # integers are slow to compare with floats
         self.counts = [0] * (len(bounds) + 1)

@@ -21,7 +21,7 @@ from epp.adapters.telemetry.requests import RequestMetrics
 from epp.adapters.telemetry.series import FamilyText, expose, process_text
 from epp.errors import NoEndpoints
 from epp.model.decision import Decision
-from epp.model.endpoint import Endpoint, Load
+from epp.model.endpoint import Endpoint, EndpointId, Load
 from epp.model.request import InferenceRequest, RequestId
 from epp.policy.producers.predicted_latency import PredictedLatency
 from epp.protocol.extproc.record import Outcome, RequestRecord
@@ -94,6 +94,13 @@ class MetricSources:
     """How many fairness ids have series of their own, at most."""
 
 
+class _Times:
+    """How often something happened."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+
 class Telemetry:
     """Counts requests and exchanges, and writes the metrics page, with `process_*`.
 
@@ -114,7 +121,8 @@ class Telemetry:
         )
         self._stream_seconds = Histogram(families.STREAM_BOUNDS)
         self._streams_ended: dict[tuple[str], int] = {}
-        self._attempts: dict[Attempt, int] = {}
+        self._attempts: dict[Attempt, _Times] = {}
+        self._picks: dict[str, dict[EndpointId, tuple[Endpoint, _Times]]] = {}
         self._attempt_bytes = 0
         self._outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self._scheduling = Histogram(families.SCHEDULER_BOUNDS)
@@ -139,7 +147,8 @@ class Telemetry:
             ended_at = record.finished_at or record.received_at
             self._processing.observe(ended_at - record.received_at)
             if isinstance(record.error, NoEndpoints):
-                self._attempt(("failure", self._requests.of(record.request).labels[1], "", "", ""))
+                target = self._requests.of(record.request).labels[1]
+                self._attempts_of(("failure", target, "", "", "")).times += 1
         self._decisions.finished(record)
         if self._sources.streams is not None:
             self._stream_ended(record)
@@ -163,16 +172,25 @@ class Telemetry:
         self._scrape_failures += 1
 
     def _picked(self, model: str, endpoint: Endpoint) -> None:
-        self._attempt(
-            ("success", model, endpoint.name, endpoint.namespace, str(endpoint.port)),
-        )
+        picks = self._picks.get(model)
+        known = None if picks is None else picks.get(endpoint.id)
+        if known is not None and known[0] is endpoint:
+            known[1].times += 1
+            return
+        labels = ("success", model, endpoint.name, endpoint.namespace, str(endpoint.port))
+        found = self._attempts_of(labels)
+        found.times += 1
+        if labels in self._attempts:  # it has a place of its own: the next one is found quickly
+            self._picks.setdefault(model, {})[endpoint.id] = (endpoint, found)
 
-    def _attempt(self, labels: Attempt) -> None:
-        times = self._attempts.get(labels)
-        if times is None:
+    def _attempts_of(self, labels: Attempt) -> "_Times":
+        found = self._attempts.get(labels)
+        if found is None:
             labels = self._placed(labels)
-            times = self._attempts.get(labels, 0)
-        self._attempts[labels] = times + 1
+            found = self._attempts.get(labels)
+            if found is None:
+                found = self._attempts[labels] = _Times()
+        return found
 
     def _placed(self, labels: Attempt) -> Attempt:
         """Return the labels under which there is room on the page."""
@@ -190,6 +208,7 @@ class Telemetry:
         """Forget picks of endpoints that left the pool, once half of the room is taken."""
         if self._attempt_bytes <= _ATTEMPT_BYTES * _MODEL_SHARE:
             return
+        self._picks.clear()
         there = {(endpoint.namespace, endpoint.name) for endpoint, _, _ in self._sources.pool()}
         there |= {("", ""), (OTHER, OTHER)}
         for labels in [each for each in self._attempts if (each[3], each[2]) not in there]:
@@ -213,7 +232,8 @@ class Telemetry:
         yield from self._decisions.collect(self._requests.flow_of)
         yield from self._pool.collect()
         yield from rollout_metrics(self._sources.rollouts())
-        yield from expose(families.SCHEDULER_ATTEMPTS, self._attempts.items())
+        attempts = [(labels, each.times) for labels, each in self._attempts.items()]
+        yield from expose(families.SCHEDULER_ATTEMPTS, attempts)
         yield from expose(families.SCHEDULER_SECONDS, [((), self._scheduling)])
         yield from expose(families.PROCESSING_SECONDS, [((), self._processing)])
         outcomes = [((outcome.value,), times) for outcome, times in self._outcomes.items()]

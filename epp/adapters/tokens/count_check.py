@@ -3,13 +3,12 @@
 They differ if the configured tokenizer or chat template is not the server's.
 """
 
-import structlog
-
 from epp.model.decision import Decision
 from epp.model.request import InferenceRequest, RequestId
 from epp.protocol.extproc.record import RequestRecord
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 
 class TokenCountCheck:

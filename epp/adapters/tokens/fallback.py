@@ -5,12 +5,12 @@ from enum import Enum
 from typing import Any
 
 import msgspec
-import structlog
 
 from epp.errors import WarmpickError
 from epp.protocol.bodies.coercion import UNREADABLE
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 
 class FallbackCause(Enum):

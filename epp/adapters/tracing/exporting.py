@@ -13,13 +13,12 @@ from importlib import import_module
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from epp import __version__
 from epp.adapters.tracing.settings import Exporter, TracingSettings
 from epp.errors import FAULTS
 from epp.policy.explanations.ranking import Measure, weight_of
 from epp.protocol.extproc.record import RequestRecord
+from epp.system.logs import Log
 
 if TYPE_CHECKING:  # the thread imports it: it takes long, and a start does not wait for it
     from opentelemetry.sdk.trace import ReadableSpan
@@ -27,7 +26,7 @@ if TYPE_CHECKING:  # the thread imports it: it takes long, and a start does not 
 
     from epp.adapters.tracing.spans import SpanWriter
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 _EXPORTERS: Final[Mapping[Exporter, tuple[str, str]]] = {
     "grpc": ("opentelemetry.exporter.otlp.proto.grpc.trace_exporter", "OTLPSpanExporter"),

@@ -81,19 +81,6 @@ class KeptDecision:
     request has ended; `ended_after` is the time of the last call of `endings` before that.
     """
 
-    __slots__ = (
-        "_decision",
-        "_explanations",
-        "client_id",
-        "decided_at",
-        "ended",
-        "ended_after",
-        "model",
-        "number",
-        "request_id",
-        "weight",
-    )
-
     def __init__(
         self, number: int, request: InferenceRequest, decision: Decision, now: float, weight: int
     ) -> None:
@@ -154,8 +141,6 @@ class KeptDecision:
 
 class EndpointTally:
     """Sums over the responses of one endpoint since the picker started, in tokens."""
-
-    __slots__ = ("absolute_error", "cached_tokens", "predicted_tokens", "prompt_tokens", "requests")
 
     def __init__(self) -> None:
         self.requests = 0

@@ -20,7 +20,7 @@ class EndpointView(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     """Its `ip:port`."""
     state: str
-    """`ready`, `ejected`, `unreachable` or `partial` (for parts of requests alone)."""
+    """`ready`, `ejected`, `unreachable`, `asleep` or `partial` (for parts of requests alone)."""
     waiting: float
     """Requests that wait in it: its report, corrected by what was sent since."""
     running: float
@@ -95,7 +95,7 @@ def endpoint_view(
 
 def _state(pod: Pod) -> str:
     if not pod.reachable:
-        return "unreachable"
+        return "unreachable" if pod.load.awake else "asleep"
     if pod.outlier.ejected is not None:
         return "ejected"
     return "partial" if pod.partial else "ready"

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from math import isfinite
 from typing import Final
 
-import structlog
-
 from epp.adapters.telemetry.series import FamilyText, counter, expose
 from epp.app.jobs import error_fields
 from epp.app.observers import Observer
@@ -24,8 +22,9 @@ from epp.model.fleet import Fleet
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest
 from epp.policy.scheduler import Scheduler
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 DECISIONS: Final = counter(
     "warmpick_shadow_decisions_total",

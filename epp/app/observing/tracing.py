@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Final
 
-import structlog
-
 from epp.adapters.telemetry.series import FamilyText, counter, expose
 from epp.adapters.tracing.exporting import SpanExport
 from epp.adapters.tracing.settings import TracingSettings
@@ -31,8 +29,9 @@ from epp.protocol.trace_context import (
     parse,
     traceparent,
 )
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 TRACED: Final = counter(
     "warmpick_traced_requests_total",

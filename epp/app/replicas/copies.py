@@ -17,9 +17,10 @@ from typing import Any, Final
 
 from epp.model.caches.contract import CacheModel
 from epp.model.endpoint import EndpointId
-from epp.model.events import Event
+from epp.model.events import Event, ResponsesCopied
 from epp.model.fleet import Fleet
 from epp.model.kv_changes import CacheCopied
+from epp.model.learning.stored_responses import StoredState
 from epp.model.pods.pod import Pod
 from epp.model.prompts.hashing import BlockHash
 from epp.protocol.replicas.chains import read_words, written_words
@@ -45,6 +46,7 @@ from epp.protocol.replicas.facts import (
     LearnedReply,
     NoSnapshot,
     SnapshotQuery,
+    StoredReply,
 )
 from epp.protocol.replicas.messages import Dropped
 
@@ -62,7 +64,7 @@ _ROOM_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.01
 """and how often it is looked for."""
 
-SnapshotFact = ContentsReply | NoSnapshot | LearnedReply
+SnapshotFact = ContentsReply | NoSnapshot | LearnedReply | StoredReply
 """What answers `SnapshotQuery`."""
 
 
@@ -196,7 +198,9 @@ class CacheCopies:
             sender, BucketsReply(fact.endpoint, fact.epoch, fact.buckets, *told, added)
         )
 
-    async def _answer_in_time(self, sender: int, fact: BucketsReply | ContentsReply) -> bool:
+    async def _answer_in_time(
+        self, sender: int, fact: BucketsReply | ContentsReply | StoredReply
+    ) -> bool:
         """Answer once there is room; return whether there was."""
         loop = asyncio.get_running_loop()
         end = loop.time() + _ROOM_SECONDS
@@ -245,6 +249,9 @@ class CacheCopies:
             self._answer(sender, [NoSnapshot()])
             return
         self._answer(sender, [learned_reply(self._fleet)])
+        stored = self._fleet.responses.state()
+        if stored and not await self._answer_in_time(sender, await stored_reply(stored)):
+            return
         pods = [each for each in self._fleet.pods.values() if each.mirror is None]
         if not pods:
             self._answer(sender, [NoSnapshot()])
@@ -266,6 +273,7 @@ _READERS: Final[dict[type[CopyFact], Callable[[CacheCopies, int, Any], Any]]] = 
     ContentsReply: CacheCopies._hear_snapshot,  # noqa: SLF001
     NoSnapshot: CacheCopies._hear_snapshot,  # noqa: SLF001
     LearnedReply: CacheCopies._hear_snapshot,  # noqa: SLF001
+    StoredReply: CacheCopies._hear_snapshot,  # noqa: SLF001
 }
 
 
@@ -278,6 +286,25 @@ def learned_reply(fleet: Fleet) -> LearnedReply:
     """Return what was learned of speeds and lengths."""
     state = fleet.pods.learned(fleet.output_lengths)
     return LearnedReply(state.classes, state.endpoints, state.responses, state.ttft_share)
+
+
+async def stored_reply(stored: Sequence[StoredState]) -> StoredReply:
+    """Return which engines have which responses."""
+    return await asyncio.to_thread(_stored_reply, stored)
+
+
+def _stored_reply(stored: Sequence[StoredState]) -> StoredReply:
+    engines = {engine: place for place, engine in enumerate({engine for _, engine in stored})}
+    keys, places = [key for key, _ in stored], [engines[engine] for _, engine in stored]
+    return StoredReply(list(engines), written_words(keys), written_sizes(places))
+
+
+def stored_from(fact: StoredReply) -> ResponsesCopied:
+    """Return a part of a snapshot as an event. Raises `ValueError` for one that cannot be."""
+    keys, places, engines = read_words(fact.keys), read_sizes(fact.places), fact.engines
+    if len(keys) != len(places) or max(places, default=-1) >= len(engines):
+        raise ValueError("each response has an engine")
+    return ResponsesCopied([(key, engines[place]) for key, place in zip(keys, places, strict=True)])
 
 
 def contents_reply(pod: Pod, left: int, total: int) -> ContentsReply:

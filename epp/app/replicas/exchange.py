@@ -5,8 +5,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-import structlog
-
 from epp.adapters.replicas.settings import ReplicaSettings, mark_of
 from epp.adapters.replicas.transport import THIS_IS_YOU, Reply
 from epp.adapters.telemetry.histogram import Histogram
@@ -18,7 +16,6 @@ from epp.app.replicas.keeping import Keeper
 from epp.app.replicas.shared_line import SharedLine
 from epp.app.replicas.transports import Callbacks, Place, transport_of
 from epp.app.replicas.warm_boot import WarmBoot
-from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import Event
 from epp.model.fleet import Fleet
 from epp.model.request import RequestId
@@ -29,9 +26,10 @@ from epp.protocol.replicas.chains import KnownChains
 from epp.protocol.replicas.fact_reader import FactReader
 from epp.protocol.replicas.fact_writer import TOLD, FactWriter
 from epp.protocol.replicas.facts import AnyFact, LeavingFact, SnapshotQuery
-from epp.protocol.replicas.messages import Dropped, Rejected, read_message
+from epp.protocol.replicas.messages import Dropped, sender_of
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 _BATCH_SECONDS: Final = 0.001
 """How long facts are gathered before they are told."""
@@ -71,8 +69,9 @@ class Replicas:
             mark_of(secret, pool),
             KnownChains(),
         )
-        self._writer: Final = FactWriter(mark, own, known, self._endpoint, self._admission)
-        self.reader: Final = FactReader(mark, own, known, self._endpoint, self._writer)
+        endpoint_of = fleet.pods.endpoint
+        self._writer: Final = FactWriter(mark, own, known, endpoint_of, self._admission)
+        self.reader: Final = FactReader(mark, own, known, endpoint_of, self._writer)
         self.transport: Final = transport_of(
             Place(settings, secret, bind_address, f"{namespace}/{pool}"),
             Callbacks(self._receive_far, self._receive_near, self._drop),
@@ -154,10 +153,6 @@ class Replicas:
             self._tell()
             self.transport.send(self._writer.to_all(facts, self._clock()))
 
-    def _endpoint(self, endpoint_id: EndpointId) -> Endpoint | None:
-        pod = self._fleet.pods.get(endpoint_id)
-        return None if pod is None else pod.endpoint
-
     def _admission(self, request: RequestId) -> Admitted | None:
         found = self._fleet.in_flight.get(request)
         if found is None:
@@ -169,7 +164,7 @@ class Replicas:
 
     def _receive_far(self, data: bytes, reply: Reply) -> None:
         """Take in what comes by a port; not from another worker of this process, which is near."""
-        if self._siblings and _sender(data) in self._siblings:
+        if self._siblings and sender_of(data) in self._siblings:
             reply(THIS_IS_YOU)
         else:
             self._receive(data, reply)
@@ -293,11 +288,3 @@ class Replicas:
     def collect(self) -> Iterator[FamilyText]:
         """Yield the families."""
         return families(self.transport, self._writer, self.reader, self.copies, self._lags)
-
-
-def _sender(data: bytes) -> int:
-    """Return the number of the replica that sent a message; 0 if it cannot be read."""
-    try:
-        return read_message(data).sender
-    except Rejected:
-        return 0

@@ -10,17 +10,16 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-import structlog
-
-from epp.app.replicas.copies import SnapshotFact, copied_from, epoch_now
+from epp.app.replicas.copies import SnapshotFact, copied_from, epoch_now, stored_from
 from epp.model.endpoint import EndpointId
-from epp.model.events import Event, LearnedCopied
+from epp.model.events import Event, LearnedCopied, ResponsesCopied
 from epp.model.fleet import Fleet
 from epp.protocol.replicas.fact_reader import FactReader
-from epp.protocol.replicas.facts import ContentsReply, LearnedReply, NoSnapshot
+from epp.protocol.replicas.facts import ContentsReply, LearnedReply, NoSnapshot, StoredReply
 from epp.protocol.replicas.peers import Peer
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 _LOOK_SECONDS: Final = 0.02
 """How often it is looked whether another replica is heard."""
@@ -45,7 +44,7 @@ class WarmBoot:
         ask: Callable[[int], object],
         apply: Callable[[Iterable[Event]], None],
         limit: float,
-        kept: Callable[[], Awaitable[Sequence[ContentsReply | LearnedReply]]],
+        kept: Callable[[], Awaitable[Sequence[ContentsReply | LearnedReply | StoredReply]]],
     ) -> None:
         self._fleet: Final = fleet
         self._reader: Final = reader
@@ -56,6 +55,7 @@ class WarmBoot:
         self._asked = self._left = 0
         self._parts: dict[str, ContentsReply] = {}
         self._learned: LearnedReply | None = None
+        self._stored: ResponsesCopied | None = None
         self._told: asyncio.Future[bool] | None = None
 
     def hear(self, sender: int, fact: SnapshotFact) -> None:
@@ -68,6 +68,9 @@ class WarmBoot:
             return
         if isinstance(fact, LearnedReply):
             self._learned = fact
+            return
+        if isinstance(fact, StoredReply):
+            self._stored = stored_from(fact)
             return
         expected = self._left if self._parts else fact.endpoints or fact.left + 1
         self._left = fact.left
@@ -94,6 +97,7 @@ class WarmBoot:
             self._told, self._parts = None, {}
         if self._learned is not None:
             self._apply([_learned_from(self._learned)])
+            self._apply(() if self._stored is None else [self._stored])
         elif not copied:
             _log.info("replicas.first", heard=self._reader.present)
             return True
@@ -129,10 +133,12 @@ class WarmBoot:
         await self._endpoints_known()
         try:
             copied = list(self._copied())
+            stored = [stored_from(each) for each in kept if isinstance(each, StoredReply)]
         except ValueError:
             return ()
         learned = [each for each in kept if isinstance(each, LearnedReply)]
-        self._learned = learned[0] if learned else self._learned
+        if learned:
+            self._learned, self._stored = learned[0], next(iter(stored), None)
         return copied
 
     def _sibling(self, asked: set[int], *, patient: bool) -> Peer | None:
@@ -160,7 +166,7 @@ class WarmBoot:
         Raises `ValueError` for one that is broken.
         """
         self._told = asyncio.get_running_loop().create_future()
-        self._asked, self._parts, self._learned = peer.number, {}, None
+        self._asked, self._parts, self._learned, self._stored = peer.number, {}, None, None
         self._ask(peer.number)
         if not await self._told:
             return None

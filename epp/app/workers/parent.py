@@ -10,8 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from epp.adapters.extproc.native_health import NativeHealthServer
 from epp.adapters.health import HealthServices
 from epp.adapters.telemetry.http import OperatorServer, Readers
@@ -23,10 +21,11 @@ from epp.app.workers.pages import MergedPages
 from epp.app.workers.supervisor import Supervisor, WorkerEnded
 from epp.errors import ConfigError, reason
 from epp.protocol.health import ServingStatus
+from epp.system.logs import Log
 from epp.system.port import Port
 from epp.system.temporary import temporary_folder_wanted
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 _LAST_GRACE_SECONDS: Final = 10.0
 """How long workers may take to end, beyond their drain, before they are killed."""

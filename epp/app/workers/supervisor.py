@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NoReturn
 
-import structlog
-
 from epp.adapters.workers.link import (
     ENVIRONMENT,
     ParentLink,
@@ -21,8 +19,9 @@ from epp.adapters.workers.link import (
 )
 from epp.app.jobs import keep_running_until
 from epp.errors import WarmpickError
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 _PAUSES: Final = 0.1, 15.0
 """Seconds before a worker is started again: the first time, and at most."""

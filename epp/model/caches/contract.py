@@ -4,8 +4,7 @@ Models differ in what they evict when space runs out. All of them identify a blo
 hash (`prompts.block_hasher`), count in tokens, never evict blocks that requests in flight hold, and
 report changes of their content, which feed one index over all endpoints.
 
-Any class with these members is a model, in Python or compiled; there is no base class. Models in
-Python also have `check_invariants`, for tests.
+Any class with these members is a model, in Python or compiled; there is no base class.
 """
 
 from collections.abc import Iterator, Sequence

@@ -20,13 +20,12 @@ Copies take no time here: offered blocks can be loaded at once. The ARC policy a
 although loading it takes longer than finding it in the first.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice, takewhile
 
 from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.contract import CacheModel
 from epp.model.caches.lease import Lease, own
-from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
 
@@ -97,14 +96,6 @@ class OffloadTier:
         """Change the capacity, in tokens; evict what no longer fits."""
         self.capacity = capacity
         self.discard(self._eviction(self.used - capacity, frozenset()) or ())
-
-    def check_invariants(self) -> None:
-        """Assert that the blocks it holds have `used` tokens, and fit. For tests."""
-        check(
-            used=self.used == sum(self._sizes.values()),
-            fits=self.used <= max(0, self.capacity),
-            alone=self.alone == {each for each in self._sizes if not self._first.match((each,))},
-        )
 
     def _eviction(self, tokens: int, spared: frozenset[BlockHash]) -> Sequence[BlockHash] | None:
         """Return the least recently used blocks that have `tokens`; None if all have fewer."""
@@ -294,16 +285,6 @@ class OffloadedCache:
     def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
         """Return nothing: no block is merged."""
         return ()
-
-    def check_invariants(self, held: Collection[Lease]) -> None:
-        """Assert that the second tier fits, and that leases have no more hits than blocks.
-
-        For tests. The first tier has its own.
-        """
-        self._follow_first()
-        self.offload_tier.check_invariants()
-        for lease in held:
-            check(loaded_is_cached=len(own(TieredLease, lease).loaded) <= lease.cached)
 
     def _follow_first(self) -> None:
         """Apply the changes of the first tier since the last time."""

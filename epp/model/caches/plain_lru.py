@@ -11,13 +11,11 @@ llm-d-router credits an endpoint with blocks after a gap, while `match` counts o
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Sequence
-from itertools import chain
+from collections.abc import Sequence
 
 from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.lease import Lease
 from epp.model.caches.single_tier import SingleTierCache
-from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
 ENTRY_TOKENS = 64
@@ -126,13 +124,6 @@ class PlainLru(SingleTierCache):
         target = len(self) - blocks
         while len(self) > target and self._entries:
             self._evict()
-
-    def check_invariants(self, held: Collection[Lease]) -> None:
-        """Assert that blocks are counted by entry; leases hold nothing. For tests."""
-        check(
-            counted_by_entry=self._holders == Counter(chain.from_iterable(self._entries.values())),
-            leases_hold_nothing=not any(lease.tokens or lease.reserved_tokens for lease in held),
-        )
 
     def _write(self, blocks: Sequence[BlockHash], *, partial: bool) -> None:
         """Make an entry the most recently used; a partial one is found by no prompt."""

@@ -20,7 +20,6 @@ from itertools import count
 
 from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.lease import Key
-from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
 _SLACK = 64
@@ -233,34 +232,6 @@ class RadixTree:
             if node.heap_entry is entry:  # else it is stale
                 tokens -= node.tokens
                 self.truncate(node, 0)  # SGLang `_delete_leaf`: whole, though fewer would do
-
-    def check_invariants(self) -> None:
-        """Assert that nodes, sums and the eviction order agree. For tests."""
-        nodes, seen = [*self.root.children], 0
-        while seen < len(nodes):
-            nodes += nodes[seen].children
-            seen += 1
-        check(
-            owners=self.owners == {key: node for node in nodes for key in node.keys},
-            parents=all(
-                each.parent is node for node in (self.root, *nodes) for each in node.children
-            ),
-            node_tokens=all(node.keys and node.tokens == sum(node.sizes) for node in nodes),
-            locks_reach_up=all(
-                node.lock_ref >= sum(each.lock_ref for each in node.children) for node in nodes
-            ),
-            tokens=self.tokens == sum(node.tokens for node in nodes),
-            evictable_size=self.evictable_size
-            == sum(node.tokens for node in nodes if not node.lock_ref),
-            orphans=self.orphans == sum(node.orphan for node in nodes),
-            unhashed=self.unhashed == sum(key < 0 for key in self.owners),
-        )
-        leaves = {node for node in nodes if not (node.lock_ref or node.children)}
-        check(
-            leaves_ranked=leaves == {node for node in nodes if node.heap_entry is not None},
-            leaves_in_heap=leaves <= {entry[-1] for entry in self._heap},
-            few_stale_entries=len(self._heap) <= 2 * len(self.owners) + _SLACK,
-        )
 
     def _step_into(self, parent: Node, owner: Node, keys: Sequence[Key], now: int) -> Node:
         """Return the part of `owner` that `keys` share; splits what they do not."""

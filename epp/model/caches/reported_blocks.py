@@ -12,7 +12,6 @@ from typing import Final
 
 from epp.model.caches.contract import CacheModel, Tier
 from epp.model.caches.engine_blocks.block_set import BlockSet
-from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
 
@@ -25,8 +24,6 @@ class ReportedBlocks:
     aside if the engine still holds them. `changing`: the changes of the cache's content must go
     through `amend`.
     """
-
-    __slots__ = ("_came", "_gone", "_held", "_room", "aside", "cache", "changing")
 
     def __init__(self, cache: CacheModel) -> None:
         self.cache: Final = cache
@@ -123,12 +120,3 @@ class ReportedBlocks:
         for block_hash in hashes:
             del self.aside[block_hash]
         self._gone += hashes
-
-    # For tests.
-
-    def check_invariants(self) -> None:
-        """Assert that the engine holds the blocks aside, and the cache does not."""
-        check(
-            aside_is_held=all(map(self._holds, self.aside)),
-            aside_is_not_cached=self.aside.keys().isdisjoint(self.cache.hashes()),
-        )

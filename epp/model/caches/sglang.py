@@ -18,7 +18,7 @@ leave boundaries that SGLang does not have.
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Container, Sequence
 from itertools import accumulate, count, takewhile
 
 from cachetools import LRUCache
@@ -27,7 +27,6 @@ from epp.model.caches.lease import Key, Lease, own
 from epp.model.caches.radix_tree import Node, RadixTree
 from epp.model.caches.sglang_eviction import DEFAULT_STRATEGY, STRATEGIES
 from epp.model.caches.single_tier import SingleTierCache
-from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
 _MAX_LEASES = 1 << 12
@@ -253,16 +252,6 @@ class RadixCache(SingleTierCache):
         target = len(self) - blocks
         while len(self) > target and self._tree.evictable_size:
             self._tree.evict(1)
-
-    def check_invariants(self, held: Collection[Lease]) -> None:
-        """Assert that the parts agree; `held` are all leases that are not released. For tests."""
-        leases = [own(RadixLease, lease) for lease in held]
-        running = [lease for lease in leases if lease.node is not None]
-        self._tree.check_invariants()
-        check(
-            running=self._running == len(running),
-            private=self._private == sum(lease.reserved_tokens for lease in running),
-        )
 
     def _unlocked(self, found: Sequence[BlockHash]) -> int:
         """Return the tokens of a held path that no lock protects."""

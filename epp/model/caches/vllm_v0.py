@@ -13,30 +13,31 @@ Mirrors vLLM `vllm/core/block_manager_v1.py` (0.4-0.6: `CachedBlockAllocator`, `
 Until 0.6 a request's last full block counts as computed once there is one more; here at once.
 """
 
+import sys
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, count
 
 from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.lease import Key, Lease, own
 from epp.model.caches.single_tier import SingleTierCache
 from epp.model.caches.vllm_v0_evictor import LruEvictor
-from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
 WATERMARK = 0.01  # share of all blocks that stay free at admission (`BlockSpaceManager`)
+_DEEPEST = sys.maxsize
+"""The depth of output without hashes: deeper than all blocks of its request that have some."""
 
 
 class CachedLease(Lease):
     """The blocks `keys` of one request, with `tokens` in total, and its `reserved_tokens`.
 
-    `all_keys` includes its blocks of output with hashes. `unhashed_tokens` are those of its full
-    blocks of output without; `end` is the position of the first of these in the sequence. After the
-    request they are the block `unhashed_key`, last accessed at `release_seq`.
+    `all_keys` includes its blocks of output with hashes, and `depth` is their number.
+    `unhashed_tokens` are those of its full blocks of output without. After the request they are the
+    block `unhashed_key`, last accessed at `release_seq`.
     """
 
-    __slots__ = ("all_keys", "end", "keys", "release_seq", "unhashed_key", "unhashed_tokens")
+    __slots__ = ("all_keys", "depth", "keys", "release_seq", "unhashed_key", "unhashed_tokens")
 
     def __init__(self, keys: Sequence[Key], cached: int, tokens: int, reserved: int) -> None:
         super().__init__(cached, tokens, reserved)
@@ -44,7 +45,7 @@ class CachedLease(Lease):
         self.release_seq = 0
         self.all_keys: list[Key] = [*keys]
         self.unhashed_tokens = 0
-        self.end = tokens
+        self.depth = len(keys)
         self.unhashed_key: Key = 0
 
 
@@ -60,7 +61,7 @@ class VllmV0Cache(SingleTierCache):
         self._ref_counts: dict[Key, int] = {}
         self._uncomputed: set[Key] = set()  # held by requests of which none was computed yet
         self._sizes: dict[Key, int] = {}
-        self._hashed_tokens: dict[Key, int] = {}
+        self._depths: dict[Key, int] = {}
         self._evictor = LruEvictor()  # of blocks without references
         self._evictable_tokens = 0  # of the evictor's blocks
         self._unhashed = 0
@@ -104,10 +105,8 @@ class VllmV0Cache(SingleTierCache):
         if total > self.free - spare:
             return None
         lease = CachedLease(hashes, min(self.match(hashes), lookup), total - reserved, reserved)
-        end = 0
-        for key, size in zip(hashes, sizes, strict=True):
-            end += size
-            self._allocate(lease, key, size, end)
+        for depth, (key, size) in enumerate(zip(hashes, sizes, strict=True), 1):
+            self._allocate(lease, key, size, depth)
         self._take_space(reserved)
         return lease
 
@@ -130,14 +129,11 @@ class VllmV0Cache(SingleTierCache):
 
     def correct_sizes(self, lease: Lease, sizes: Sequence[int]) -> None:
         """Correct the sizes of a prompt's blocks that no other request holds."""
-        held, end = own(CachedLease, lease), 0
-        if held.release_seq or not held.keys or len(sizes) != len(held.keys):
+        held = own(CachedLease, lease)
+        if held.release_seq or len(sizes) != len(held.keys):
             return
-        held.end -= self._hashed_tokens[held.keys[-1]]
         for key, size in zip(held.keys, sizes, strict=True):
             more = size - self._sizes[key]
-            end += max(1, size)  # deeper blocks go first, empty ones, too
-            self._hashed_tokens[key] = end
             if (
                 key in self._uncomputed
                 and self._ref_counts[key] == 1
@@ -146,7 +142,6 @@ class VllmV0Cache(SingleTierCache):
                 self._sizes[key] = size
                 held.tokens += more
                 held.reserved_tokens -= more
-        held.end += end
 
     def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
         """Give hashes to output: each block is one with its equals from then on."""
@@ -159,13 +154,13 @@ class VllmV0Cache(SingleTierCache):
         if held.release_seq:
             self._shrink(held.unhashed_key, sum(sizes[:hashed]))
         for key, size in zip(hashes[:hashed], sizes, strict=False):
-            held.end += size
+            held.depth += 1
             if held.release_seq:
-                self._free_block(key, size, held.end, held.release_seq)
+                self._free_block(key, size, held.depth, held.release_seq)
             else:  # vLLM v0 `_promote_last_block`: a full block gives way to an equal one
                 held.unhashed_tokens -= size
                 self.blank += size
-                self._allocate(held, key, size, held.end)
+                self._allocate(held, key, size, held.depth)
                 held.all_keys.append(key)
         return hashed
 
@@ -192,17 +187,17 @@ class VllmV0Cache(SingleTierCache):
         unreferenced = [key for key in hashes[:known] if key in self._evictor]
         for key in unreferenced:
             self._make_evictable(key, step)
-        end = self._hashed_tokens[hashes[known - 1]] if known else 0
+        depth = self._depths[hashes[known - 1]] if known else 0
         space = self.free - sum([self._sizes[key] for key in unreferenced])
         fit = bisect_right(list(accumulate(sizes[known : len(hashes)])), space)
-        rooted = known > 0 and self._hashed_tokens[hashes[0]] == self._sizes[hashes[0]]
+        rooted = known > 0 and self._depths[hashes[0]] == 1
         self._prefix_closed = self._prefix_closed and (rooted or not (known or fit))
         self._reported = self._reported or fit > 0
         for key, size in zip(hashes[known:], sizes[known : known + fit], strict=False):
-            end += size
+            depth += 1
             self._take_space(size)
             self.blank += size  # the block takes it again
-            self._free_block(key, size, end, step)
+            self._free_block(key, size, depth, step)
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
         """Take in that the engine evicted blocks; those that requests hold stay."""
@@ -220,27 +215,9 @@ class VllmV0Cache(SingleTierCache):
         """Evict, in the evictor's order, until `blocks` fewer are held."""
         target = len(self) - blocks
         while len(self) > target and len(self._evictor):
-            self._evict_block(self._evictor.first()[0])
+            self._evict_block(self._evictor.first())
 
-    def check_invariants(self, held: Collection[Lease]) -> None:
-        """Assert that the parts agree; `held` are all leases that are not released. For tests."""
-        leases = [own(CachedLease, lease) for lease in held]
-        references = Counter(key for lease in leases for key in lease.all_keys)
-        free = {key for key in self._sizes if key in self._evictor}
-        reserved = sum(lease.reserved_tokens + lease.unhashed_tokens for lease in leases)
-        self._evictor.check_invariants()
-        check(
-            references=references == self._ref_counts,
-            hashed_tokens=self._sizes.keys() == self._hashed_tokens.keys(),
-            held_or_free=self._sizes.keys() == free | references.keys(),
-            evictor=len(free) == len(self._evictor) == len(self._sizes) - len(references),
-            evictable_tokens=self._evictable_tokens == sum(self._sizes[key] for key in free),
-            uncomputed_held=self._uncomputed <= self._sizes.keys(),
-            unhashed=self._unhashed == sum(key < 0 for key in self._sizes),
-            blank_tokens=self.blank == self.capacity - reserved - sum(self._sizes.values()),
-        )
-
-    def _allocate(self, lease: CachedLease, key: Key, size: int, end: int) -> None:
+    def _allocate(self, lease: CachedLease, key: Key, size: int, depth: int) -> None:
         """Add a reference to a block, which is allocated if it is not held."""
         # vLLM v0 `CachedBlockAllocator.allocate`: a cached block leaves the evictor.
         if key in self._evictor:
@@ -248,7 +225,7 @@ class VllmV0Cache(SingleTierCache):
             self._evictor.remove(key)
         elif key not in self._sizes:
             self._take_space(size)
-            self._sizes[key], self._hashed_tokens[key] = size, end
+            self._sizes[key], self._depths[key] = size, depth
             self._changes.record_stored((BlockHash(key),))
             self._uncomputed.add(key)
         self._ref_counts[key] = self._ref_counts.get(key, 0) + 1
@@ -267,21 +244,19 @@ class VllmV0Cache(SingleTierCache):
             lease.unhashed_key = -next(self._clock)
             self._unhashed += 1
             self.blank += lease.unhashed_tokens
-            self._free_block(
-                lease.unhashed_key, lease.unhashed_tokens, lease.end + lease.unhashed_tokens, step
-            )
+            self._free_block(lease.unhashed_key, lease.unhashed_tokens, _DEEPEST, step)
         self.blank += lease.reserved_tokens
         lease.keys, lease.tokens, lease.reserved_tokens, lease.unhashed_tokens = (), 0, 0, 0
         self._take_space(0)
 
-    def _free_block(self, key: Key, size: int, end: int, step: int) -> None:
+    def _free_block(self, key: Key, size: int, depth: int, step: int) -> None:
         """Make empty space a block without references; a second equal one is not kept."""
         if key in self._sizes:
             self._uncomputed.discard(key)
             if key in self._evictor:
                 self._make_evictable(key, step)
             return
-        self._sizes[key], self._hashed_tokens[key] = size, end
+        self._sizes[key], self._depths[key] = size, depth
         self.blank -= size
         if key >= 0:
             self._changes.record_stored((BlockHash(key),))
@@ -291,17 +266,15 @@ class VllmV0Cache(SingleTierCache):
         """Hand a block without references to the evictor, last accessed at `step`."""
         if key not in self._evictor:
             self._evictable_tokens += self._sizes[key]
-        self._evictor.add(key, step, self._hashed_tokens[key])
+        self._evictor.add(key, step, self._depths[key])
 
     def _take_space(self, tokens: int) -> None:
         """Take empty space, in tokens; if there is too little, evict in the evictor's order."""
         self.blank -= tokens
         while self.blank < 0 and len(self._evictor):
-            key, step = self._evictor.first()
+            key = self._evictor.first()
             if key < 0 and self._sizes[key] > self._block:
                 self._shrink(key, self._block)
-                self._hashed_tokens[key] -= self._block
-                self._make_evictable(key, step)
             else:
                 self._evict_block(key)
 
@@ -316,7 +289,7 @@ class VllmV0Cache(SingleTierCache):
     def _evict_block(self, key: Key) -> None:
         """Free the space of a block without references, and remove the block."""
         size = self._sizes.pop(key)
-        del self._hashed_tokens[key]
+        del self._depths[key]
         self._uncomputed.discard(key)
         self._evictor.remove(key)
         self._evictable_tokens -= size

@@ -8,16 +8,15 @@ once for each. Not modelled: llama.cpp skips entries of which little would be us
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, count
 from math import inf
 
-from cachetools import Cache, LRUCache
+from cachetools import LRUCache
 
 from epp.model.caches.content_changes import ContentChanges
 from epp.model.caches.lease import Lease, own
 from epp.model.caches.single_tier import SingleTierCache
-from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
 
@@ -194,27 +193,6 @@ class WholePromptCache(SingleTierCache):
         target = len(self) - blocks
         while len(self) > target and self._entries:
             self._remove(self._entries.popitem()[1])
-
-    def check_invariants(self, held: Collection[Lease]) -> None:
-        """Assert that the parts agree; `held` are all leases that are not released. For tests."""
-        running = [entry for entry in (own(Entry, lease) for lease in held) if not entry.finished]
-        # The base class's access, which does not make an entry recently used.
-        finished = [Cache.__getitem__(self._entries, number) for number in self._entries]
-        entries = [*running, *finished]
-        check(
-            running_tokens=self._running_tokens
-            == sum(each.tokens + each.reserved_tokens for each in running),
-            finished_have_content=all(
-                each.finished and (each.hashes or each.unhashed) for each in finished
-            ),
-            numbers=self._entries.keys() == {each.number for each in finished},
-        )
-        pairs = {(block, each.number) for each in entries for block in each.hashes}
-        check(
-            holders=pairs
-            == {(block, number) for block in self._holders for number in self._holders[block]},
-            no_empty_holder=all(self._holders.values()),
-        )
 
     def _add(self, entry: Entry, hashes: Sequence[BlockHash]) -> None:
         entry.number = entry.number or next(self._numbers)

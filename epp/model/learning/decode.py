@@ -9,8 +9,7 @@ H100; the shares of the terms are learned from responses that were observed to t
 
 from typing import Final
 
-from epp.model.learning.fit import Fit, FitState
-from epp.model.learning.slowness import ClassSlowness
+from epp.model.learning.fit import ClassFit, Fit
 
 STEP_SECONDS: Final = 0.006
 """Seconds a step, whatever is computed in it."""
@@ -20,19 +19,11 @@ CONTEXT_SECONDS: Final = 56e-9
 """Seconds that each token adds which sequences look back at."""
 
 
-class DecodeModel:
-    """The fit for one class of endpoints.
-
-    `step`, `sequence` and `context` are the factors of the formula, in seconds. `slowness` is that
-    of the endpoints of the class.
-    """
-
-    __slots__ = ("context", "fit", "sequence", "slowness", "step")
+class DecodeModel(ClassFit):
+    """The factors of the formula for one class of endpoints, in seconds."""
 
     def __init__(self) -> None:
-        self.fit = Fit(STEP_SECONDS, SEQUENCE_SECONDS, CONTEXT_SECONDS)
-        self.slowness = ClassSlowness()
-        self._refresh()
+        super().__init__(Fit(STEP_SECONDS, SEQUENCE_SECONDS, CONTEXT_SECONDS))
 
     def _refresh(self) -> None:
         self.step, self.sequence, self.context = self.fit.factors
@@ -48,15 +39,3 @@ class DecodeModel:
         """
         self.fit.learn((1.0, sequences, held), seconds, sure=sure)
         self._refresh()
-
-    def restore(self, state: FitState) -> None:
-        """Replace the fit by one that was learned elsewhere."""
-        self.fit.restore(state)
-        self._refresh()
-
-    def take_over(self) -> None:
-        """If most endpoints differ from the fit, correct it; each endpoint's prediction stays."""
-        times = self.fit.multiply(self.slowness.common)
-        if times != 1.0:
-            self.slowness.take_over(times)
-            self._refresh()

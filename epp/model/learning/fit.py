@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from epp.model.learning.slowness import ClassSlowness
+
 _MEMORY: Final = 0.98
 """The weight of each measurement against the one after it."""
 _PRIOR: Final = 2.0
@@ -36,8 +38,6 @@ class _Term:
     `first`, `second` and `third` are its moments with each term. They are attributes because these
     compile to C fields, while numbers in a list are objects (docs/adr/0013-compiled.md).
     """
-
-    __slots__ = ("default", "first", "second", "share", "size", "third", "total")
 
     def __init__(self, default: float) -> None:
         self.default: Final = default
@@ -88,8 +88,6 @@ class Fit:
     stay equal, so that factors keep the proportions of their defaults, which weigh a tenth of the
     measurements, and less with every measurement.
     """
-
-    __slots__ = ("_count", "_first", "_second", "_third", "_unsure", "factors")
 
     def __init__(self, first: float, second: float, third: float) -> None:
         self.factors: Amounts = (first, second, third)
@@ -207,3 +205,30 @@ class Fit:
         others = self._predict(term.first, term.second, term.third)
         rest = term.total - (others - own * term.share)
         term.set_share((rest / own + prior * common) / (1 + prior))
+
+
+class ClassFit:
+    """The fit for one class of endpoints, and the slowness of these.
+
+    `_refresh` is called whenever the fit has changed.
+    """
+
+    def __init__(self, fit: Fit) -> None:
+        self.fit = fit
+        self.slowness = ClassSlowness()
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Take in the factors of the fit."""
+
+    def restore(self, state: FitState) -> None:
+        """Replace the fit by one that was learned elsewhere."""
+        self.fit.restore(state)
+        self._refresh()
+
+    def take_over(self) -> None:
+        """If most endpoints differ from the fit, correct it; each endpoint's prediction stays."""
+        times = self.fit.multiply(self.slowness.common)
+        if times != 1.0:
+            self.slowness.take_over(times)
+            self._refresh()

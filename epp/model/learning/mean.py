@@ -27,8 +27,6 @@ class Mean:
     False until there are enough of them.
     """
 
-    __slots__ = ("_count", "_drift", "_least_gain", "_log", "_spread", "_weight", "value")
-
     def __init__(self, most: float) -> None:
         self.value = 0.0
         self._least_gain = 1 / most

@@ -6,7 +6,7 @@ Responses that are not observed are expected to be like them.
 from collections.abc import Sequence
 from typing import Final
 
-from epp.model.learning.bounded import LONGEST_NAME, Key, make_room
+from epp.model.learning.bounded import LONGEST_NAME, make_room
 from epp.model.learning.mean import Mean, MeanState
 from epp.model.learning.survival import Survival, SurvivalState
 from epp.model.learning.ttft_share import TtftShare
@@ -42,6 +42,14 @@ ResponsesState = tuple[str, bool, MeanState, SurvivalState]
 """The state of a kind of response: target model, whether it streams, and its mean length."""
 
 
+class _KindLengths:
+    """The lengths of the responses of one kind."""
+
+    def __init__(self) -> None:
+        self.mean: Final = Mean(_MAX_VALUES)
+        self.survival: Final = Survival()
+
+
 class OutputLengths:
     """Lengths in tokens, by kind of response; seconds per token by class.
 
@@ -53,8 +61,7 @@ class OutputLengths:
     def __init__(self) -> None:
         self.ttft_share: Final = TtftShare()
         self.spread = 0.0
-        self._lengths: dict[ResponseKind, Mean] = {}
-        self._survivals: dict[ResponseKind, Survival] = {}
+        self._models: dict[str, dict[bool, _KindLengths]] = {}  # by whether they stream
         self._seconds_per_token: dict[object, Mean] = {}
 
     def record_length(
@@ -65,52 +72,70 @@ class OutputLengths:
         `limit` is the client's. It counts for `weight` responses, one of which was observed.
         """
         if tokens > 0 and len(kind[0]) <= LONGEST_NAME:
-            mean = _mean_of(self._lengths, kind)
+            lengths = self._of(kind)
+            mean = lengths.mean
             most = _MAX_TIMES * mean.value
             most = most if mean.settled else max(most, _MAX_AT_FIRST)
             # Of two numbers each: mypyc compiles that to a comparison, and calls `min` for three.
             allowed = float(min(tokens, limit or tokens))
             length = min(allowed, most)
             mean.add(length, weight)
-            survival = self._survival_of(kind)
-            survival.record(length, weight)
-            self.spread += (survival.spread - self.spread) / _LAST
+            lengths.survival.record(length, weight)
+            self.spread += (lengths.survival.spread - self.spread) / _LAST
 
-    def _survival_of(self, kind: ResponseKind) -> Survival:
-        survival = self._survivals.get(kind)
-        if survival is None:
-            make_room(self._survivals, _ENTRIES)
-            survival = self._survivals[kind] = Survival()
-        return survival
+    def _of(self, kind: ResponseKind) -> "_KindLengths":
+        """Return the lengths of a kind, which are kept from here on."""
+        model, stream = kind
+        of_model = self._models.get(model)
+        if of_model is None:
+            make_room(self._models, _ENTRIES)
+            of_model = self._models[model] = {}
+        lengths = of_model.get(stream)
+        if lengths is None:
+            lengths = of_model[stream] = _KindLengths()
+        return lengths
+
+    def _known(self, kind: ResponseKind) -> "_KindLengths | None":
+        model, stream = kind
+        of_model = self._models.get(model)
+        return None if of_model is None else of_model.get(stream)
 
     def record_seconds_per_token(
         self, speed: object, tokens: int, seconds: float, weight: float = 1.0
     ) -> None:
         """Learn that all `tokens` but the first took `seconds`, on endpoints of one `speed`."""
         if tokens >= _MIN_TIMED and seconds > 0:
-            mean = _mean_of(self._seconds_per_token, speed)
+            mean = self._pace_of(speed)
             most = _FARTHEST * mean.value
             most = most if mean.settled else max(most, _LONGEST_AT_FIRST)
             each = seconds / (tokens - 1)
             mean.add(min(each, most), weight)
 
+    def _pace_of(self, speed: object) -> Mean:
+        mean = self._seconds_per_token.get(speed)
+        if mean is None:
+            make_room(self._seconds_per_token, _ENTRIES)
+            mean = self._seconds_per_token[speed] = Mean(_MAX_VALUES)
+        return mean
+
     @property
     def state(self) -> list[ResponsesState]:
         """The state of lengths."""
         known: list[ResponsesState] = []
-        for (model, stream), survival in self._survivals.items():
-            mean = self._lengths.get((model, stream))
-            length = None if mean is None else mean.state
-            if length is not None:
-                known.append((model, stream, length, survival.state))
+        for model, of_model in self._models.items():
+            for stream, lengths in of_model.items():
+                length = lengths.mean.state
+                if length is not None:
+                    known.append((model, stream, length, lengths.survival.state))
         return known
 
     def restore(self, states: Sequence[ResponsesState]) -> None:
         """Replace the state of lengths by one from elsewhere."""
         for model, stream, length, survival in states:
             if len(model) <= LONGEST_NAME:
-                _mean_of(self._lengths, (model, stream)).restore(length)
-                self._survival_of((model, stream)).restore(survival)
+                lengths = self._of((model, stream))
+                lengths.mean.restore(length)
+                lengths.survival.restore(survival)
 
     def speed_state(self, speed: object) -> MeanState | None:
         """Return the state of the seconds of a token; None if none was timed."""
@@ -119,19 +144,21 @@ class OutputLengths:
 
     def restore_speed(self, speed: object, state: MeanState) -> None:
         """Replace the state of the seconds of a token by one from elsewhere."""
-        _mean_of(self._seconds_per_token, speed).restore(state)
+        self._pace_of(speed).restore(state)
 
     def settled(self, kind: ResponseKind, speed: object) -> bool:
         """Return whether enough is known of the length of a response, and its speed."""
-        length = self._lengths.get(kind)
+        lengths = self._known(kind)
         pace = self._seconds_per_token.get(speed)
-        return length is not None and length.settled and pace is not None and pace.settled
+        return lengths is not None and lengths.mean.settled and pace is not None and pace.settled
 
     def length(self, kind: ResponseKind, limit: int | None = None) -> float:
         """Return how many tokens a response is expected to have: one to `limit`, None for any."""
         model, stream = kind
-        mean = self._lengths.get(kind) or self._lengths.get((model, not stream))
-        tokens = _DEFAULT_TOKENS if mean is None else mean.value
+        of_model, tokens = self._models.get(model), _DEFAULT_TOKENS
+        if of_model is not None:
+            lengths = of_model.get(stream) or of_model[not stream]
+            tokens = lengths.mean.value
         return max(1.0, tokens if limit is None else min(tokens, limit))
 
     def remaining(self, kind: ResponseKind, limit: int | None, generated: int) -> float:
@@ -139,21 +166,13 @@ class OutputLengths:
         usual = self.length(kind, limit)
         if not generated:
             return usual
-        survival = self._survivals.get(kind)
-        if survival is None:
+        lengths = self._known(kind)
+        if lengths is None:
             return max(usual - generated, generated / 2)
         most = _LONGEST if limit is None else max(0.0, limit - generated)
-        return min(most, survival.remaining(generated, usual))
+        return min(most, lengths.survival.remaining(generated, usual))
 
     def seconds_per_token(self, speed: object) -> float:
         """Return how long a token is expected to take on endpoints of one `speed`."""
         mean = self._seconds_per_token.get(speed)
         return _DEFAULT_SECONDS_PER_TOKEN if mean is None else mean.value
-
-
-def _mean_of(means: dict[Key, Mean], key: Key) -> Mean:
-    mean = means.get(key)
-    if mean is None:
-        make_room(means, _ENTRIES)
-        mean = means[key] = Mean(_MAX_VALUES)
-    return mean

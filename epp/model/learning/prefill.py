@@ -10,8 +10,7 @@ its difference from its class.
 from math import ceil
 from typing import Final
 
-from epp.model.learning.fit import Fit, FitState
-from epp.model.learning.slowness import ClassSlowness
+from epp.model.learning.fit import ClassFit, Fit
 
 C1: Final = 40e-6
 """Seconds a token."""
@@ -28,20 +27,16 @@ def steps(uncached: int) -> int:
     return max(1, ceil(uncached / BUDGET_TOKENS))
 
 
-class PrefillModel:
-    """The fit for one class of endpoints.
+class PrefillModel(ClassFit):
+    """The formula for one class of endpoints.
 
     `step` is the seconds of a step without prompt tokens, `longest` those of a step that is full of
-    uncached ones. `slowness` is that of the endpoints of the class.
+    uncached ones.
     """
-
-    __slots__ = ("_attention", "_speeds", "_token", "fit", "longest", "slowness", "step")
 
     def __init__(self) -> None:
         self._speeds: dict[int, Speed] = {}
-        self.fit = Fit(STEP_SECONDS, C1, C2)
-        self.slowness = ClassSlowness()
-        self._refresh()
+        super().__init__(Fit(STEP_SECONDS, C1, C2))
 
     def _refresh(self) -> None:
         self.step, self._token, self._attention = self.fit.factors
@@ -65,26 +60,12 @@ class PrefillModel:
         self.fit.learn(amounts, seconds, sure=sure)
         self._refresh()
 
-    def restore(self, state: FitState) -> None:
-        """Replace the fit by one that was learned elsewhere."""
-        self.fit.restore(state)
-        self._refresh()
-
-    def take_over(self) -> None:
-        """If most endpoints differ from the fit, correct it; each endpoint's prediction stays."""
-        times = self.fit.multiply(self.slowness.common)
-        if times != 1.0:
-            self.slowness.take_over(times)
-            self._refresh()
-
 
 class Speed:
     """The inputs of a prediction other than the cached blocks; similar endpoints share the object.
 
     Hits are multiples of `unit` tokens; 0 if prefix caching is off.
     """
-
-    __slots__ = ("prefill", "unit")
 
     def __init__(self, unit: int, prefill: PrefillModel) -> None:
         self.unit = unit

@@ -47,8 +47,6 @@ class ClassSlowness:
     `scale` is the factor by which the class has changed its predictions since the start.
     """
 
-    __slots__ = ("centre", "count", "endpoints", "scale", "total")
-
     def __init__(self) -> None:
         self.endpoints: dict[Slowness, None] = {}
         self.count = 0
@@ -92,8 +90,6 @@ class Slowness:
 
     Times are in seconds of a clock that never goes back.
     """
-
-    __slots__ = ("_at", "_class", "_count", "_drift", "_log", "_measured", "value")
 
     def __init__(self, of_class: ClassSlowness) -> None:
         self._class = of_class

@@ -5,6 +5,7 @@ that made them; any other one answers with 404.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from epp.model.endpoint import Target
@@ -12,6 +13,8 @@ from epp.model.learning.bounded import make_room
 
 Engine = tuple[str, Target, int | None]
 """`Endpoint.engine`: another one under an endpoint's name has none of the responses."""
+StoredState = tuple[int, Engine]
+"""The hash of a response's id, and the engine that has it."""
 
 MOST: Final = 1 << 16
 """Responses that are kept, at most."""
@@ -22,10 +25,11 @@ KEPT_SECONDS: Final = 86_400.0
 class StoredResponses:
     """The engines of the latest responses. An id is kept as 64 bits, whatever its length.
 
-    They are SipHash under a secret of the process (PEP 456): no client can choose two ids alike.
+    `key_of` returns these bits, the same ones at each replica (`BlockHasher.response_key`).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, key_of: Callable[[str], int]) -> None:
+        self._key_of: Final = key_of
         self._stored: Final[OrderedDict[int, tuple[Engine, float]]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -33,7 +37,7 @@ class StoredResponses:
 
     def store(self, response_id: str, engine: Engine, now: float) -> None:
         """Remember where a response is; the last engine that answers with its id counts."""
-        stored, key = self._stored, hash(response_id)
+        stored, key = self._stored, self._key_of(response_id)
         stored.pop(key, None)
         while stored and now - next(iter(stored.values()))[1] >= KEPT_SECONDS:
             stored.popitem(last=False)
@@ -42,7 +46,23 @@ class StoredResponses:
 
     def engine_of(self, response_id: str, now: float) -> Engine | None:
         """Return the engine that has a response; None if that is not known."""
-        found = self._stored.get(hash(response_id)) if response_id else None
+        found = self._stored.get(self._key_of(response_id)) if response_id else None
         if found is None or now - found[1] >= KEPT_SECONDS:
             return None
         return found[0]
+
+    def state(self) -> Sequence[StoredState]:
+        """Return all that is known, the oldest first."""
+        return [(key, engine) for key, (engine, _) in self._stored.items()]
+
+    def take_over(self, state: Sequence[StoredState], now: float) -> None:
+        """Remember what another replica knows, before what was heard here. It counts as new."""
+        here = self._stored.copy()
+        self._stored.clear()
+        for key, engine in state:
+            self._stored[key] = engine, now
+        for key, known in here.items():
+            self._stored.pop(key, None)
+            self._stored[key] = known
+        while len(self._stored) > MOST:
+            self._stored.popitem(last=False)

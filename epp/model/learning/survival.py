@@ -39,17 +39,6 @@ _BOUNDS: Final = _bounds()
 class Survival:
     """The lengths of responses of one kind, in tokens."""
 
-    __slots__ = (
-        "_counts",
-        "_lengths",
-        "_outlived",
-        "_squares",
-        "_stale",
-        "_sums",
-        "_total",
-        "spread",
-    )
-
     def __init__(self) -> None:
         classes = len(_BOUNDS) + 1
         self._counts = [0.0] * classes

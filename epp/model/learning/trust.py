@@ -47,19 +47,6 @@ class PredictionTrust:
     its engine says when that was.
     """
 
-    __slots__ = (
-        "_drops_last",
-        "_failed",
-        "_failures",
-        "_held",
-        "_misses",
-        "_reported",
-        "reports",
-        "suspicious",
-        "tells",
-        "trust",
-    )
-
     def __init__(self) -> None:
         self.trust = 1.0
         self.suspicious = self.tells = False

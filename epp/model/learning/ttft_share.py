@@ -27,8 +27,6 @@ class TtftShare:
     `value` is in 0..1.
     """
 
-    __slots__ = ("_end_to_end", "_ttft", "value")
-
     def __init__(self) -> None:
         self.value = DEFAULT_TTFT_SHARE
         self._ttft, self._end_to_end = Mean(_MAX), Mean(_MAX)

@@ -27,22 +27,6 @@ class LoadBooks:
     names that any of them has ever reported as those of adapters.
     """
 
-    __slots__ = (
-        "_adapters",
-        "_kv_usage",
-        "_ledger",
-        "_load",
-        "_models",
-        "_most_waiting",
-        "_others",
-        "_others_waiting",
-        "_scheduler",
-        "_unreached",
-        "_unreached_before",
-        "_window",
-        "held_up",
-    )
-
     def __init__(self, ledger: Ledger, scheduler: EngineScheduler, adapters: set[str]) -> None:
         self._ledger = ledger
         self._scheduler = scheduler

@@ -5,7 +5,7 @@ whole prompt fits, first come, first served; one that outgrows the cache preempt
 scheduled last, which waits again before all others.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
@@ -15,7 +15,6 @@ from epp.model.caches.contract import CacheModel
 from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.caches.lease import Lease
 from epp.model.caches.reported_blocks import ReportedBlocks
-from epp.model.invariants import check
 from epp.model.kv_changes import CacheCleared, CacheCopied, Change
 from epp.model.pods.ledger import Ledger
 from epp.model.pods.sequence import SequenceState
@@ -330,28 +329,6 @@ class EngineScheduler:
 
     def _aside(self) -> Collection[BlockHash]:
         return () if self.reported is None else self.reported.aside
-
-    # For tests.
-
-    def indexed(self) -> set[BlockHash]:
-        """Return the blocks that the index must have: those cached and those that wait."""
-        return set(self._found())
-
-    def check_invariants(self) -> None:
-        """Assert that waiting and running prompts, the index and the cache agree."""
-        waiting = [each for one in self.waiting for each in one.chain.hashes[:_MAX_BLOCKS]]
-        promised = {each: self._promised.count(each) for each in self._promised}
-        held = [sequence.lease for sequence in self._running if sequence.lease is not None]
-        check(
-            promised_blocks=promised == Counter(waiting),
-            waiting_hold_nothing=all(each.lease is None for each in self.waiting),
-            running_hold_leases=len(held) == len(self._running),
-        )
-        check_cache = getattr(self.cache, "check_invariants", None)  # Python caches have one
-        if check_cache is not None:
-            check_cache(held)
-        if self.reported is not None:
-            self.reported.check_invariants()
 
 
 def _make(spec: CacheSpec) -> tuple[str, str, int]:

@@ -32,8 +32,6 @@ class IdleReports:
     What was last heard of before `over_before` is over.
     """
 
-    __slots__ = ("_apart", "_at", "_busy", "_counted", "_times", "over_before")
-
     def __init__(self) -> None:
         self.over_before = -inf
         self._apart = _SECONDS_APART

@@ -34,25 +34,6 @@ _MOST_TOKENS: Final = 1 << 20
 class InFlightRequest:
     """A request that was sent to a pod and has not ended. Times are of the picker's clock."""
 
-    __slots__ = (
-        "_admission",
-        "_freed",
-        "_mark",
-        "_spread",
-        "_taught",
-        "began",
-        "cached",
-        "coming",
-        "disaggregated",
-        "heard_at",
-        "matched",
-        "pod",
-        "prefill",
-        "quote",
-        "sent_at",
-        "weight",
-    )
-
     def __init__(self, quote: Quote, pod: Pod, sent_at: float) -> None:
         self.quote = quote
         self.pod = pod

@@ -34,8 +34,6 @@ class _Prefill:
     `beside` is how many of its `seconds` are those of decodes beside it.
     """
 
-    __slots__ = ("beside", "deadline_only", "expected", "request", "seconds", "tokens")
-
     def __init__(  # noqa: PLR0913 (what is known of it)
         self,
         request: RequestId,
@@ -63,8 +61,6 @@ class _Prefill:
 class PrefillSpan(Value):
     """Prefills one after the other: what their class at first predicted, and what they took."""
 
-    __slots__ = ("expected", "seconds")
-
     def __init__(self, expected: float, seconds: float) -> None:
         self.expected: Final = expected
         self.seconds: Final = seconds
@@ -79,24 +75,6 @@ class Ledger:
     counts all requests that were ever sent, `begun` the responses that have begun: one that comes
     whole has as it ends.
     """
-
-    __slots__ = (
-        "_elsewhere",
-        "_head",
-        "_head_since",
-        "_prefills",
-        "_queued_seconds",
-        "_requests",
-        "_span_beside",
-        "_span_expected",
-        "_span_measured",
-        "_span_seconds",
-        "begun",
-        "external_waiting",
-        "queued_tokens",
-        "running",
-        "sent",
-    )
 
     def __init__(self) -> None:
         self.external_waiting = 0.0
@@ -296,8 +274,6 @@ class Ledger:
 
 class BusyShare:
     """The share of endpoints with prefill to do, in 0..1: an average over some seconds."""
-
-    __slots__ = ("_at", "value")
 
     def __init__(self) -> None:
         self.value = 0.0

@@ -95,6 +95,20 @@ class OutlierDetection:
                 pass
         return _revived([part.pod for part in parts])
 
+    def passed_over(
+        self, request: InFlightRequest, in_flight: Mapping[RequestId, InFlightRequest]
+    ) -> Sequence[Ejected | Returned]:
+        """Learn that the proxy had another endpoint serve a request than the one it was sent to.
+
+        A proxy that retries does so after a failure, of whatever kind. To one that has served
+        nothing so far it may only not know the way yet.
+        """
+        if not self._settings.consecutive_failures or not request.pod.outlier.has_served:
+            return ()
+        if not self._counts(request, Failure.ERROR, in_flight):
+            return ()
+        return list(self._failed(request.pod))
+
     def _counts(
         self,
         request: InFlightRequest,

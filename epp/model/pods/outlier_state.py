@@ -32,8 +32,6 @@ class FailedRequest:
     that computed its prompt in place of the one that answered.
     """
 
-    __slots__ = ("prefill", "prompt", "sent_at")
-
     def __init__(
         self, sent_at: float, prompt: PromptKey | None = None, prefill: EndpointId | None = None
     ) -> None:
@@ -50,23 +48,6 @@ class OutlierState:
     again, unless it succeeds first. `blamed`: others failed on requests whose prompts it computed.
     """
 
-    __slots__ = (
-        "_ejections",
-        "_failed",
-        "_lately_failed",
-        "_lately_sent",
-        "_sent",
-        "_served_at",
-        "_well_since",
-        "alive_at",
-        "blamed",
-        "ejected",
-        "ejected_at",
-        "failures",
-        "returned_at",
-        "until",
-    )
-
     def __init__(self) -> None:
         self.failures = 0
         self.blamed = False
@@ -79,6 +60,11 @@ class OutlierState:
         self._ejections = 0
         self._lately_failed = self._lately_sent = 0.0
         self._sent = 0  # in all, at the last failure
+
+    @property
+    def has_served(self) -> bool:
+        """Whether it has served any request."""
+        return self._served_at > -inf
 
     def share(self, sent: int) -> float:
         """Return the share of requests that failed lately, if `sent` were sent in all."""

@@ -27,8 +27,6 @@ were of several prompts."""
 class PaceClass:
     """What endpoints that count as equally fast have in common."""
 
-    __slots__ = ("decode", "prefill")
-
     def __init__(self) -> None:
         self.prefill = PrefillModel()
         self.decode = DecodeModel()
@@ -62,8 +60,6 @@ class PaceMark(Value):
     `steps`; `sequences` and `held` are sums over these steps. It made `prefill_steps` of others.
     """
 
-    __slots__ = ("held", "prefill_steps", "seconds", "sequences", "steps")
-
     def __init__(
         self, seconds: float, steps: float, sequences: float, held: float, prefill_steps: int
     ) -> None:
@@ -80,18 +76,6 @@ class Pace:
     It takes `prefill_slowness` times what its class predicts for a prefill, and
     `decode_slowness` times for a step of decoding.
     """
-
-    __slots__ = (
-        "_at",
-        "_held",
-        "_prefill_steps",
-        "_seconds",
-        "_sequences",
-        "_steps",
-        "decode_slowness",
-        "of_class",
-        "prefill_slowness",
-    )
 
     def __init__(self, of_class: PaceClass) -> None:
         self.of_class = of_class

@@ -83,6 +83,7 @@ class Pod:
         self.answers_apart = inf
         """Seconds between the beginnings of responses, of late."""
         self.reachable = True
+        """Whether it can be connected to, and is awake."""
         self.outlier = OutlierState()
         self.idle_reports = IdleReports()
         self.home: list[Pod] = [self]
@@ -301,10 +302,12 @@ class Pod:
         """Take in a scrape: the cache's spec, restarts, reachability."""
         self.scheduler.purge(self.mirror)
         self.load = load if not self._attributes else self._with_attributes(load)
-        self._broken, self.reachable = 0, True
+        self._broken, self.reachable = 0, load.awake
         self._count_external()
         if (spec := spec_of(self.endpoint, load, self.scheduler.spec)) != self.scheduler.spec:
             self.scheduler.reconfigure(spec, first=not self.reported)
+        if load.emptied:
+            self.scheduler.copy(CacheCleared(self.endpoint.id))
         self.speed = self.prefill.speed((load.match_unit or spec.block) if load.caching else 0)
         self.reported = True
         if self._restarted(load) and self.mirror is None:
@@ -365,11 +368,7 @@ class Pod:
         self.ledger.external_waiting = max(0.0, self.load.waiting - self.ledger.requests)
 
     def record_failure(self, reason: ScrapeFailure) -> None:
-        """Take in a failed scrape: it is unreachable if there is nothing to connect to.
-
-        A page that is late says nothing of that: a server that is busy writing tokens sends it when
-        it comes to it.
-        """
+        """Take in a failed scrape: it is unreachable if there is nothing to connect to."""
         match reason:
             case ScrapeFailure.NO_PAGE:
                 self._broken, self.reachable = 0, True
@@ -379,7 +378,7 @@ class Pod:
             case ScrapeFailure.REFUSED:
                 self.reachable = False
             case ScrapeFailure.LATE:
-                pass
+                pass  # a server that is busy writing tokens sends its page when it comes to it
 
     def judge(self, predicted: int, actual: int, sequence: SequenceState) -> Verdict:
         """Compare predicted cached tokens with reported ones; correct the cache accordingly."""

@@ -1,14 +1,13 @@
 """All endpoints, by id and by target, and those of them that may be picked."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from math import inf, isclose
+from collections.abc import Collection, Iterator
+from math import inf
 from typing import Final
 
 from epp.model.caches.choice import DEFAULT_MODEL, CacheSpec
 from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import LearnedCopied, ModelsListed
-from epp.model.invariants import check
 from epp.model.kv_changes import BlocksCleared, Cleared
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.prefill import Speed
@@ -33,8 +32,6 @@ class EligiblePods:
 
     Valid until a pod is added, removed or ejected, or has another slot, speed or reachability.
     """
-
-    __slots__ = ("places", "pods")
 
     def __init__(self, pods: list[Pod]) -> None:
         self.pods: Final = pods
@@ -95,6 +92,11 @@ class Pods:
     def values(self) -> Collection[Pod]:
         """Return all pods, in the order in which they were added."""
         return self._by_id.values()
+
+    def endpoint(self, endpoint_id: EndpointId) -> Endpoint | None:
+        """Return an endpoint by its id."""
+        pod = self._by_id.get(endpoint_id)
+        return None if pod is None else pod.endpoint
 
     @property
     def engine_blocks(self) -> set[int]:
@@ -295,31 +297,3 @@ class Pods:
         lengths.restore(event.responses)
         if event.ttft_share is not None:
             lengths.ttft_share.restore(event.ttft_share)
-
-    # For tests.
-
-    def check_invariants(self, in_flight: Sequence[tuple[int, float]]) -> None:
-        """Assert that pods, their caches and the index agree, and their books with what is there.
-
-        That is, for each part of a request in flight, the `id` of its pod, and the tokens that are
-        expected of it.
-        """
-        there = Counter([at for at, _ in in_flight])
-        coming = {pod: sum(tokens for at, tokens in in_flight if at == pod) for pod in there}
-        pods = list(self._by_id.values())
-        held = [pod.scheduler.indexed() for pod in pods]
-        holders = {each: self._index.match([each]) for each in set().union(*held)}
-        for pod, blocks in zip(pods, held, strict=True):
-            pod.scheduler.check_invariants()
-            found = {each for each, depths in holders.items() if depths[pod.slot]}
-            check(
-                index_has_the_cache=found == blocks,
-                ledger_has_those_in_flight=pod.ledger.requests == there[id(pod)],
-                expects_what_they_do=isclose(
-                    pod.growth.total, coming.get(id(pod), 0.0), abs_tol=0.1
-                ),
-            )
-        check(
-            slots_differ=len({pod.slot for pod in pods}) == len(pods),
-            index_has_no_others=len(self._index) == len(holders),
-        )

@@ -21,8 +21,6 @@ class SequenceState:
     output; the prompt counts as computed from the start.
     """
 
-    __slots__ = ("cache", "chain", "computed", "lease", "offsets", "request_id")
-
     def __init__(
         self, request_id: RequestId, chain: Chain, offsets: TokenOffsets, cache: CacheModel
     ) -> None:
@@ -85,8 +83,6 @@ class Admission:
     how much of the prompt is cached. `beside` are the
     seconds of decodes in the steps of its prefill. `booked`: the endpoint's load counts it.
     """
-
-    __slots__ = ("beside", "booked", "met_idle", "sequences")
 
     def __init__(self, *, met_idle: bool) -> None:
         self.met_idle: Final = met_idle

@@ -41,19 +41,6 @@ _SLACK, _SLACK_REQUESTS = 1.05, 1.0
 class UnobservedRequest:
     """A request at an endpoint that is not observed. Times are in seconds."""
 
-    __slots__ = (
-        "began",
-        "due",
-        "endpoint_id",
-        "id",
-        "last",
-        "length",
-        "most",
-        "pace",
-        "since",
-        "usual",
-    )
-
     def __init__(  # noqa: PLR0913 (the course)
         self,
         id: RequestId,  # noqa: A002 (its name)
@@ -99,8 +86,6 @@ class UnobservedRequest:
 
 class _NextEnd:
     """The next guessed end of one of those requests of an endpoint that were counted at `at`."""
-
-    __slots__ = ("at", "endpoint_id")
 
     def __init__(self, endpoint_id: EndpointId, at: float) -> None:
         self.endpoint_id: Final = endpoint_id

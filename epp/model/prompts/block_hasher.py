@@ -90,6 +90,12 @@ class BlockHasher:
             multimodal=prompt.multimodal,
         )
 
+    def response_key(self, response_id: str) -> int:
+        """Return a keyed hash of a response's id: no client can choose two ids alike."""
+        name = response_id.encode(errors="surrogatepass")
+        digest = blake2b(name, digest_size=8, key=self._secret, person=b"response id")
+        return int.from_bytes(digest.digest(), "little")
+
     def root(self, model: str, cache_salt: str, *, exact: bool) -> int:
         """Return the seed of a chain's first block: a keyed hash of model, salt and kind."""
         name = (model, cache_salt, exact)

@@ -25,8 +25,6 @@ class Chain:
     KV events do not lead to the hashes from there on.
     """
 
-    __slots__ = ("ends", "exact", "hashes", "lookup", "marks", "multimodal", "rest_digest", "size")
-
     def __init__(  # noqa: PLR0913 (one fact each)
         self,
         hashes: Sequence[BlockHash],

@@ -54,22 +54,6 @@ class CachedOutput(Protocol):
 class GeneratedBlocks:
     """The blocks without hashes that one response left at one endpoint."""
 
-    __slots__ = (
-        "anchor",
-        "blocks",
-        "broken",
-        "exact",
-        "generated",
-        "guessed",
-        "hashed",
-        "output",
-        "prompt_tokens",
-        "request_id",
-        "rest",
-        "rest_digest",
-        "size",
-    )
-
     def __init__(  # noqa: PLR0913, PLR0917 (one fact each)
         self,
         request_id: RequestId,

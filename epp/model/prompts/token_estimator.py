@@ -40,7 +40,7 @@ class TokenEstimator:
 
     def __init__(self) -> None:
         self._rates: dict[str, dict[Kind, float]] = {}
-        self._errors: dict[tuple[str, Kind], float] = {}
+        self._errors: dict[str, dict[Kind, float]] = {}
         self.prefixes: Final = KnownPrefixLengths(_PREFIXES)
 
     def rate(self, model: str, kind: Kind) -> float:
@@ -118,15 +118,18 @@ class TokenEstimator:
 
     def error(self, model: str, kind: Kind) -> float:
         """Return the relative error of the estimated part of a length."""
-        return self._errors.get((model, kind), _DEFAULT_ERROR)
+        errors = self._errors.get(model)
+        return _DEFAULT_ERROR if errors is None else errors.get(kind, _DEFAULT_ERROR)
 
     def learn_error(self, model: str, kind: Kind, offsets: TokenOffsets, tokens: int) -> None:
         """Compare an estimate with the `tokens` that a server has counted."""
         estimated = offsets.total - offsets.known
         if estimated < _MIN_ESTIMATED:
             return
-        key, seen = (model, kind), min(1.0, abs(tokens - offsets.total) / estimated)
-        if key not in self._errors:
+        seen = min(1.0, abs(tokens - offsets.total) / estimated)
+        errors = self._errors.get(model)
+        if errors is None:
             make_room(self._errors, _MODELS)
-        before = self._errors.get(key, _DEFAULT_ERROR)
-        self._errors[key] = before + _GAIN * (seen - before)
+            errors = self._errors[model] = {}
+        before = errors.get(kind, _DEFAULT_ERROR)
+        errors[kind] = before + _GAIN * (seen - before)

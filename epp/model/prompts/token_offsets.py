@@ -16,8 +16,6 @@ class TokenOffsets:
     The first `known` tokens were counted by a server, or came as such; the others are estimated.
     """
 
-    __slots__ = ("ends", "known", "total")
-
     def __init__(self, total: int, ends: Sequence[int], known: int = 0) -> None:
         self.total: Final = total
         self.ends: Final = ends

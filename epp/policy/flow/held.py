@@ -19,23 +19,6 @@ Rank = tuple[float, float]
 class Held:
     """One request that waits. Times are in seconds; requests compare by when their time is up."""
 
-    __slots__ = (
-        "deadline",
-        "due_at",
-        "endpoint_id",
-        "flow",
-        "quote",
-        "rank",
-        "request",
-        "seconds",
-        "since",
-        "ticket",
-        "tried_at",
-        "ttft_by",
-        "until",
-        "work",
-    )
-
     def __init__(  # noqa: PLR0913 (its times)
         self,
         request: InferenceRequest,
@@ -95,8 +78,6 @@ class Held:
 class LineEntry:
     """Where a request stands in the line: by its rank at that time, then by order of arrival."""
 
-    __slots__ = ("first", "held", "second", "ticket")
-
     def __init__(self, held: Held) -> None:
         self.first, self.second = held.rank
         self.ticket: Final = held.ticket
@@ -120,8 +101,6 @@ class FlowQueue:
 
     Its `start` is the flow's, or an earlier one of it. `waiting` is how many wait.
     """
-
-    __slots__ = ("entries", "flow", "start", "waiting")
 
     def __init__(self, flow: str, start: float) -> None:
         self.flow: Final = flow
@@ -159,8 +138,6 @@ class FlowQueue:
 class Flow:
     """One flow of a band: where it stands in virtual time, and how many of its requests wait."""
 
-    __slots__ = ("start", "waiting")
-
     def __init__(self, start: float) -> None:
         self.start = start
         self.waiting = 0
@@ -171,8 +148,6 @@ class PlaceQueue:
 
     Flows are compared by where they start, unless a policy scores them (`scored`).
     """
-
-    __slots__ = ("_by_start", "_flows", "_queues", "_scored")
 
     def __init__(self, flows: dict[str, Flow], *, scored: bool) -> None:
         self._flows: Final = flows
@@ -241,8 +216,6 @@ class PlaceQueue:
 class Agenda:
     """Requests in the order in which their time is up, when they are checked."""
 
-    __slots__ = ("_heap",)
-
     def __init__(self) -> None:
         self._heap: Final[list[Held]] = []
 
@@ -285,8 +258,6 @@ class WaitingElsewhere:
     its band has reached there. `rank` is where it stands among those of its flow.
     """
 
-    __slots__ = ("ahead", "held", "rank")
-
     def __init__(self, held: Held, ahead: float) -> None:
         self.held: Final = held
         self.ahead: Final = ahead
@@ -295,8 +266,6 @@ class WaitingElsewhere:
 
 class OtherLines:
     """The requests that go next at each of the other replicas, as they said a moment ago."""
-
-    __slots__ = ("_told",)
 
     def __init__(self) -> None:
         self._told: dict[int, tuple[float, float, Sequence[WaitingElsewhere]]] = {}

@@ -44,18 +44,6 @@ _Head = tuple[float, Held]
 class _Band:
     """The requests of one priority. `passed` is the virtual time: the start of the last one."""
 
-    __slots__ = (
-        "_scores",
-        "bytes",
-        "fairness",
-        "flows",
-        "order",
-        "passed",
-        "queues",
-        "requests",
-        "slots",
-    )
-
     def __init__(self, fairness: FairnessPolicy, order: OrderingPolicy) -> None:
         self.fairness: Final = fairness
         self.order: Final = order

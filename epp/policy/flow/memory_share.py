@@ -34,8 +34,6 @@ class MemoryShare:
     If steps are short it is higher, by as much as `while_short` is above `most`.
     """
 
-    __slots__ = ("_at", "_least", "_more", "_most", "value")
-
     def __init__(self, least: float, most: float, while_short: float = 0.0) -> None:
         self._least: Final = min(least, most)
         self._most: Final = most

@@ -49,9 +49,9 @@ NAMELESS: Final = frozenset(
 )
 """APIs whose bodies may omit the model, as the server has one, or the path names it."""
 
-_LONGEST_PATH = 256
+_LONGEST_PATH: Final = 256
 """Characters of a path up to which its API is kept."""
-_KEPT_PATHS = 1024
+_KEPT_PATHS: Final = 1024
 
 
 class ApiTable:

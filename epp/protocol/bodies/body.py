@@ -35,7 +35,7 @@ _MODEL: Final[Path] = (b"model",)
 _PRIORITY: Final[Path] = (b"priority",)
 _NOWHERE: Final[Span] = (-1, -1)
 _FIELDS: Final = frozenset(((), _MODEL, _PRIORITY))
-_LONG_BYTES = 1 << 20
+_LONG_BYTES: Final = 1 << 20
 """A body over this is never read in one piece while the event loop waits."""
 
 
@@ -46,8 +46,6 @@ class Body:
     Bodies over gRPC (`FRAMED`) are read at the end. While it is `unread`, call `read_on`, which
     takes a few milliseconds each time.
     """
-
-    __slots__ = ("_api", "_framed", "_inner", "_message", "_reader")
 
     def __init__(self, api: Api, reader: type[BodyReader] = BodyReader) -> None:
         self._api = api

@@ -4,32 +4,34 @@ A value that cannot be read counts as absent, except the model's name; the serve
 request if it needs the field. pydantic, "Conversion Table"; vLLM 0.32 `entrypoints/openai`.
 """
 
+from typing import Final
+
 import msgspec
 
 from epp.errors import MalformedRequest
 from epp.model.request import Api
 
-LONGEST_MODEL = 1024
+LONGEST_MODEL: Final = 1024
 """The longest name of a model, in characters: the picker keeps state under these names."""
-LONGEST_VALUE = 16 << 10
+LONGEST_VALUE: Final = 16 << 10
 """The longest value that is read, in bytes; the longest name, fully escaped, is shorter."""
-MAX_TOKENS = 1 << 24
+MAX_TOKENS: Final = 1 << 24
 """No prompt and no answer is longer: the longest contexts of models are 10 million tokens."""
 
-MAX_ANSWERS = 128
+MAX_ANSWERS: Final = 128
 """The most answers to one prompt that count (OpenAI API reference, `n`)."""
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """The errors of decoding."""
-_LONGEST_NUMBER = 4096
+_LONGEST_NUMBER: Final = 4096
 """The longest number that is read, in bytes; Python and pydantic allow 4,300 digits."""
-_FLAGS = {b"true": True, b"false": False, b"null": False}
-_NO_VALUE = frozenset((b"", b"null"))
-_NO_SALT = frozenset((b"", b'""', b"null"))
-_TRUE = frozenset(("1", "on", "t", "true", "y", "yes"))
-_text = msgspec.json.Decoder(str).decode
-_flag = msgspec.json.Decoder(float | str).decode
-_whole = msgspec.json.Decoder(int, strict=False).decode
+_FLAGS: Final = {b"true": True, b"false": False, b"null": False}
+_NO_VALUE: Final = frozenset((b"", b"null"))
+_NO_SALT: Final = frozenset((b"", b'""', b"null"))
+_TRUE: Final = frozenset(("1", "on", "t", "true", "y", "yes"))
+_text: Final = msgspec.json.Decoder(str).decode
+_flag: Final = msgspec.json.Decoder(float | str).decode
+_whole: Final = msgspec.json.Decoder(int, strict=False).decode
 """Takes fractions that are whole, and texts of numbers, as pydantic does."""
 
 

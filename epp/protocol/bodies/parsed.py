@@ -12,18 +12,6 @@ from epp.values import Value
 class Parsed(Value):
     """The fields of a body that routing reads; the last two as of `InferenceRequest`."""
 
-    __slots__ = (
-        "cache_salt",
-        "max_tokens",
-        "model",
-        "multimodal",
-        "n",
-        "prompts",
-        "skip_reading_prefix_cache",
-        "stream",
-        "user",
-    )
-
     def __init__(  # noqa: PLR0913 (one fact each)
         self,
         *,

@@ -1,33 +1,16 @@
 """The usage of tokens that a model server reports in a response."""
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Final
 
 import msgspec
 
 from epp.model.request import Usage
 from epp.protocol.bodies.coercion import MAX_TOKENS
+from epp.protocol.bodies.usage_reader import ReportedUsage
 
-_Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
-
-
-class _Details(msgspec.Struct):
-    cached_tokens: _Tokens | None = None
-
-
-class _Reported(msgspec.Struct):
-    prompt_tokens: _Tokens | None = None
-    completion_tokens: _Tokens | None = None
-    input_tokens: _Tokens | None = None
-    output_tokens: _Tokens | None = None
-    prompt_tokens_details: _Details | None = None
-    input_tokens_details: _Details | None = None
-    cache_read_input_tokens: _Tokens | None = None
-    cache_creation_input_tokens: _Tokens | None = None
-
-
-_NOTHING = Usage()
-_decoder = msgspec.json.Decoder(_Reported)
+_NOTHING: Final = Usage()
+_decode: Final = msgspec.json.Decoder(ReportedUsage).decode
 
 
 def merge_usage(usage: Usage | None, reports: Iterable[bytes]) -> Usage | None:
@@ -38,13 +21,13 @@ def merge_usage(usage: Usage | None, reports: Iterable[bytes]) -> Usage | None:
     """
     for each in reports:
         try:
-            usage = _after(usage, _decoder.decode(each))
+            usage = _after(usage, _decode(each))
         except (msgspec.MsgspecError, UnicodeDecodeError):
             continue
     return usage
 
 
-def _after(usage: Usage | None, seen: _Reported) -> Usage:
+def _after(usage: Usage | None, seen: ReportedUsage) -> Usage:
     before = usage or _NOTHING
     prompt, generated = seen.prompt_tokens, seen.completion_tokens
     if prompt is None:
@@ -65,7 +48,7 @@ def _after(usage: Usage | None, seen: _Reported) -> Usage:
     return Usage(prompt, generated, details.cached_tokens)
 
 
-def _cached_apart(prompt: int, generated: int, cached: int, seen: _Reported) -> Usage:
+def _cached_apart(prompt: int, generated: int, cached: int, seen: ReportedUsage) -> Usage:
     """Return a usage in the words of Anthropic's API, which counts cached tokens apart.
 
     Model servers with that API count them among `input_tokens`: so does this as long as there are

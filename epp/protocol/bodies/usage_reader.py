@@ -3,12 +3,13 @@
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 
 from epp.model.request import Api
 from epp.protocol.bodies.apis import FRAMED
+from epp.protocol.bodies.coercion import MAX_TOKENS
 from epp.protocol.bodies.object_scanner import ObjectScanner
 
 _JSON: Final = "application/json"
@@ -16,6 +17,27 @@ _GRPC: Final = "application/grpc"
 _META: Final = b'"meta_info"'
 _META_BEGINS: Final = re.compile(rb'"meta_info"\s*:\s*')
 _LONGEST_META: Final = 64 << 10
+
+_Tokens = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
+
+
+class ReportedDetails(msgspec.Struct):
+    """What a server reports of the tokens of a prompt."""
+
+    cached_tokens: _Tokens | None = None
+
+
+class ReportedUsage(msgspec.Struct):
+    """The usage as servers report it: names of OpenAI's APIs, and of Anthropic's."""
+
+    prompt_tokens: _Tokens | None = None
+    completion_tokens: _Tokens | None = None
+    input_tokens: _Tokens | None = None
+    output_tokens: _Tokens | None = None
+    prompt_tokens_details: ReportedDetails | None = None
+    input_tokens_details: ReportedDetails | None = None
+    cache_read_input_tokens: _Tokens | None = None
+    cache_creation_input_tokens: _Tokens | None = None
 
 
 class UsageReader(Protocol):

@@ -6,8 +6,6 @@ Field numbers are those of `proto/ext_proc.proto`; the encoding is protobuf's wi
 (https://protobuf.dev/programming-guides/encoding/).
 """
 
-from functools import lru_cache
-
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport uint8_t, uint64_t
@@ -22,6 +20,7 @@ from epp.protocol.extproc.messages import (
 
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object)
+    const char* PyUnicode_AsUTF8AndSize(object, Py_ssize_t*) except NULL
 
 include "replies.pxi"
 
@@ -62,6 +61,10 @@ cdef bint _varint(Span* span, uint64_t* value) noexcept nogil:
     """Read one; return whether it was there."""
     cdef int shift = 0
     cdef uint8_t byte
+    if span.at < span.end and span.at[0] < 0x80:  # as nearly all are
+        value[0] = span.at[0]
+        span.at += 1
+        return True
     value[0] = 0
     while span.at < span.end and shift < 64:
         byte = span.at[0]
@@ -120,9 +123,15 @@ include "header_map.pxi"
 include "metadata.pxi"
 
 
-@lru_cache(maxsize=64)
-def _modes(request, response):
-    return Modes(_mode(request), _mode(response))
+cdef dict _known_modes = {}
+
+
+cdef object _modes(uint64_t* numbers):
+    key = numbers[0] << 32 | numbers[1]
+    known = _known_modes.get(key)
+    if known is None:
+        known = _known_modes[key] = Modes(_mode(numbers[0]), _mode(numbers[1]))
+    return known
 
 
 def _mode(number):
@@ -153,8 +162,10 @@ def encode(reply):
 
 def encode_in_parts(reply):
     """Return the bytes of one `ProcessingResponse`; of a long chunk its head and the body itself."""
-    if type(reply) is Chunk and size_of(reply.body) >= _LONG:
-        return _written(reply, True), reply.body
+    if type(reply) is Chunk:
+        if size_of(reply.body) >= _LONG:
+            return _written(reply, True), reply.body
+        return _written(reply, False)
     return _ENCODERS[type(reply)](reply)
 
 
@@ -207,7 +218,7 @@ cdef object _read(bytes data):
         return None
     if content is None and kind < _FIRST_TRAILERS:
         return None
-    modes = _modes(numbers[0], numbers[1]) if configured else None
+    modes = _modes(numbers) if configured else None
     subset = served = None
     if told:
         subset, served = told.get("subset"), told.get("served")

@@ -22,8 +22,6 @@ class PendingDecision:
     end may have been reported to the director.
     """
 
-    __slots__ = ("_on_cancel", "_on_decision", "_outcome", "cancelled")
-
     def __init__(self) -> None:
         self.cancelled = False
         """Whether the client is gone: a decision made all the same is undone."""

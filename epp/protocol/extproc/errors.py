@@ -1,10 +1,17 @@
 """The two kinds of errors: those that the client gets as a response, and faults of the peer."""
 
+from typing import Final
+
 import msgspec
 
-from epp.errors import RequestError
+from epp.errors import PickerFault, RequestError, UnsupportedCoding
 from epp.protocol.extproc.debug_headers import milliseconds
-from epp.protocol.extproc.messages import ImmediateReply
+from epp.protocol.extproc.messages import (
+    ImmediateReply,
+    Reply,
+    RequestBody,
+    RequestTrailers,
+)
 from epp.protocol.extproc.names import QUEUE_DURATION
 
 
@@ -15,6 +22,18 @@ class ProtocolError(Exception):
 def unknown_mode(number: int) -> ProtocolError:
     """Return the error for a body mode that Envoy's `ProcessingMode.BodySendMode` lacks."""
     return ProtocolError(f"unknown body mode {number}")
+
+
+def _headers_not_shown(*_: object) -> list[Reply]:
+    problem = "the gateway does not show the picker the headers of requests; `request_header_mode`"
+    raise PickerFault(f"{problem} must be SEND", reason="headers-not-shown")
+
+
+UNDECIDABLE: Final = dict.fromkeys((RequestBody, RequestTrailers), _headers_not_shown)
+"""Handlers of a request of which the proxy shows a later part alone, and waits for an answer.
+
+Envoy's `request_header_mode: SKIP` does so.
+"""
 
 
 class _OpenAiError(msgspec.Struct):
@@ -37,6 +56,8 @@ def error_reply(error: RequestError) -> ImmediateReply:
     headers = [("content-type", "application/json"), ("x-warmpick-reason", error.reason)]
     if error.dropped_reason:
         headers.append(("x-llm-d-request-dropped-reason", error.dropped_reason))
+    if isinstance(error, UnsupportedCoding):
+        headers.append(("accept-encoding", "identity"))  # RFC 9110 §15.5.16
     if error.retry_after is not None:
         headers.append(("retry-after", str(error.retry_after)))
     if error.waited is not None:

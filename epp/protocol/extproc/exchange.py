@@ -14,7 +14,7 @@ exchange waits for. Rules, with their source:
 What each stage accepts, and the stages that follow (after an error always closed):
 
     stage      request headers             request body                         request trailers
-    headers    body, pending or answered   ignored                              ignored
+    headers    body, pending or answered   closed                               closed
     body       ignored                     body, reading, pending or answered   pending or answered
     reading    ignored                     reading                              reading
     pending    ignored                     pending                              pending
@@ -26,7 +26,7 @@ or if the proxy passes on the rest alone. Reading takes a turn for each part of 
 leads to body, pending or answered (`proceed`); pending leads to answered (`resume`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from mypy_extensions import mypyc_attr
@@ -36,7 +36,7 @@ from epp.model.decision import Decision
 from epp.model.request import RequestId
 from epp.model.request_events import Aborted, Served
 from epp.protocol.extproc.director import Director, PendingDecision
-from epp.protocol.extproc.errors import error_reply
+from epp.protocol.extproc.errors import UNDECIDABLE, error_reply
 from epp.protocol.extproc.messages import (
     BodyMode,
     HeadersReply,
@@ -71,9 +71,7 @@ class Stage:
     replies. Messages of types that are not in `accepts` are ignored.
     """
 
-    __slots__ = ("accepts", "idle", "name", "wants")
-
-    def __init__(self, name: str, wants: Wants, accepts: Mapping[type[Message], "Handler"]) -> None:
+    def __init__(self, name: str, wants: Wants, accepts: dict[type[Message], "Handler"]) -> None:
         self.name = name
         self.wants = wants
         self.idle = Step([], wants)
@@ -87,20 +85,6 @@ class Exchange:
     `pending` is the awaited decision, None in every stage but pending; `response` is for drivers
     that see tokens, not bytes. Times (`now`) are in seconds of the monotonic clock.
     """
-
-    __slots__ = (
-        "_announced",
-        "_director",
-        "_ends_early",
-        "_half_closed",
-        "_request",
-        "_settings",
-        "_stage",
-        "_subset",
-        "pending",
-        "record",
-        "response",
-    )
 
     def __init__(
         self, director: Director, settings: ExchangeSettings, request_id: RequestId, now: float
@@ -368,7 +352,7 @@ _RESPONSE: Final[dict[type[Message], Handler]] = {
 HEADERS: Final = Stage(
     "headers",
     Wants.NEXT,
-    {RequestHeaders: Exchange._request_headers, **_RESPONSE},  # noqa: SLF001
+    {RequestHeaders: Exchange._request_headers, **UNDECIDABLE, **_RESPONSE},  # noqa: SLF001
 )
 BODY: Final = Stage(
     "body",

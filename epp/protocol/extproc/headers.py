@@ -46,8 +46,6 @@ class RequestFacts:
     are removed before the model server.
     """
 
-    __slots__ = ("api", "headers", "injected", "method")
-
     def __init__(
         self,
         headers: dict[str, str],
@@ -70,10 +68,8 @@ class RequestFacts:
         for name in _PATHS:
             if name in headers and api is apis.otherwise:
                 api = apis.api_of(headers[name])
-        injected: tuple[str, ...] = ()
-        if not CONTROL_HEADERS.isdisjoint(headers):
-            injected = tuple(sorted(name for name in headers if name in CONTROL_HEADERS))
-        return RequestFacts(headers, method, api, injected)
+        injected = [name for name in headers if name in CONTROL_HEADERS]
+        return RequestFacts(headers, method, api, tuple(sorted(injected)) if injected else ())
 
     def request(  # noqa: PLR0913, PLR0917 (what it is made of)
         self,

@@ -32,8 +32,6 @@ class Modes(Value):
     The defaults are those that GIE proposal 004 demands of a proxy.
     """
 
-    __slots__ = ("request", "response")
-
     def __init__(
         self,
         request: BodyMode = BodyMode.FULL_DUPLEX_STREAMED,
@@ -49,8 +47,6 @@ class Message(Value):
 
     The last two come as metadata (GIE proposal 004). None: the message has no such thing.
     """
-
-    __slots__ = ("modes", "served", "subset")
 
     def __init__(
         self,
@@ -71,8 +67,6 @@ class Head(Message):
     Of a repeated header the first value counts. `end_of_stream`: there is no body.
     """
 
-    __slots__ = ("end_of_stream", "headers")
-
     def __init__(
         self,
         *,
@@ -90,8 +84,6 @@ class Head(Message):
 @mypyc_attr(acyclic=True)
 class Piece(Message):
     """A piece of a body, or all of it (`WHOLE_BODIES`)."""
-
-    __slots__ = ("body", "end_of_stream")
 
     def __init__(
         self,
@@ -111,40 +103,28 @@ class Piece(Message):
 class RequestHeaders(Head):
     """The head of a request."""
 
-    __slots__ = ()
-
 
 @mypyc_attr(free_list_len=1, acyclic=True)
 class RequestBody(Piece):
     """A piece of the request's body."""
 
-    __slots__ = ()
-
 
 class RequestTrailers(Message):
     """The request ended with trailers."""
-
-    __slots__ = ()
 
 
 @mypyc_attr(free_list_len=1, acyclic=True)
 class ResponseHeaders(Head):
     """The head of a response."""
 
-    __slots__ = ()
-
 
 @mypyc_attr(free_list_len=1, acyclic=True)
 class ResponseBody(Piece):
     """A piece of the response's body."""
 
-    __slots__ = ()
-
 
 class ResponseTrailers(Message):
     """The response ended with trailers."""
-
-    __slots__ = ()
 
 
 @mypyc_attr(free_list_len=1, acyclic=True)
@@ -156,15 +136,6 @@ class Mutation(Value):
     to the dynamic metadata `envoy.lb` (GIE proposal 004), together with `scores`, the scores of
     endpoints by their targets (llm-d-router's `--emit-endpoint-scores`).
     """
-
-    __slots__ = (
-        "body",
-        "clear_route_cache",
-        "destination",
-        "remove_headers",
-        "scores",
-        "set_headers",
-    )
 
     def __init__(  # noqa: PLR0913
         self,
@@ -192,8 +163,6 @@ UNCHANGED: Final = Mutation()
 class HeadersReply(Value):
     """Passes headers on, changed. `response`: those of the response."""
 
-    __slots__ = ("mutation", "response")
-
     def __init__(self, response: bool, mutation: Mutation = UNCHANGED) -> None:  # noqa: FBT001
         self.response: Final = response
         self.mutation: Final = mutation
@@ -202,8 +171,6 @@ class HeadersReply(Value):
 @mypyc_attr(acyclic=True)
 class BodyReply(Value):
     """Passes a body message on, changed; in every mode but full duplex."""
-
-    __slots__ = ("mutation", "response")
 
     def __init__(self, response: bool, mutation: Mutation = UNCHANGED) -> None:  # noqa: FBT001
         self.response: Final = response
@@ -214,8 +181,6 @@ class BodyReply(Value):
 class Chunk(Value):
     """Sends a piece of the body on in full duplex (`StreamedBodyResponse`)."""
 
-    __slots__ = ("body", "end_of_stream", "response")
-
     def __init__(self, response: bool, body: BodyData, end_of_stream: bool) -> None:  # noqa: FBT001
         self.response: Final = response
         self.body: Final = body
@@ -224,8 +189,6 @@ class Chunk(Value):
 
 class TrailersReply(Value):
     """Passes trailers on."""
-
-    __slots__ = ("response",)
 
     def __init__(self, response: bool) -> None:  # noqa: FBT001
         self.response: Final = response
@@ -236,8 +199,6 @@ class ImmediateReply(Value):
 
     `status` is the HTTP status, `details` is for Envoy's access log (`%RESPONSE_CODE_DETAILS%`).
     """
-
-    __slots__ = ("body", "details", "headers", "status")
 
     def __init__(
         self, status: int, headers: tuple[tuple[str, str], ...], body: bytes, details: str
@@ -253,8 +214,6 @@ class Reporting(Value):
 
     Each of `reported` is a namespace, a key in it, and a value.
     """
-
-    __slots__ = ("reply", "reported")
 
     def __init__(
         self,

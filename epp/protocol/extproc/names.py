@@ -3,27 +3,29 @@
 Names of headers and metadata follow the endpoint picker protocol (GIE proposal 004).
 """
 
-SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
-METHOD = "Process"
-DESTINATION = "x-gateway-destination-endpoint"
-SCORES = "x-gateway-destination-endpoint-scores"
-LB = "envoy.lb"
-SUBSET = ("envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset")
-SERVED = (LB, "x-gateway-destination-endpoint-served")
+from typing import Final
 
-OBJECTIVE = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
-FAIRNESS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
-REWRITE = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
-RANK = "x-data-parallel-rank"
-QUEUE_DURATION = "x-llm-d-flow-queue-duration-ms"
-LATER_NAMES = {
+SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
+METHOD: Final = "Process"
+DESTINATION: Final = "x-gateway-destination-endpoint"
+SCORES: Final = "x-gateway-destination-endpoint-scores"
+LB: Final = "envoy.lb"
+SUBSET: Final = ("envoy.lb.subset_hint", "x-gateway-destination-endpoint-subset")
+SERVED: Final = (LB, "x-gateway-destination-endpoint-served")
+
+OBJECTIVE: Final = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
+FAIRNESS: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+REWRITE: Final = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
+RANK: Final = "x-data-parallel-rank"
+QUEUE_DURATION: Final = "x-llm-d-flow-queue-duration-ms"
+LATER_NAMES: Final = {
     "x-prefiller-host-port": "x-llm-d-prefiller-host-port",
     "x-encoder-hosts-ports": "x-llm-d-encoder-hosts-ports",
     "x-kv-cache-source-host-port": "x-llm-d-kv-cache-source-host-port",
 }
 """Headers for llm-d's sidecar, with their names in later versions; both are set."""
 
-HEADERS_OF_CLIENTS = (
+HEADERS_OF_CLIENTS: Final = (
     *OBJECTIVE,
     *FAIRNESS,
     *REWRITE,
@@ -37,7 +39,7 @@ HEADERS_OF_CLIENTS = (
 )
 """Headers from clients to the picker only: gateways remove them behind the picker."""
 
-HEADERS_OF_PICKER = (
+HEADERS_OF_PICKER: Final = (
     DESTINATION,
     f"{DESTINATION}-subset",
     f"{DESTINATION}-served",
@@ -53,5 +55,5 @@ HEADERS_OF_PICKER = (
 )
 """Headers that only the picker may set: gateways remove a client's own before the picker."""
 
-CONTROL_HEADERS = frozenset((*HEADERS_OF_CLIENTS, *HEADERS_OF_PICKER))
+CONTROL_HEADERS: Final = frozenset((*HEADERS_OF_CLIENTS, *HEADERS_OF_PICKER))
 """Headers that never reach the model server if a client sends them."""

@@ -27,8 +27,6 @@ class Observation(Value):
     `auto`: also those whose end is needed (`Director.needs_end`).
     """
 
-    __slots__ = ("auto", "one_in")
-
     def __init__(self, one_in: int = 1, *, auto: bool = False) -> None:
         self.one_in: Final = one_in
         self.auto: Final = auto

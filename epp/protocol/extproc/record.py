@@ -42,30 +42,6 @@ class RequestRecord:
     seconds of the monotonic clock; None if something did not happen or was not seen.
     """
 
-    __slots__ = (
-        "decided_at",
-        "decision",
-        "denied",
-        "error",
-        "failure",
-        "finished_at",
-        "first_byte_at",
-        "id",
-        "must_stay",
-        "outcome",
-        "read_at",
-        "received_at",
-        "request",
-        "request_bytes",
-        "response_bytes",
-        "response_chunks",
-        "served",
-        "span",
-        "status",
-        "streaming",
-        "usage",
-    )
-
     def __init__(  # noqa: PLR0913, PLR0915 (one fact each)
         self,
         *,
@@ -143,7 +119,7 @@ class RequestRecord:
 
         `begun`: the request's headers came.
         """
-        if self.decision is None and outcome is Outcome.COMPLETED and begun:
+        if self.decision is None and outcome is Outcome.COMPLETED and (begun or self.refused):
             outcome = Outcome.ABORTED  # Envoy answered by itself: a timeout, a broken request
         self.outcome = outcome
         self.finished_at = now

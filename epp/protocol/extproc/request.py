@@ -64,21 +64,6 @@ class Request:
     earlier ones.
     """
 
-    __slots__ = (
-        "_body",
-        "_early",
-        "_facts",
-        "_held",
-        "_readable",
-        "_record",
-        "_settings",
-        "_trailed",
-        "complete",
-        "ended",
-        "modes",
-        "unsent",
-    )
-
     def __init__(self, record: RequestRecord, settings: ExchangeSettings) -> None:
         self.modes = Modes()
         self.ended = False
@@ -142,11 +127,9 @@ class Request:
             self.ended = True
         elif facts.api is None:
             raise MalformedRequest("no parser reads requests to this path", reason="unknown-path")
-        mode = self.modes.request
-        self._early = message.end_of_stream or (opaque and mode is _DUPLEX) or mode in UNSEEN_BODIES
+        self._early = message.end_of_stream or opaque or self.modes.request in UNSEEN_BODIES
         if not self._early:
-            if not opaque:
-                self._check_body(facts.headers)
+            self._check_body(facts.headers)
             self._body = Body(api)
         return self._early
 
@@ -245,8 +228,6 @@ class Request:
         return previous_id(self._body.whole())
 
     def _parse(self, body: Body) -> Parsed | None:
-        if self._facts.api is _OTHER:
-            return None
         try:
             # Envoy: a body that is buffered has no end if trailers follow.
             return body.parse(whole=self.ended or self.modes.request in WHOLE_BODIES)

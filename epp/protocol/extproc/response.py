@@ -97,19 +97,6 @@ class Response:
     stream of events.
     """
 
-    __slots__ = (
-        "_header_sources",
-        "_id_reader",
-        "_observe",
-        "_opening",
-        "_record",
-        "_reporters",
-        "_restorer",
-        "_usage",
-        "_usage_reader",
-        "done",
-    )
-
     def __init__(self, record: RequestRecord, observe: Observe, settings: ExchangeSettings) -> None:
         self._record = record
         self._observe = observe

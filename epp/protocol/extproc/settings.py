@@ -18,21 +18,6 @@ Reported = tuple[str, str, float]
 class ExchangeSettings(Value):
     """Settings that all exchanges of a picker share, except `end_early`."""
 
-    __slots__ = (
-        "apis",
-        "begin_span",
-        "emit_scores",
-        "end_early",
-        "header_sources",
-        "keep_body",
-        "max_body_bytes",
-        "most_wait",
-        "propagate_priority",
-        "reporters",
-        "request_orca",
-        "resolve",
-    )
-
     def __init__(  # noqa: PLR0913 (one fact each)
         self,
         *,

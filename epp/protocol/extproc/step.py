@@ -24,8 +24,6 @@ class Wants(Enum):
 class Step(Value):
     """The next work of a driver: send `replies` in order, then wait for `wants`."""
 
-    __slots__ = ("replies", "wants")
-
     def __init__(self, replies: list[Reply], wants: Wants) -> None:
         self.replies: Final = replies
         self.wants: Final = wants

@@ -64,7 +64,9 @@ def read_uint32s(data: bytes | msgspec.Raw, count: int) -> Iterator[bytes]:
     """
     length, at = array_head(data)
     pairs = is_of_pairs(data)
-    most, many = (_MAX_PAIRS, _MANY_PAIRS) if pairs else (MAX_NUMBERS, _MANY_NUMBERS)
+    most, match_many = MAX_NUMBERS, _MANY_NUMBERS.match
+    if pairs:
+        most, match_many = _MAX_PAIRS, _MANY_PAIRS.match
     if length <= most:
         packed = _packed(data, pairs=pairs)
         for start in range(0, 4 * length, 4 * count):
@@ -73,7 +75,7 @@ def read_uint32s(data: bytes | msgspec.Raw, count: int) -> Iterator[bytes]:
     waiting = b""
     while length:
         numbers = min(length, most)
-        match = many.match(memoryview(data), at)
+        match = match_many(memoryview(data), at)
         if match is None or not match[0]:
             raise NotAnArray("an item is not a number")
         waiting += _packed(b"\xdd" + numbers.to_bytes(4, "big") + match[0], pairs=pairs)

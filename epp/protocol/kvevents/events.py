@@ -1,8 +1,8 @@
 """Decodes single KV events of vLLM and SGLang into changes of a cache.
 
-An event is a map with its name under `type` (vLLM from 0.28 on) or an array that starts with its
-name and may leave out what comes last (vLLM before, SGLang). Names, order and meaning of the
-fields: vLLM 0.32 `vllm/distributed/kv_events.py`, SGLang 0.5
+An event is a map with its name under `type` (vLLM from 0.28 on, SGLang 0.5.23) or an array that
+starts with its name and may leave out what comes last (before). Names, order and meaning of the
+fields: vLLM 0.33 `vllm/distributed/kv_events.py`, SGLang 0.5.23
 `sglang/srt/disaggregation/kv_events.py`.
 Hashes are integers, signed (SGLang) or not (vLLM), or digests, whose last 8 bytes are the integer
 that vLLM would have sent.

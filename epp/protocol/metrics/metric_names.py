@@ -60,6 +60,10 @@ class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Requests that wait."""
     running: Metric | None = None
     """Requests that run; None: only those that this picker sent are known."""
+    awake: Metric | None = None
+    """1, or 0 while the engine sleeps."""
+    emptied: tuple[Metric, ...] = ()
+    """Any of them is 1 while the engine sleeps and its cache is empty."""
     kv_usage: tuple[Metric, ...] = ()
     """The used share of the KV cache."""
     block_size: tuple[Metric, ...] = ()
@@ -101,6 +105,7 @@ def requests(family: bytes, *where: tuple[bytes, bytes]) -> Metric:
 
 # vLLM 0.32 `v1/metrics/loggers.py`: the fields of `CacheConfig` are labels of one gauge.
 _CONFIG = b"vllm:cache_config_info"
+_SLEEP = b"vllm:engine_sleep_state"
 VLLM = EngineMetrics(
     name=VLLM_NAME,
     signs=(b"vllm:",),
@@ -109,6 +114,12 @@ VLLM = EngineMetrics(
     rank=b"engine",
     waiting=requests(b"vllm:num_requests_waiting"),
     running=requests(b"vllm:num_requests_running"),
+    # vLLM `v1/metrics/loggers.py`, `record_sleep_state`; a pause (level 0) keeps the cache.
+    awake=Metric(_SLEEP, where=((b"sleep_state", b"awake"),), rare=True),
+    emptied=(
+        Metric(_SLEEP, where=((b"sleep_state", b"weights_offloaded"),), rare=True),
+        Metric(_SLEEP, where=((b"sleep_state", b"discard_all"),), rare=True),
+    ),
     kv_usage=(
         Metric(b"vllm:kv_cache_usage_perc"),
         Metric(b"vllm:gpu_cache_usage_perc", rare=True),  # before 0.10
@@ -237,9 +248,12 @@ def configuration_of(engine: EngineMetrics) -> tuple[Metric, ...]:
 
 @lru_cache(maxsize=64)
 def polled(engine: EngineMetrics) -> tuple[Metric, ...]:
-    """Return the metrics that are read on every page: of KV usage the newest name."""
+    """Return the metrics that are read on every page: of KV usage the newest name.
+
+    What is only asked for while the engine sleeps is not among them.
+    """
     return _metrics(
-        *(engine.waiting, engine.running, engine.kv_usage[:1]),
+        *(engine.waiting, engine.running, engine.kv_usage[:1], engine.awake),
         *(engine.offload_tokens, engine.offload_blocks),
         *(engine.cache_queries, engine.cache_hits, engine.adapters, STARTED),
         *(metric for _, metric in engine.attributes),

@@ -31,8 +31,6 @@ _MAX_NAMED, _MAX_NAME = 4096, 256
 class Reading(Value):
     """The load that a page reports; `warnings` are messages to log, each returned once."""
 
-    __slots__ = ("load", "warnings")
-
     def __init__(self, load: Load, warnings: tuple[str, ...] = ()) -> None:
         self.load: Final = load
         self.warnings: Final = warnings
@@ -84,7 +82,7 @@ class MetricsReader:
         self._engine = self._engine or (yield from page.engine(self.endpoint.labels))
         self.unknown = self._engine is None
         if self._engine is None:
-            self.load = replace(self.load, counted=False, at=at)
+            self.load = replace(self.load, counted=False, awake=True, emptied=False, at=at)
             return Reading(self.load)
         engine = self._engine
         values = MetricValues(page, engine, self.endpoint.rank)
@@ -132,11 +130,14 @@ class MetricsReader:
                 usage = shares.values()
                 break
         running_adapters, waiting_adapters, max_adapters = _adapters(values, engine, before)
+        awake = values.total(engine.awake, 1.0) > 0  # unless it says otherwise
         return replace(
             before,
             waiting=values.requests(engine.waiting, before.waiting),
             running=values.requests(engine.running, before.running),
             counted=values.has(engine.waiting) and values.has(engine.running),
+            awake=awake,
+            emptied=not awake and any(values.total(metric, 0.0) for metric in engine.emptied),
             kv_usage=min(1.0, sum(usage) / len(usage)) if usage else before.kv_usage,
             running_adapters=running_adapters,
             waiting_adapters=waiting_adapters,

@@ -98,8 +98,6 @@ Tables = dict[EngineMetrics, dict[Metric, MetricTable]]
 class PageBefore:
     """What is kept of a page for the next one of the same server: what need not be read again."""
 
-    __slots__ = ("digests", "lines", "tables")
-
     def __init__(self) -> None:
         self.lines = KnownLines()
         self.tables: Tables = {}

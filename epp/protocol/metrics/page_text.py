@@ -48,8 +48,6 @@ class KnownLines:
     the length up to the sample.
     """
 
-    __slots__ = ("groups", "places")
-
     def __init__(self) -> None:
         self.places: dict[bytes, int] = {}
         self.groups: dict[bytes, tuple[int, bytes]] = {}

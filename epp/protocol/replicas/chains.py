@@ -10,7 +10,9 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Any, Final, cast
+
+from msgspec.structs import astuple
 
 from epp.model.prompts.block_hashes import BlockHashes
 from epp.model.prompts.chain import Chain
@@ -23,7 +25,8 @@ _ROOM: Final = 1 << 17
 """Blocks that are known in each of two generations: some 20 MB, with their chains."""
 _STRIDE: Final = 8
 """How many blocks lie between two by which a chain is found."""
-_WORD_BYTES: Final = 8
+_NO_WORDS: Final = array("Q")
+_BIG_ENDIAN: Final = sys.byteorder == "big"
 
 
 class UnknownChain(Exception):
@@ -72,16 +75,18 @@ class KnownChains:
 
     def add(self, chain: Chain, offsets: TokenOffsets, first: int = 0) -> None:
         """Know a chain, whose first blocks are known already."""
-        hashes, entry = chain.hashes, (chain, offsets)
+        hashes = chain.hashes
+        entry: Any = (chain, offsets)  # one for all: as a tuple of these it is made for each use
         self._young.left -= len(hashes) - first
         if self._young.left < 0:
             self._old, self._young = self._young, _Generation(self._room)
-        eighths = range(first - first % _STRIDE + _STRIDE, len(hashes), _STRIDE)
-        named = [hashes[last - 1] for last in eighths]
-        named.append(hashes[-1])
-        self._young.hashes.add(named)
+        young, last = self._young, len(hashes) - 1
+        # An array or a list.
+        named: Any = hashes[first - first % _STRIDE + _STRIDE - 1 : last : _STRIDE]
+        named.append(hashes[last])
+        young.hashes.add(named)
         for each in named:
-            self._young.chains[each] = entry
+            young.chains[each] = entry
 
 
 def write_prompt(chain: Chain, offsets: TokenOffsets, known: KnownChains) -> PromptFact:
@@ -126,82 +131,65 @@ def read_prompt(fact: PromptFact, known: KnownChains) -> tuple[Chain, TokenOffse
 
     Raises `UnknownChain`, and `ValueError` for what cannot be a prompt.
     """
-    before, base = fact.before, None
+    # One call for all fields, which compiled code would look up by their names.
+    words, token_ends, block, size, total, counted, rest, told, tip, before, covered, uncached = (
+        astuple(fact)
+    )
+    hashes, base, marks = read_words(words), None, tuple(told)
     if before:
-        base = known.find(fact.tip, before)
+        base = known.find(tip, before)
         if base is None:
-            raise UnknownChain(fact.tip, before)
-        if base[0].exact is not (fact.block > 0):
+            raise UnknownChain(tip, before)
+        if base[0].exact is not (block > 0):
             raise ValueError("a prompt of another kind than its prefix")
-    hashes = read_words(fact.hashes)
-    if base is not None:
         hashes = _words(base[0].hashes[:before]) + hashes
-    chain, offsets = (_exact if fact.block else _text)(fact, hashes, base)
+        cuts, start = base[0].marks, base[0].ends[before - 1]
+        marks = (*cuts[: bisect_right(cuts, start)], *marks)
+    ends: Sequence[int]
+    if block:
+        if size // block != len(hashes):
+            raise ValueError("a prompt of token ids has as many blocks as fit")
+        ends = range(block, size + 1, block)
+        lookup, offsets = max(0, size - 1) // block, TokenOffsets(size, ends, size)
+    else:
+        ends, tokens = block_ends(size, marks), _tokens(token_ends, base, before, covered)
+        if not len(ends) == len(tokens) == len(hashes):
+            raise ValueError("a text has as many blocks as it is cut into")
+        lookup, offsets = len(hashes), TokenOffsets(total, tokens, counted)
+    chain = Chain(
+        cast("Sequence[BlockHash]", hashes),
+        ends,
+        size,
+        0 if uncached else lookup,
+        exact=block > 0,
+        marks=marks,
+        rest_digest=rest,
+    )
     if before < len(hashes):
         known.add(chain, offsets, before)
     return chain, offsets
 
 
-def _exact(
-    fact: PromptFact, hashes: "array[int]", base: tuple[Chain, TokenOffsets] | None
-) -> tuple[Chain, TokenOffsets]:
-    block = fact.block
-    if fact.size // block != len(hashes):
-        raise ValueError("a prompt of token ids has as many blocks as fit")
-    ends = range(block, fact.size + 1, block)
-    start = ends[fact.before - 1] if fact.before else 0
-    chain = Chain(
-        cast("Sequence[BlockHash]", hashes),
-        ends,
-        fact.size,
-        0 if fact.uncached else max(0, fact.size - 1) // block,
-        exact=True,
-        marks=_marks(fact, base, start),
-        rest_digest=fact.rest_digest,
-    )
-    return chain, TokenOffsets(fact.size, ends, fact.size)
-
-
-def _text(
-    fact: PromptFact, hashes: "array[int]", base: tuple[Chain, TokenOffsets] | None
-) -> tuple[Chain, TokenOffsets]:
-    before, size, start = fact.before, fact.size, 0
-    tokens = read_words(fact.ends)
+def _tokens(
+    ends: bytes, base: tuple[Chain, TokenOffsets] | None, before: int, covered: int
+) -> "array[int]":
+    """Return the tokens up to the end of each block of a text."""
+    tokens = read_words(ends)
     if base is not None:
-        start = base[0].ends[before - 1]
         known = base[1].ends[:before]
-        if known[-1] != fact.tokens_before:
-            known = scaled(known, fact.tokens_before, max(1, known[-1]))
+        if known[-1] != covered:
+            known = scaled(known, covered, max(1, known[-1]))
         tokens = _words(known) + tokens
-    marks = _marks(fact, base, start)
-    ends = block_ends(size, marks)
-    if not len(ends) == len(tokens) == len(hashes):
-        raise ValueError("a text has as many blocks as it is cut into")
     sizes_between(tokens)  # raises `ValueError` if they do not rise
     if tokens and tokens[-1] > LARGEST:
         raise ValueError("a text has more tokens than are counted")
-    chain = Chain(
-        cast("Sequence[BlockHash]", hashes),
-        ends,
-        size,
-        0 if fact.uncached else len(hashes),
-        marks=marks,
-        rest_digest=fact.rest_digest,
-    )
-    return chain, TokenOffsets(fact.total, tokens, fact.known)
-
-
-def _marks(fact: PromptFact, base: tuple[Chain, TokenOffsets] | None, start: int) -> Sequence[int]:
-    if base is None:
-        return tuple(fact.marks)
-    marks = base[0].marks
-    return (*marks[: bisect_right(marks, start)], *fact.marks)
+    return tokens
 
 
 def written_words(words: Sequence[int]) -> bytes:
     """Return hashes, or ends of blocks, 8 bytes each, little-endian."""
     written = _words(words)
-    if sys.byteorder == "big":
+    if _BIG_ENDIAN:
         written = written[:]
         written.byteswap()
     return written.tobytes()
@@ -209,10 +197,9 @@ def written_words(words: Sequence[int]) -> bytes:
 
 def read_words(data: bytes) -> "array[int]":
     """Read hashes, or ends of blocks. Raises `ValueError` for a part of one."""
-    if len(data) % _WORD_BYTES:
-        raise ValueError("a hash has 8 bytes, and so has an end")
-    words = array("Q", data)
-    if sys.byteorder == "big":
+    words = _NO_WORDS + _NO_WORDS  # a new one, for a quarter of what `array("Q", data)` costs
+    words.frombytes(data)
+    if _BIG_ENDIAN:
         words.byteswap()
     return words
 

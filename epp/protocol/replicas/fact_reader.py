@@ -8,11 +8,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from msgspec.structs import astuple
+
 from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import Ejected, Event, Returned
+from epp.model.kv_changes import CacheCleared
 from epp.model.learning.bounded import make_room
+from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BlockHash
 from epp.model.prompts.repeated import ResponseRepeated
+from epp.model.prompts.token_offsets import TokenOffsets
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId, Usage
 from epp.model.request_events import (
@@ -34,6 +39,7 @@ from epp.protocol.replicas.facts import (
     AnyFact,
     ChainQuery,
     ChainReply,
+    ClearedFact,
     CopyFact,
     EjectedFact,
     FinishedFact,
@@ -206,32 +212,36 @@ class FactReader:
     # Requests.
 
     def _admitted(self, peer: Peer, fact: AdmittedFact) -> Sequence[Event]:
-        endpoint_id, number = EndpointId(fact.endpoint), fact.number
-        if not self._is_current(endpoint_id, fact.epoch):
+        # One call for all fields, which compiled code would look up by their names.
+        number, name, endpoint_id, epoch, model, api, prompts, stream, limit, kind, prefill = (
+            astuple(fact)
+        )
+        if not self._is_current(endpoint_id, epoch):
             return ()
-        prefill = None if fact.prefill is None else EndpointId(fact.prefill)
+        chains, offsets = list[Chain](), list[TokenOffsets]()
         try:
-            prompts = [read_prompt(each, self._known) for each in fact.prompts]
+            for each in prompts:
+                chain, lengths = read_prompt(each, self._known)
+                chains.append(chain)
+                offsets.append(lengths)
         except UnknownChain as unknown:
             if not peer.requests.is_over(number) and peer.wait(unknown.tip, fact, self._now):
                 self._answer(ChainQuery(unknown.tip, unknown.blocks))
             return ()
         request = InferenceRequest(
-            id=RequestId(fact.id),
-            target_model=fact.model,
-            api=fact.api,
-            stream=fact.stream,
-            max_tokens=fact.max_tokens,
+            id=name, target_model=model, api=api, stream=stream, max_tokens=limit
         )
-        if not peer.requests.admit(number, request.id):
+        if not peer.requests.admit(number, name):
             self.dropped[Dropped.REPEATED] += 1
             return ()
         peer.sent(self._now)
-        chains, offsets = [each[0] for each in prompts], [each[1] for each in prompts]
-        quote = Quote(request, tuple(chains), tuple(offsets), fact.kind)
-        admitted = Admitted(quote, endpoint_id, prefill)
+        admitted = Admitted(
+            Quote(request, tuple(chains), tuple(offsets), kind), endpoint_id, prefill
+        )
         early = peer.requests.early(number)
-        return admitted, *[_EVENTS[type(each)](request.id, each) for each in early]
+        if not early:
+            return (admitted,)
+        return admitted, *[_EVENTS[type(fact)](name, fact) for fact in early]
 
     def _is_current(self, endpoint_id: EndpointId, epoch: int) -> bool:
         endpoint = self._endpoint_of(endpoint_id)
@@ -259,6 +269,9 @@ class FactReader:
 
     def _returned(self, _peer: Peer, fact: ReturnedFact) -> Sequence[Event]:
         return (Returned(EndpointId(fact.endpoint)),)
+
+    def _cleared(self, _peer: Peer, fact: ClearedFact) -> Sequence[Event]:
+        return (CacheCleared(EndpointId(fact.endpoint)),)
 
     def _repeated(self, _peer: Peer, fact: RepeatedFact) -> Sequence[Event]:
         hashes = read_words(fact.hashes)
@@ -346,6 +359,7 @@ _READERS: Final[dict[type[AnyFact], Callable[[FactReader, Peer, Any], Any]]] = {
     EjectedFact: FactReader._ejected,  # noqa: SLF001
     ReturnedFact: FactReader._returned,  # noqa: SLF001
     RepeatedFact: FactReader._repeated,  # noqa: SLF001
+    ClearedFact: FactReader._cleared,  # noqa: SLF001
     ChainQuery: FactReader._chain_query,  # noqa: SLF001
     ChainReply: FactReader._chain_reply,  # noqa: SLF001
     HeartbeatFact: FactReader._heartbeat,  # noqa: SLF001
@@ -364,12 +378,9 @@ def _heard_at(peer: Peer) -> float:
 
 
 def _finished(request: RequestId, fact: FinishedFact) -> Event:
-    usage = None
-    if fact.reported:
-        usage = Usage(
-            fact.prompt_tokens, fact.completion_tokens, fact.cached_tokens, fact.implausible
-        )
-    return Finished(request, usage, fact.generated)
+    _number, generated, reported, prompt, completion, cached, implausible = astuple(fact)
+    usage = Usage(prompt, completion, cached, implausible) if reported else None
+    return Finished(request, usage, generated)
 
 
 _EVENTS: Final[dict[type[RequestFact], Callable[[RequestId, Any], Event]]] = {

@@ -5,12 +5,14 @@ that grows, and for nothing else.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import Any, Final
 
 import msgspec
 
-from epp.model.endpoint import Endpoint, EndpointId
+from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import Ejected, Event, Returned
+from epp.model.kv_changes import CacheCleared
 from epp.model.learning.bounded import make_room
 from epp.model.prompts.repeated import ResponseRepeated
 from epp.model.request import RequestId
@@ -33,6 +35,7 @@ from epp.protocol.replicas.facts import (
     AnyFact,
     ChainQuery,
     ChainReply,
+    ClearedFact,
     EjectedFact,
     FinishedFact,
     FirstTokenFact,
@@ -61,9 +64,12 @@ TOLD: Final[tuple[type[Event], ...]] = (
     Ejected,
     Returned,
     ResponseRepeated,
+    CacheCleared,
 )
 """The events that others are told of: what each can find out by itself is not among them."""
 _ENDS: Final = frozenset((Finished, Aborted, Unobserved))
+_SERVED_SECONDS: Final = 1.0
+"""How often it is told that a request is served where it was sent: that the proxy says so."""
 _MAX_FACTS: Final = 64
 _MAX_BYTES: Final = 256 << 10
 """What a message has at most, one fact aside: facts, which take a millisecond, and hashes."""
@@ -97,6 +103,8 @@ class FactWriter:
         self._since = 0.0
         self._sequence = 0
         self._numbers: dict[RequestId, int] = {}
+        self._sent_to: dict[RequestId, Target] = {}  # as the others know it
+        self._served_since = -inf
         self._next = 0
         self._epochs: dict[EndpointId, tuple[Endpoint, int]] = {}
 
@@ -143,7 +151,7 @@ class FactWriter:
             if type(event) is Admitted:
                 self._number(event.quote.request_id)
             elif type(event) in _ENDS:
-                self._numbers.pop(event.request_id, None)  # type: ignore[union-attr]  # ends have it
+                self._end(event.request_id)  # type: ignore[union-attr]  # ends have it
 
     def to_all(self, facts: Sequence[AnyFact], since: float) -> bytes:
         """Write a message to all."""
@@ -200,7 +208,12 @@ class FactWriter:
         self._numbers[request] = number
         return number
 
-    def _epoch(self, endpoint_id: EndpointId) -> int | None:
+    def _end(self, request: RequestId) -> int | None:
+        self._sent_to.pop(request, None)
+        return self._numbers.pop(request, None)
+
+    def _engine(self, endpoint_id: EndpointId) -> tuple[Endpoint, int] | None:
+        """Return an endpoint and its epoch."""
         endpoint = self._endpoint_of(endpoint_id)
         if endpoint is None:
             self._epochs.pop(endpoint_id, None)
@@ -209,21 +222,22 @@ class FactWriter:
         if known is None or known[0] is not endpoint:
             make_room(self._epochs, MAX_EPOCHS)
             known = self._epochs[endpoint_id] = endpoint, epoch_of(endpoint)
-        return known[1]
+        return known
 
     def _admission(self, event: Admitted) -> AdmittedFact | None:
         return self._admitted(event, self._number(event.quote.request_id))
 
     def _admitted(self, event: Admitted, number: int) -> AdmittedFact | None:
         quote, known = event.quote, self._known
-        epoch = self._epoch(event.endpoint_id)
-        if epoch is None:
+        engine = self._engine(event.endpoint_id)
+        if engine is None:
             return None
+        self._sent_to[quote.request_id] = engine[0].target
         return AdmittedFact(
             number,
             quote.request_id,
             event.endpoint_id,
-            epoch,
+            engine[1],
             quote.target_model,
             quote.api,
             [
@@ -238,7 +252,14 @@ class FactWriter:
 
     def _served(self, event: Served) -> AnyFact | None:
         number = self._numbers.get(event.request_id)
-        return None if number is None else ServedFact(number, event.target)
+        if number is None:
+            return None
+        if self._sent_to.get(event.request_id) == event.target:
+            if self._since < self._served_since + _SERVED_SECONDS:
+                return None
+            self._served_since = self._since
+        self._sent_to[event.request_id] = event.target
+        return ServedFact(number, event.target)
 
     def _named(self, event: ResponseNamed) -> AnyFact | None:
         number = self._numbers.get(event.request_id)
@@ -253,7 +274,7 @@ class FactWriter:
         return None if number is None else GeneratedFact(number, _bounded(event.tokens))
 
     def _finished(self, event: Finished) -> AnyFact | None:
-        number = self._numbers.pop(event.request_id, None)
+        number = self._end(event.request_id)
         if number is None:
             return None
         usage = event.usage
@@ -270,14 +291,14 @@ class FactWriter:
         return FinishedFact(number, *counts, usage.implausible)
 
     def _aborted(self, event: Aborted) -> AnyFact | None:
-        number = self._numbers.pop(event.request_id, None)
+        number = self._end(event.request_id)
         if number is None:
             return None
         generated = _bounded(event.generated)
         return AbortedFact(number, generated, event.refused, event.failure, event.served)
 
     def _unobserved(self, event: Unobserved) -> AnyFact | None:
-        number = self._numbers.pop(event.request_id, None)
+        number = self._end(event.request_id)
         return None if number is None else UnobservedFact(number, event.begun)
 
     def _ejected(self, event: Ejected) -> AnyFact:
@@ -285,6 +306,9 @@ class FactWriter:
 
     def _returned(self, event: Returned) -> AnyFact:
         return ReturnedFact(event.endpoint_id)
+
+    def _cleared(self, event: CacheCleared) -> AnyFact:
+        return ClearedFact(event.endpoint_id)
 
     def _repeated(self, event: ResponseRepeated) -> AnyFact:
         hashes = written_words(event.hashes)
@@ -316,4 +340,5 @@ _WRITERS: Final[dict[type[Event], Callable[[FactWriter, Any], AnyFact | None]]] 
     Ejected: FactWriter._ejected,  # noqa: SLF001
     Returned: FactWriter._returned,  # noqa: SLF001
     ResponseRepeated: FactWriter._repeated,  # noqa: SLF001
+    CacheCleared: FactWriter._cleared,  # noqa: SLF001
 }

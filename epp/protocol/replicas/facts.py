@@ -13,6 +13,7 @@ import msgspec
 
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import EjectionReason
+from epp.model.learning.stored_responses import Engine
 from epp.model.prompts.text_lengths import Kind
 from epp.model.request import Api
 from epp.model.request_events import Failure
@@ -27,7 +28,10 @@ MAX_EPOCHS: Final = 4096
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 """A count of bytes, tokens or blocks."""
-
+Word = Annotated[int, msgspec.Meta(ge=0)]
+"""64 bits: a hash, or what a replica drew as its number."""
+Moment = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+"""Seconds of a clock, or from now; less than 0 for what is past."""
 
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 """Seconds, tokens or measurements, or sums of these."""
@@ -70,11 +74,11 @@ class PromptFact(msgspec.Struct, frozen=True, array_like=True):
     """Its length in tokens."""
     known: Number
     """The tokens at its start that a server counted."""
-    rest_digest: int
+    rest_digest: Word
     """A hash of what follows the last full block."""
     marks: list[Number] = []
     """The ends of messages after the known prefix."""
-    tip: int = 0
+    tip: Word = 0
     """The last hash of the known prefix."""
     before: Number = 0
     """How many blocks the known prefix has."""
@@ -185,29 +189,35 @@ class RepeatedFact(Fact, frozen=True, array_like=True, tag=10):
     """A prompt repeats the response to a request (`ResponseRepeated`)."""
 
     id: str
-    anchor: int
+    anchor: Word
     hashes: bytes
     sizes: list[Number]
+
+
+class ClearedFact(Fact, frozen=True, array_like=True, tag=12):
+    """An endpoint has emptied its prefix cache (`CacheCleared`)."""
+
+    endpoint: str
 
 
 class ChainQuery(Fact, frozen=True, array_like=True, tag=20):
     """Tell the chain of this many blocks that ends with this hash."""
 
-    tip: int
+    tip: Word
     blocks: Number
 
 
 class ChainReply(Fact, frozen=True, array_like=True, tag=21):
     """The chain that was asked for, in full; None if it is not known any more."""
 
-    tip: int
+    tip: Word
     prompt: PromptFact | None
 
 
 class HeartbeatFact(Fact, frozen=True, array_like=True, tag=22):
     """The writer lives, and has this many requests in flight, whose numbers have this digest."""
 
-    at: float
+    at: Moment
     in_flight: Number
     digest: Number
     settled: bool = False
@@ -217,8 +227,8 @@ class HeartbeatFact(Fact, frozen=True, array_like=True, tag=22):
 class HeartbeatSeen(Fact, frozen=True, array_like=True, tag=23):
     """A heartbeat of time `heartbeat` was heard at time `at`, by the clock of who heard it."""
 
-    heartbeat: float
-    at: float
+    heartbeat: Moment
+    at: Moment
 
 
 class InFlightQuery(Fact, frozen=True, array_like=True, tag=24):
@@ -310,8 +320,14 @@ class LearnedReply(Fact, frozen=True, array_like=True, tag=36):
     ttft_share: tuple[Mean, Mean] | None
 
 
-Moment = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
-"""Seconds from now; less than 0 for what is past."""
+class StoredReply(Fact, frozen=True, array_like=True, tag=38):
+    """Which engines have which responses (`ResponsesCopied`), before a snapshot."""
+
+    engines: Sequence[Engine]
+    keys: bytes
+    """Hashes of the responses' ids, 8 bytes each."""
+    places: bytes
+    """Which of `engines` has it, of each, 4 bytes."""
 
 
 class WaitingHead(msgspec.Struct, frozen=True, array_like=True):
@@ -345,6 +361,7 @@ CopyFact = (
     | ContentsReply
     | NoSnapshot
     | LearnedReply
+    | StoredReply
 )
 """Facts about caches as a whole, and what a replica starts with."""
 
@@ -360,6 +377,7 @@ AnyFact = (
     | EjectedFact
     | ReturnedFact
     | RepeatedFact
+    | ClearedFact
     | ChainQuery
     | ChainReply
     | HeartbeatFact
@@ -368,13 +386,7 @@ AnyFact = (
     | InFlightReply
     | RequestsQuery
     | LeavingFact
-    | DigestFact
-    | BucketsQuery
-    | BucketsReply
-    | SnapshotQuery
-    | ContentsReply
-    | NoSnapshot
-    | LearnedReply
+    | CopyFact
     | WaitingFact
 )
 

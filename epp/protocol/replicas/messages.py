@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from epp.model.events import Event
-from epp.protocol.replicas.facts import VERSION, AnyFact, CopyFact, WaitingFact
+from epp.protocol.replicas.facts import VERSION, AnyFact, CopyFact, Moment, WaitingFact, Word
 
 LONGEST: Final = 8 << 20
 """Bytes of a message; longer ones are not read."""
@@ -53,21 +53,32 @@ class Rejected(Exception):
         super().__init__(reason.value)
 
 
-class ReplicaMessage(msgspec.Struct, frozen=True, array_like=True):
-    """What one replica sends at once."""
+class MessageHeader(msgspec.Struct, frozen=True, array_like=True):
+    """What a message says of itself; its facts follow."""
 
     version: int
     """Says how the rest is read."""
     pool: bytes
     """A keyed hash of the pool's name."""
-    sender: int
+    sender: Word
     """A random number that the sender drew when it started."""
-    sequence: int
+    sequence: Word
     """Counts the messages to all, from 1; 0 is an answer to one."""
-    noted: float
+    noted: Moment
     """When its first fact was noted, in seconds of the sender's clock."""
+
+
+class _RawMessage(MessageHeader, frozen=True, array_like=True):
     facts: msgspec.Raw
-    """An array of facts."""
+    """An array of facts, some of which cannot be read."""
+
+
+class _ReadMessage(MessageHeader, frozen=True, array_like=True):
+    facts: list[AnyFact]
+
+
+ReplicaMessage = _RawMessage | _ReadMessage
+"""What one replica sends at once."""
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -91,14 +102,15 @@ class _Version(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_messages = msgspec.msgpack.Decoder(ReplicaMessage)
+_headers = msgspec.msgpack.Decoder(MessageHeader)
+_raw_messages = msgspec.msgpack.Decoder(_RawMessage)
 _versions = msgspec.msgpack.Decoder(_Version)
 _each_raw = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
 @cache  # made with the first message: a picker that is alone does without them
-def _all_facts() -> msgspec.msgpack.Decoder[list[AnyFact]]:
-    return msgspec.msgpack.Decoder(list[AnyFact])
+def _messages() -> msgspec.msgpack.Decoder[_ReadMessage]:
+    return msgspec.msgpack.Decoder(_ReadMessage)
 
 
 @cache
@@ -113,14 +125,23 @@ def write_message(
     return _encoder.encode((VERSION, pool, sender, sequence, noted, facts))
 
 
+def sender_of(data: bytes) -> int:
+    """Return the number of the replica that sent a message; 0 if it cannot be read."""
+    try:
+        return _headers.decode(data).sender
+    except _UNREADABLE:
+        return 0
+
+
 def read_message(data: bytes) -> ReplicaMessage:
-    """Read a message, but not its facts. Raises `Rejected`."""
+    """Read a message; `read_facts` returns its facts. Raises `Rejected`."""
     if len(data) > LONGEST:
         raise Rejected(Dropped.TOO_LONG)
+    message: ReplicaMessage | None
     try:
-        message = _messages.decode(data)
+        message = _messages().decode(data)
     except _UNREADABLE:
-        message = None
+        message = _read_raw(data)
     if message is not None and message.version == VERSION:
         return message
     try:
@@ -130,13 +151,18 @@ def read_message(data: bytes) -> ReplicaMessage:
     raise Rejected(Dropped.VERSION if other else Dropped.MALFORMED)
 
 
-def read_facts(message: ReplicaMessage) -> tuple[list[AnyFact], int]:
-    """Read the facts of a message; return how many could not be, too. Raises `Rejected`."""
+def _read_raw(data: bytes) -> _RawMessage | None:
     try:
-        return _all_facts().decode(message.facts), 0
+        return _raw_messages.decode(data)
     except _UNREADABLE:
-        pass
-    facts, unknown = [], 0
+        return None
+
+
+def read_facts(message: ReplicaMessage) -> tuple[list[AnyFact], int]:
+    """Return the facts of a message, and how many cannot be read. Raises `Rejected`."""
+    if isinstance(message, _ReadMessage):
+        return message.facts, 0
+    facts, unknown = list[AnyFact](), 0
     try:
         every = _each_raw.decode(message.facts)
     except _UNREADABLE:

@@ -49,8 +49,6 @@ _OVER: Final = 4
 class Told:
     """A request, and the last stage that was told of it."""
 
-    __slots__ = ("request", "stage")
-
     def __init__(self, request: RequestId) -> None:
         self.request: Final = request
         self.stage = 0

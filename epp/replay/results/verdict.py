@@ -1,11 +1,16 @@
-"""What a comparison says, in sentences made from its figures: which policy, how sure, and why."""
+"""What a comparison says, in sentences made from its figures, and all of it as one JSON object."""
 
 import math
 from collections.abc import Iterable
 
+import msgspec
+
 from epp.replay.results.comparison import LEADING, Comparison, Paired, PolicyResult, eligible
+from epp.replay.results.digest import RANKS
 from epp.replay.results.measures import format_figure, mean
 
+VERSION = 1
+"""The version of the JSON object's form; fields may be added without a new one."""
 TELLING = 0.05
 """The least difference of mean TTFTs for which a reason is given."""
 
@@ -190,3 +195,29 @@ def _refusing(comparison: Comparison) -> list[str]:
             for cell in comparison.cells
         )
     ]
+
+
+def as_json(comparison: Comparison, command: str = "") -> str:
+    """Return the JSON object of docs/replay-results.md as one line; `command` repeats the runs.
+
+    What has no value is null.
+    """
+    found = msgspec.to_builtins(comparison)
+    curves = found.pop("curves")
+    line = {
+        "version": VERSION,
+        "command": command,
+        "headline": headline(comparison),
+        "confidence": confidence(comparison),
+        "reason": reason(comparison),
+        **found,
+        "ttft_ranks": RANKS,
+        "ttft_quantiles": {
+            cell: {
+                policy: {str(seed): each["ttft"] for seed, each in by_seed.items()}
+                for policy, by_seed in by_policy.items()
+            }
+            for cell, by_policy in curves.items()
+        },
+    }
+    return msgspec.json.encode(line).decode()

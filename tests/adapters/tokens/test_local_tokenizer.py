@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from epp.adapters.tokens.fallback import FallbackCause
 from epp.adapters.tokens.local.local_tokenizer import LocalLimits, LocalTokenizer
@@ -198,12 +199,13 @@ async def test_messages_may_have_an_empty_list_of_tools(local):
     assert (prompt.exact, ids(prompt)) == (True, ids(at_once(local, chat("x"))[0]))
 
 
-async def test_each_cause_is_logged_once(local, capsys):
-    for asked in (chat(IMAGE), chat(IMAGE), bodies.asked(Api.RESPONSES, input="secret words")):
-        local.ready(asked)
-    lines = [line for line in capsys.readouterr().out.splitlines() if "text_instead" in line]
-    assert ["cause=media" in line for line in lines] == [True, False]
-    assert "secret" not in "".join(lines)
+async def test_each_cause_is_logged_once(local):
+    with capture_logs() as logs:
+        for asked in (chat(IMAGE), chat(IMAGE), bodies.asked(Api.RESPONSES, input="secret words")):
+            local.ready(asked)
+    said = [each for each in logs if each["event"] == "tokens.text_instead"]
+    assert [each["cause"] == "media" for each in said] == [True, False]
+    assert "secret" not in str(logs)
 
 
 async def test_a_chat_without_a_template_stays_text(tmp_path):

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from epp.adapters.tokens.fallback import FallbackCause
 from epp.adapters.tokens.render.circuit_breaker import CircuitBreaker
@@ -266,20 +267,21 @@ async def test_a_server_that_does_not_answer_in_time(server, ask, media):
 
 
 @pytest.mark.parametrize("missing", [(403, {"error": "x"}), (404, {"detail": "Not Found"})])
-async def test_a_server_without_a_render_endpoint_tokenizes(server, ask, capsys, missing):
+async def test_a_server_without_a_render_endpoint_tokenizes(server, ask, missing):
     server.answers[CHAT] = server.answers[COMPLETIONS] = missing
     server.answers[TOKENIZE] = (200, {"tokens": [1, 2], "count": 2})
     tokenizer = ask(server)
     fields = {"add_generation_prompt": False, "chat_template_kwargs": {"a": 1}, "temperature": 1}
     asked = chat("hello", **fields)
-    (prompt,) = await prompts_of(tokenizer, asked)
-    assert ids(prompt) == [1, 2]
-    want = json.loads(asked.body)
-    del want["temperature"]
-    assert server.heard[-1] == (TOKENIZE, want)
-    await prompts_of(tokenizer, chat("hello"))
+    with capture_logs() as logs:
+        (prompt,) = await prompts_of(tokenizer, asked)
+        assert ids(prompt) == [1, 2]
+        want = json.loads(asked.body)
+        del want["temperature"]
+        assert server.heard[-1] == (TOKENIZE, want)
+        await prompts_of(tokenizer, chat("hello"))
     assert [path for path, _ in server.heard] == [CHAT, TOKENIZE, TOKENIZE]
-    assert capsys.readouterr().out.count("tokens.no_render_endpoint") == 1
+    assert [each["event"] for each in logs] == ["tokens.no_render_endpoint"]
 
     prompts = await prompts_of(tokenizer, completions(["a", [7]], add_special_tokens=False))
     assert [ids(prompt) for prompt in prompts] == [[1, 2], [7]]
@@ -307,22 +309,22 @@ async def test_a_server_with_neither(server, ask):
     assert tokenizer.counts == {FallbackCause.UNAVAILABLE: 1}
 
 
-async def test_an_unreachable_server_is_retried_after_a_pause(ask, capsys):
+async def test_an_unreachable_server_is_retried_after_a_pause(ask):
     async with serving() as server:
         port = int(server.url.rpartition(":")[2])
-    tokenizer, asked = ask(server), chat("hello")
-    for _ in range(2):
-        assert tokenizer.ready(asked) is None
-        assert await tokenizer.tokenize(asked) is asked.prompts
-    assert tokenizer.ready(asked) is asked.prompts  # without asking
-    assert tokenizer.counts == {FallbackCause.UNAVAILABLE: 3}
-    async with serving(port) as server, asyncio.timeout(30):
-        server.answers[CHAT] = (200, {"token_ids": [1]})
-        while (found := await prompts_of(tokenizer, asked)) is asked.prompts:
-            await asyncio.sleep(0.05)  # until the pause is over
+    with capture_logs() as logged:
+        tokenizer, asked = ask(server), chat("hello")
+        for _ in range(2):
+            assert tokenizer.ready(asked) is None
+            assert await tokenizer.tokenize(asked) is asked.prompts
+        assert tokenizer.ready(asked) is asked.prompts  # without asking
+        assert tokenizer.counts == {FallbackCause.UNAVAILABLE: 3}
+        async with serving(port) as server, asyncio.timeout(30):
+            server.answers[CHAT] = (200, {"token_ids": [1]})
+            while (found := await prompts_of(tokenizer, asked)) is asked.prompts:
+                await asyncio.sleep(0.05)  # until the pause is over
     assert ids(found[0]) == [1]
-    said = capsys.readouterr().out
-    assert said.count("tokens.text_instead") == said.count("tokens.render_recovered") == 1
+    assert [each["event"] for each in logged] == ["tokens.text_instead", "tokens.render_recovered"]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 
 from epp.model.caches.choice import MODELS, CacheSpec
 from epp.model.caches.sglang_eviction import STRATEGIES
+from tests.model.invariants import check_invariants
 from tests.native.built import FAULTS
 
 RADIX = [("sglang", strategy, 0) for strategy in sorted(STRATEGIES)]
@@ -354,8 +355,7 @@ class Laws(RuleBasedStateMachine):
 
     @invariant()
     def books_balance(self):
-        if hasattr(self.cache, "check_invariants"):
-            self.cache.check_invariants(self.held)
+        check_invariants(self.cache, self.held)
 
     @invariant()
     def changes_add_up(self):

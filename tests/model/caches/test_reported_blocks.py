@@ -10,6 +10,7 @@ from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.caches.reported_blocks import ReportedBlocks
 from epp.model.kv_changes import BlocksCleared, BlocksStored, Cleared, EngineHash
 from epp.model.prompts.block_hasher import BlockHasher
+from tests.model.invariants import check_invariants
 from tests.strategies import SECRET, prompt
 
 BLOCK = 16
@@ -59,7 +60,7 @@ class Rig:
         if self.reported.changing:
             stored, evicted = self.reported.amend(stored, evicted)
         self.index = self.index.difference(evicted).union(stored)
-        self.reported.check_invariants()
+        check_invariants(self.reported)
         assert self.index == {*self.pool.hashes(), *self.reported.aside}
 
     @property

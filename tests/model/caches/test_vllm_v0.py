@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 from epp.model.caches.block_pool.pool import BlockPool
 from epp.model.caches.vllm_v0 import VllmV0Cache
 from tests.model.caches.evictor_oracle import EvictorOracle
+from tests.model.invariants import check_invariants
 
 BLOCK = 16
 
@@ -69,6 +70,27 @@ def test_of_blocks_that_turn_out_to_be_empty_the_deepest_goes_first():
     cache.release(lease)
     cache.coarsen(1)
     assert cache.take_evicted() == [3]
+
+
+def test_the_deepest_goes_first_where_one_of_two_prompts_that_share_a_block_is_corrected():
+    cache = cache_of(6)
+    first, second = allocate(cache, 1), allocate(cache, 1, 2)
+    cache.correct_sizes(first, [3 * BLOCK])
+    cache.release(first)
+    cache.release(second)
+    cache.coarsen(1)
+    assert cache.take_evicted() == [2]
+
+
+def test_the_deepest_goes_first_where_a_prompt_is_corrected_once_output_has_hashes():
+    cache = cache_of(6)
+    lease = allocate(cache, 1, partial=True)
+    assert cache.grow(lease, 2 * BLOCK)
+    assert cache.assign_hashes(lease, [2], [BLOCK]) == 1
+    cache.correct_sizes(lease, [3 * BLOCK])
+    cache.release(lease)
+    cache.coarsen(1)
+    assert cache.take_evicted() == [2]
 
 
 def test_a_prompt_needs_as_much_space_as_if_it_hit_nothing():
@@ -203,7 +225,7 @@ def test_the_order_of_eviction_does_not_outgrow_the_cache():
     cache = cache_of(20)
     for turn in range(2000):
         run(cache, 1, 2 + turn % 5)
-    cache.check_invariants([])
+    check_invariants(cache)
 
 
 def test_a_lease_of_another_cache_is_an_error():

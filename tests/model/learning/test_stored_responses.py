@@ -8,13 +8,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from epp.model.endpoint import Target
 from epp.model.learning import stored_responses
 from epp.model.learning.stored_responses import KEPT_SECONDS, MOST, StoredResponses
+from epp.model.prompts.block_hasher import BlockHasher
+from tests.strategies import SECRET
 
 HERE = "uid-1", Target("10.0.0.1:8000"), None
 THERE = "uid-2", Target("10.0.0.2:8000"), 1
 
+HASHER = BlockHasher(SECRET)
+
 
 def test_the_engine_that_answered_last_with_an_id_has_it():
-    stored = StoredResponses()
+    stored = StoredResponses(HASHER.response_key)
     assert stored.engine_of("resp_1", 0.0) is None
     stored.store("resp_1", HERE, 0.0)
     stored.store("resp_2", THERE, 1.0)
@@ -24,13 +28,13 @@ def test_the_engine_that_answered_last_with_an_id_has_it():
 
 
 def test_no_id_is_nobodys():
-    stored = StoredResponses()
+    stored = StoredResponses(HASHER.response_key)
     stored.store("", HERE, 0.0)
     assert stored.engine_of("", 0.0) is None
 
 
 def test_a_response_is_forgotten_after_a_day():
-    stored = StoredResponses()
+    stored = StoredResponses(HASHER.response_key)
     stored.store("old", HERE, 100.0)
     assert stored.engine_of("old", 100.0 + KEPT_SECONDS - 1) == HERE
     assert stored.engine_of("old", 100.0 + KEPT_SECONDS) is None
@@ -39,16 +43,38 @@ def test_a_response_is_forgotten_after_a_day():
 
 
 def test_the_oldest_goes_for_a_new_one():
-    stored = StoredResponses()
+    stored = StoredResponses(HASHER.response_key)
     for number in range(MOST + 1):
         stored.store(str(number), HERE, 0.0)
     assert len(stored) == MOST
     assert (stored.engine_of("0", 0.0), stored.engine_of("1", 0.0)) == (None, HERE)
 
 
-@given(st.text(min_size=1))
+def test_a_replica_that_starts_takes_over_what_another_knows_and_what_it_heard_counts_more():
+    before, fresh = (StoredResponses(BlockHasher(SECRET).response_key) for _ in range(2))
+    for name in ("a", "b"):
+        before.store(name, HERE, 0.0)
+    for name in ("b", "c"):
+        fresh.store(name, THERE, KEPT_SECONDS)
+    fresh.take_over(before.state(), KEPT_SECONDS + 1)
+    engines = [fresh.engine_of(name, KEPT_SECONDS + 1) for name in "abc"]
+    assert engines == [HERE, THERE, THERE]
+
+
+def test_a_replica_takes_over_no_more_than_it_keeps(monkeypatch):
+    before, fresh = (StoredResponses(HASHER.response_key) for _ in range(2))
+    for name in "abcd":
+        before.store(name, HERE, 0.0)
+    fresh.store("e", THERE, 0.0)
+    monkeypatch.setattr(stored_responses, "MOST", 3)
+    fresh.take_over(before.state(), 0.0)
+    engines = [fresh.engine_of(name, 0.0) for name in "abcde"]
+    assert engines == [None, None, HERE, HERE, THERE]
+
+
+@given(st.text(st.characters(), min_size=1))
 def test_any_text_is_an_id(text):
-    stored = StoredResponses()
+    stored = StoredResponses(HASHER.response_key)
     stored.store(text, THERE, 5.0)
     assert stored.engine_of(text, 5.0) == THERE
 
@@ -61,7 +87,7 @@ class Storing(RuleBasedStateMachine):
         self.now = 0.0
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr(stored_responses, "MOST", 5)
-        self.stored = StoredResponses()
+        self.stored = StoredResponses(HASHER.response_key)
         self.told = []
 
     def teardown(self):

@@ -110,6 +110,12 @@ def test_the_same_secret_gives_the_same_hashes():
     assert chain(b"a" * 999).hashes == chain(b"a" * 999, hasher=BlockHasher(SECRET)).hashes
 
 
+def test_the_same_secret_names_a_response_alike():
+    one, same, other = (BlockHasher(secret) for secret in (SECRET, SECRET, b"another"))
+    assert one.response_key("resp_1") == same.response_key("resp_1")
+    assert len({each.response_key(name) for each in (one, other) for name in ("a", "b")}) == 4
+
+
 def test_equal_blocks_at_different_places_have_different_hashes():
     hashes = chain(b"a" * 128 * 12).hashes
     assert len(set(hashes)) == 12

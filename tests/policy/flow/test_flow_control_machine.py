@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from epp.errors import Overloaded
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved
+from tests.model.invariants import check_invariants
 from tests.policy.flow.flow_rig import FlowRig
 
 
@@ -96,7 +97,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     def teardown(self):
         self.rig.fleet._index.purge(1 << 20)  # it forgets endpoints bit by bit
-        self.rig.fleet.check_invariants()
+        check_invariants(self.rig.fleet)
 
 
 AnyOrder.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

@@ -4,64 +4,89 @@ And what is expected of them, by Python's own parser of JSON, as the servers hav
 """
 
 import json
+from itertools import product
 
 from hypothesis import strategies as st
 
 NAME, PRIORITY = 'the "näme"', -7
 WORDS = ("model", "priority", "response", "message", "x", "modelx", 'mod"el', "")
-SPACE = st.sampled_from(["", "", "", " ", "\n\t", "  "])
+BLANKS = ("", "", "", " ", "\n\t", "  ")
+SPACE = st.sampled_from(BLANKS)
+SPACES = st.sampled_from(list(product(BLANKS, repeat=3)))
+ESCAPED, QUARTERS = st.sampled_from([0, 0, 1, 2]), st.integers(0, 3)
 
 
 @st.composite
-def spelt(draw, word):
+def spelt(draw, words):
     """A text as JSON: any of its letters may be an escape."""
-    escaped = draw(st.sampled_from([0, 0, 1, 2]))
+    word, escaped = draw(words), draw(ESCAPED)
+    if not escaped:
+        return json.dumps(word)
     letters = [
-        f"\\u{ord(letter):04x}" if escaped > draw(st.integers(0, 3)) else json.dumps(letter)[1:-1]
+        f"\\u{ord(letter):04x}" if escaped > draw(QUARTERS) else json.dumps(letter)[1:-1]
         for letter in word
     ]
     return f'"{"".join(letters)}"'
 
 
-TEXTS = st.sampled_from(
-    ["", "alias", "-100", '"model":"m",', '\\"priority\\":1', "\\", '"', "}]", '{"model":"m"}', "é"]
-).flatmap(spelt)
+TEXTS = spelt(
+    st.sampled_from(
+        [
+            "",
+            "alias",
+            "-100",
+            '"model":"m",',
+            '\\"priority\\":1',
+            "\\",
+            '"',
+            "}]",
+            '{"model":"m"}',
+            "é",
+        ]
+    )
+)
 SCALARS = TEXTS | st.sampled_from(["true", "null", "-100", "0", "1.5e3", "-0.1E-2", "[]", "{}"])
 
 
+def an_object(draw, members):
+    """Draw the white space of an object."""
+    before, behind, inside = draw(SPACES)
+    pairs = [f"{before}{key}{behind}:{inside}{value}{before}" for key, value in members]
+    return "{" + (",".join(pairs) or before) + "}"
+
+
 @st.composite
-def objects(draw, members):
+def objects(draw, listed):
     """An object of members as they are, with white space anywhere."""
-    space = [draw(SPACE) for _ in range(3)]
-    pairs = [f"{space[0]}{key}{space[1]}:{space[2]}{value}{space[0]}" for key, value in members]
-    return "{" + (",".join(pairs) or space[0]) + "}"
+    return an_object(draw, draw(listed))
 
 
-KEYS = st.sampled_from(WORDS).flatmap(spelt)
+KEYS = spelt(st.sampled_from(WORDS))
 VALUES = st.recursive(
     SCALARS,
     lambda inner: st.one_of(
         st.lists(inner, max_size=3).map(lambda items: f"[{' , '.join(items)}]"),
-        st.lists(st.tuples(KEYS, inner), max_size=4).flatmap(objects),
+        objects(st.lists(st.tuples(KEYS, inner), max_size=4)),
     ),
     max_leaves=8,
 )
 ODD_MEMBERS = st.one_of(
-    st.tuples(spelt("model"), TEXTS.filter(lambda text: text != '""')),
-    st.tuples(spelt("priority"), VALUES),
-    st.tuples(st.sampled_from(WORDS[2:]).flatmap(spelt), VALUES),
+    st.tuples(spelt(st.just("model")), TEXTS.filter(lambda text: text != '""')),
+    st.tuples(spelt(st.just("priority")), VALUES),
+    st.tuples(spelt(st.sampled_from(WORDS[2:])), VALUES),
 )
+SOME_MEMBERS = st.lists(ODD_MEMBERS, max_size=5)
 
 
 @st.composite
 def requests(draw, needed=(('"model"', '"m"'), ('"prompt"', '"say"'))):
     """A request's body: what it needs, and odd members before, between and behind."""
-    members = [*needed, *draw(st.lists(ODD_MEMBERS, max_size=5))]
-    text = draw(objects(draw(st.permutations(members))))
+    members = [*needed, *draw(SOME_MEMBERS)]
+    text = an_object(draw, draw(st.permutations(members)))
     return (draw(SPACE) + text + draw(SPACE)).encode()
 
 
-ANSWERS = st.lists(st.tuples(KEYS, VALUES), max_size=6).flatmap(objects).map(str.encode)
+ANSWERS = objects(st.lists(st.tuples(KEYS, VALUES), max_size=6)).map(str.encode)
 
 
 def members_of(text, at):

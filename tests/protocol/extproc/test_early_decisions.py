@@ -236,6 +236,7 @@ def test_a_compressed_body_is_refused_with_415(coding):
     machine = exchange(Stub())
     status, said, more = error_of(machine.receive(headers(**{"content-encoding": coding}), 0))
     assert (status, more["x-warmpick-reason"]) == (415, "unsupported-content-encoding")
+    assert more["accept-encoding"] == "identity"
     assert coding[:20] in said["message"]
     assert len(said["message"]) < 120
 

@@ -11,6 +11,7 @@ from epp.protocol.extproc.messages import (
     HeadersReply,
     Message,
     Modes,
+    RequestBody,
     RequestHeaders,
     RequestTrailers,
     ResponseBody,
@@ -212,6 +213,36 @@ class TestOtherModes:
         (reply,) = machine.receive(body(chat_body(), end=False), 1)
         assert isinstance(reply, BodyReply)
         assert machine.receive(RequestTrailers(), 2) == [TrailersReply(response=False)]
+
+    @pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL])
+    def test_what_is_not_read_is_routed_at_the_headers(self, mode):
+        # Envoy shows the body in one piece, if there is one at all before the trailers.
+        message = RequestHeaders(
+            headers={":method": "POST", ":path": "/v1/files"}, modes=Modes(mode, DUPLEX)
+        )
+        for pieces in ([], [body(b"x", end=False)]):
+            machine = exchange(Stub(), max_body_bytes=0)
+            (reply,) = machine.receive(message, 0)
+            assert isinstance(reply, HeadersReply)
+            assert reply.mutation.destination == "10.0.0.1:8000"
+            rest = play(machine, [*pieces, RequestTrailers()])
+            assert rest == [BodyReply(response=False)] * len(pieces) + [TrailersReply(False)]
+
+    @pytest.mark.parametrize("mode", [DUPLEX, BodyMode.BUFFERED, BodyMode.STREAMED])
+    def test_a_request_whose_headers_are_not_shown_is_refused_at_once(self, mode):
+        modes = Modes(mode, mode)
+        for message in (
+            RequestBody(body=chat_body(), end_of_stream=True, modes=modes),
+            RequestTrailers(modes=modes),
+        ):
+            stub = Stub()
+            machine = exchange(stub)
+            status, error, sent = error_of(machine.receive(message, 0))
+            assert (status, sent["x-warmpick-reason"]) == (500, "headers-not-shown")
+            assert "`request_header_mode` must be SEND" in error["message"]
+            assert machine.wants() is Wants.END
+            assert stub.requests == []
+            assert [record.outcome for record in stub.closed] == [Outcome.REJECTED]
 
     def test_partial_body_that_was_cut_is_routed_by_load(self):
         stub = Stub()

@@ -131,11 +131,12 @@ class TestEnds:
         assert stub.events == [Aborted(machine.record.id, refused=True, failure=failure)]
         assert stub.closed[0].status == int(status)
 
-    def test_answer_of_the_proxys_own_before_any_decision_is_no_completion(self):
+    @pytest.mark.parametrize(("first", "status"), [([headers()], "408"), ([], "426"), ([], "301")])
+    def test_answer_of_the_proxys_own_before_any_decision_is_no_completion(self, first, status):
+        # Envoy shows what it answers to requests that are not shown: too old, too large, broken.
         stub = Stub()
-        machine = exchange(stub)
-        machine.receive(headers(), 0)
-        machine.receive(ResponseHeaders(headers={":status": "408"}, end_of_stream=True), 9)
+        answer = ResponseHeaders(headers={":status": status}, end_of_stream=True)
+        play(exchange(stub), [*first, answer])
         assert stub.closed[0].outcome is Outcome.ABORTED
 
     def test_half_close_of_a_proxy_that_announced_its_modes_may_be_a_reset(self):

@@ -86,6 +86,55 @@ def test_kv_usage_is_the_mean_of_the_engines():
     assert read(page, at=0).kv_usage == 0.75
 
 
+def sleep_page(awake, weights_offloaded=0, discard_all=0, engine=0):
+    """The lines of `record_sleep_state` in vLLM 0.33 `v1/metrics/loggers.py`."""
+    states = {"awake": awake, "weights_offloaded": weights_offloaded, "discard_all": discard_all}
+    lines = (
+        f'vllm:engine_sleep_state{{engine="{engine}",model_name="m",sleep_state="{state}"}} {value}'
+        for state, value in states.items()
+    )
+    return "".join(f"{line}.0\n" for line in lines).encode()
+
+
+@pytest.mark.parametrize(
+    ("page", "rank", "expected"),
+    [
+        (sleep_page(1), None, (True, False)),
+        (sleep_page(0), None, (False, False)),  # `/sleep?level=0`: a pause
+        (sleep_page(0, weights_offloaded=1), None, (False, True)),
+        (sleep_page(0, discard_all=1), None, (False, True)),
+        (sleep_page(1, engine=0) + sleep_page(0, engine=1), None, (True, False)),
+        (sleep_page(1, engine=0) + sleep_page(0, engine=1), 1, (False, False)),
+        (sleep_page(1, engine=0) + sleep_page(0, engine=1), 0, (True, False)),
+        (b"vllm:num_requests_waiting 3\n", None, (True, False)),
+    ],
+)
+def test_an_engine_says_that_it_sleeps(page, rank, expected):
+    load = read(b"vllm:num_requests_running 0\n" + page, rank=rank)
+    assert (load.awake, load.emptied) == expected
+
+
+def test_an_engine_wakes():
+    reader = MetricsReader(Endpoint("default", "a", "10.0.0.1", 8000))
+    before = PageBefore()
+    said = [
+        reader.read(Page(b"vllm:num_requests_running 0\n" + page, before), at).load.awake
+        for at, page in enumerate((sleep_page(1), sleep_page(0), sleep_page(0), sleep_page(1)))
+    ]
+    assert said == [True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "page", [b"vllm:num_requests_running 0\n", b"sglang:num_running_reqs 0\n", b"other 0\n"]
+)
+def test_an_engine_in_the_place_of_one_that_slept_is_awake(page):
+    reader = MetricsReader(Endpoint("default", "a", "10.0.0.1", 8000))
+    asleep = b"vllm:num_requests_running 0\n" + sleep_page(0)
+    assert not reader.read(Page(asleep), 0.0).load.awake
+    reader.reset_engine()
+    assert reader.read(Page(page), 1.0).load.awake
+
+
 @pytest.mark.parametrize(
     ("page", "field", "value"),
     [

@@ -25,14 +25,10 @@ class Replica(Rig):
         self.fleet.subscribe(TOLD, self.note)
 
     def forget_chains(self):
-        pool, number = self.pool, self.number
+        pool, number, endpoint = self.pool, self.number, self.fleet.pods.endpoint
         self.known = KnownChains()
-        self.writer = FactWriter(pool, number, self.known, self.endpoint_of, self.admission_of)
-        self.reader = FactReader(pool, number, self.known, self.endpoint_of, self.writer)
-
-    def endpoint_of(self, endpoint_id):
-        pod = self.fleet.pods.get(endpoint_id)
-        return None if pod is None else pod.endpoint
+        self.writer = FactWriter(pool, number, self.known, endpoint, self.admission_of)
+        self.reader = FactReader(pool, number, self.known, endpoint, self.writer)
 
     def admission_of(self, request):
         found = self.fleet.in_flight.get(request)

@@ -25,14 +25,15 @@ from epp.protocol.replicas.facts import (
     RequestsQuery,
 )
 from epp.protocol.replicas.messages import LONGEST
+from tests.model.invariants import check_invariants
 from tests.protocol.replicas.pair import POOL, Replica, held, in_flight
 from tests.strategies import text
 
 PROMPT = text(400)
 
 
-def raw(sender, sequence, facts):
-    return msgspec.msgpack.encode([VERSION, POOL, sender, sequence, 0.0, facts])
+def raw(sender, sequence, facts, noted=0.0):
+    return msgspec.msgpack.encode([VERSION, POOL, sender, sequence, noted, facts])
 
 
 def told(number=1, pool=POOL):
@@ -61,12 +62,19 @@ NOTHING = learned(Replica(9))
         (msgspec.msgpack.encode([VERSION + 1, "whatever comes", {}]), "VERSION"),
         (msgspec.msgpack.encode([VERSION, POOL, 1, 1, 0.0]), "MALFORMED"),
         (msgspec.msgpack.encode([VERSION, POOL, 1, 1, 0.0, "facts"]), "MALFORMED"),
+        (raw(-1, 1, []), "MALFORMED"),
+        (raw(1, -1, []), "MALFORMED"),
+        (raw(1, 1, [], math.nan), "MALFORMED"),
+        (raw(1, 1, [], -math.inf), "MALFORMED"),
         (raw(1, 1, [["no", "kind"]]), "UNKNOWN_KIND"),
         (raw(1, 1, [[99, 1, 2]]), "UNKNOWN_KIND"),
         (raw(1, 1, [[1, -1, "a"]]), "UNKNOWN_KIND"),
         (raw(1, 1, [[2, 1 << 60]]), "UNKNOWN_KIND"),
         (raw(1, 1, [[8, "default/pod-0", "consecutive_failures", math.inf]]), "UNKNOWN_KIND"),
         (raw(1, 1, [[8, "default/pod-0", "consecutive_failures", math.nan]]), "UNKNOWN_KIND"),
+        (raw(1, 1, [[10, "a", -5, b"12345678", [1]]]), "UNKNOWN_KIND"),
+        (raw(1, 1, [[22, math.nan, 0, 0]]), "UNKNOWN_KIND"),
+        (raw(1, 1, [[23, -math.inf, 0.0]]), "UNKNOWN_KIND"),
         (raw(1, 1, [[10, "a", 5, b"1234567", [1]]]), "NONSENSE"),
         (raw(1, 1, [[10, "a", 5, b"", []]]), "NONSENSE"),
     ],
@@ -93,7 +101,7 @@ def test_a_message_that_is_cut_off_or_changed_never_raises(data):
         message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
     replica = Replica(2)
     replica.hear(bytes(message[:end]))
-    replica.fleet.check_invariants()
+    check_invariants(replica.fleet)
 
 
 def test_a_fact_of_a_later_version_costs_no_other():

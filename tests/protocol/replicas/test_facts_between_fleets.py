@@ -18,10 +18,17 @@ from epp.model.request_events import (
     Unobserved,
 )
 from epp.protocol.replicas.fact_reader import LEASE_SECONDS
-from epp.protocol.replicas.facts import InFlightReply, LeavingFact
+from epp.protocol.replicas.facts import (
+    AdmittedFact,
+    FinishedFact,
+    InFlightReply,
+    LeavingFact,
+    ServedFact,
+)
 from epp.protocol.replicas.messages import read_facts, read_message
 from epp.protocol.replicas.requests_of_peer import digest_of
 from epp.values import replaced
+from tests.model.invariants import check_invariants
 from tests.protocol.replicas.pair import POD, Replica, exchange, held, in_flight, settle
 from tests.strategies import text
 
@@ -87,7 +94,7 @@ def test_who_hears_everything_in_order_predicts_the_same(script, apart):
     assert held(other) == held(one)
     for prompt in PROMPTS:
         assert other.cached(prompt) == one.cached(prompt)
-    other.fleet.check_invariants()
+    check_invariants(other.fleet)
     assert other.dropped == {}
 
 
@@ -102,7 +109,7 @@ def test_any_order_any_number_of_times_comes_to_the_same_requests(data, script):
         exchange(one, other, message)
     assert in_flight(other) == in_flight(one)
     assert set(other.dropped) <= {"REPEATED"}
-    other.fleet.check_invariants()
+    check_invariants(other.fleet)
     exchange(one, other, one.heartbeat())
     assert in_flight(other) == in_flight(one)
 
@@ -124,7 +131,7 @@ def test_requests_that_are_sent_again_are_where_they_were_sent_last_in_any_order
             exchange(one, other, one.heartbeat())
     exchange(one, other, one.heartbeat())
     assert in_flight(other) == in_flight(one) == dict.fromkeys(("r0", "r1", "r2"), "default/pod-1")
-    other.fleet.check_invariants()
+    check_invariants(other.fleet)
 
 
 @settings(deadline=None)
@@ -139,7 +146,7 @@ def test_what_was_lost_is_found_with_the_next_beat(data, script):
     exchange(one, other, one.heartbeat())
     assert in_flight(other) == in_flight(one)
     exchange(one, other, one.heartbeat())
-    other.fleet.check_invariants()
+    check_invariants(other.fleet)
 
 
 def test_lost_requests_whose_numbers_add_up_to_the_same_are_found():
@@ -307,6 +314,43 @@ def test_all_know_where_a_response_is(early):
         assert one.fleet.responses.engine_of(name, one.now) == home
     assert in_flight(other) == in_flight(one) == {"b": "default/pod-1"}
     assert (other.tell(), other.dropped, other.reader.applied) == ([], {}, 7)
+
+
+def test_that_requests_are_served_where_they_were_sent_is_told_once_a_second():
+    one, other = Replica(1), Replica(2)
+
+    def serve(name):
+        one.admit(name, PROMPTS[0], pod="pod-1")
+        one.apply(Served(RequestId(name), one.pod("pod-1").endpoint.target))
+        one.apply(Finished(RequestId(name)))
+        messages = one.tell()
+        for message in messages:
+            exchange(one, other, message)
+        return [type(fact) for message in messages for fact in facts_of(message)]
+
+    ends = [AdmittedFact, FinishedFact]
+    assert serve("a") == [AdmittedFact, ServedFact, FinishedFact]
+    assert (serve("b"), serve("c")) == (ends, ends)
+    one.now += 1.0
+    assert serve("d") == [AdmittedFact, ServedFact, FinishedFact]
+    assert in_flight(other) == in_flight(one) == {}
+
+
+def test_where_a_request_is_served_after_it_was_told_again_is_told():
+    one, other = Replica(1), Replica(2)
+    one.admit("a", PROMPTS[0])
+    one.tell()
+    one.apply(Served(RequestId("a"), one.pod("pod-1").endpoint.target))
+    one.tell()
+    exchange(one, other, one.heartbeat())
+    assert in_flight(other) == {"a": "default/pod-1"}
+    one.apply(Served(RequestId("a"), one.pod("pod-0").endpoint.target))
+    settle(one, other)
+    assert in_flight(other) == in_flight(one) == {"a": "default/pod-0"}
+    for pod in ("pod-1", "pod-0", "pod-1"):
+        one.apply(Served(RequestId("a"), one.pod(pod).endpoint.target))
+        settle(one, other)
+        assert in_flight(other) == in_flight(one) == {"a": f"default/{pod}"}
 
 
 def test_a_request_that_is_left_unobserved_is_nobodys_business_any_more():

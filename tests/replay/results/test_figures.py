@@ -15,13 +15,12 @@ from epp.errors import ConfigError
 from epp.replay.results.bar import RunsBar
 from epp.replay.results.comparison import LEADING, compare, paired
 from epp.replay.results.digest import RunFigures, Slo, digest
-from epp.replay.results.document import as_json
 from epp.replay.results.measures import MEASURES, percentile
 from epp.replay.results.played import Played, PodSample
 from epp.replay.results.plots import cell_plots, view
 from epp.replay.results.report import report
 from epp.replay.results.table import Screen, show
-from epp.replay.results.verdict import confidence, headline
+from epp.replay.results.verdict import as_json, confidence, headline
 from epp.replay.simulation.outcome import CallStatus
 from tests.replay.results.runs import digests, nowhere, outcome, played
 

@@ -28,6 +28,7 @@ cdef size_t _PER_ERROR = 10  # of `abuse_score`; a peer that keeps to the protoc
 
 cdef size_t _ENTRY_OVERHEAD = 32  # of a header, RFC 9113 section 6.5.2
 cdef size_t _SHORT = 1024  # bytes that cost less to copy than to keep apart
+cdef uint8_t[1 << 12] _scratch  # what is short is gathered here: nothing else runs meanwhile
 cdef size_t _SPARE = 512  # for frames that are not data, and the heads of those that are
 cdef int32_t _CONNECTION_WINDOW = 0x7fffffff
 

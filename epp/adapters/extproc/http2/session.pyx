@@ -38,7 +38,8 @@ cdef class Session:
 
     `max_streams` may be open at once; `stream_window` is what the peer may send on a stream
     before it has to wait; requests with more than `max_header_bytes` of headers are reset;
-    messages over `max_message_bytes` are faults.
+    messages over `max_message_bytes` are faults; with more than `max_queued` waiting for the peer
+    there is work (`has_work`).
 
     `queued` counts what waits for the peer's windows over all streams. `abuse_score` counts frames
     that ask for work and move nothing (pings, settings, priorities, empty data), and streams that
@@ -61,6 +62,7 @@ cdef class Session:
     cdef size_t _settings
     cdef size_t _max_header_bytes
     cdef size_t _max_message_bytes
+    cdef size_t _max_queued
     cdef list _events
     cdef bint _busy
     cdef bint _lost
@@ -76,12 +78,14 @@ cdef class Session:
         uint32_t stream_window,
         size_t max_header_bytes,
         size_t max_message_bytes,
+        size_t max_queued,
     ):
         cdef nghttp2_settings_entry settings[4]
         self.streams = {}
         self._events = []
         self._max_header_bytes = max_header_bytes
         self._max_message_bytes = max_message_bytes
+        self._max_queued = max_queued
         self._handle = _new_session(self)
         settings[0].settings_id = NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS
         settings[0].value = max_streams
@@ -173,7 +177,7 @@ cdef class Session:
             self._size = 0
             Py_XDECREF(self._out)  # of one that failed
             self._out = NULL
-            self._out = _new_bytes(NULL, min(self.queued + (self.queued >> 8), most) + _SPARE)
+            self._room(min(self.queued + (self.queued >> 8), most) + _SPARE)
             while not self.full:
                 size = nghttp2_session_mem_send(self._handle, &piece)
                 if size <= 0:
@@ -185,6 +189,8 @@ cdef class Session:
         self._raise_failure()
         if size < 0:
             raise ConnectionFailure(nghttp2_strerror(<int>size).decode())
+        if self._out == NULL:
+            return PyBytes_FromStringAndSize(<const char*>_scratch, self._size)
         _PyBytes_Resize(&self._out, self._size)
         taken = <bytes>self._out  # a second reference; the first goes
         Py_XDECREF(self._out)
@@ -201,11 +207,15 @@ cdef class Session:
             nghttp2_session_want_read(self._handle) or nghttp2_session_want_write(self._handle)
         )
 
-    def has_work(self, size_t most):
-        """Return whether there are events, abuse, bytes to take, over `most` queued, or an end."""
+    def has_work(self):
+        """Return whether there is anything to see to.
+
+        That is bytes to receive or to take, events, abuse, too much that waits for the peer, or the
+        end.
+        """
         return (
-            self.full or len(self._events) > 0 or self.abuse_score > 0 or self.queued > most
-            or self._is_done()
+            self.full or self.unread > 0 or len(self._events) > 0 or self.abuse_score > 0
+            or self.queued > self._max_queued or self._is_done()
         )
 
     def ping(self):
@@ -276,9 +286,13 @@ cdef class Session:
     cdef uint8_t* _room(self, size_t size) except NULL:
         """Make room for `size` more bytes in the buffer."""
         cdef size_t wanted = self._size + size
-        cdef size_t held = _size_of(self._out)
-        if wanted > held:
-            _PyBytes_Resize(&self._out, max(wanted, 2 * held))
+        if self._out == NULL:
+            if wanted <= sizeof(_scratch):
+                return _scratch + self._size
+            self._out = _new_bytes(NULL, wanted)
+            memcpy(_start_of(self._out), _scratch, self._size)
+        elif wanted > <size_t>_size_of(self._out):
+            _PyBytes_Resize(&self._out, max(wanted, 2 * <size_t>_size_of(self._out)))
         return <uint8_t*>_start_of(self._out) + self._size
 
     cdef int _open(self, int32_t stream_id) except -1:

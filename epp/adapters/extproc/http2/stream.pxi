@@ -54,7 +54,7 @@ cdef class Stream:
         cdef uint8_t* head
         if self.closed or self.ending:
             return
-        if size > 0xffffffff:
+        if size >> 32:
             raise ValueError("a message of 4 GiB or more")
         if beside > _SHORT:
             beside = 0

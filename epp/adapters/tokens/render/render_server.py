@@ -11,7 +11,6 @@ from typing import Any
 
 import aiohttp
 import msgspec
-import structlog
 
 from epp.adapters.tokens.anthropic_chat import as_chat
 from epp.adapters.tokens.fallback import FallbackCause, TextFallback, fields_of
@@ -21,8 +20,9 @@ from epp.adapters.tokens.render.rendered import Rendered, Tokenized, exact, prom
 from epp.model.request import Api, InferenceRequest, Prompt
 from epp.protocol.bodies.coercion import UNREADABLE
 from epp.protocol.bodies.model_rewrite import replace_model
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 RENDER = {
     Api.CHAT: "/v1/chat/completions/render",

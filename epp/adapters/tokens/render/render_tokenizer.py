@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Mapping
 
 import aiohttp
-import structlog
 
 from epp.adapters.tokens.fallback import FallbackCause, FallbackCounts, TextFallback
 from epp.adapters.tokens.render.render_server import (
@@ -16,8 +15,9 @@ from epp.adapters.tokens.render.render_server import (
     without_user,
 )
 from epp.model.request import InferenceRequest, Prompt
+from epp.system.logs import Log
 
-_log = structlog.get_logger(__name__)
+_log = Log(__name__)
 
 _MEDIA_WORDS = (b'"image', b'"input_image', b'"video', b'"audio', b'"input_audio')
 _HEADERS = {"content-type": "application/json", "accept-encoding": "identity"}

@@ -5,7 +5,7 @@ import { count, el, facts, milliseconds, share, short } from "./dom.js";
 import { brief } from "./decisions.js";
 import { Table, filterOf } from "./table.js";
 
-const MARKS = { ready: "●", partial: "◐", ejected: "✕", unreachable: "○" };
+const MARKS = { ready: "●", partial: "◐", ejected: "✕", unreachable: "○", asleep: "☾" };
 
 const number = (name, head, title, text, more = {}) => ({
   name, head, title, kind: "number", text: (row) => text(row[name]), key: (row) => row[name], ...more,

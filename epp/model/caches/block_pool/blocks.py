@@ -10,7 +10,6 @@ from typing import cast
 
 from epp.model.caches.block_pool.free_queue import FreeQueue, KVCacheBlock
 from epp.model.caches.content_changes import ContentChanges
-from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
 LARGEST = (1 << 31) - 1
@@ -111,18 +110,6 @@ class Blocks:
                 first.ref_cnt = 0
                 if first.queued:
                     self.queue.remove(first)
-
-    def check_invariants(self, holders: Collection[KVCacheBlock]) -> None:
-        """Assert that the parts agree; `holders` are blocks in use, once for each reference."""
-        used, queued = set(holders), list(self.queue)
-        cached = {block for copies in self.cached.values() for block in copies}
-        check(
-            references=sum(block.ref_cnt for block in used) == len(holders),
-            free_are_unused=not any(block.ref_cnt for block in queued),
-            queued_tokens=self.queue.tokens == tokens_of(queued),
-            count=self.count == len(used) + len(queued),
-            found=cached == {each for each in (*used, *queued) if each.block_hash is not None},
-        )
 
 
 def tokens_of(blocks: Collection[KVCacheBlock]) -> int:

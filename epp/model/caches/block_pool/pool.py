@@ -6,7 +6,7 @@ vLLM hashes the tokens that it generates; the picker does not see them, so gener
 hash until `assign_hashes` or `store` gives them one.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from operator import index
 
 from epp.model.caches.block_pool.blocks import (
@@ -21,7 +21,6 @@ from epp.model.caches.block_pool.blocks import (
 from epp.model.caches.block_pool.free_queue import KVCacheBlock
 from epp.model.caches.lease import Lease, own
 from epp.model.caches.single_tier import SingleTierCache
-from epp.model.invariants import check
 from epp.model.prompts.hashing import BlockHash
 
 BLOCK = 16
@@ -365,14 +364,3 @@ class BlockPool(SingleTierCache):
         None stands for a block without a hash (vLLM `get_all_free_blocks`).
         """
         return [block.block_hash for block in self._blocks.queue]
-
-    def check_invariants(self, held: Collection[Lease]) -> None:
-        """Assert that the parts agree; `held` are all leases that are not released."""
-        leases = [self._own(lease) for lease in held]
-        holders = [block for each in leases for block in (*each.blocks, *each.unhashed_blocks)]
-        self._blocks.check_invariants(holders)
-        in_use = tokens_of(set(holders)) + sum(lease.reserved_tokens for lease in held)
-        check(
-            free=self.free == self.capacity - in_use,
-            queued_fits=self._blocks.queue.tokens <= max(0, self.capacity - in_use),
-        )

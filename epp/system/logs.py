@@ -1,0 +1,38 @@
+"""Loggers that write where the program wants its log: this process may be a program of a user's."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from structlog.typing import EventDict
+
+
+class Log:
+    """The logger of a module: structlog's if the program has configured it, else `logging`'s.
+
+    As `epp serve` configures structlog, the latter only happens in process. structlog without a
+    configuration would print to stdout, which is for the program's own output.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._configured = structlog.get_logger(name)
+        self._standard = structlog.wrap_logger(
+            logging.getLogger(name),
+            processors=[structlog.stdlib.filter_by_level, _as_text],
+            wrapper_class=structlog.stdlib.BoundLogger,
+            cache_logger_on_first_use=False,
+        )
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        chosen = self._configured if structlog.is_configured() else self._standard
+        found: Callable[..., Any] = getattr(chosen, method)
+        return found
+
+
+def _as_text(_: object, __: str, fields: EventDict) -> tuple[tuple[str], dict[str, Any]]:
+    """Return what a method of `logging.Logger` is called with."""
+    error = fields.pop("exc_info", None)
+    event = fields.pop("event", "")
+    text = " ".join((str(event), *(f"{name}={value!r}" for name, value in fields.items())))
+    return (text,), {"exc_info": error}
