@@ -38,7 +38,7 @@ DECISION = "x-warmpick-decision"
 REASON = "x-warmpick-reason"
 SERVER = "x-sim-name"
 HELD = "warmpick_event_loop_held_seconds"
-MAX_HELD = "1.0" if FAULTS else "0.1"
+MAX_HELD = "1" if FAULTS else "0.1"
 """Seconds, of what is compiled; the sources of that take longer."""
 WATCHED = ("--observe-responses=all",)
 """Flags of a picker that leaves no response, however it is shown."""

@@ -63,8 +63,9 @@ async def test_a_pod_whose_failures_a_gateway_makes_good_is_left_out_too(start):
         return web.json_response({}) if served else web.Response(status=503)
 
     def retry(manager):
-        (route,) = manager["route_config"]["virtual_hosts"][0]["routes"]
-        route["route"]["retry_policy"] = retries("5xx")
+        (host,) = manager["route_config"]["virtual_hosts"]
+        host["include_attempt_count_in_response"] = True
+        host["routes"][0]["route"]["retry_policy"] = retries("5xx")
 
     async with serving(scraped(fails_later)) as bad, start(beside(bad)) as gateway:
         await gateway.metric_becomes(2, READY)

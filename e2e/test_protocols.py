@@ -102,9 +102,10 @@ async def test_a_client_that_asks_before_it_sends_is_served(gateway):
     assert ANSWER in answer
 
 
-async def test_a_websocket_is_open_both_ways(gateway):
+@pytest.mark.parametrize("path", ["/v1/realtime?model=m", "/v1/responses"])
+async def test_a_websocket_is_open_both_ways(gateway, path):
     before = await gateway.metric(IN_FLIGHT)
-    async with gateway.client.ws_connect(gateway.url + "/v1/realtime?model=m") as socket:
+    async with gateway.client.ws_connect(gateway.url + path) as socket:
         for number in range(50):
             await socket.send_str(f"say {number}")
             assert await socket.receive_str() == f"SAY {number}"

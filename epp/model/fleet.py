@@ -321,7 +321,8 @@ class Fleet:
             return
         if (pod := self.pods.at(event.target, in_flight.pod.endpoint.rank)) is None:
             return
-        self._learn_found(self._outliers.passed_over(in_flight, self.in_flight), now)
+        if event.retried:
+            self._learn_found(self._outliers.passed_over(in_flight, self.in_flight), now)
         in_flight.leave(now, revoked=True)
         if in_flight.prefill is not None and in_flight.prefill.pod is pod:
             in_flight.aggregate(now)

@@ -35,11 +35,13 @@ class Served(Value):
     """The proxy reported the target that served the request; it may not be the one picked.
 
     If several endpoints are there, it is the one of the same rank, which the request names.
+    `retried`: the proxy says that it tried more than once.
     """
 
-    def __init__(self, request_id: RequestId, target: Target) -> None:
+    def __init__(self, request_id: RequestId, target: Target, *, retried: bool = False) -> None:
         self.request_id: Final = request_id
         self.target: Final = target
+        self.retried: Final = retried
 
 
 @mypyc_attr(free_list_len=1, acyclic=True)

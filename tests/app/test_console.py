@@ -108,6 +108,23 @@ async def test_an_endpoint_that_is_left_out_says_why(event, state):
     assert told["endpoints"]["state"] == [state, "ready", "ready"]
 
 
+@pytest.mark.parametrize(
+    ("reason", "state"),
+    [
+        (ScrapeFailure.LATE, "asleep"),
+        (ScrapeFailure.BROKEN, "asleep"),
+        (ScrapeFailure.REFUSED, "unreachable"),
+    ],
+)
+async def test_an_endpoint_that_sleeps_may_be_gone_by_now(reason, state):
+    shown = Shown()
+    (first, *_) = shown.fleet.pods.values()
+    shown.fleet.apply(LoadReported(first.endpoint.id, Load(awake=False)), shown.clock())
+    shown.fleet.apply(ScrapeFailed(first.endpoint.id, reason), shown.clock())
+    told = await shown.state()
+    assert told["endpoints"]["state"] == [state, "ready", "ready"]
+
+
 async def test_the_fields_of_the_page_are_those_of_its_type():
     shown = Shown()
     shown.serve()

@@ -14,6 +14,7 @@ from epp.model.events import EndpointRemoved, EndpointUpserted, Listed
 from epp.model.kv_changes import CacheCleared, CacheFeedUp
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished, ResponseNamed
+from epp.protocol.replicas.chains import written_words
 from epp.protocol.replicas.facts import (
     BucketsQuery,
     BucketsReply,
@@ -402,6 +403,55 @@ async def test_a_cache_that_was_cleared_is_empty_to_all_and_stays_so():
         await compare(one, other)
         await until(lambda: not (one.replicas.copies.busy or other.replicas.copies.busy))
         assert held(one) == held(other) == nothing
+
+
+async def test_a_cache_that_is_cleared_while_a_replica_starts_stays_empty():
+    async with started() as one:
+        serve_many(one)
+        serve_many(one, pod="pod-1", seed="more")
+        await until(lambda: one.replicas.warm)
+        await settled(one)
+        fresh = Started(one.port)
+        endpoints = fresh.fleet.endpoints
+        for each in endpoints:
+            fresh.apply(EndpointRemoved(each.id))
+        fresh.start()
+        one.replicas.transport._settings.peers.append(PeerAddress(HERE, fresh.port))
+        task = asyncio.ensure_future(fresh.run())
+        try:
+            await until(lambda: len(fresh.replicas._boot._parts) == 2)
+            one.apply(CacheCleared(EndpointId("default/pod-0")))
+            one.send("pod-1", "told after it", text(300))
+            waits = 'warmpick_replica_dropped_total{reason="unknown_endpoint"}'
+            await until(lambda: fresh.metrics()[waits] >= 1)
+            for each in endpoints:
+                fresh.apply(EndpointUpserted(each))
+            await until(lambda: fresh.replicas.warm)
+            assert held(fresh)["default/pod-0"] == set()
+            assert len(held(fresh)["default/pod-1"]) >= MANY
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await fresh.stop()
+
+
+async def test_what_was_told_of_a_cache_before_it_was_cleared_is_not_believed():
+    async with two() as (one, other):
+        await settled(one, other)
+        unheard(one)
+        serve_many(one)
+        heard(one)
+        pod = one.pod("pod-0")
+        asked = BucketsQuery(pod.endpoint.id, copies.epoch_now(pod), list(range(1024)))
+        contents = pod.scheduler.cache.contents()
+        told = written_words(contents[0]), copies.written_sizes(contents[1])
+        reply = BucketsReply(asked.endpoint, asked.epoch, asked.buckets, *told)
+        number = one.replicas._writer.own
+        other.replicas.copies._ask(number, asked)
+        other.apply(CacheCleared(pod.endpoint.id))
+        with pytest.raises(ValueError, match="nobody asked"):
+            await other.replicas.copies._believe(number, reply)
+        assert held(other)["default/pod-0"] == set()
 
 
 async def test_both_sides_of_a_partition_come_together():

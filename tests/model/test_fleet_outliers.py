@@ -65,13 +65,13 @@ class Ward(Rig):
         self.now += 0.1
         self.serve(name, f"r{next(self.requests)}", LONG)
 
-    def pass_over(self, name, prompt):
-        """Have a request be sent to one, and served by pod-1."""
+    def pass_over(self, name, prompt, *, retried=True):
+        """Have a request be sent to one, and served by pod-1, at a second try or at the first."""
         identity = f"r{next(self.requests)}"
         self.now += 0.1
         self.send(name, identity, prompt)
         self.now += 0.1
-        self.apply(Served(RequestId(identity), Target("10.0.0.2:8000")))
+        self.apply(Served(RequestId(identity), Target("10.0.0.2:8000"), retried=retried))
         self.apply(Finished(RequestId(identity)))
 
     @property
@@ -212,6 +212,15 @@ def test_an_endpoint_that_a_retrying_gateway_goes_past_is_left_out(known, prompt
     for number in range(9):
         ward.pass_over("pod-0", text(400 + number % prompts))
     assert ward.left == left
+
+
+def test_an_endpoint_that_a_gateway_does_not_even_try_is_not_left_out():
+    # It has reasons of its own: with cookies for sessions, all but new clients go past a new pod.
+    ward = Ward()
+    ward.succeed("pod-0")
+    for number in range(99):
+        ward.pass_over("pod-0", text(400 + number), retried=False)
+    assert ward.left == "012"
 
 
 def test_who_serves_in_between_is_not_one_that_the_gateway_goes_past():
@@ -404,6 +413,20 @@ def test_a_long_prompt_may_take_three_times_as_long_as_predicted():
     hang(ward, "pod-0", int(4 * seconds) - 2)
     assert ward.heard == []
     hang(ward, "pod-0", 4)
+    assert ward.heard == [("pod-0", STALL)]
+
+
+def test_an_endpoint_that_sleeps_does_not_stall():
+    ward = Ward()
+    hang(ward, "pod-0", 2)
+    ward.send("pod-0", "kept", LONG)
+    for second in range(30):
+        ward.now += 1.0
+        ward.report("pod-0", awake=False, running=1.0, kv_usage=0.5)
+        ward.report("pod-1", running=1.0 + second % 2, kv_usage=0.5)
+    hang(ward, "pod-0", 14)
+    assert (ward.left, ward.heard) == ("012", [])
+    hang(ward, "pod-0", 6)
     assert ward.heard == [("pod-0", STALL)]
 
 

@@ -19,7 +19,7 @@ from epp.model.caches.contract import CacheModel
 from epp.model.endpoint import EndpointId
 from epp.model.events import Event, ResponsesCopied
 from epp.model.fleet import Fleet
-from epp.model.kv_changes import CacheCopied
+from epp.model.kv_changes import CacheCleared, CacheCopied
 from epp.model.learning.stored_responses import StoredState
 from epp.model.pods.pod import Pod
 from epp.model.prompts.hashing import BlockHash
@@ -96,8 +96,9 @@ class CacheCopies:
         self._apply: Final = apply
         self._snapshot: Final = snapshot
         self._waiting: Final = asyncio.Queue[tuple[int, CopyFact]](_MAX_WAITING)
-        self._asked: Final[set[tuple[int, str]]] = set()
+        self._asked: set[tuple[int, str]] = set()
         self._mended: Final[dict[tuple[int, str], int]] = {}  # losses that were asked about
+        fleet.subscribe((CacheCleared,), self._withdraw, "observer/replicas")
 
     @property
     def busy(self) -> bool:
@@ -183,6 +184,11 @@ class CacheCopies:
         self._asked.add((sender, wanted.endpoint))
         self._answer(sender, [wanted])
 
+    def _withdraw(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        """Believe no answer that is under way about a cache that was cleared."""
+        if isinstance(event, CacheCleared):
+            self._asked -= {each for each in self._asked if each[1] == event.endpoint_id}
+
     async def _tell_buckets(self, sender: int, fact: BucketsQuery) -> None:
         pod = self._pod(fact)
         if pod is None or not all(each < BUCKETS for each in fact.buckets):
@@ -222,9 +228,15 @@ class CacheCopies:
                 self._waiting.put_nowait(asked)
 
     async def _believe(self, sender: int, fact: BucketsReply) -> None:
-        if (sender, fact.endpoint) not in self._asked:
+        key = sender, fact.endpoint
+        if key not in self._asked:
             raise ValueError("nobody asked")
-        self._asked.discard((sender, fact.endpoint))
+        try:
+            await self._take_over(key, fact)
+        finally:
+            self._asked.discard(key)
+
+    async def _take_over(self, key: tuple[int, str], fact: BucketsReply) -> None:
         pod = self._pod(fact)
         if pod is None:
             return
@@ -236,7 +248,8 @@ class CacheCopies:
         if fact.added:
             gone = array("Q")
         for copied in _pieces(pod.endpoint.id, come, tokens, gone):
-            if pod.scheduler.cache is not cache:  # it has started again
+            # It has started again, or was cleared.
+            if pod.scheduler.cache is not cache or key not in self._asked:
                 return
             self.copied += len(copied.hashes) + len(copied.gone)
             self._apply([copied])

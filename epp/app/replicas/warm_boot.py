@@ -14,6 +14,7 @@ from epp.app.replicas.copies import SnapshotFact, copied_from, epoch_now, stored
 from epp.model.endpoint import EndpointId
 from epp.model.events import Event, LearnedCopied, ResponsesCopied
 from epp.model.fleet import Fleet
+from epp.model.kv_changes import CacheCleared, CacheCopied
 from epp.protocol.replicas.fact_reader import FactReader
 from epp.protocol.replicas.facts import ContentsReply, LearnedReply, NoSnapshot, StoredReply
 from epp.protocol.replicas.peers import Peer
@@ -29,6 +30,7 @@ _FIRST_SECONDS: Final = 1.0
 """How long a replica waits for another one to be heard before it is the first."""
 _PAGES_SECONDS: Final = 0.5
 """How long it waits for endpoints to say when they were started, once it has a snapshot."""
+_LISTENER: Final = "observer/replicas: warm boot"
 
 
 class WarmBoot:
@@ -57,6 +59,7 @@ class WarmBoot:
         self._learned: LearnedReply | None = None
         self._stored: ResponsesCopied | None = None
         self._told: asyncio.Future[bool] | None = None
+        self._cleared: Final[set[EndpointId]] = set()
 
     def hear(self, sender: int, fact: SnapshotFact) -> None:
         """Take in a part of the snapshot that was asked for."""
@@ -85,6 +88,18 @@ class WarmBoot:
 
         The first of all replicas does, too.
         """
+        self._fleet.subscribe((CacheCleared,), self._clear, _LISTENER)
+        try:
+            return await self._warm_up()
+        finally:
+            self._fleet.unsubscribe(_LISTENER)
+
+    def _clear(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        """Take in nothing of a cache that was cleared meanwhile: it may have been told before."""
+        if isinstance(event, CacheCleared):
+            self._cleared.add(event.endpoint_id)
+
+    async def _warm_up(self) -> bool:
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -102,13 +117,14 @@ class WarmBoot:
             _log.info("replicas.first", heard=self._reader.present)
             return True
         for event in copied or ():  # all of it, however long that takes
-            self._apply([event])
+            if event.endpoint_id not in self._cleared:
+                self._apply([event])
             await asyncio.sleep(0)
         took = round(loop.time() - began, 3)
         _log.info("replicas.warm", seconds=took, blocks=self._fleet.indexed_blocks)
         return True
 
-    async def _snapshot(self, began: float) -> Sequence[Event] | None:
+    async def _snapshot(self, began: float) -> Sequence[CacheCopied] | None:
         """Return a whole snapshot of another replica; None if there is none that has caches."""
         asked, without = set[int](), set[int]()
         loop = asyncio.get_running_loop()
@@ -126,7 +142,7 @@ class WarmBoot:
             else:
                 await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _outlived(self) -> Sequence[Event]:
+    async def _outlived(self) -> Sequence[CacheCopied]:
         """Return what all replicas that were there before knew, as far as it was kept."""
         kept = await self._kept()
         self._parts = {each.endpoint: each for each in kept if isinstance(each, ContentsReply)}
@@ -160,7 +176,7 @@ class WarmBoot:
         present = [each for each in self._reader.peers.values() if each.present]
         return any(each.settled is not False and each.number not in without for each in present)
 
-    async def _pull(self, peer: Peer) -> Sequence[Event] | None:
+    async def _pull(self, peer: Peer) -> Sequence[CacheCopied] | None:
         """Return its snapshot, None if it has no caches to tell of.
 
         Raises `ValueError` for one that is broken.
@@ -199,7 +215,7 @@ class WarmBoot:
             for pod in pods
         )
 
-    def _copied(self) -> Iterator[Event]:
+    def _copied(self) -> Iterator[CacheCopied]:
         for name, fact in self._parts.items():
             pod = self._fleet.pods.get(EndpointId(name))
             event = None if pod is None else copied_from(pod, fact)

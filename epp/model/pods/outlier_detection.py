@@ -98,10 +98,10 @@ class OutlierDetection:
     def passed_over(
         self, request: InFlightRequest, in_flight: Mapping[RequestId, InFlightRequest]
     ) -> Sequence[Ejected | Returned]:
-        """Learn that the proxy had another endpoint serve a request than the one it was sent to.
+        """Learn that the proxy tried again, and not where a request was sent first.
 
-        A proxy that retries does so after a failure, of whatever kind. To one that has served
-        nothing so far it may only not know the way yet.
+        It does so after a failure, of whatever kind. To an endpoint that has served nothing so far
+        it may only not know the way yet.
         """
         if not self._settings.consecutive_failures or not request.pod.outlier.has_served:
             return ()
@@ -272,9 +272,13 @@ def _revived(pods: list[Pod]) -> list[Ejected | Returned]:
 
 
 def shows_life(before: Load, after: Load) -> bool:
-    """Whether an engine did something between two reports. That more wait is others' doing."""
+    """Whether an engine did something between two reports, or was asleep and had not to.
+
+    That more wait is others' doing.
+    """
     return (
-        after.waiting < before.waiting
+        not (before.awake and after.awake)
+        or after.waiting < before.waiting
         or after.running != before.running
         or after.kv_usage != before.kv_usage
         or after.cache_queries != before.cache_queries

@@ -375,8 +375,8 @@ class Pod:
             case ScrapeFailure.BROKEN:
                 self._broken += 1
                 self.reachable = self.reachable and self._broken < _MAX_BROKEN
-            case ScrapeFailure.REFUSED:
-                self.reachable = False
+            case ScrapeFailure.REFUSED:  # who is gone does not sleep
+                self.load, self.reachable = replace(self.load, awake=True), False
             case ScrapeFailure.LATE:
                 pass  # a server that is busy writing tokens sends its page when it comes to it
 

@@ -49,6 +49,7 @@ from epp.protocol.extproc.messages import (
     ResponseHeaders,
     ResponseTrailers,
 )
+from epp.protocol.extproc.names import ATTEMPTS
 from epp.protocol.extproc.observation import must_stay_reason
 from epp.protocol.extproc.record import Outcome, RequestRecord
 from epp.protocol.extproc.request import Request
@@ -205,9 +206,10 @@ class Exchange:
             self._subset = message.subset
         if message.served is not None and self.record.served is None:
             self.record.served = message.served
-            if self.record.decision is not None:
-                served = self.record.decision.served_at(message.served)
-                self._director.observe(Served(self.record.id, served), now)
+            if (decision := self.record.decision) is not None:
+                served = decision.served_at(message.served)
+                retried = served != decision.endpoint.target and _was_retried(message)
+                self._director.observe(Served(self.record.id, served, retried=retried), now)
 
     @property
     def _response_shown(self) -> bool:
@@ -339,6 +341,11 @@ class Exchange:
                     self._director.observe(event, now)
             finally:
                 self._director.exchange_ended(self.record)
+
+
+def _was_retried(message: Message) -> bool:
+    """Whether the proxy says that it tried more than once."""
+    return isinstance(message, ResponseHeaders) and message.headers.get(ATTEMPTS, "1") != "1"
 
 
 Handler = Callable[[Exchange, Any, float], list[Reply]]

@@ -18,6 +18,8 @@ FAIRNESS: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairnes
 REWRITE: Final = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 RANK: Final = "x-data-parallel-rank"
 QUEUE_DURATION: Final = "x-llm-d-flow-queue-duration-ms"
+ATTEMPTS: Final = "x-envoy-attempt-count"
+"""How often Envoy tried, in responses, if `include_attempt_count_in_response` is set."""
 LATER_NAMES: Final = {
     "x-prefiller-host-port": "x-llm-d-prefiller-host-port",
     "x-encoder-hosts-ports": "x-llm-d-encoder-hosts-ports",

@@ -128,6 +128,8 @@ class Request:
         elif facts.api is None:
             raise MalformedRequest("no parser reads requests to this path", reason="unknown-path")
         self._early = message.end_of_stream or opaque or self.modes.request in UNSEEN_BODIES
+        if facts.method == "GET" and facts.headers.get("upgrade", "").lower() == "websocket":
+            self._early = True  # RFC 6455 §4.1: frames follow, and only once the server agrees
         if not self._early:
             self._check_body(facts.headers)
             self._body = Body(api)

@@ -271,7 +271,10 @@ class FactReader:
         return (Returned(EndpointId(fact.endpoint)),)
 
     def _cleared(self, _peer: Peer, fact: ClearedFact) -> Sequence[Event]:
-        return (CacheCleared(EndpointId(fact.endpoint)),)
+        endpoint_id = EndpointId(fact.endpoint)
+        known = self._endpoint_of(endpoint_id) is not None  # else a snapshot may be under way
+        current = not known or self._is_current(endpoint_id, fact.epoch)
+        return (CacheCleared(endpoint_id),) if current else ()
 
     def _repeated(self, _peer: Peer, fact: RepeatedFact) -> Sequence[Event]:
         hashes = read_words(fact.hashes)
@@ -384,7 +387,7 @@ def _finished(request: RequestId, fact: FinishedFact) -> Event:
 
 
 _EVENTS: Final[dict[type[RequestFact], Callable[[RequestId, Any], Event]]] = {
-    ServedFact: lambda request, fact: Served(request, Target(fact.target)),
+    ServedFact: lambda request, fact: Served(request, Target(fact.target), retried=fact.retried),
     NamedFact: lambda request, fact: ResponseNamed(request, fact.response),
     FirstTokenFact: lambda request, _: FirstToken(request),
     GeneratedFact: lambda request, fact: Generated(request, fact.tokens),

@@ -259,7 +259,7 @@ class FactWriter:
                 return None
             self._served_since = self._since
         self._sent_to[event.request_id] = event.target
-        return ServedFact(number, event.target)
+        return ServedFact(number, event.target, event.retried)
 
     def _named(self, event: ResponseNamed) -> AnyFact | None:
         number = self._numbers.get(event.request_id)
@@ -307,8 +307,9 @@ class FactWriter:
     def _returned(self, event: Returned) -> AnyFact:
         return ReturnedFact(event.endpoint_id)
 
-    def _cleared(self, event: CacheCleared) -> AnyFact:
-        return ClearedFact(event.endpoint_id)
+    def _cleared(self, event: CacheCleared) -> AnyFact | None:
+        engine = self._engine(event.endpoint_id)
+        return None if engine is None else ClearedFact(event.endpoint_id, engine[1])
 
     def _repeated(self, event: ResponseRepeated) -> AnyFact:
         hashes = written_words(event.hashes)

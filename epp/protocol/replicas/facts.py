@@ -163,6 +163,7 @@ class ServedFact(RequestFact, frozen=True, array_like=True, tag=7):
     """The proxy reported that this target serves it."""
 
     target: str
+    retried: bool = False
 
 
 class NamedFact(RequestFact, frozen=True, array_like=True, tag=11):
@@ -198,6 +199,8 @@ class ClearedFact(Fact, frozen=True, array_like=True, tag=12):
     """An endpoint has emptied its prefix cache (`CacheCleared`)."""
 
     endpoint: str
+    epoch: Number
+    """Which engine of that name it was (`epoch_of`)."""
 
 
 class ChainQuery(Fact, frozen=True, array_like=True, tag=20):

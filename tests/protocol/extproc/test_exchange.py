@@ -228,6 +228,22 @@ class TestOtherModes:
             rest = play(machine, [*pieces, RequestTrailers()])
             assert rest == [BodyReply(response=False)] * len(pieces) + [TrailersReply(False)]
 
+    @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions", "/v1/realtime"])
+    def test_a_websocket_is_routed_at_the_headers_and_its_frames_pass(self, path):
+        # RFC 6455 §4.1: nothing follows until the server has agreed; it may also refuse.
+        stub = Stub()
+        machine = exchange(stub, max_body_bytes=1)
+        asked = {":method": "GET", ":path": path, "connection": "Upgrade", "upgrade": "WebSocket"}
+        (reply,) = machine.receive(RequestHeaders(headers=asked, modes=Modes(DUPLEX, DUPLEX)), 0)
+        assert isinstance(reply, HeadersReply)
+        assert reply.mutation.destination == "10.0.0.1:8000"
+        agreed = ResponseHeaders(headers={":status": "101", "upgrade": "websocket"})
+        frames = [body(b"{}", end=False), ResponseBody(body=b"[]"), body(b"{}")]
+        passed = outcome(play(machine, [agreed, *frames]))
+        assert (passed.request, passed.response) == (b"{}{}", b"[]")
+        machine.receive(ResponseBody(body=b"", end_of_stream=True), 9)
+        assert [record.outcome for record in stub.closed] == [Outcome.COMPLETED]
+
     @pytest.mark.parametrize("mode", [DUPLEX, BodyMode.BUFFERED, BodyMode.STREAMED])
     def test_a_request_whose_headers_are_not_shown_is_refused_at_once(self, mode):
         modes = Modes(mode, mode)

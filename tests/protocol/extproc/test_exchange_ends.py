@@ -206,6 +206,17 @@ class TestEnds:
         assert stub.events[0] == Served(machine.record.id, served)
         assert [type(event) for event in stub.events].count(Served) == 1
 
+    @pytest.mark.parametrize("served", ["10.0.0.1:8000", "10.0.0.2:8000"])
+    @pytest.mark.parametrize("tried", ["1", "2", "3", ""])
+    def test_that_the_proxy_tried_again_elsewhere_is_reported(self, served, tried):
+        stub = Stub()
+        machine = self.routed(stub)
+        # Envoy: `include_attempt_count_in_response`.
+        said = OK | ({"x-envoy-attempt-count": tried} if tried else {})
+        machine.receive(ResponseHeaders(headers=said, served=Target(served)), 3)
+        retried = tried in {"2", "3"} and served == "10.0.0.2:8000"
+        assert stub.events[0] == Served(machine.record.id, Target(served), retried=retried)
+
 
 class TestErrors:
     @pytest.mark.parametrize(

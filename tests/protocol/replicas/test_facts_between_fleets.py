@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from epp.model.endpoint import EndpointId, Target
 from epp.model.events import Ejected, EjectionReason, Returned
+from epp.model.kv_changes import CacheCleared
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import (
     Aborted,
@@ -353,6 +354,19 @@ def test_where_a_request_is_served_after_it_was_told_again_is_told():
         assert in_flight(other) == in_flight(one) == {"a": f"default/{pod}"}
 
 
+def test_all_know_who_fails_where_a_gateway_tries_again():
+    one, other = Replica(1), Replica(2)
+    one.admit("good", PROMPTS[0], pod="pod-0")
+    one.apply(Finished(RequestId("good")))
+    for name, prompt, retried in zip("abcd", PROMPTS, (True, True, False, True), strict=True):
+        one.now += 0.1
+        one.admit(name, prompt, pod="pod-0")
+        one.apply(Served(RequestId(name), one.pod("pod-1").endpoint.target, retried=retried))
+        one.apply(Finished(RequestId(name)))
+    settle(one, other)
+    assert [each.pod("pod-0").outlier.failures for each in (one, other)] == [3, 3]
+
+
 def test_a_request_that_is_left_unobserved_is_nobodys_business_any_more():
     one, other = Replica(1), Replica(2)
     one.admit("a", PROMPTS[0])
@@ -418,6 +432,23 @@ def test_an_endpoint_that_is_not_known_or_is_another_engine_by_now_is_passed_ove
     settle(one, other)
     assert other.dropped == {"UNKNOWN_ENDPOINT": 1, "STALE_ENDPOINT": 1}
     assert other.fleet.in_flight == {}
+
+
+def test_a_cache_that_was_cleared_is_that_of_the_engine_that_was_there_then():
+    one, other = Replica(1), Replica(2)
+    one.apply(CacheCleared(POD))
+    other.add("pod-0", "10.0.0.77")
+    other.admit("a", PROMPTS[0])
+    other.apply(Finished(RequestId("a")))
+    before = held(other)
+    settle(one, other)
+    assert held(other) == before
+    assert other.dropped == {"STALE_ENDPOINT": 1}
+    one.add("pod-0", "10.0.0.77")
+    one.apply(CacheCleared(POD))
+    settle(one, other)
+    assert before[POD]
+    assert held(other)[POD] == set()
 
 
 def test_without_peers_numbers_are_kept_and_nothing_is_written():
