@@ -4,8 +4,6 @@ BIN := .venv/bin
 SOURCES := epp tests e2e bench model-server docs/site
 # Test modules are rewritten and compiled once, not by each worker of each run.
 export PYTHONDONTWRITEBYTECODE :=
-# Helm's library renders the charts in the tests' process: its collector takes a quarter of its time else.
-export GOGC ?= 400
 # A module's tests stay on one worker, with what its fixtures start. A worker takes up to 1.2 GB.
 PYTEST := $(BIN)/pytest -q --dist=loadfile --max-worker-restart=1
 # Half as many again as there are processors: a quarter of the tests' time they wait for servers.

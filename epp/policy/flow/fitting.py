@@ -1,7 +1,7 @@
 """Whether the endpoints of a decision have room, and what the request costs there.
 
 Requests of negative priority, such as batches, have less: an endpoint that owes almost no prefill
-and whose memory is at most a quarter full, so that they hardly affect those of other priorities.
+and whose memory is less than a fifth full, so that they hardly affect those of other priorities.
 """
 
 from typing import Final

@@ -53,15 +53,15 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
     """When requests wait for the pool; None: they never do."""
     prefill_seconds: float = 0.3
     """An endpoint that owes this much prefill has no room."""
-    most_memory: float = 0.7
+    most_memory: float = 0.8
     """The share of an endpoint's cache that prompts and expected responses may take at rest."""
     short_steps_memory: float = 1.0
     """The same at an endpoint whose steps are short, so that it serves more the more it decodes."""
-    least_memory: float = 0.5
+    least_memory: float = 0.6
     """The same while decoding is what saturates the fleet."""
     batch_prefill_share: float = 0.1
     """Requests of negative priority skip an endpoint that owes this share of `prefill_seconds`,"""
-    batch_memory_share: float = 0.25
+    batch_memory_share: float = 0.22
     """or that uses this share of the memory that other requests may use."""
     ageing: float = 0.03
     """How many seconds of prefill a second of waiting is worth, in the order of release."""
