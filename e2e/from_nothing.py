@@ -77,7 +77,7 @@ async def up(
     folder: Path, *arguments: str, env: Mapping[str, str] | None = None, name: str = "up"
 ) -> AsyncIterator[Up]:
     """Run `epp up` on a free port; stop it in the end."""
-    argv = (sys.executable, "-m", "epp", "up", "--port=0", *arguments)
+    argv = (sys.executable, "-P", "-m", "epp", "up", "--port=0", *arguments)
     temporary = folder / "tmp"
     temporary.mkdir(exist_ok=True)
     environment = {"TMPDIR": str(temporary), **(env or {})}

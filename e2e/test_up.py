@@ -244,6 +244,15 @@ async def test_a_drain_under_load_loses_nothing_that_had_begun(servers, tmp_path
         assert "draining" in gateway.said
 
 
+async def test_python_files_of_the_current_folder_are_not_taken_for_its_own(
+    servers, tmp_path, monkeypatch
+):
+    (tmp_path / "msgspec.py").write_text("raise SystemExit('a file of the user')")
+    monkeypatch.chdir(tmp_path)
+    async with up(tmp_path, *servers.urls.values()) as gateway:
+        assert (await ask(gateway, chat("hello", **USAGE)))[0] == 200
+
+
 async def test_a_second_signal_ends_the_drain(servers, tmp_path):
     async with up(tmp_path, *servers.urls.values()) as gateway:
         body = chat("hello", max_tokens=100_000, **USAGE)

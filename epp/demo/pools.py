@@ -88,7 +88,7 @@ def _simulated() -> DemoPool:
         workload=Workload(
             conversations=115, seconds=26, dossiers=80, sections=20, gap=3.0, answer=(20, 48)
         ),
-        argv=(sys.executable, "-m", "model_server.simulator", *_flat(flags)),
+        argv=(sys.executable, "-P", "-m", "model_server.simulator", *_flat(flags)),
         prompt_rate=SPEED * 1e6 / 40,
     )
 
@@ -118,8 +118,8 @@ def _vllm(directory: Path) -> DemoPool:
             gap=4.0,
             answer=(8, 16),
         ),
-        argv=(sys.executable, "-m", "model_server.launch", folder, *_flat(flags)),
-        prepare=(sys.executable, "-m", "model_server.tiny_model", folder, "--size", "small"),
+        argv=(sys.executable, "-P", "-m", "model_server.launch", folder, *_flat(flags)),
+        prepare=(sys.executable, "-P", "-m", "model_server.tiny_model", folder, "--size", "small"),
         start_seconds=300.0,
     )
 

@@ -63,7 +63,7 @@ async def start_testbed(
         )
         urls = (f"http://{target}" for target in targets)
         gateway = await spawn(
-            "up", [sys.executable, "-m", "epp", "up", *flags, *urls], log_dir=logs
+            "up", [sys.executable, "-P", "-m", "epp", "up", *flags, *urls], log_dir=logs
         )
         stack.push_async_callback(gateway.stop)
         url = f"http://127.0.0.1:{port}"

@@ -93,6 +93,13 @@ class AddressBook:
             endpoints = parse_endpoints(text)
         except ConfigError as error:
             raise ConfigError(str(error), str(self._path)) from None
+        for at, each in enumerate(endpoints):
+            if each.app_protocol == "https":
+                raise ConfigError(
+                    f"endpoints[{at}].appProtocol: `epp up` speaks plaintext to servers of a file; "
+                    f"give it URLs instead: https://{each.target}",
+                    str(self._path),
+                )
         return tuple(Address(each.name, each.address, each.port) for each in endpoints)
 
     async def _resolved(self) -> tuple[Address, ...]:

@@ -107,7 +107,7 @@ class Gateway:
 
     def _picker_argv(self) -> list[str]:
         return [
-            *(sys.executable, "-m", "epp", "serve"),
+            *(sys.executable, "-P", "-m", "epp", "serve"),
             f"--endpoints-file={self._addresses.endpoints_path}",
             "--bind-address=127.0.0.1",
             f"--grpc-port={self._picker_port}",

@@ -140,6 +140,15 @@ async def test_a_file_that_cannot_be_read_is_refused_at_first(tmp_path, said):
     assert str(refused.value).startswith(f"{path}: endpoints[0].name: ")
 
 
+async def test_a_file_with_https_servers_is_refused(tmp_path, said):
+    path = tmp_path / "file.yaml"
+    path.write_text((FILE % "a").replace("}", ", appProtocol: https}"))
+    with pytest.raises(
+        ConfigError, match=r"endpoints\[0\]\.appProtocol: .*https://10\.0\.0\.1:8000"
+    ):
+        await AddressBook((), path, tmp_path).load(said.append, None)
+
+
 async def test_a_name_that_shows_some_of_its_servers_keeps_all_that_answer(tmp_path, said):
     names = Names(gpu=["10.0.0.1", "10.0.0.2"])
     book = AddressBook(model_servers(["http://gpu:8000"]), None, tmp_path, names.host_names)
