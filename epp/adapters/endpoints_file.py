@@ -54,7 +54,11 @@ class EndpointsFile:
 
     async def load(self) -> None:
         """Read the file; comes before `run`. Raises `ConfigError` if it is missing or invalid."""
-        endpoints = await in_daemon_thread(self._read)
+        path = str(self._file.path)
+        try:
+            endpoints = await in_daemon_thread(self._read)
+        except ConfigError as error:
+            raise error if error.place == path else ConfigError(str(error), path) from None
         for event in self._known.differences(endpoints or ()):
             self._apply(event)
         self._apply(Listed())

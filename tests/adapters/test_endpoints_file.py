@@ -122,9 +122,8 @@ async def test_a_first_read_that_fails_is_a_config_error(tmp_path):
     with pytest.raises(ConfigError, match="is not a regular file"):
         await EndpointsFile(tmp_path, Told()).load()
     missing.write_text("endpoints: [{name: a, address: 10.0.0.1, port: 99999}]")
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError, match=r"none.yaml: endpoints\[0\].port: "):
         await EndpointsFile(missing, Told()).load()
-    assert raised.value.place == "endpoints[0].port"
 
 
 async def test_only_differences_are_applied(path):
