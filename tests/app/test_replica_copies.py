@@ -193,6 +193,25 @@ async def test_a_snapshot_with_a_part_missing_is_none(monkeypatch):
             assert held(fresh)["default/pod-0"] == set()
 
 
+@contextlib.asynccontextmanager
+async def starting(one, *, listed):
+    """A replica that begins to start beside another, and all endpoints; it may know none yet."""
+    fresh = Started(one.port)
+    endpoints = fresh.fleet.endpoints
+    if not listed:
+        for each in endpoints:
+            fresh.apply(EndpointRemoved(each.id))
+    fresh.start()
+    one.replicas.transport._settings.peers.append(PeerAddress(HERE, fresh.port))
+    task = asyncio.ensure_future(fresh.run())
+    try:
+        yield fresh, endpoints
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await fresh.stop()
+
+
 @pytest.mark.parametrize("late", ["listed", "read"])
 async def test_a_snapshot_that_comes_before_the_endpoints_are_known_waits_for_them(late):
     async with started() as one:
@@ -201,25 +220,13 @@ async def test_a_snapshot_that_comes_before_the_endpoints_are_known_waits_for_th
         serve_many(one)
         await until(lambda: one.replicas.warm)
         await settled(one)
-        fresh = Started(one.port)
-        endpoints = fresh.fleet.endpoints
-        if late == "listed":
-            for each in endpoints:
-                fresh.apply(EndpointRemoved(each.id))
-        fresh.start()
-        one.replicas.transport._settings.peers.append(PeerAddress(HERE, fresh.port))
-        task = asyncio.ensure_future(fresh.run())
-        try:
+        async with starting(one, listed=late != "listed") as (fresh, endpoints):
             await until(lambda: fresh.replicas.warm or len(fresh.replicas._boot._parts) == 2)
             for each in endpoints:
                 fresh.apply(EndpointUpserted(each))
                 fresh.report(each.name, started_at=1000.0)
             await until(lambda: fresh.replicas.warm)
             assert held(fresh) == held(one)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await fresh.stop()
 
 
 async def test_endpoints_that_are_not_listed_any_more_hold_no_start_up():
@@ -411,14 +418,7 @@ async def test_a_cache_that_is_cleared_while_a_replica_starts_stays_empty():
         serve_many(one, pod="pod-1", seed="more")
         await until(lambda: one.replicas.warm)
         await settled(one)
-        fresh = Started(one.port)
-        endpoints = fresh.fleet.endpoints
-        for each in endpoints:
-            fresh.apply(EndpointRemoved(each.id))
-        fresh.start()
-        one.replicas.transport._settings.peers.append(PeerAddress(HERE, fresh.port))
-        task = asyncio.ensure_future(fresh.run())
-        try:
+        async with starting(one, listed=False) as (fresh, endpoints):
             await until(lambda: len(fresh.replicas._boot._parts) == 2)
             one.apply(CacheCleared(EndpointId("default/pod-0")))
             one.send("pod-1", "told after it", text(300))
@@ -429,10 +429,6 @@ async def test_a_cache_that_is_cleared_while_a_replica_starts_stays_empty():
             await until(lambda: fresh.replicas.warm)
             assert held(fresh)["default/pod-0"] == set()
             assert len(held(fresh)["default/pod-1"]) >= MANY
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await fresh.stop()
 
 
 async def test_what_was_told_of_a_cache_before_it_was_cleared_is_not_believed():

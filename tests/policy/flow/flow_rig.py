@@ -91,6 +91,14 @@ class FlowRig(Rig):
     def end(self, identity, prompt=1000, generated=100):
         self.apply(Finished(RequestId(identity), Usage(prompt, generated, 0)))
 
+    def learn(self, tokens):
+        """Have twenty responses of that length, at 6 ms a token, so that more are expected."""
+        for number in range(20):
+            self.come(f"before {number}", 10, max_tokens=tokens)
+            self.begin(f"before {number}")
+            self.wait(0.006 * tokens)
+            self.end(f"before {number}", 10, tokens)
+
     def abort(self, identity):
         self.apply(Aborted(RequestId(identity)))
 

@@ -100,11 +100,7 @@ def test_prefill_that_is_done_by_the_clock_makes_room_too(rig):
 )
 def test_memory_is_what_is_held_and_what_is_expected(tokens, generated, waits):
     rig = FlowRig(pods=1)
-    for number in range(20):  # that such answers are long is learned
-        rig.come(f"before {number}", 10, max_tokens=generated)
-        rig.begin(f"before {number}")
-        rig.wait(0.006 * generated)
-        rig.end(f"before {number}", 10, generated)
+    rig.learn(generated)
     rig.say("pod-0")
     rig.come("first", tokens, max_tokens=generated)
     rig.begin("first")
@@ -120,11 +116,7 @@ def test_a_request_has_room_if_it_has_ended_before_others_take_all_of_it(tokens,
     """It has, after 2.4 times its expected length: one that holds 91,000 of 100,000 tokens and is
     to have 75,000 more has then generated 2,400, or 10,500."""
     rig = FlowRig(pods=1)
-    for number in range(20):  # that such answers are long is learned
-        rig.come(f"before {number}", 10, max_tokens=75_000)
-        rig.begin(f"before {number}")
-        rig.wait(0.006 * 75_000)
-        rig.end(f"before {number}", 10, 75_000)
+    rig.learn(75_000)
     rig.say("pod-0")
     rig.come("first", 90_000, max_tokens=75_000)
     rig.begin("first")
@@ -137,11 +129,7 @@ def test_a_request_has_room_if_it_has_ended_before_others_take_all_of_it(tokens,
 def test_answers_that_end_one_after_another_do_not_take_all_their_memory_at_once(apart, sent):
     """Of 8,000 tokens each, 12 fit into a cache of 100,000."""
     rig = FlowRig(pods=1)
-    for number in range(20):
-        rig.come(f"before {number}", 10, max_tokens=8000)
-        rig.begin(f"before {number}")
-        rig.wait(0.006 * 8000)
-        rig.end(f"before {number}", 10, 8000)
+    rig.learn(8000)
     rig.say("pod-0")
     for number in range(16):
         for before in rig.sent.keys() & {f"next {each}" for each in range(number)}:
@@ -175,11 +163,7 @@ def test_a_request_waits_for_a_slot_of_its_adapter_and_others_pass():
 @pytest.mark.parametrize(("answers", "waits"), [(1, False), (10, True)])
 def test_each_answer_to_a_prompt_takes_memory(answers, waits):
     rig = FlowRig(pods=1)
-    for number in range(20):  # that such answers are long is learned
-        rig.come(f"before {number}", 10, max_tokens=8000)
-        rig.begin(f"before {number}")
-        rig.wait(0.006 * 8000)
-        rig.end(f"before {number}", 10, 8000)
+    rig.learn(8000)
     rig.say("pod-0")
     rig.come("first", 20_000, max_tokens=8000, n=answers)
     rig.begin("first")
