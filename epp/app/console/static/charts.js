@@ -13,9 +13,10 @@ const DASHES = ["", "7 4", "2 3", "10 3 2 3"];
 export class Chart {
   #points = [];
 
-  /** lines: {name, value(point)}; `text` writes a value, `least` is the least height of the scale. */
-  constructor({ title, note, lines, text, least = 0 }) {
-    Object.assign(this, { title, lines, text, least });
+  /** lines: {name, value(point)}; `text` writes a value, `least` is the least height of the scale,
+   *  `empty` says why no point may have a value. */
+  constructor({ title, note, lines, text, least = 0, empty = "" }) {
+    Object.assign(this, { title, lines, text, least, empty });
     this.picture = svg("svg", { role: "img", height: HIGH });
     this.now = el("figcaption", {}, el("strong", {}, title), " ", el("span", { class: "quiet" }, note));
     this.read = el("p", { class: "read", "aria-live": "off" });
@@ -43,6 +44,10 @@ export class Chart {
     return { wide, top, bottom, from, to, x, y };
   }
 
+  #known() {
+    return this.#points.some((point) => this.lines.some((line) => line.value(point) !== null));
+  }
+
   #draw(chosen = null) {
     const frame = this.#frame();
     if (frame.wide < LEFT + RIGHT) return;
@@ -58,7 +63,7 @@ export class Chart {
     this.picture.replaceChildren(...parts);
     const point = chosen ?? this.#points.at(-1);
     const words = this.lines.map((line) => `${line.name} ${this.text(point ? line.value(point) : null)}`).join(" · ");
-    this.read.textContent = point ? `${clock(point.at)}  ${words}` : "Nothing yet: it takes two answers of the picker.";
+    this.read.textContent = point ? `${clock(point.at)}  ${this.#known() ? words : this.empty || words}` : "Nothing yet: it takes two answers of the picker.";
   }
 
   #grid({ wide, top, bottom, from, to, x, y }) {

@@ -13,7 +13,8 @@ function signed(value) {
 const became = (row) => {
   if (row.outcome === null) return "… runs";
   if (row.status !== null && row.status >= 400) return `✕ ${row.status}`;
-  return row.outcome === "completed" ? `✓ ${row.status ?? ""}` : `✕ ${row.outcome}`;
+  const mark = { completed: `✓ ${row.status ?? ""}`, unobserved: `✓ ${row.status ?? ""}, end not seen` };
+  return mark[row.outcome] ?? `✕ ${row.outcome}`;
 };
 
 const number = (name, head, title, text) => ({ name, head, title, kind: "number", text: (row) => text(row[name]), key: (row) => row[name] });

@@ -4,11 +4,12 @@ import { Chart } from "./charts.js";
 import { el, milliseconds, share, short } from "./dom.js";
 
 const STEP_MS = 5_000;
+const NO_USAGE = "No response told its cached tokens: they had no usage, or were not observed to their end (--observe-responses).";
 
 const CHARTS = [
   {
     title: "Prediction error", note: "cached tokens, predicted less reported, as a share of the prompts; the bias is the same with its sign",
-    text: share, least: 0.05,
+    text: share, least: 0.05, empty: NO_USAGE,
     lines: [
       { name: "error", value: (point) => point.error },
       { name: "bias", value: (point) => point.bias },
@@ -16,7 +17,7 @@ const CHARTS = [
   },
   {
     title: "Reuse", note: "tokens of prompts that were cached: somewhere, where they went, and as the engines reported",
-    text: share, least: 0.2,
+    text: share, least: 0.2, empty: NO_USAGE,
     lines: [
       { name: "available", value: (point) => point.available },
       { name: "captured", value: (point) => point.captured },
@@ -25,7 +26,7 @@ const CHARTS = [
   },
   {
     title: "Time to first token", note: "medians of the streamed responses that this page has seen",
-    text: milliseconds, least: 10,
+    text: milliseconds, least: 10, empty: "No streamed response has begun.",
     lines: [
       { name: "seen", value: (point) => point.ttft },
       { name: "predicted", value: (point) => point.predictedTtft },
