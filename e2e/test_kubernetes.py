@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from e2e.corridor import CHAT, REASON, SERVER, Plan, chat
+from e2e.corridor import CHAT, DEADLINE, REASON, SERVER, Plan, chat
 from e2e.kube_corridor import kube_corridor
 
 PLAN = Plan(routing="original_dst", server_flags=("--speed", "4"))
@@ -228,7 +228,33 @@ async def test_one_replica_leads_and_another_follows_it(tmp_path):
         await gateway.answers(f"{other}/readyz", 503)
         await gateway.answers(gateway.operator_url("/readyz"), 200)
         gateway.signal(gateway.picker, signal.SIGTERM)
-        await gateway.answers(f"{other}/readyz", 200)
+        # Where gateways are sent meanwhile: a Service without a ready pod goes on with this one.
+        async with asyncio.timeout(DEADLINE):
+            while await readiness(gateway, f"{other}/readyz") != 200:
+                assert await readiness(gateway, gateway.operator_url("/readyz")) == 200
+                assert (await gateway.post(CHAT, chat("hello"))).status == 200
+        assert await gateway.picker.wait_exit(DEADLINE) == 0
+
+
+async def test_a_leader_without_a_standby_says_that_it_goes_and_serves_on(tmp_path):
+    flags = ("--ha-enable-leader-election", "--drain-timeout=4s")
+    plan = msgspec.structs.replace(PLAN, picker_flags=flags)
+    async with kube_corridor(plan, tmp_path) as gateway:
+        gateway.put_pool()
+        await gateway.start_pod("a")
+        await gateway.start()
+        await gateway.answers(gateway.operator_url("/readyz"), 200)
+        gateway.signal(gateway.picker, signal.SIGTERM)
+        async with asyncio.timeout(DEADLINE):
+            while await readiness(gateway, gateway.operator_url("/readyz")) == 200:
+                assert (await gateway.post(CHAT, chat("hello"))).status == 200
+        assert (await gateway.post(CHAT, chat("hello"))).status == 200
+        assert await gateway.picker.wait_exit(DEADLINE) == 0
+
+
+async def readiness(gateway, url):
+    async with gateway.client.get(url) as response:
+        return response.status
 
 
 @pytest.mark.parametrize(

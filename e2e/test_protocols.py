@@ -22,6 +22,7 @@ from e2e.serving import serving
 
 OUTPUT = "llm_d_epp_request_output_tokens_sum"
 IN_FLIGHT = "llm_d_epp_inflight_requests"
+OUTCOMES = "warmpick_exchange_outcomes_total"
 BODY = json.dumps(chat("hello")).encode()
 ANSWER = b'{"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}}'
 PLANS = {
@@ -105,6 +106,7 @@ async def test_a_client_that_asks_before_it_sends_is_served(gateway):
 @pytest.mark.parametrize("path", ["/v1/realtime?model=m", "/v1/responses"])
 async def test_a_websocket_is_open_both_ways(gateway, path):
     before = await gateway.metric(IN_FLIGHT)
+    broken = await gateway.metric(OUTCOMES, outcome="aborted")
     async with gateway.client.ws_connect(gateway.url + path) as socket:
         for number in range(50):
             await socket.send_str(f"say {number}")
@@ -113,6 +115,7 @@ async def test_a_websocket_is_open_both_ways(gateway, path):
         await socket.close()
         assert (await socket.receive()).type is WSMsgType.CLOSED
     await gateway.metric_becomes(before, IN_FLIGHT)
+    assert await gateway.metric(OUTCOMES, outcome="aborted") == broken
 
 
 @pytest.mark.parametrize("status", [204, 304])

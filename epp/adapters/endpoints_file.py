@@ -75,6 +75,9 @@ class EndpointsFile:
     async def release_lease(self) -> None:
         """Do nothing: there is no lease."""
 
+    async def handed_over(self) -> None:
+        """Return at once, as no other replica waits for this one."""
+
     async def _follow(self, over: threading.Event) -> None:
         """Apply the next change, or report the next problem."""
         try:

@@ -39,6 +39,9 @@ class Discovery(Protocol):
     async def release_lease(self) -> None:
         """Stop being the leader, so that another replica may become ready at once."""
 
+    async def handed_over(self) -> None:
+        """After `release_lease`, wait until traffic goes to another replica, if one takes over."""
+
 
 class GivenEndpoints:
     """Endpoints that a program gives, and replaces when it likes; there are no routing rules."""
@@ -68,6 +71,9 @@ class GivenEndpoints:
 
     async def release_lease(self) -> None:
         """Do nothing: there is no lease."""
+
+    async def handed_over(self) -> None:
+        """Return at once, as no other replica waits for this one."""
 
 
 def build_discovery(

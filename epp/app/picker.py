@@ -14,8 +14,7 @@ from epp.app.core import PickerCore
 from epp.app.discovery import build_reviewer
 from epp.app.jobs import attempt, keep_running
 from epp.app.options import ServeOptions, key_and_certificate, reader_tls
-from epp.app.process import freeze_long_lived_objects
-from epp.errors import ConfigError, reason
+from epp.app.process import freeze_long_lived_objects, listening
 from epp.protocol.health import ServingStatus
 from epp.system.logs import Log
 
@@ -134,17 +133,18 @@ class EndpointPicker:
         """Listen as NOT_SERVING, wait for metrics pages and other replicas, then accept streams."""
         options = self._options
         self._health.set_status(ServingStatus.NOT_SERVING)
-        try:
+        address = options.bind_address
+        with listening("--metrics-port", address):
             await self._operators.start()
-            await self._health_server.start(options.bind_address, options.health_port)
-            freeze_long_lived_objects()  # while endpoints answer
-            await self._core.reported()
-            await self._core.warmed()  # a gateway may ask before it checks who is ready
+        with listening("--grpc-health-port", address):
+            await self._health_server.start(address, options.health_port)
+        freeze_long_lived_objects()  # while endpoints answer
+        await self._core.reported()
+        await self._core.warmed()  # a gateway may ask before it checks who is ready
+        with listening("--grpc-port", address):
             await self._extproc.start()
-            if options.worker is not None:
-                options.worker.listening = True
-        except (OSError, RuntimeError) as error:
-            raise ConfigError(f"cannot listen: {reason(error)}") from error
+        if options.worker is not None:
+            options.worker.listening = True
         self._serving = True
         self._core.loop_delay.start()
         self._readiness_changed.set()
@@ -168,15 +168,20 @@ class EndpointPicker:
         }
 
     async def _drain(self) -> None:
-        """Report NOT_SERVING, and serve streams that still come until there are none."""
+        """Hand over, report NOT_SERVING, and serve streams that still come until there are none."""
+        timeout, began = self._options.drain_timeout, asyncio.get_running_loop().time()
+        _log.info("draining", streams=self._extproc.streams, timeout=timeout)
+        discovery = self._core.discovery
+        await discovery.release_lease()  # even if there is no time to drain
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(began + timeout / 2):  # the rest is for streams
+                await discovery.handed_over()
         self._serving = False
         self._health.set_status(ServingStatus.NOT_SERVING)
-        _log.info("draining", streams=self._extproc.streams, timeout=self._options.drain_timeout)
         self._extproc.drain()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._options.drain_timeout):
-                quiet = self._extproc.quiet(_QUIET_SECONDS)
-                await asyncio.gather(self._core.discovery.release_lease(), quiet)
+            async with asyncio.timeout_at(began + timeout):
+                await self._extproc.quiet(_QUIET_SECONDS)
 
     async def _stop(self) -> None:
         self._core.loop_delay.stop()

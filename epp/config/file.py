@@ -53,8 +53,9 @@ from epp.policy.plugins import (
 from epp.policy.producers.predicted_latency import PredictedLatency
 from epp.policy.profile import Profile, Scheduling, SingleProfileHandler, WeightedScorer
 
-if TYPE_CHECKING:  # it is rarely used, and takes long to load
+if TYPE_CHECKING:  # they are rarely used, and take long to load
     from epp.policy.disaggregation.rollout import Rollout
+    from epp.policy.producers.media_cache import MediaCaches
 
 FLOW_CONTROL_GATE = "flowControl"
 GATES = (
@@ -66,6 +67,7 @@ _UNGATED = f"flowControl has no effect: feature gate `{FLOW_CONTROL_GATE}` is of
 _DETECTORS = ("utilization-detector", "concurrency-detector")
 _PRECISE = "precise-prefix-cache-producer"
 _ROLLOUT = "disaggregatedset-rollout-screener"
+_MEDIA = "mm-embeddings-cache-producer"
 _SWITCHES = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
@@ -108,6 +110,12 @@ class Settings(CacheSettings, frozen=True, kw_only=True):
         """The screeners of rollouts, by their names."""
         plugins = self.scheduling.plugins.items()
         return {name: cast("Rollout", each) for name, (kind, each) in plugins if kind == _ROLLOUT}
+
+    @property
+    def media_caches(self) -> "Mapping[str, MediaCaches]":
+        """The plug-ins that remember which media endpoints have encoded, by their names."""
+        plugins = self.scheduling.plugins.items()
+        return {name: cast("MediaCaches", each) for name, (kind, each) in plugins if kind == _MEDIA}
 
     @property
     def profile_handler(self) -> tuple[str, str]:

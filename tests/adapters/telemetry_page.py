@@ -11,7 +11,7 @@ from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.endpoint import UNREPORTED, CacheStats, Endpoint, Load
 from epp.model.events import EndpointUpserted
-from epp.model.request import InferenceRequest, RequestId, Usage
+from epp.model.request import InferenceRequest, Prompt, RequestId, Usage
 from epp.policy.plugins import PickContext
 from epp.policy.producers.predicted_latency import PredictedLatency
 from epp.protocol.extproc.record import Outcome, RequestRecord
@@ -36,6 +36,17 @@ def times():
     timer, picker = PluginTimes(scheduling.plugin_names), scheduling.profile.picker
     timer("Picker", picker, picker.pick, [], [0.5], PickContext(lambda _: 0, 0))
     return timer
+
+
+def media_caches():
+    """A producer that has seen two requests with a picture each, both sent to one pod."""
+    found = load("plugins: [{type: mm-embeddings-cache-producer, name: mm}]").media_caches
+    found["mm"].follow(EndpointUpserted(A), 0.0, False)
+    picture = Prompt(bytes(range(16)) * 40)
+    for number in "12":
+        asked = InferenceRequest(id=RequestId(number), prompts=(picture,), multimodal=True)
+        found["mm"].committed(asked, Decision(endpoints=(A,)), 0.0)
+    return found
 
 
 def rollouts():
@@ -87,6 +98,7 @@ def telemetry(pool=POOL, under_way=lambda _: False, fresh=is_reported):
             predicted_latency=("latency", PredictedLatency(1.0)),
             profile_handler=("pd", "pd-profile-handler"),
             rollouts=rollouts,
+            media_caches=media_caches,
             precise_producer="precise",
         )
     )

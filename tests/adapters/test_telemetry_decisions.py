@@ -192,3 +192,11 @@ plugins: [{type: header-based-testing-filter}, {type: queue-scorer, name: q}]
         'extension_point="Picker",plugin_type="max-score-picker"',
     ):
         assert labels in text
+
+
+def test_media_count_as_encoded_where_they_were_sent_before():
+    counted = telemetry()  # one picture, sent to the same pod twice
+    assert value(counted, "llm_d_epp_encoder_cache_queries_total", plugin_name="mm") == 2
+    assert value(counted, "llm_d_epp_encoder_cache_hits_total", pod=A.id) == 1
+    assert value(counted, "llm_d_epp_encoder_cache_hit_ratio_count") == 2
+    assert value(counted, "llm_d_epp_encoder_cache_hit_ratio_sum") == 1

@@ -4,6 +4,12 @@ from epp.cli.go_arguments import with_command
 from epp.cli.main import _parser
 
 
+def containers(pod):
+    """The containers of a pod's spec that run as long as it does, sidecar containers among them."""
+    beside = [each for each in pod.get("initContainers", ()) if "restartPolicy" in each]
+    return [*pod["containers"], *beside]
+
+
 def container(things):
     """The picker's container."""
     (found,) = [

@@ -77,7 +77,9 @@ def _rules(pod):
         pause = each.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 1)
         if not 0 < pause <= max(grace, 1):
             found.append(f"{each['name']} sleeps for {pause} of {grace} seconds")
-    return found
+    # Kubernetes, Pod: only init containers have a restart policy.
+    restarted = [each["name"] for each in pod["containers"] if "restartPolicy" in each]
+    return found + [f"{name} is no sidecar container" for name in restarted]
 
 
 def _parts(thing):

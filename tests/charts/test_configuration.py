@@ -28,8 +28,9 @@ def test_the_picker_takes_its_flags(name):
     assert pool.source.elect == (name in {"leader", "selector-leader"})
     assert said.health_checking == (name in {"standalone", "pool-beside-envoy"})
     assert said.metrics_endpoint_auth == (name != "selector-leader")
-    # Beside Envoy, which streams go through, it is told to end when Envoy has gone.
-    assert said.drain_timeout == (0 if said.health_checking else 125)
+    # All of the grace period but what comes before SIGTERM and what stopping takes.
+    pause = 0 if said.ha_enable_leader_election else 20
+    assert said.drain_timeout == (120 if name == "tuned" else 125 - pause)
     assert (said.cert_path is not None) == (name in {"secret", "certificate"})
 
 

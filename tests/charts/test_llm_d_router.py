@@ -15,7 +15,7 @@ from epp.cli.main import main
 from epp.config.file import POLICIES, load
 from tests.charts import router_values as r
 from tests.charts.helm import ROOT, lint, notes, objects, only, refused_or_rendered
-from tests.charts.picker import arguments, container
+from tests.charts.picker import arguments, container, containers
 from tests.charts.schemas import complaints
 from tests.charts.values import both, merged
 from tests.envoy_config import complaint
@@ -347,7 +347,7 @@ def test_arguments_of_the_proxy_may_name_its_pod(values):
         each
         for thing in things
         if thing["kind"] == "Deployment"
-        for each in thing["spec"]["template"]["spec"]["containers"]
+        for each in containers(thing["spec"]["template"]["spec"])
         if each["name"] == "envoy-proxy"
     ]
     fields = {each["name"]: each["valueFrom"]["fieldRef"]["fieldPath"] for each in envoy["env"]}

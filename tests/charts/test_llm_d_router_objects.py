@@ -5,7 +5,7 @@ import yaml
 
 from tests.charts import router_values as r
 from tests.charts.helm import objects, only
-from tests.charts.picker import container
+from tests.charts.picker import container, containers
 
 
 def rendered(name):
@@ -38,8 +38,8 @@ def env(things):
 
 def beside(things, name):
     """A container of the picker's pod."""
-    containers = spec(things)["template"]["spec"]["containers"]
-    return next((each for each in containers if each["name"] == name), None)
+    pod = spec(things)["template"]["spec"]
+    return next((each for each in containers(pod) if each["name"] == name), None)
 
 
 def envoy(things, name="envoy"):

@@ -3,11 +3,13 @@
 from collections import Counter
 
 import pytest
+import yaml
 
+from epp.protocol.kube.election import LeaderElectionConfig
 from tests.charts import router_values as r
 from tests.charts import values as v
 from tests.charts.helm import objects, only, refused_or_rendered
-from tests.charts.picker import arguments
+from tests.charts.picker import arguments, containers
 from tests.charts.schemas import complaints
 
 CHART = "warmpick"
@@ -51,7 +53,7 @@ def test_a_volume_for_tmp_of_ones_own_takes_the_place_of_the_charts(base, values
     spec = pod(base, values)
     volumes = Counter(each["name"] for each in spec["volumes"])
     assert set(volumes.values()) == {1}
-    for container in spec["containers"]:
+    for container in containers(spec):
         mounts = container["volumeMounts"]
         places = Counter(each["mountPath"].rstrip("/") for each in mounts)
         assert set(places.values()) == {1}
@@ -163,53 +165,123 @@ def test_ports_that_do_not_meet_are_taken(values):
     assert pod(v.POOL, *values)["containers"]
 
 
-def pauses(things):
-    """For how long each container goes on before it is told to end."""
-    return {
-        each["name"]: each["lifecycle"]["preStop"]["sleep"]["seconds"]
+def told_to_end(things):
+    """When a kubelet tells each container to end that a stream keeps at work.
+
+    A sidecar container is told so when the others have ended (Kubernetes, Sidecar Containers).
+    """
+    (pod,) = (
+        thing["spec"]["template"]["spec"]
         for thing in things
-        if thing["kind"] == "Deployment"
-        for each in thing["spec"]["template"]["spec"]["containers"]
-        if "lifecycle" in each
-    }
-
-
-@pytest.mark.parametrize(
-    ("grace", "proxy", "picker", "drain"),
-    [(130, 120, 125, 0), (20, 10, 15, 0), (8, 1, 3, 0), (1, 1, 1, 0)],
-)
-def test_streams_have_the_grace_period_whose_pauses_the_api_server_takes(
-    grace, proxy, picker, drain
-):
-    things = objects(
-        CHART, v.merged(v.CASES["standalone"], v.epp(terminationGracePeriodSeconds=grace))
+        if thing["kind"] in {"Deployment", "StatefulSet"}
+        and "epp" in named(thing["spec"]["template"]["spec"]["containers"])
     )
+    told = {
+        each["name"]: each.get("lifecycle", {})
+        .get("preStop", {})
+        .get("sleep", {})
+        .get("seconds", 0)
+        for each in pod["containers"]
+    }
+    last = told["epp"] + arguments(things).drain_timeout
+    return {each["name"]: last for each in containers(pod)} | told
+
+
+STANDBY = v.epp(replicas=2)
+RECREATE = v.epp(strategy={"type": "Recreate"})
+PREFERRED = {"provider": {"name": "gke", "gke": {"preferredBackends": {"enabled": True}}}}
+
+
+@pytest.mark.parametrize("more", [{}, STANDBY, RECREATE])
+@pytest.mark.parametrize(
+    ("values", "epp"), [(v.CASES["standalone"], v.epp), (r.STANDALONE, r.epp), (v.POOL, v.epp)]
+)
+@pytest.mark.parametrize("grace", [130, 70, 20, 12, 8, 1])
+def test_streams_have_the_grace_period_whoever_waits_for_the_pod(grace, values, epp, more):
+    things = objects(CHART, v.merged(values, more, epp(terminationGracePeriodSeconds=grace)))
     assert [found for thing in things for found in complaints(thing)] == []
-    assert pauses(things) == {"envoy-sidecar": proxy, "epp": picker}
-    assert arguments(things).drain_timeout == drain
+    told = told_to_end(things)
+    end = told["epp"] + arguments(things).drain_timeout
+    assert max(0 if arguments(things).ha_enable_leader_election else 1, grace - 5) == end
+    assert told.get("envoy-sidecar", told.get("envoy-proxy", end)) == end
 
 
 @pytest.mark.parametrize(
-    "values",
+    ("values", "seconds"),
     [
-        [v.CASES["standalone"], v.epp(replicas=2)],
-        [v.CASES["standalone"], v.epp(strategy={"type": "Recreate"})],
-        [r.STANDALONE],
+        ({}, 20),  # another one starts meanwhile
+        (STANDBY, 0),  # another one leads when this one's lease is free
+        (v.both(STANDBY, RECREATE), 0),
+        (RECREATE, 5),  # another one starts afterwards
+        (PREFERRED, 5),
+        (v.epp(terminationGracePeriodSeconds=40), 10),
     ],
 )
-def test_a_picker_that_others_wait_for_is_soon_gone(values):
-    things = objects(CHART, v.merged(*values))
-    assert sorted(pauses(things).values()) == [15, 20]
-    assert arguments(things).drain_timeout == 105
-    short = objects(CHART, v.merged(*values, v.epp(terminationGracePeriodSeconds=12)))
-    assert [found for thing in short for found in complaints(thing)] == []
+def test_a_picker_that_is_to_go_serves_until_others_are_asked(values, seconds):
+    things = objects(CHART, v.merged(v.POOL, values))
+    assert told_to_end(things)["epp"] == seconds
+
+
+@pytest.mark.parametrize(
+    ("base", "values", "targets"),
+    [
+        (v.CASES["standalone"], v.epp, {"http": 8081, "debug": "debug"}),
+        (r.STANDALONE, r.router, {"http-8081": 8081, "metrics-19001": 19001}),
+        (v.POOL, v.epp, {"http": "http"}),
+    ],
+)
+def test_a_service_asks_the_proxy_beside_the_picker_by_number(base, values, targets):
+    """Services of Kubernetes 1.30 and 1.31 do not know a sidecar container's names of ports."""
+    ports = [
+        {"name": f"x{number}", "port": number, "targetPort": name}
+        for number, name in enumerate(targets, 81)
+    ]
+    things = objects(CHART, v.merged(base, values(extraServicePorts=ports)))
+    (service,) = (
+        each for each in things if each["kind"] == "Service" and "grpc-ext-proc" in str(each)
+    )
+    given = [each["targetPort"] for each in service["spec"]["ports"] if each["name"][0] == "x"]
+    assert given == list(targets.values())
+
+
+@pytest.mark.parametrize("values", [v.POOL, v.CASES["standalone"]])
+def test_a_new_leader_is_ready_before_the_old_one_says_that_it_is_not(values):
+    """The proxy asks the picker, the kubelet the proxy; then a second for Services to learn it."""
+    things = objects(CHART, v.merged(values, STANDBY))
+    spec = only(things, "Deployment", "rel-epp")["spec"]["template"]["spec"]
+    seconds = max(each["readinessProbe"]["periodSeconds"] for each in containers(spec))
+    if len(containers(spec)) > 1:
+        text = only(things, "ConfigMap", "rel-epp-envoy")["data"]["envoy.yaml"]
+        clusters = {
+            each["name"]: each for each in yaml.safe_load(text)["static_resources"]["clusters"]
+        }
+        seconds += int(clusters["epp"]["health_checks"][0]["interval"].removesuffix("s"))
+    assert seconds + 1 <= LeaderElectionConfig(identity="").notice_period
+
+
+@pytest.mark.parametrize(
+    ("mode", "more", "seconds"),
+    [
+        ("STREAMED", {}, 125),
+        ("STREAMED", RECREATE, 20),
+        ("STREAMED", STANDBY, 20),
+        ("FULL_DUPLEX_STREAMED", {}, 20),
+    ],
+)
+def test_streams_that_the_picker_leaves_early_have_time_before_it_ends(mode, more, seconds):
+    """Envoy beside it ends then, and with it what it serves alone (`--observe-responses`)."""
+    text = f"processing_mode: {{response_body_mode: {mode}}}"
+    own = v.epp(sidecar={"configMap": {"data": {"envoy.yaml": text}}})
+    things = objects(CHART, v.merged(v.CASES["standalone"], own, more))
+    assert [found for thing in things for found in complaints(thing)] == []
+    assert told_to_end(things)["epp"] == seconds
 
 
 def test_without_a_grace_period_there_is_no_pause():
     none = v.epp(terminationGracePeriodSeconds=0)
     things = objects(CHART, v.merged(v.CASES["standalone"], none))
     assert [found for thing in things for found in complaints(thing)] == []
-    assert pauses(things) == {}
+    assert told_to_end(things) == {"epp": 0, "envoy-sidecar": 0}
 
 
 @pytest.mark.parametrize("grace", [None, 30, 600, 3])
@@ -217,7 +289,8 @@ def test_streams_of_a_proxy_by_itself_have_its_grace_period(grace):
     said = {} if grace is None else {"terminationGracePeriodSeconds": grace}
     things = objects(CHART, v.merged(r.SERVICE, r.router(proxy=said)))
     assert [found for thing in things for found in complaints(thing)] == []
-    assert pauses(things) == {"envoy-proxy": max(1, (grace or 70) - 5)}
+    (proxy,) = only(things, "Deployment", "rel-proxy")["spec"]["template"]["spec"]["containers"]
+    assert proxy["lifecycle"]["preStop"]["sleep"]["seconds"] == max(1, (grace or 70) - 5)
 
 
 def opened(direction, *values):
@@ -239,6 +312,12 @@ def test_a_network_policy_lets_in_what_the_values_open():
     assert [(5557, "TCP"), (5162, "UDP")] in opened("ingress", debug)
     assert [(5000, "TCP")] in opened("ingress", v.CASES["sidecar"])
     assert opened("ingress")[0] == [(9002, "TCP")]
+
+
+def test_a_network_policy_lets_names_be_looked_up():
+    # OpenShift's DNS: port 53 of the Service is 5353 of its pods, which is what a policy sees.
+    names, *_ = opened("egress")
+    assert sorted(names) == [(port, kind) for port in (53, 5353) for kind in ("TCP", "UDP")]
 
 
 RULES = """\

@@ -81,6 +81,11 @@ def pool_ports(*numbers):
         ),
         (
             v.CASES["standalone"],
+            v.epp(sidecar={"startupProbe": {"httpGet": {"path": "/ready", "port": 19001}}}),
+            "sidecar.startupProbe asks the proxy by httpGet, but the picker starts only when",
+        ),
+        (
+            v.CASES["standalone"],
             v.epp(endpointsServer={"endpointSelector": "app in (a, b)"}),
             "write label=value pairs, such as app=vllm,role=decode",
         ),

@@ -203,7 +203,8 @@ def test_a_pick_whose_replica_is_gone_is_tried_with_another_one():
     retries = asking["grpc_service"]["retry_policy"]
     assert {"connect-failure", "reset"} <= set(retries["retry_on"].split(","))
     assert retries["retry_host_predicate"]
-    assert "retry_policy" not in proxy(v.epp(exchange={"enabled": False}, replicas=1))[1]
+    beside = objects(CHART, v.CASES["standalone"])
+    assert "retry_policy" not in only(beside, "ConfigMap", "rel-epp-envoy")["data"]["envoy.yaml"]
 
 
 def test_a_proxy_is_ready_with_one_of_its_replicas():

@@ -85,7 +85,8 @@ def test_what_was_not_changed_is_not_complained_of():
 
 
 POD = ("spec", "template", "spec")
-ENVOY = (*POD, "containers", 1)
+PICKER = (*POD, "containers", 0)
+ENVOY = (*POD, "initContainers", 0)
 SLEEP = ("lifecycle", "preStop", "sleep", "seconds")
 
 
@@ -95,10 +96,11 @@ SLEEP = ("lifecycle", "preStop", "sleep", "seconds")
         ((*POD, "volumes", 1, "name"), "plugins-config-volume", "volume plugins-config-volume is"),
         ((*ENVOY, "name"), "epp", "container epp is there 2 times"),
         ((*ENVOY, "ports", 1, "name"), "http", "envoy-sidecar's port http is there 2 times"),
-        ((*POD, "containers", 0, "volumeMounts", 1, "mountPath"), "/config", "epp's mount /config"),
-        ((*ENVOY, *SLEEP), 0, "envoy-sidecar sleeps for 0 of 130 seconds"),
-        ((*ENVOY, *SLEEP), 131, "envoy-sidecar sleeps for 131 of 130 seconds"),
-        ((*POD, "terminationGracePeriodSeconds"), 122, "epp sleeps for 125 of 122 seconds"),
+        ((*PICKER, "volumeMounts", 1, "mountPath"), "/config", "epp's mount /config"),
+        ((*PICKER, *SLEEP), 0, "epp sleeps for 0 of 130 seconds"),
+        ((*PICKER, *SLEEP), 131, "epp sleeps for 131 of 130 seconds"),
+        ((*POD, "terminationGracePeriodSeconds"), 19, "epp sleeps for 20 of 19 seconds"),
+        ((*PICKER, "restartPolicy"), "Always", "epp is no sidecar container"),
     ],
 )
 def test_what_no_schema_says_of_a_pod_is_noticed(path, value, words):

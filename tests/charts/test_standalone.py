@@ -1,5 +1,6 @@
 """The proxy that the chart puts beside the picker, run as rendered but for addresses and ports."""
 
+import asyncio
 import contextlib
 import json
 import sys
@@ -77,8 +78,11 @@ class Pod:
         assert kept == ["--health-checking=true"]
         return spawn("epp", [*serving, *kept], log_dir=self.folder)
 
-    def envoy(self):
+    def envoy(self, connections="30s"):
         text = only(self.things, "ConfigMap", self.proxy)["data"]["envoy.yaml"]
+        lasting = "max_connection_duration: "
+        assert f"{lasting}30s" in text
+        text = text.replace(f"{lasting}30s", f"{lasting}{connections}")
         path = self.folder / "envoy.yaml"
         path.write_text(here(text, self.ports))
         argv = [str(envoy_binary()), "--config-path", str(path), "--disable-hot-restart"]
@@ -132,3 +136,97 @@ async def test_requests_go_where_the_picker_says_and_nowhere_while_it_is_gone(
         async with client.get(pod.url(8081, "/v1/models"), headers=elsewhere) as response:
             assert response.status in {500, 503}
         await envoy.wait_http(pod.url(19001, "/ready"), SECONDS, without)
+
+
+class Relay:
+    """A Service: passes connections on to a picker, until told that this one is gone."""
+
+    def __init__(self, port):
+        self.port = port
+        self.refused = 0
+        self._open = set()
+        self._jobs = set()
+
+    async def pass_on(self, reader, writer):
+        if self.refused:
+            self.refused -= 1
+            writer.transport.abort()
+            return
+        try:
+            there = await asyncio.open_connection(HERE, self.port)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._open |= {writer, there[1]}
+        for source, sink in ((reader, there[1]), (there[0], writer)):
+            job = asyncio.create_task(self._copy(source, sink))
+            self._jobs.add(job)
+            job.add_done_callback(self._jobs.discard)
+
+    async def _copy(self, source, sink):
+        with contextlib.suppress(ConnectionError):
+            while data := await source.read(65536):
+                sink.write(data)
+                await sink.drain()
+        sink.close()
+
+    def lose(self, more):
+        """Reset all connections, and some of those that come next."""
+        self.refused = more
+        for writer in self._open:
+            writer.transport.abort()
+        self._open.clear()
+
+
+async def test_a_picker_that_goes_costs_no_request_of_a_proxy_by_itself(client, tmp_path):
+    pod = Pod(tmp_path, v.both(r.SERVICE, CLOSED), "envoy")
+    server = spawn(
+        "server", [sys.executable, "-m", "model_server.simulator", "--port", "0"], log_dir=tmp_path
+    )
+    service, pod.ports[9002] = pod.ports[9002], free_port()
+    relay = Relay(pod.ports[9002])
+    async with (
+        running(server) as engine,
+        await asyncio.start_server(relay.pass_on, HERE, service),
+    ):
+        line = await engine.wait_ready_line(SECONDS)
+        async with running(pod.picker(f"{HERE}:{line['port']}")):
+            pod.ports[9002] = service
+            async with running(pod.envoy()) as envoy:
+                await envoy.wait_http(pod.url(8081, "/v1/models"), SECONDS)
+                for _ in range(3):
+                    relay.lose(2)
+                    async with client.post(
+                        pod.url(8081, "/v1/chat/completions"), json=CHAT
+                    ) as response:
+                        assert response.status == 200
+                    assert relay.refused == 0
+
+
+@pytest.mark.parametrize("values", [v.CASES["standalone"], r.STANDALONE])
+async def test_clients_connect_anew_now_and_then_and_streams_end_first(values, client, tmp_path):
+    """Else those with connections to a pod that is to go use it until it is gone."""
+    pod = Pod(tmp_path, values, "envoy" if values is r.STANDALONE else "rel-epp-envoy")
+    server = spawn(
+        "server", [sys.executable, "-m", "model_server.simulator", "--port", "0"], log_dir=tmp_path
+    )
+    async with (
+        running(server) as engine,
+        running(pod.envoy("0.3s")) as envoy,
+    ):
+        line = await engine.wait_ready_line(SECONDS)
+        await envoy.wait_http(pod.url(19000, "/ready"), SECONDS)
+        async with running(pod.picker(f"{HERE}:{line['port']}")) as picker:
+            await picker.wait_http(pod.url(8081, "/v1/models"), SECONDS)
+            url = pod.url(8081, "/v1/chat/completions")
+            long = {**CHAT, "stream": True, "max_tokens": 200}
+            async with client.post(url, json=long) as response:
+                answer = await response.read()
+                assert answer.endswith(b"data: [DONE]\n\n")
+                assert (response.status, answer.count(b"data: ") > 200) == (200, True)
+            async with asyncio.timeout(SECONDS):
+                while True:
+                    async with client.post(url, json=CHAT) as response:
+                        assert response.status == 200
+                        if response.headers.get("connection") == "close":
+                            break

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.charts import values as v
 from tests.charts.helm import lint, notes, objects, only, refused_or_rendered
 from tests.charts.picker import arguments
+from tests.charts.picker import containers as running
 from tests.charts.schemas import complaints
 
 CHART = "warmpick"
@@ -25,7 +26,7 @@ def pods(things):
 
 
 def containers(things):
-    return {each["name"]: each for each in pods(things)["spec"]["containers"]}
+    return {each["name"]: each for each in running(pods(things)["spec"])}
 
 
 def flags(things):
@@ -65,7 +66,7 @@ def test_no_container_has_more_rights_than_it_needs(name):
         "runAsNonRoot": True,
         "seccompProfile": {"type": "RuntimeDefault"},
     }
-    for container in spec["containers"]:
+    for container in running(spec):
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,

@@ -176,8 +176,13 @@ def test_a_stage_without_endpoints_is_left_to_the_decode_endpoint(parameters):
 def test_an_endpoint_that_would_prefill_for_itself_does_all(parameters):
     pool = Pool(parameters, roles=("decode-and-prefill",))
     decision = pool.route()
-    assert (decision.destination, decision.stages, decision.headers) == (DECODE, (), ())
+    assert (decision.destination, decision.prefill, decision.headers) == (DECODE, None, ())
+    assert decision.disaggregation == "decode-only"
     assert pool.requests() == {"decode-and-prefill": 1}
+    # What the profile decided is there to be explained all the same.
+    (prefill,) = decision.stages
+    assert (prefill.profile, prefill.destination) == ("prefill", DECODE)
+    assert [each.endpoint.id for each in prefill.candidates] == ["default/decode-and-prefill"]
 
 
 @pytest.mark.parametrize("parameters", ["", BOTH, FIRST])

@@ -111,6 +111,13 @@
 {{- if and $epp.sidecar.enabled (eq $epp.sidecar.mode "service") (not (include "warmpick.envoy" .)) -}}
 {{- fail (printf "%s.mode=service requires the chart's own Envoy: set %s.proxyType=envoy" $proxy $proxy) -}}
 {{- end -}}
+{{- if include "warmpick.proxyBeside" . -}}
+{{- range $how, $what := $epp.sidecar.startupProbe -}}
+{{- if has $how (list "httpGet" "grpc") -}}
+{{- fail (printf "%s.startupProbe asks the proxy by %s, but the picker starts only when that has succeeded, and the proxy answers only with a picker: use %s.readinessProbe, or tcpSocket" $proxy $how $proxy) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- range $epp.extraServicePorts -}}
 {{- if has .name (list "http-metrics" "grpc-ext-proc") -}}
 {{- fail (printf "%s.extraServicePorts lists %q, which the Service always has: remove it" (ternary "router" "inferenceExtension" (not (not $router))) .name) -}}

@@ -122,6 +122,11 @@ true
 {{- if and .Values.inferenceExtension.sidecar.enabled (not (include "warmpick.proxyService" .)) }}true{{ end -}}
 {{- end -}}
 
+{{- /* The chart's Envoy in the picker's pod. */ -}}
+{{- define "warmpick.proxyBeside" -}}
+{{- if and (include "warmpick.envoy" .) (include "warmpick.sidecarRuns" .) }}true{{ end -}}
+{{- end -}}
+
 {{- /* GKE's load balancer knows the pickers one by one, and prefers some. */ -}}
 {{- define "warmpick.preferred" -}}
 {{- $gke := dig "gke" "preferredBackends" dict .Values.provider -}}
@@ -206,7 +211,17 @@ llm-d-router-proxy: {{ include "warmpick.proxyName" . }}
 {{- if and (include "warmpick.envoy" .) (not $http) -}}
 {{- $ports = prepend $ports (dict "name" "http" "protocol" "TCP" "port" 8081 "targetPort" 8081) -}}
 {{- end -}}
-{{- if $ports }}{{ toYaml $ports }}{{ end -}}
+{{- /* Before Kubernetes 1.32 the names of a sidecar container's ports are unknown to Services. */ -}}
+{{- $named := dict -}}
+{{- if include "warmpick.proxyBeside" . -}}
+{{- range (include "warmpick.sidecar" . | fromYaml).ports }}{{ $_ := set $named (.name | default "") (int .containerPort) }}{{ end -}}
+{{- end -}}
+{{- $numbered := list -}}
+{{- range $ports -}}
+{{- $name := toString .targetPort -}}
+{{- $numbered = append $numbered (ternary (merge (dict "targetPort" (get $named $name)) .) . (hasKey $named $name)) -}}
+{{- end -}}
+{{- if $numbered }}{{ toYaml $numbered }}{{ end -}}
 {{- end -}}
 
 {{- /* gmp or prometheusoperator. */ -}}

@@ -55,33 +55,35 @@ values say who the pod runs as.
 {{- end -}}
 
 {{- /*
-For how long Envoy, and a picker beside it, go on before they are told to end; nothing: not at all. A
-pause that is longer than the grace period, or 0, is refused by the API server.
+For how long a container goes on before it is told to end; nothing: not at all. A pause that is longer
+than the grace period, or 0, is refused by the API server. This is of a proxy by itself: Envoy ends at
+once on SIGTERM. One beside a picker ends after it.
 */ -}}
 {{- define "warmpick.proxyPause" -}}
-{{- $epp := .Values.inferenceExtension -}}
-{{- $grace := int $epp.terminationGracePeriodSeconds -}}
-{{- $seconds := sub $grace 10 -}}
-{{- if include "warmpick.proxyService" . -}}
-{{- $grace = int $epp.sidecar.terminationGracePeriodSeconds -}}
-{{- $seconds = sub $grace 5 -}}
-{{- else if include "warmpick.awaited" . -}}
-{{- $seconds = min 15 $seconds -}}
-{{- end -}}
-{{- if gt $grace 0 }}{{ max 1 $seconds }}{{ end -}}
+{{- $grace := int .Values.inferenceExtension.sidecar.terminationGracePeriodSeconds -}}
+{{- if gt $grace 0 }}{{ max 1 (sub $grace 5) }}{{ end -}}
 {{- end -}}
 
+{{- /*
+A pod that is to go is asked on while no other is ready, so that the pause is for the next one to start;
+no longer than Services and gateways need to forget the pod where the next one starts only afterwards.
+A leader has no pause: told to end, it gives up its lease first, and serves until another one leads.
+Streams that a configuration of one's own does not show to the picker until they end have most of the
+grace period.
+*/ -}}
 {{- define "warmpick.pickerPause" -}}
 {{- $grace := int .Values.inferenceExtension.terminationGracePeriodSeconds -}}
-{{- $seconds := sub $grace 5 -}}
-{{- if include "warmpick.awaited" . }}{{ $seconds = min 20 $seconds }}{{ end -}}
-{{- if and (include "warmpick.envoy" .) (include "warmpick.sidecarRuns" .) (gt $grace 0) }}{{ max 1 $seconds }}{{ end -}}
-{{- end -}}
-
-{{- /* Whether no other picker serves before one that is to go has gone, so that it must not take long. */ -}}
-{{- define "warmpick.awaited" -}}
 {{- $recreate := eq (dig "type" "" (.Values.inferenceExtension.strategy | default dict)) "Recreate" -}}
-{{- if or $recreate (include "warmpick.leaderElection" .) (include "warmpick.ordered" .) }}true{{ end -}}
+{{- $afterwards := or $recreate (ne (include "warmpick.ordered" .) "") -}}
+{{- $own := dig "configMap" "data" "envoy.yaml" "" .Values.inferenceExtension.sidecar -}}
+{{- $unseen := and (include "warmpick.proxyBeside" .) $own (not (regexMatch "response_body_mode:\\s*FULL_DUPLEX_STREAMED" $own)) -}}
+{{- $leader := include "warmpick.leaderElection" . -}}
+{{- $seconds := min (ternary 5 20 $afterwards) (div $grace 4) -}}
+{{- if $unseen -}}
+{{- $seconds = sub $grace 5 -}}
+{{- if or $afterwards $leader }}{{ $seconds = min 20 $seconds }}{{ end -}}
+{{- end -}}
+{{- if and (gt $grace 0) (or $unseen (not $leader)) }}{{ max 1 $seconds }}{{ end -}}
 {{- end -}}
 
 {{- /* Ports of the picker's pod that the values add, as a NetworkPolicy has them. */ -}}
@@ -117,7 +119,7 @@ told by where it is said.
 {{- $pod = append $pod (dict "port" ($epp.renderer.port | default 8000) "of" (printf "%s.port" (ternary "router.tokenizer" "inferenceExtension.renderer" $router))) -}}
 {{- end -}}
 {{- $own := dig "configMap" "data" "envoy.yaml" "" $epp.sidecar -}}
-{{- if and (include "warmpick.envoy" .) (include "warmpick.sidecarRuns" .) (not $own) -}}
+{{- if and (include "warmpick.proxyBeside" .) (not $own) -}}
 {{- range list 8081 19000 19001 }}{{ $pod = append $pod (dict "port" . "of" "the proxy") }}{{ end -}}
 {{- end -}}
 {{- include "warmpick.twice" (dict "ports" $pod "where" "the picker's pod") -}}

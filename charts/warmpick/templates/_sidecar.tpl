@@ -39,12 +39,17 @@ readinessProbe:
     path: /ready
     port: 19001
   periodSeconds: 2
+{{- if include "warmpick.proxyBeside" . }}
+# A sidecar container: it is told to end when the picker has ended, whose drain waits for all streams.
+restartPolicy: Always
+{{- else }}
 {{- with include "warmpick.proxyPause" . }}
 lifecycle:
   preStop:
     # Envoy ends at once on SIGTERM: first the Service forgets the pod, and streams go on.
     sleep:
       seconds: {{ . }}
+{{- end }}
 {{- end }}
 volumeMounts:
 - name: config

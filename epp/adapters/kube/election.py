@@ -32,14 +32,27 @@ from epp.system.logs import Log
 _log = Log(__name__)
 
 _VERBS = ("get", "create", "update")
+_FAILURES = (ApiRefused, ApiUnreachable, TimeoutError, *UNREADABLE)
 _RELEASE_SECONDS = 5.0
 """Limit for releasing the lease, the wait for a pending attempt included."""
+_STANDBY_PERIODS = 10
+"""How many retry periods a leader that is told to stop waits for another to lead.
+
+A standby that is there takes up to 2.2 (client-go's `JitterFactor`), a pod that has yet to start as
+long as that takes, and a lease that could not be released up to `lease_duration`.
+"""
+_LOOKS = 4
+"""How often in a retry period a leader that has released the lease looks for its holder."""
 
 Document = dict[str, Any]
 
 
 class LeaseElection:
-    """A candidate for one lease; calls `changed` when `leading` changes."""
+    """A candidate for one lease; calls `changed` when `leading` or `serving` changes.
+
+    `serving`: this replica is the one that should get traffic. That is the leader, and one that has
+    released the lease until another leads and gateways have noticed.
+    """
 
     def __init__(
         self,
@@ -48,7 +61,7 @@ class LeaseElection:
         config: LeaderElectionConfig,
         changed: Callable[[], None],
     ) -> None:
-        self.leading = False
+        self.leading = self._handing_over = False
         self._connection = connection
         self._resource, self._name = lease
         self._config = config
@@ -60,6 +73,11 @@ class LeaseElection:
         self._released = False
         self._writing = asyncio.Lock()
 
+    @property
+    def serving(self) -> bool:
+        """Whether traffic should come here."""
+        return self.leading or self._handing_over
+
     async def run(self) -> NoReturn:
         """Acquire and renew the lease until cancelled."""
         while True:
@@ -70,14 +88,61 @@ class LeaseElection:
             await asyncio.sleep(retry if self.leading else retry * random.uniform(1, 1.2))  # noqa: S311 (chance, not secrets)
 
     async def release(self) -> None:
-        """Step down and write the lease without a holder; no attempt follows."""
-        self._released = True
+        """Step down and write the lease without a holder; no attempt follows.
+
+        If this replica led, that is tried again for a while, and it is `serving` until
+        `handed_over` returns.
+        """
+        self._released, self._handing_over = True, self.leading
         self._step_down("released")
+        error = ""
         try:
             async with asyncio.timeout(_RELEASE_SECONDS), self._writing:
-                await self._write_release()
-        except (ApiRefused, ApiUnreachable, TimeoutError) as error:
-            _log.warning("lease.not_released", lease=self._name, error=str(error))
+                while (error := await self._release_error()) and self._handing_over:  # noqa: ASYNC110 (of an API server)
+                    await asyncio.sleep(self._config.retry_period / _LOOKS)
+        except TimeoutError:
+            error = error or "no response in time"
+        if error:
+            _log.warning("lease.not_released", lease=self._name, error=error)
+
+    async def _release_error(self) -> str:
+        """Try to release the lease; return why it failed, or nothing."""
+        try:
+            await self._write_release()
+        except _FAILURES as error:
+            self._document = None  # unknown
+            return str(error) or "no response in time"
+        return ""
+
+    async def handed_over(self) -> None:
+        """After `release`, wait until another leads and is noticed, or none turns up.
+
+        A Service without a ready pod passes requests to pods that end but still say that they are
+        ready (Kubernetes, `ProxyTerminatingEndpoints`), so that there always is one.
+        """
+        if not self._handing_over:
+            return
+        periods, notice = _STANDBY_PERIODS * self._config.retry_period, self._config.notice_period
+        try:
+            async with asyncio.timeout(periods):
+                while not await self._is_held():  # noqa: ASYNC110 (of an API server)
+                    await asyncio.sleep(self._config.retry_period / _LOOKS)
+            await asyncio.sleep(notice)
+        except TimeoutError:
+            _log.warning("lease.not_acquired", lease=self._name)
+        finally:
+            self._handing_over = False
+            self._changed()
+
+    async def _is_held(self) -> bool:
+        """Whether another is known to hold the lease."""
+        try:
+            document = await self._read()
+            holder = "" if document is None else _view(document).spec.holder_identity or ""
+        except _FAILURES:  # it is read again
+            return False
+        self._observe_leader(holder)
+        return holder not in ("", self._config.identity)
 
     async def _write_release(self) -> None:
         document = self._document or await self._read()

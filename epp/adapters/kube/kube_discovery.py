@@ -37,8 +37,9 @@ class KubeDiscovery:
     """Passes events of the pool's endpoints to `apply`; `load` comes before `run`.
 
     `ready` is true once all endpoints and routing objects have been applied, while this replica
-    leads, where one is elected; `changed` is called when it changes. `protocol_fault` returns why
-    requests of a pool with an `appProtocol` cannot be read, and it is not ready; empty: they can.
+    leads or hands over, where one is elected; `changed` is called when it changes. `protocol_fault`
+    returns why requests of a pool with an `appProtocol` cannot be read, and it is not ready; empty:
+    they can.
     `routing` is replaced as a whole.
     """
 
@@ -61,6 +62,7 @@ class KubeDiscovery:
         self._objects = RoutingState(name, self._warnings)
         self._events: deque[Event] = deque()
         self._wake = asyncio.Event()
+        self._first_applied = asyncio.Event()
         self._routing_changed = self._applied = self._was_ready = False
         self._failed = 0
         where, reflector = (self._connection, settings.namespace), settings.reflector
@@ -71,7 +73,7 @@ class KubeDiscovery:
     @property
     def ready(self) -> bool:
         """Whether this replica may take traffic."""
-        return self._applied and (self._election is None or self._election.leading)
+        return self._applied and (self._election is None or self._election.serving)
 
     async def load(self) -> None:
         """Read address and credentials of the API server; sends nothing. Raises `ConfigError`."""
@@ -95,15 +97,28 @@ class KubeDiscovery:
                     pool = self._settings.pool, self._settings.pool_group
                     tasks.create_task(self._pods.follow_pool(*pool))
                 if self._election is not None:
-                    tasks.create_task(self._election.run())
+                    tasks.create_task(self._stand(self._election))
         finally:
             await self._connection.close()
         raise RuntimeError("following a pool never ends")
 
     async def release_lease(self) -> None:
-        """Step down, so that another replica leads at once."""
+        """Step down, so that another replica leads; this one is ready until `handed_over`."""
         if self._election is not None:
             await self._election.release()
+
+    async def handed_over(self) -> None:
+        """Wait until the replica that leads next gets the traffic."""
+        if self._election is not None:
+            await self._election.handed_over()
+
+    async def _stand(self, election: LeaseElection) -> NoReturn:
+        """Be a candidate once this replica could serve, as controllers that client-go starts are.
+
+        Else one that may not list pods, say, would lead and never be ready.
+        """
+        await self._first_applied.wait()
+        await election.run()
 
     def _candidate(self) -> LeaseElection:
         settings = self._settings
@@ -134,6 +149,8 @@ class KubeDiscovery:
             for warning in self._warnings.drain():
                 _log.warning(warning.event, **warning.fields)
             self._applied = self._pool.complete and self._routers.complete and readable
+            if self._applied:
+                self._first_applied.set()
             self._notify()
 
     def _is_readable(self) -> bool:

@@ -306,6 +306,27 @@ PLUGIN_SECONDS = histogram(
     *_TIMED,
     alias=_alias("inference_extension_plugin_duration_seconds", *_TIMED),
 )
+ENCODER_QUERIES = counter(
+    "llm_d_epp_encoder_cache_queries_total",
+    "Media of requests that were looked up among those that endpoints have encoded before.",
+    "plugin_type",
+    "plugin_name",
+    "modality",
+)
+ENCODER_HITS = counter(
+    "llm_d_epp_encoder_cache_hits_total",
+    "Those of them that an endpoint was expected to have encoded before, by endpoint.",
+    "plugin_type",
+    "plugin_name",
+    "pod",
+    "modality",
+)
+ENCODER_HIT_RATIO = histogram(
+    "llm_d_epp_encoder_cache_hit_ratio",
+    "The share of a request's media that an endpoint had encoded before, over all endpoints.",
+    "plugin_type",
+    "plugin_name",
+)
 STREAMS = gauge("llm_d_epp_extproc_streams_inflight", "ext_proc streams that are open.")
 STREAM_SECONDS = histogram(
     "llm_d_epp_extproc_stream_duration_seconds", "Seconds that an ext_proc stream stays open."

@@ -46,6 +46,8 @@ _WRITE_SECONDS = 30.0
 _STOP_SECONDS = 1.0
 _WRITE_BYTES = 64 << 10
 """Bytes of a body that are written to a connection at once, so that a slow reader holds no more."""
+_TLS_HANDSHAKE = b"\x16"
+"""What a TLS connection begins with (RFC 8446 §5.1)."""
 _PAGE_SECONDS = 1.0
 """The greatest age of a metrics page: scrapes that come together share one."""
 _TEXT = "text/plain; charset=utf-8"
@@ -285,6 +287,8 @@ class OperatorServer:
         try:
             async with asyncio.timeout(_IDLE_SECONDS):
                 first = await reader.readexactly(1)
+            if first == _TLS_HANDSHAKE:  # its sender waits for an answer, and so would the port
+                return None
             async with asyncio.timeout(self.head_seconds):
                 return _Request(first + await reader.readuntil(b"\r\n\r\n"))
         except (asyncio.LimitOverrunError, httptools.HttpParserError):

@@ -15,6 +15,7 @@ from epp.adapters.telemetry.pool_gauges import (
     PoolGauges,
     PoolView,
     is_reported,
+    media_metrics,
     rollout_metrics,
 )
 from epp.adapters.telemetry.requests import RequestMetrics
@@ -26,8 +27,9 @@ from epp.model.request import InferenceRequest, RequestId
 from epp.policy.producers.predicted_latency import PredictedLatency
 from epp.protocol.extproc.record import Outcome, RequestRecord
 
-if TYPE_CHECKING:  # it is rarely used, and takes long to load
+if TYPE_CHECKING:  # they are rarely used, and take long to load
     from epp.policy.disaggregation.rollout import Rollout
+    from epp.policy.producers.media_cache import MediaCaches
 
 Attempt = tuple[str, str, str, str, str]
 """Label values: status, target model name, endpoint's name, namespace and port."""
@@ -84,6 +86,8 @@ class MetricSources:
     """The name and the type of the profile handler; empty without one."""
     rollouts: "Callable[[], Mapping[str, Rollout]]" = dict
     """The screeners of rollouts, by their names."""
+    media_caches: "Callable[[], Mapping[str, MediaCaches]]" = dict
+    """The producers that remember which media endpoints have encoded, by their names."""
     precise_producer: str = ""
     """The name of the `precise-prefix-cache-producer` that is configured; empty without one."""
     is_adapter: Callable[[str], bool] = lambda _: False
@@ -232,6 +236,7 @@ class Telemetry:
         yield from self._decisions.collect(self._requests.flow_of)
         yield from self._pool.collect()
         yield from rollout_metrics(self._sources.rollouts())
+        yield from media_metrics(self._sources.media_caches())
         attempts = [(labels, each.times) for labels, each in self._attempts.items()]
         yield from expose(families.SCHEDULER_ATTEMPTS, attempts)
         yield from expose(families.SCHEDULER_SECONDS, [((), self._scheduling)])

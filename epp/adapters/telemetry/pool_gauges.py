@@ -1,4 +1,4 @@
-"""Gauges over the pool, its caches and its rollouts, computed when a page is written."""
+"""Figures of the pool, its caches and what plug-ins count, computed when a page is written."""
 
 import math
 import statistics
@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from epp.adapters.telemetry import families
+from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import Family, FamilyText, counter, expose, gauge
 from epp.model.endpoint import CacheStats, Endpoint, Load
 
-if TYPE_CHECKING:  # it is rarely used, and takes long to load
+if TYPE_CHECKING:  # they are rarely used, and take long to load
     from epp.policy.disaggregation.rollout import Rollout
+    from epp.policy.producers.media_cache import MediaCaches
 
 PoolView = Callable[[], Sequence[tuple[Endpoint, Load, bool]]]
 """Returns each endpoint with its load and whether it can be picked."""
@@ -27,6 +29,9 @@ _CACHE_GAUGES: tuple[tuple[Family, Callable[[CacheStats], float]], ...] = (
 )
 
 _ROLLOUT_TYPE: Final = "disaggregatedset-rollout-screener"
+_MEDIA_TYPE: Final = "mm-embeddings-cache-producer"
+_MODALITY: Final = "unknown"
+"""Of all media: what kind a digest is of is not known."""
 _SCREENER: Final = ("plugin_type", "plugin_name")
 SHARES: Final = gauge(
     "llm_d_epp_disaggregatedset_revision_gating_share",
@@ -112,3 +117,22 @@ def rollout_metrics(rollouts: "Mapping[str, Rollout]") -> Iterator[FamilyText]:
         for selector, times in each.unmatched.items()
     ]
     yield from expose(UNMATCHED, unmatched)
+
+
+def media_metrics(producers: "Mapping[str, MediaCaches]") -> Iterator[FamilyText]:
+    """Yield the families of `mm-embeddings-cache-producer`s, by their names, once used."""
+    used = [((_MEDIA_TYPE, name), each) for name, each in producers.items() if each.queries]
+    queries = [((*labels, _MODALITY), each.queries) for labels, each in used]
+    yield from expose(families.ENCODER_QUERIES, queries)
+    hits = [
+        ((*labels, endpoint_id, _MODALITY), times)
+        for labels, each in used
+        for endpoint_id, times in each.hits.items()
+    ]
+    yield from expose(families.ENCODER_HITS, hits)
+    ratios: list[tuple[tuple[str, ...], Histogram]] = []
+    for labels, each in used:
+        ratio = Histogram(families.HIT_RATIO_BOUNDS)
+        ratio.counts, ratio.total = [*each.tenths, 0], each.shares
+        ratios.append((labels, ratio))
+    yield from expose(families.ENCODER_HIT_RATIO, ratios)

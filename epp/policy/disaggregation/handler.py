@@ -281,9 +281,9 @@ class Disaggregation:
     def _joined(
         self, decode: Decision, encode: Decision | None, prefill: Decision | None
     ) -> Decision:
+        ran = (prefill, encode) if self._prefill_first else (encode, prefill)
         if prefill is not None and prefill.endpoint.target == decode.endpoint.target:
             prefill = None  # an endpoint that does its own prefill needs no header
-        ran = (prefill, encode) if self._prefill_first else (encode, prefill)
         decision = replaced(
             decode,
             stages=tuple(each for each in ran if each is not None),

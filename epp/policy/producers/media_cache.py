@@ -51,9 +51,18 @@ class MediaCacheProducer(PluginParameters, frozen=True):
 
 
 class MediaCaches:
-    """One LRU of media for each endpoint, of `items` items."""
+    """One LRU of media for each endpoint, of `items` items.
+
+    `queries` is the number of media of committed requests, `hits` those that each endpoint had
+    then. `tenths` counts the shares that endpoints had of a request's media: none, up to a tenth,
+    and so on; `shares` is their sum.
+    """
 
     def __init__(self, items: int) -> None:
+        self.queries = 0
+        self.hits: dict[EndpointId, int] = {}
+        self.tenths = [0] * 11
+        self.shares = 0.0
         self._items = items
         self._caches: dict[EndpointId, LRUCache[bytes, None]] = {}
 
@@ -73,15 +82,28 @@ class MediaCaches:
     def committed(self, request: InferenceRequest, decision: Decision, _: float) -> None:
         """Remember a request's media at all endpoints that it may go to."""
         media = _media(request)
+        if media:
+            self._count(media)
         for endpoint in decision.endpoints if media else ():
             cache = self._caches.get(endpoint.id)
             if cache is not None:
                 cache.update(dict.fromkeys(media))
 
+    def _count(self, media: set[bytes]) -> None:
+        items = len(media)
+        self.queries += items
+        for endpoint_id, cache in self._caches.items():
+            matched = sum(item in cache for item in media)
+            self.tenths[-(-10 * matched // items)] += 1
+            self.shares += matched / items
+            if matched:
+                self.hits[endpoint_id] = self.hits.get(endpoint_id, 0) + matched
+
     def follow(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         """Add and drop caches with their endpoints."""
         if isinstance(event, EndpointRemoved):
             self._caches.pop(event.endpoint_id, None)
+            self.hits.pop(event.endpoint_id, None)
         elif isinstance(event, EndpointUpserted):
             self._caches.setdefault(event.endpoint.id, LRUCache(self._items))
 

@@ -63,6 +63,8 @@ _ABORTED: Final = Outcome.ABORTED
 _COMPLETED: Final = Outcome.COMPLETED
 _UNOBSERVED: Final = Outcome.UNOBSERVED
 _ROOM: Final = Wants.ROOM
+_SWITCHING: Final = 101
+"""Switching Protocols (RFC 9110 §15.2.2): the connection is a websocket's."""
 
 
 class Stage:
@@ -213,9 +215,13 @@ class Exchange:
 
     @property
     def _response_shown(self) -> bool:
-        """Whether the response was seen as far as the proxy shows it."""
+        """Whether the response was seen as far as the proxy shows it.
+
+        A websocket's frames say that it ends (RFC 6455 §5.5.1); the proxy resets the stream.
+        """
+        status = self.record.status
         shown = self._request.modes.response is _NONE or self.response.ended
-        return shown and self.record.status is not None
+        return status == _SWITCHING or (shown and status is not None)
 
     # The request.
 

@@ -239,7 +239,7 @@ class Response:
         return [Chunk(response=True, body=data, end_of_stream=last)] if data or last else []
 
     def _report_progress(self, now: float) -> None:
-        """Report how many tokens have come: about one a chunk."""
+        """Report how many chunks have come."""
         if self._record.streaming and self._record.decision is not None:
             self._observe(Generated(self._record.id, self._record.response_chunks), now)
 

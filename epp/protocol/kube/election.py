@@ -33,13 +33,16 @@ class LeaderElectionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Another candidate may acquire a lease that its holder has not renewed for `lease_duration`.
     Every candidate tries for `renew_deadline` at most, and again after `retry_period`. `identity`
-    names this candidate among all others.
+    names this candidate among all others. A new leader gets traffic within `notice_period`, which
+    client-go does not have: in this project's chart a proxy checks its picker's health every
+    second, and a kubelet the proxy's readiness every 2.
     """
 
     identity: str
     lease_duration: int = 15
     renew_deadline: float = 10.0
     retry_period: float = 2.0
+    notice_period: float = 5.0
 
 
 class LeaseAction(Enum):

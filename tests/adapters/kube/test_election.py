@@ -16,7 +16,7 @@ from tests.kubeapi import faults
 from tests.kubeapi.answers import Answer
 
 NAME = "epp-default-pool.llm-d.ai"
-QUICK = {"lease_duration": 5, "renew_deadline": 0.1, "retry_period": 0.05}
+QUICK = {"lease_duration": 5, "renew_deadline": 0.1, "retry_period": 0.05, "notice_period": 0.1}
 """No leader is lost to a machine that stalls, and a lease ends before a test gives up on it."""
 
 
@@ -37,7 +37,8 @@ class Candidate(Changed):
         )
 
     def _turn(self):
-        self.turns.append(self.election.leading)
+        if self.turns[-1:] != [self.leading]:
+            self.turns.append(self.leading)
         self.leaders.append(sum(peer.leading for peer in self._peers))
         self()
 
@@ -116,6 +117,91 @@ async def test_of_two_candidates_the_second_leads_after_a_release(api, connectio
         await follower.until(lambda: follower.leading)
         assert lease(api)["leaseTransitions"] == 1
     assert (leader.turns, follower.turns) == ([True, False], [True])
+
+
+async def test_a_leader_serves_until_the_next_one_leads_and_is_noticed(api, connection):
+    """A kubelet and a gateway see a new leader later than it leads."""
+    async with candidates(connection, "a") as made:
+        (a,) = made
+        await a.until(lambda: a.leading)
+        await a.election.release()
+        assert (a.leading, a.election.serving) == (False, True)
+        handing_over = asyncio.create_task(a.election.handed_over())
+        taken_by_another(api, leaseDurationSeconds=60)
+        held = len(api.requests)
+        await api.asked(lambda ask: ask.verb == "get" and ask.resource == "leases", after=held)
+        assert (a.election.serving, handing_over.done()) == (True, False)
+        await a.until(lambda: not a.election.serving)
+        await handing_over
+    assert a.turns == [True, False]
+
+
+@pytest.mark.parametrize("code", [409, 500])
+async def test_a_release_that_fails_is_tried_again(code, api, connection):
+    """Else the next one would lead only when the lease has expired."""
+    async with candidates(connection, "a") as (a,):
+        await a.until(lambda: a.leading)
+        await renewed(api)
+        if code == 409:  # it has changed since it was read
+            api.patch("Lease", NAME, {"metadata": {"labels": {"mine": "1"}}})
+        else:
+            api.fail(faults.internal(), verb="update", resource="leases", times=2)
+        await a.election.release()
+        assert lease(api)["holderIdentity"] == ""
+
+
+@pytest.mark.parametrize("fault", [None, faults.internal(), faults.dropped()])
+async def test_a_leader_does_not_wait_for_long_if_nobody_stands_by(fault, api, connection):
+    async with candidates(connection, "a") as (a,):
+        await a.until(lambda: a.leading)
+        await a.election.release()
+        if fault is not None:
+            api.fail(fault, times=None)
+        with capture_logs() as logs:
+            await asyncio.wait_for(a.election.handed_over(), 5)
+        assert not a.election.serving
+        assert "lease.not_acquired" in [each["event"] for each in logs]
+        api.mend()
+
+
+async def test_a_leader_serves_on_though_the_api_server_fails_once(api, connection):
+    async with candidates(connection, "a", retry_period=0.5) as (a,):
+        await a.until(lambda: a.leading)
+        await a.election.release()
+        before = len(api.requests)
+        api.fail(faults.internal(), verb="get", resource="leases")
+        handing_over = asyncio.create_task(a.election.handed_over())
+        await api.asked(lambda ask: ask.resource == "leases", after=before + 1)
+        assert (a.election.serving, handing_over.done()) == (True, False)
+        taken_by_another(api, leaseDurationSeconds=60)
+        with capture_logs() as logs:
+            await handing_over
+    assert [each["event"] for each in logs] == ["lease.leader"]
+
+
+async def test_who_does_not_lead_stops_at_once_though_it_may_not_read_leases(api, tmp_path):
+    token = api.token("epp", [], namespace="default")
+    async with (
+        connected(api, tmp_path, token=token) as connection,
+        candidates(connection, "a") as (a,),
+    ):
+        await api.asked(lambda ask: ask.resource == "leases")
+        before = len(api.requests)
+        with capture_logs() as logs:
+            await a.election.release()
+        assert len(api.requests) - before <= 2  # one may have been under way
+        assert "lease.not_released" in [each["event"] for each in logs]
+
+
+async def test_who_does_not_lead_has_nothing_to_hand_over(api, connection):
+    taken_by_another(api, leaseDurationSeconds=60)
+    async with candidates(connection, "a") as (a,):
+        await api.asked(lambda ask: ask.resource == "leases")
+        await a.election.release()
+        assert not a.election.serving
+        before = len(api.requests)
+        await a.election.handed_over()
+        assert len(api.requests) == before
 
 
 async def first_of(*made):
@@ -274,14 +360,20 @@ async def test_no_attempt_follows_a_release(api, connection, tmp_path):
 
 
 async def test_an_unanswered_release_ends_in_time(api, connection):
-    async with candidates(connection, "a") as (a,):
+    async with candidates(connection, "a", retry_period=0.5) as (a,):
         await a.until(lambda: a.leading)
         await api.down()
         with capture_logs() as logs:
             await a.election.release()
         assert "lease.not_released" in [each["event"] for each in logs]
-        assert not a.leading
+        # Another takes over when the lease has ended by itself; until then no one else serves.
+        assert (a.leading, a.election.serving) == (False, True)
         await api.up()
+        taken_by_another(api, leaseDurationSeconds=60)
+        with capture_logs() as logs:
+            await a.election.handed_over()
+        assert "lease.not_acquired" not in [each["event"] for each in logs]
+        assert not a.election.serving
 
 
 async def test_a_missing_rule_is_named_once(api, tmp_path):

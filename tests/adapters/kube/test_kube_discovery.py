@@ -291,7 +291,9 @@ async def test_of_two_replicas_one_is_ready_and_the_other_stands_by_warm(api, tm
     api.put(pod("a"))
     quick = {
         "elect": True,
-        "election": LeaderElectionConfig(identity="", lease_duration=5, retry_period=0.05),
+        "election": LeaderElectionConfig(
+            identity="", lease_duration=5, retry_period=0.05, notice_period=0.01
+        ),
     }
     async with discovering(api, tmp_path, **quick) as (one, fleet):
         await fleet.until(lambda: one.ready)
@@ -299,11 +301,28 @@ async def test_of_two_replicas_one_is_ready_and_the_other_stands_by_warm(api, tm
             await standby.until(lambda: standby.listed)
             assert (one.ready, two.ready) == (True, False)
             await one.release_lease()
+            assert one.ready  # one of them always is
             await standby.until(lambda: two.ready)
             assert standby.targets == fleet.targets == ["10.0.0.1:8000"]
+            assert one.ready
+            await one.handed_over()
             assert not one.ready
     spec = api.get("Lease", "epp-default-pool.llm-d.ai")["spec"]
     assert spec["leaseTransitions"] == 1
+
+
+async def test_a_replica_that_could_not_serve_does_not_lead(api, tmp_path):
+    """It would keep the lease from one that could."""
+    api.put(pool())
+    api.put(pod("a"))
+    api.fail(faults.internal(), resource="pods", times=None)
+    quick = LeaderElectionConfig(identity="", lease_duration=60, retry_period=0.05)
+    async with discovering(api, tmp_path, elect=True, election=quick) as (one, fleet):
+        for _ in range(3):
+            await api.asked(lambda ask: ask.resource == "pods", after=len(api.requests))
+        assert [ask for ask in api.requests if ask.resource == "leases"] == []
+        api.mend()
+        await fleet.until(lambda: one.ready)
 
 
 async def test_a_leader_stays_ready_while_the_api_server_is_away(api, tmp_path):

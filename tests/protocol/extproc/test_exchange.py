@@ -244,6 +244,20 @@ class TestOtherModes:
         machine.receive(ResponseBody(body=b"", end_of_stream=True), 9)
         assert [record.outcome for record in stub.closed] == [Outcome.COMPLETED]
 
+    @pytest.mark.parametrize(
+        ("status", "said"), [("101", Outcome.COMPLETED), ("200", Outcome.ABORTED)]
+    )
+    def test_a_reset_is_how_a_websocket_ends(self, status, said):
+        # Envoy 1.40 shows neither the end of its request's body nor of its response's.
+        stub = Stub()
+        machine = exchange(stub)
+        asked = {":method": "GET", ":path": "/v1/realtime", "upgrade": "websocket"}
+        machine.receive(RequestHeaders(headers=asked, modes=Modes(DUPLEX, DUPLEX)), 0)
+        agreed = ResponseHeaders(headers={":status": status})
+        play(machine, [agreed, body(b"{}", end=False), ResponseBody(body=b"[]")])
+        machine.cancelled(9)
+        assert [record.outcome for record in stub.closed] == [said]
+
     @pytest.mark.parametrize("mode", [DUPLEX, BodyMode.BUFFERED, BodyMode.STREAMED])
     def test_a_request_whose_headers_are_not_shown_is_refused_at_once(self, mode):
         modes = Modes(mode, mode)
