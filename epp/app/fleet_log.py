@@ -1,4 +1,4 @@
-"""Metrics and log lines of ejected endpoints, and of corrections to the fleet's books."""
+"""Metrics of endpoints that are left out, and of corrections to the fleet's books; log lines."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -19,6 +19,10 @@ EJECTIONS: Final = counter(
 EJECTED: Final = gauge(
     "warmpick_ejected_endpoints", "Endpoints that are left out because they failed or stalled."
 )
+ASLEEP: Final = gauge(
+    "warmpick_asleep_endpoints",
+    "Endpoints whose engines sleep, and which get no requests while others are awake.",
+)
 CORRECTED: Final = counter(
     "warmpick_corrected_requests_total",
     "Requests that were removed from the books because their endpoint kept reporting none: they"
@@ -27,7 +31,7 @@ CORRECTED: Final = counter(
 
 
 class FleetLog:
-    """Counts and logs the ejections and corrections of a fleet."""
+    """Counts and logs the ejections and corrections of a fleet, and counts who sleeps."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -59,6 +63,7 @@ class FleetLog:
         """Yield the families."""
         counts = [((reason.value,), times) for reason, times in self._counts.items()]
         yield from expose(EJECTIONS, counts)
-        ejected = sum(pod.outlier.ejected is not None for pod in self._fleet.pods.values())
-        yield from expose(EJECTED, [((), ejected)])
+        pods = self._fleet.pods.values()
+        yield from expose(EJECTED, [((), sum(each.outlier.ejected is not None for each in pods))])
+        yield from expose(ASLEEP, [((), sum(not each.load.awake for each in pods))])
         yield from expose(CORRECTED, [((), self._corrected)])

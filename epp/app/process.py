@@ -8,6 +8,7 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ import structlog  # noqa: E402, F401 (imported here so that it does not find ric
 if not _rich_loaded:
     del sys.modules["rich"]
 
+from epp.errors import ConfigError, reason  # noqa: E402 (after structlog)
 from epp.system.memory import resident_bytes, trim_freed_memory  # noqa: E402 (after structlog)
 
 _SWITCH_SECONDS = 0.0005
@@ -37,6 +39,18 @@ _LOOK_SECONDS, _MUCH_BYTES = 2.0, 32 << 20
 """How often the size of the process is checked, and the growth that is tolerated."""
 _TRIM_PAUSE = 200
 """The least pause before freed memory is given back again, as a multiple of the time it took."""
+
+
+@contextmanager
+def listening(flag: str, address: str) -> Iterator[None]:
+    """Make a `ConfigError` that names a port's flag of what keeps it from being bound."""
+    try:
+        yield
+    except socket.gaierror as error:
+        problem = f"cannot listen on `{address}`: {reason(error)}"
+        raise ConfigError(problem, "--bind-address") from error
+    except (OSError, RuntimeError) as error:
+        raise ConfigError(f"cannot listen: {reason(error)}", flag) from error
 
 
 def freeze_long_lived_objects(*, collected: bool = False) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from epp.cli.files import read_text
+from epp.cli.files import named, read_text
 from epp.cli.types import add_boolean, one_of, port_number
 from epp.config.file import DEFAULT_POLICY, POLICIES, Settings, load
 from epp.protocol.yaml import load_yaml
@@ -56,9 +56,10 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     """Return the configuration that the flags choose. Raises `ConfigError`."""
     if arguments.config_file is not None:
         text = read_text(arguments.config_file, "--config-file")
-    else:  # an empty text is llm-d-router's default
-        text = arguments.config_text or ""
-    return load(configured(text, arguments))
+        with named(arguments.config_file):
+            return load(configured(text, arguments))
+    # An empty text is llm-d-router's default.
+    return load(configured(arguments.config_text or "", arguments))
 
 
 def configured(text: str, arguments: argparse.Namespace) -> str:

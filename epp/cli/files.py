@@ -1,6 +1,7 @@
 """Reads the files that flags name; a `ConfigError` names the flag of one that cannot be read."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,12 +11,17 @@ from epp.errors import ConfigError
 from epp.printable import printable
 
 _MAX_BYTES = 16 << 20
+_STDIN = Path("-")
 
 
-def read(path: Path, flag: str) -> bytes:
-    """Return the content of a file, which may be a pipe: `epp check <(...)`."""
+def read(path: Path, flag: str, *, stdin: bool = False) -> bytes:
+    """Return the content of a file, which may be a pipe: `epp check <(...)`.
+
+    With `stdin` the path `-` stands for standard input.
+    """
     try:
-        with path.open("rb") as file:
+        given = stdin and path == _STDIN
+        with open(0, "rb", closefd=False) if given else path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", flag) from None
@@ -24,12 +30,21 @@ def read(path: Path, flag: str) -> bytes:
     return content
 
 
-def read_text(path: Path, flag: str) -> str:
-    """Return the text of a file in UTF-8."""
+def read_text(path: Path, flag: str, *, stdin: bool = False) -> str:
+    """Return the text of a file in UTF-8; see `read`."""
     try:
-        return read(path, flag).decode()
+        return read(path, flag, stdin=stdin).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text: {error.reason}", flag) from None
+
+
+@contextmanager
+def named(path: Path | str) -> Iterator[None]:
+    """Have errors of what a file says begin with its name."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(str(error), str(path)) from None
 
 
 class PolicyFile(NamedTuple):

@@ -76,6 +76,8 @@ class GoArgumentParser(argparse.ArgumentParser):
             unknown = [word for word in unknown if word.startswith("-")]
         if unknown:
             hint = near(unknown[0].partition("=")[0], self._option_string_actions)
+            if "://" in unknown[0]:
+                hint = "; servers by their URLs are for `epp up`"
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return found, unknown
 

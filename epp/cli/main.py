@@ -14,7 +14,7 @@ from msgspec.structs import replace
 import epp.app.process  # noqa: F401 (before anything that imports structlog)
 from epp import __version__, compiled
 from epp.cli.configuration import settings_of
-from epp.cli.files import read, read_text
+from epp.cli.files import named, read, read_text
 from epp.cli.go_arguments import GoArgumentParser, with_command
 from epp.cli.llm_d_router_flags import check_removed, notices
 from epp.cli.observer_flags import recording_of, shadow_of, tracing_of
@@ -28,6 +28,7 @@ from epp.config.report import report
 from epp.config.schema import dump
 from epp.errors import ConfigError, reason
 from epp.printable import printable, printable_lines
+from epp.system.logs import Log
 
 if TYPE_CHECKING:  # see `_options`
     from epp.app.options import ServeOptions
@@ -56,7 +57,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             structlog.contextvars.bind_contextvars(worker=worker.number)
             uvloop.run(serve([worker.options]))
             return 0
-    log = structlog.get_logger(__name__)
+    log = Log(__name__)
     given = [notices(flags, os.environ) for flags in pools]
     for flags, pool in zip(pools, every, strict=True):
         given.append(pool_notices(flags, pool.source))
@@ -133,7 +134,9 @@ def _options(arguments: argparse.Namespace) -> "ServeOptions":
 def _check(arguments: argparse.Namespace) -> int:
     if arguments.native:
         return _check_native()
-    settings = load(read_text(arguments.config, "CONFIG"))
+    text = read_text(arguments.config, "CONFIG", stdin=True)
+    with named(arguments.config):
+        settings = load(text)
     print(printable_lines(dump(settings.effective)), end="")
     print(*map(printable, report(settings.effective, settings.plugins)), sep="\n")
     from epp.app.cache_sources import tokenizer_warning  # noqa: PLC0415 (see `_options`)
@@ -179,7 +182,9 @@ def _add_check(parser: GoArgumentParser) -> None:
         " stderr; 2 if it cannot."
     )
     checked = parser.add_mutually_exclusive_group(required=True)
-    checked.add_argument("config", type=Path, nargs="?", metavar="CONFIG", help="the file (YAML)")
+    checked.add_argument(
+        "config", type=Path, nargs="?", metavar="CONFIG", help="the file (YAML); - is stdin"
+    )
     checked.add_argument(
         "--native",
         action="store_true",

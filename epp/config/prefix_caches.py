@@ -21,14 +21,6 @@ _ENTRY_TOKENS = 64
 """Tokens of an entry of llm-d-router's index, which raises smaller block sizes to 64."""
 
 
-class IndexProducer(PluginParameters, frozen=True):
-    """A producer of prefix matches; all of them answer from the fleet's one index."""
-
-    def start(self, context: PluginContext) -> Any:  # noqa: ANN401 (what it answers)
-        """Return a producer that answers from the fleet's index (`PrefixMatchInfo`)."""
-        return FROM_FLEET
-
-
 _OWN_INDEX = without_effect("the index is in memory, and as large as the endpoints' caches")
 _METRICS = without_effect(
     "the index is counted in `llm_d_epp_prefix_indexer_size` and `warmpick_endpoint_cache_*`"
@@ -90,7 +82,7 @@ class IndexerConfig(PluginParameters, frozen=True):
             raise ValueError("`tokenizersPoolConfig` is not supported; add a token-producer")
 
 
-class PreciseProducer(IndexProducer, frozen=True):
+class PreciseProducer(PluginParameters, frozen=True):
     """Makes the engines' KV events the source of their caches' contents."""
 
     token_processor_config: TokenProcessor = TokenProcessor()
@@ -103,6 +95,10 @@ class PreciseProducer(IndexProducer, frozen=True):
 
     def __post_init__(self) -> None:
         seconds(self.speculative_ttl or "2s")
+
+    def start(self, context: PluginContext) -> Any:  # noqa: ANN401 (what it answers)
+        """Return a producer that answers from the fleet's index (`PrefixMatchInfo`)."""
+        return FROM_FLEET
 
 
 class PrecisePrefixCacheScorer(PreciseProducer, frozen=True):
@@ -123,7 +119,7 @@ _BLOCKS = without_effect("blocks are those that engines report")
 _WHOLE = without_effect("prompts are matched whole")
 
 
-class ApproxProducer(IndexProducer, frozen=True):
+class ApproxProducer(PluginParameters, frozen=True):
     """The first in a file is the fleet's index; any other one is an index of its own.
 
     The first one bounds the modelled cache of endpoints that do not report their capacity. The

@@ -4,7 +4,6 @@ Whatever the code of a plug-in raises while a file is read is an error of that f
 """
 
 import inspect
-import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -14,11 +13,11 @@ from typing import Any, NoReturn
 import msgspec
 
 from epp.config.catalogue import PLUGINS
-from epp.config.schema import near, structs_in, without_nulls
+from epp.config.schema import near, without_nulls
 from epp.errors import ConfigError
 from epp.policy import attribute_sources, plugins
 from epp.policy.flow import fairness, orders, usage_limits
-from epp.protocol.conversion import convert
+from epp.protocol.conversion import convert, fields_at
 
 ENTRY_POINTS = "warmpick.plugins"
 """The entry point group of users' plug-ins."""
@@ -70,24 +69,16 @@ def build(kind: type[Any], parameters: dict[str, Any], place: str) -> Any:  # no
         return convert(without_nulls(parameters, kind), kind)
     except ConfigError as error:
         within = f"{place}.{error.place}" if error.place else place
-        raise ConfigError(_explain(error.problem, _group_at(kind, error.place)), within) from None
+        raise ConfigError(_explain(error, kind), within) from None
 
 
-def _explain(message: str, kind: type[Any]) -> str:
-    known = [field.encode_name for field in msgspec.structs.fields(kind)]
-    unknown = message.partition("unknown field `")[2].partition("`")[0]
+def _explain(error: ConfigError, kind: type[Any]) -> str:
+    unknown = error.problem.partition("unknown field `")[2].partition("`")[0]
     if not unknown:
-        return message
+        return error.problem
+    known = fields_at(kind, error.place)
     accepted = f"; it takes {', '.join(known)}" if known else "; it takes none"
     return f"unknown parameter `{unknown}`{near(unknown, known) or accepted}"
-
-
-def _group_at(kind: type[Any], path: str) -> type[Any]:
-    """Return the struct at a path such as `engineConfigs[0].customMetrics[1]`."""
-    for name in re.findall(r"\w+(?=[.\[]|$)", re.sub(r"\[[^]]*\]", "", path)):
-        types = [each.type for each in msgspec.structs.fields(kind) if each.encode_name == name]
-        kind = next(structs_in(types), kind)
-    return kind
 
 
 # The code of plug-ins.

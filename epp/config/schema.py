@@ -6,7 +6,7 @@ has them. If a file has both, the one of v1 counts, as in llm-d-router.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
 from types import NoneType
@@ -17,7 +17,7 @@ import msgspec
 from epp.config.flow_control import FlowControlSection
 from epp.errors import ConfigError
 from epp.policy.effects import without_effect
-from epp.protocol.conversion import convert
+from epp.protocol.conversion import convert, fields_at, structs_in
 from epp.protocol.yaml import load_yaml
 from epp.quantities import seconds
 
@@ -157,11 +157,14 @@ def decode(text: str) -> tuple[EndpointPickerConfig, tuple[str, ...]]:
     try:
         return convert(document, EndpointPickerConfig), warnings
     except ConfigError as error:
-        unknown = re.search(r"unknown field `(.*)`", str(error))
+        unknown = re.match(r"unknown field `([^`]*)`", error.problem)
         if unknown is None:
             raise
         word = unknown[1]
-        problem = f"unknown field `{word}`{near(word, _FIELDS)}"
+        hint = near(word, fields_at(EndpointPickerConfig, error.place))
+        problem = f"unknown field `{word}`{hint}" if hint else error.problem
+        if (error.place, word) == ("", "endpoints"):
+            problem = "a file of `endpoints` is not a configuration; --endpoints-file names one"
         old = (*filter(None, error.place.split(".")), word)
         later = ".".join(dict(_MOVED).get(old, ()))
         if later:
@@ -202,14 +205,6 @@ def _within(struct: type[msgspec.Struct]) -> dict[str, tuple[type[msgspec.Struct
         )
         for field in msgspec.structs.fields(struct)
     }
-
-
-def structs_in(types: Iterable[object]) -> Iterator[type[msgspec.Struct]]:
-    """Yield the structs within annotations."""
-    for each in types:
-        if isinstance(each, type) and issubclass(each, msgspec.Struct):
-            yield each
-        yield from structs_in(get_args(each))
 
 
 def _check_numbers(value: object, place: str) -> None:
@@ -292,13 +287,6 @@ def near(word: str, known: Iterable[str]) -> str:
         return ""
     matches = get_close_matches(word, list(known), n=3, cutoff=0.6)
     return f": did you mean {' or '.join(f'`{match}`' for match in matches)}?" if matches else ""
-
-
-_STRUCTS = (
-    *(EndpointPickerConfig, PluginSpec, PluginRef, ProfileSpec, DataLayer, DataSource),
-    *(DiscoveryRefs, CrossReplica, RequestHandler, FlowControlSection),
-)
-_FIELDS = {field.encode_name for each in _STRUCTS for field in msgspec.structs.fields(each)}
 
 
 def dump(config: EndpointPickerConfig) -> str:

@@ -116,7 +116,9 @@ def _writable(path: Path) -> Path:
     Raises `ConfigError` for a folder that was asked for and cannot be written, and if there is no
     temporary one.
     """
-    if os.access(path.parent, os.W_OK | os.X_OK) and not path.is_dir():
+    if path.is_dir():
+        raise ConfigError(f"cannot write the report to {path}: it is a folder")
+    if os.access(path.parent, os.W_OK | os.X_OK):
         return path
     if path.parent != Path():
         raise ConfigError(f"cannot write the report to {path}")

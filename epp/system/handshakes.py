@@ -13,6 +13,8 @@ _AT_ONCE: Final = 4
 _MIN: Final = (socket.SOL_SOCKET, socket.SO_RCVLOWAT)
 _RECORD_HEAD: Final = 5
 _HANDSHAKE: Final = 22
+_HTTP2: Final = b"PRI *"
+"""The beginning of HTTP/2's preface (RFC 9113 §3.4), as long as a record's head."""
 _LONGEST_RECORD: Final = _RECORD_HEAD + (1 << 14)
 """RFC 8446 §5.1: a record's head is its type, two bytes of version, and the length of the rest."""
 
@@ -22,14 +24,20 @@ class Handshakes:
 
     The event loop would make all handshakes for which the sockets have bytes before anything else,
     a thousand in half a second, and a handshake that has begun takes 60 KB. A client has `patience`
-    seconds for its hello, and as many for the rest. `context` may be replaced, for later ones.
+    seconds for its hello, and as many for the rest. `plaintext` is called with the connection of
+    one that speaks HTTP/2 instead. `context` may be replaced, for later ones.
     """
 
     def __init__(
-        self, context: ssl.SSLContext, accept: Callable[[], asyncio.Protocol], patience: float
+        self,
+        context: ssl.SSLContext,
+        accept: Callable[[], asyncio.Protocol],
+        patience: float,
+        plaintext: Callable[[socket.socket], None],
     ) -> None:
         self.context = context
         self._accept: Final = accept
+        self._plaintext: Final = plaintext
         self._patience: Final = patience
         self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
         self._ready: deque[socket.socket] = deque()
@@ -69,6 +77,8 @@ class Handshakes:
         size = _RECORD_HEAD + int.from_bytes(seen[3:_RECORD_HEAD], "big")
         if len(seen) >= _RECORD_HEAD and (seen[0] != _HANDSHAKE or size > _LONGEST_RECORD):
             size = 0  # OpenSSL says what is wrong with it
+            if seen.startswith(_HTTP2):
+                self._plaintext(connection)
         size = max(size, _RECORD_HEAD)
         if len(seen) >= size:
             self._begin_in_turn(connection)

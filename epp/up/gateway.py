@@ -20,7 +20,7 @@ from epp.up.addresses import AddressBook
 from epp.up.certificates import ServedCertificate, authorities, client_context
 from epp.up.envoy_admin import EnvoyAdmin
 from epp.up.figures import PickerPage, Window, picker_page, status_line
-from epp.up.lines import NO_PROBLEMS, Front, envoy_line, introduction, picker_line
+from epp.up.lines import NOT_RELAYED, Front, envoy_line, introduction, picker_line
 from epp.up.listening import check_differ, free_listener, listening_ip
 from epp.up.model_list import LIST_SECONDS, ModelList
 from epp.up.options import UpOptions
@@ -139,8 +139,8 @@ class Gateway:
             await self._steer()
 
         def line(text: str) -> None:
-            problems = self._relay.problems if self._relay else NO_PROBLEMS
-            if told := picker_line(text, self._options.log_level, problems):
+            relayed = self._relay.relayed if self._relay else NOT_RELAYED
+            if told := picker_line(text, self._options.log_level, relayed):
                 self._terminal.say(told)
 
         return Hooks(ready, changed, self._terminal.say, line)
@@ -221,6 +221,7 @@ class Gateway:
             metrics_port=self._metrics_port,
             policy=options.policy,
             key_added=bool(options.api_key_env),
+            endpoints_file=options.endpoints_path,
         )
 
     async def _show_status(self) -> NoReturn:

@@ -4,11 +4,13 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
 from epp.model.endpoint import target_of
+from epp.up.pages import Relayed
 from epp.up.probe import Probe
 
 _LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -17,12 +19,14 @@ _EVENTS = {
     "endpoint.metrics_late": "{endpoint} answers /metrics late, but still gets requests",
     "endpoint.metrics_missing": "{endpoint} has no metrics page ({error}), but still gets requests",
     "endpoint.recovered": "{endpoint} is up",
+    "endpoint.asleep": "{endpoint} sleeps, and gets no requests while others are awake",
+    "endpoint.awake": "{endpoint} is awake",
     "endpoint.metrics_unknown": "{endpoint} has no metrics that say how loaded it is",
 }
 """Events of the picker's log that are told whatever the level."""
 _TOLD_BY_US = {"endpoints_file.rejected"}
 """Events that `AddressBook` tells, which reads the same file."""
-NO_PROBLEMS: Mapping[str, str] = {}
+NOT_RELAYED = Relayed()
 _ENVOY_LINE = re.compile(r"\[[^]]*\]\[\d+\]\[\w+\]\[\w+\] (?:\[[^]]*\] )?(.*)")
 _ERRNO = re.compile(r"^\[Errno \d+\] ")
 _OMITTED = {"event", "level", "timestamp"}
@@ -33,6 +37,7 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
     """What the first lines tell: where clients come, and how requests are picked for.
 
     `opened`: others than this machine can connect. `key_added`: requests get a key of ours.
+    `endpoints_file` lists the servers, if no URLs do.
     """
 
     ip: str
@@ -41,6 +46,7 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
     metrics_port: int
     policy: str
     key_added: bool
+    endpoints_file: Path | None = None
 
     @property
     def url(self) -> str:
@@ -55,13 +61,14 @@ class Front(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def introduction(front: Front, probes: Sequence[Probe]) -> list[str]:
-    """Return the first lines: what there is, a `curl`, and how to stop."""
+    """Return the first lines: what there is, a `curl` or why there is none, and how to stop."""
     servers = f"{len(probes)} model server{'s' * (len(probes) != 1)}"
     lines = [f"{front.url} in front of {servers} ({front.policy})", ""]
     names = _names(probes)
     width = max(map(len, names), default=0)
-    lines += [f"  {name:{width}}  {_told(each)}" for name, each in zip(names, probes, strict=True)]
-    lines += ["", "Try it:", "", f"  {curl(front, probes)}", ""]
+    table = [f"  {name:{width}}  {_told(each)}" for name, each in zip(names, probes, strict=True)]
+    lines += [*table, ""] if table else []
+    lines += [*_first_step(front, probes), ""]
     lines.append(f"Metrics: http://127.0.0.1:{front.metrics_port}/metrics")
     if front.opened and front.key_added:
         lines.append("Anyone who can reach this port uses the servers' API key.")
@@ -69,6 +76,22 @@ def introduction(front: Front, probes: Sequence[Probe]) -> list[str]:
         lines.append("Only this machine can connect; --host 0.0.0.0 lets others in.")
     lines += ["Ctrl-C drains and stops.", ""]
     return lines
+
+
+def _first_step(front: Front, probes: Sequence[Probe]) -> list[str]:
+    """Return what to do first: a request, or what it takes for a server to be known."""
+    if probes:
+        named = any(each.models for each in probes)
+        with_model = "" if named else ", with the name of a model in place of MODEL"
+        return [f"Try it{with_model}:", "", f"  {curl(front, probes)}"]
+    if front.endpoints_file is None:
+        return ["No server is known yet: names are resolved again every 5 seconds."]
+    return [
+        f"No server is known yet: list some in {front.endpoints_file}, which is followed:",
+        "",
+        "  endpoints:",
+        "  - {name: vllm-0, address: 10.0.0.11, port: 8000}",
+    ]
 
 
 def _names(probes: Sequence[Probe]) -> list[str]:
@@ -100,11 +123,11 @@ def curl(front: Front, probes: Sequence[Probe]) -> str:
     )
 
 
-def picker_line(text: str, level: str, problems: Mapping[str, str] = NO_PROBLEMS) -> str:
+def picker_line(text: str, level: str, relayed: Relayed = NOT_RELAYED) -> str:
     """Return a line of the picker's log for people; empty if it is below `level`.
 
-    Lines that are not JSON, a traceback for instance, are passed on. `problems` are what is wrong
-    with servers (`PageRelay.problems`), of which the picker knows the relay's status alone.
+    Lines that are not JSON, a traceback for instance, are passed on. Of servers behind the relay
+    the picker knows the relay's URLs and statuses alone, in whose place are the servers' own.
     """
     try:
         line = json.loads(text)
@@ -113,14 +136,27 @@ def picker_line(text: str, level: str, problems: Mapping[str, str] = NO_PROBLEMS
         return f"picker: {text}"
     if event in _EVENTS and line.get("endpoint"):
         name = str(line["endpoint"]).removeprefix("default/")
-        error = f"it {problems[name]}" if name in problems else _reason(line)
+        problem = relayed.problems.get(name)
+        error = f"it {problem}" if problem else _reason(line)
         return _EVENTS[event].format(endpoint=name, error=error)
     if event in _TOLD_BY_US:
         return ""
     if severity in _LEVELS and _LEVELS.index(severity) < _LEVELS.index(level):
         return ""
+    line = _with_own_url(line, relayed)
     details = " ".join(f"{key}={value}" for key, value in line.items() if key not in _OMITTED)
     return f"picker: {event} {details}".rstrip()
+
+
+def _with_own_url(line: dict[str, object], relayed: Relayed) -> dict[str, object]:
+    scheme, _, rest = str(line.get("url", "")).partition("://")
+    host, slash, path = rest.partition("/")
+    if (found := relayed.servers.get(f"{scheme}://{host}")) is None:
+        return line
+    own, name = found
+    problem = relayed.problems.get(name)
+    told = {"error": f"{name} {problem}"} if "error" in line and problem else {}
+    return line | {"url": own + slash + path} | told
 
 
 def envoy_line(text: str) -> str:

@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Self
 
 import aiohttp
+import msgspec
 from aiohttp import web
 
 from epp.errors import reason
@@ -70,6 +71,11 @@ class ServerPages:
                     raise aiohttp.ClientPayloadError(f"{path} has more than {most} bytes")
             return response.status, bytes(page)
 
+    def url(self, address: Address) -> str:
+        """Return the URL of an address as users know it: that of its server."""
+        server = self._servers.get(address.server)
+        return f"{server.scheme}://{server.authority}" if server else f"http://{address.target}"
+
     async def close(self) -> None:
         """Close the connections."""
         await self._session.close()
@@ -81,27 +87,44 @@ class ServerPages:
         await self.close()
 
 
+class Relayed(msgspec.Struct, frozen=True):
+    """What a relay knows and the picker does not, for the picker's log.
+
+    `problems` are what was wrong with servers last, by the names of addresses. `servers` are the
+    URL and the name of the address behind each URL of the relay, all without a path.
+    """
+
+    problems: Mapping[str, str] = {}
+    servers: Mapping[str, tuple[str, str]] = {}
+
+
 class PageRelay:
     """Serves `_PAGES` of each address on a port of 127.0.0.1; closes `pages` in the end.
 
     A page that cannot be had whole is answered with 502, one that is late with 504, and any other
-    status as it came. `problems` are what was wrong with servers last, by the names of addresses.
+    status as it came. `relayed` is what it knows of servers now.
     """
 
     def __init__(self, pages: ServerPages) -> None:
         self._pages = pages
         self._sites: dict[Address, tuple[web.AppRunner, str]] = {}
-        self.problems: dict[str, str] = {}
+        self._problems: dict[str, str] = {}
+        self.relayed = Relayed()
 
     async def hosts(self, addresses: Iterable[Address]) -> Mapping[str, str]:
         """Serve these addresses and no others; return where, as `ip:port` by their names."""
         wanted = set(addresses)
         for gone in self._sites.keys() - wanted:
             runner, _ = self._sites.pop(gone)
-            self.problems.pop(gone.name, None)
+            self._problems.pop(gone.name, None)
             await runner.cleanup()
         for added in wanted - self._sites.keys():
             self._sites[added] = await self._serve(added)
+        servers = {
+            f"http://{host}": (self._pages.url(address), address.name)
+            for address, (_, host) in self._sites.items()
+        }
+        self.relayed = Relayed(self._problems, servers)
         return {address.name: host for address, (_, host) in self._sites.items()}
 
     async def close(self) -> None:
@@ -122,12 +145,12 @@ class PageRelay:
         try:
             status, page = await self._pages.get(address, request.path, _PAGES[request.path])
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            self.problems[address.name] = problem_of(error, RELAY_SECONDS)
+            self._problems[address.name] = problem_of(error, RELAY_SECONDS)
             late = isinstance(error, TimeoutError)
             return web.Response(
                 status=HTTPStatus.GATEWAY_TIMEOUT if late else HTTPStatus.BAD_GATEWAY
             )
-        self.problems.pop(address.name, None)
+        self._problems.pop(address.name, None)
         return web.Response(body=page, status=status)
 
 

@@ -54,8 +54,8 @@ async def _probe(pages: ServerPages, address: Address, *, keyed: bool) -> Probe:
     if wants_key or page in _REFUSED:
         problem = _key_problem(page, keyed=keyed)
     elif page != HTTPStatus.OK:
-        hint = "for SGLang, set --enable-metrics"
-        problem = f"has no metrics page (HTTP status {page}), so its load is unknown; {hint}"
+        hint = "; for SGLang, set --enable-metrics" if page == HTTPStatus.NOT_FOUND else ""
+        problem = f"has no metrics page (HTTP status {page}), so its load is unknown{hint}"
     return Probe(address=address, models=_models(body), problem=problem, wants_key=wants_key)
 
 

@@ -1,6 +1,7 @@
 """The model servers of `epp up`: their URLs, and the addresses that these stand for."""
 
 import ipaddress
+import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import SplitResult, urlsplit
 
@@ -11,6 +12,7 @@ from epp.model.endpoint import target_of
 
 _PORTS = {"http": 80, "https": 443}
 _LAST_PORT = 65_535
+_CREDENTIALS = re.compile(r"^(\w+://)?.*@", re.DOTALL)
 _LONGEST_NAME, _LONGEST_LABEL = 253, 63
 
 
@@ -76,19 +78,20 @@ def any_https(servers: Iterable[ModelServer]) -> bool:
 
 def _model_server(url: str) -> ModelServer:
     example = "write http://10.0.0.11:8000"
+    told = _CREDENTIALS.sub(r"\1...@", url).partition("?")[0]  # without what may be a secret
     if "://" not in url:
-        raise ConfigError(f"no http:// or https:// before the host; {example}", url)
+        example = f"write http://{url}" if _looks_whole(url) else example
+        raise ConfigError(f"no http:// or https:// before the host; {example}", told)
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise ConfigError(f"this is not the URL of a server; {example}", url) from None
+        raise ConfigError(f"this is not the URL of a server; {example}", told) from None
     if parts.scheme not in _PORTS:
-        raise ConfigError(f"`{parts.scheme}` is neither http nor https; {example}", url)
+        raise ConfigError(f"`{parts.scheme}` is neither http nor https; {example}", told)
     if parts.username is not None or parts.password is not None:
-        told = url.replace(parts.netloc.rpartition("@")[0], "...")
         raise ConfigError("a user in the URL is not passed on; use --upstream-api-key-env", told)
-    _refuse_path(parts, url)
+    _refuse_path(parts, told)
     host = (parts.hostname or "").rstrip(".")
     known = ip_or_none(host)
     if known is None and not _is_name(host):
@@ -98,13 +101,19 @@ def _model_server(url: str) -> ModelServer:
     return ModelServer(parts.scheme, known or host, port or _PORTS[parts.scheme])
 
 
-def _refuse_path(parts: SplitResult, url: str) -> None:
+def _looks_whole(text: str) -> bool:
+    """Return whether `http://` is all that a text lacks to be the URL of a server."""
+    try:
+        _model_server(f"http://{text}")
+    except ConfigError:
+        return False
+    return True
+
+
+def _refuse_path(parts: SplitResult, told: str) -> None:
     if parts.path not in {"", "/"} or parts.query or parts.fragment:
         extra = parts.path + ("?..." if parts.query else "")
-        raise ConfigError(
-            f"leave out `{extra}`: clients' paths are passed on as they are",
-            url.partition("?")[0],
-        )
+        raise ConfigError(f"leave out `{extra}`: clients' paths are passed on as they are", told)
 
 
 def _is_name(host: str) -> bool:

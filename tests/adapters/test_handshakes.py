@@ -36,7 +36,8 @@ class Served:
     def __init__(self, context, patience):
         self.begun = 0
         self.clients: list[asyncio.StreamWriter] = []
-        self.handshakes = Handshakes(context, self.accept, patience)
+        self.plaintext: list[socket.socket] = []
+        self.handshakes = Handshakes(context, self.accept, patience, self.plaintext.append)
         self.port = Port("127.0.0.1", 0, self.handshakes.take)
         self.port.open()
 
@@ -116,6 +117,18 @@ async def test_a_handshake_begins_when_the_hello_is_whole(served, at):
     assert (await reader.read(1)) == b"\x16"  # a record of the server's
     await served.leave()
     await until(lambda: len(served.handshakes) == 0)
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [(wire.PREFACE, 1), (b"GET / HTTP/1.1\r\n\r\n", 0), (b"\0" * 9, 0), (HELLO[:5] + b"PRI *", 0)],
+)
+async def test_who_speaks_plaintext_http2_is_told_of(served, said, told):
+    reader, writer = await served.connect(said)
+    writer.write_eof()
+    await end_of(reader)
+    assert len(served.plaintext) == told
+    assert served.begun == 1 or said.startswith(HELLO[:5])
 
 
 @pytest.mark.parametrize("served", [HASTY], indirect=True)

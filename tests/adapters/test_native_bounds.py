@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 
 from epp.adapters.extproc.limits import PeerLimits, TokenBucket
 from epp.adapters.extproc.transports import server_class
+from epp.adapters.tls import certificate
 from epp.protocol.extproc.record import Outcome
 from epp.system.line_quota import LineQuota
 from tests.adapters.ext_proc_peer import (
@@ -145,6 +146,27 @@ class TestRoom:
                     async with connected(server, b"GET / HTTP/1.1\r\n\r\n" + bytes(24)) as peer:
                         await peer.lost()
         assert [line["event"] for line in logs] == ["connection.left"]
+
+    @pytest.mark.parametrize(
+        ("tls", "said", "told"),
+        [
+            (None, wire.client_hello(), "it speaks TLS, and this port does not: "),
+            (certificate(None), wire.PREFACE + wire.settings(), "it speaks plaintext, and this "),
+        ],
+        ids=["tls to plaintext", "plaintext to tls"],
+    )
+    async def test_one_line_tells_of_peers_with_tls_on_one_side_alone(
+        self, serve, director, tls, said, told
+    ):
+        with capture_logs() as logs:
+            async with serve(director, tls=tls) as (server, _):
+                for _ in range(5):
+                    async with connected(server, said) as peer:
+                        await peer.lost()
+        (line,) = logs
+        assert line["event"] == "connection.left"
+        assert line["reason"].startswith(told)
+        assert f"--secure-serving={'true' if tls is None else 'false'}" in line["reason"]
 
     def test_a_line_says_how_many_were_left_out(self):
         quota = LineQuota(interval=10)

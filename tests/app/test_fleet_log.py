@@ -45,6 +45,16 @@ def test_ejections_are_counted_and_logged():
     assert "warmpick_ejected_endpoints 0" in page(log)
 
 
+def test_endpoints_that_sleep_are_counted():
+    rig = Rig()
+    log = FleetLog(rig.fleet)
+    assert "warmpick_asleep_endpoints 0" in page(log)
+    rig.report("pod-1", awake=False)
+    assert "warmpick_asleep_endpoints 1" in page(log)
+    rig.report("pod-1", awake=True)
+    assert "warmpick_asleep_endpoints 0" in page(log)
+
+
 def test_corrections_are_counted_and_logged():
     rig = Rig()
     log = FleetLog(rig.fleet)

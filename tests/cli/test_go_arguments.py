@@ -94,6 +94,10 @@ def test_flags_alone_are_serves(words, complete):
         (["--pool-nam=p"], "unrecognized arguments: --pool-nam=p: did you mean `--pool-name`"),
         (["--pool"], "unrecognized arguments: --pool"),
         (["--pool-name=p", "word"], "unrecognized arguments: word"),
+        (
+            ["serve", "http://a:1"],
+            "unrecognized arguments: http://a:1; servers by their URLs are for `epp up`",
+        ),
         (["--pool-name"], "--pool-name: expected one argument"),
         (["--zap-encoder=xml"], "argument --log-format/--zap-encoder: invalid choice: 'xml'"),
         (["--zap-log-level=loud"], "`loud` is not a level; write debug, info or error"),

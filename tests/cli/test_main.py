@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +71,54 @@ def test_a_configuration_may_come_from_a_pipe_and_has_an_end(capsys):
     assert "round-robin" in capsys.readouterr().out
     assert main(["check", "/dev/zero"]) == 2
     assert "/dev/zero is longer than 16777216 bytes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "said"),
+    [
+        (POLICIES["round-robin"].encode(), 0, b"round-robin"),
+        (b"plugins: [", 2, b"epp: -: line 2, column 1: not valid YAML"),
+        (b"\xff", 2, b"epp: CONFIG: - is not UTF-8 text"),
+    ],
+)
+def test_a_configuration_may_come_from_standard_input(text, status, said):
+    ran = subprocess.run(
+        [sys.executable, "-m", "epp", "check", "-"], input=text, capture_output=True, check=False
+    )
+    assert ran.returncode == status
+    assert said in ran.stdout + ran.stderr
+
+
+def test_an_error_of_a_configuration_names_its_file(written, capsys):
+    path = written("plugins: [{type: zzz}]")
+    assert main(["serve", f"--config-file={path}"]) == 1
+    assert capsys.readouterr().err.startswith(f"epp: {path}: plugins[0].type: unknown plug-in")
+
+
+PORTS = ("--metrics-port", "--grpc-health-port", "--grpc-port")
+
+
+def refused(written, *flags):
+    """Run `epp serve`, which has to fail; return the last line that it says."""
+    start = [sys.executable, "-m", "epp", "serve", f"--endpoints-file={written(ENDPOINTS)}"]
+    ran = subprocess.run([*start, *flags], capture_output=True, check=False, text=True)
+    assert ran.returncode == 1
+    return ran.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("transport", ["grpcio", pytest.param("native", marks=needs_native)])
+@pytest.mark.parametrize("flag", PORTS)
+def test_a_port_in_use_is_said_with_its_flag(flag, transport, written):
+    with socket.create_server(("", 0)) as server:
+        taken = server.getsockname()[1]
+        ports = [f"{each}={taken if each == flag else 0}" for each in PORTS]
+        last = refused(written, "--secure-serving=false", f"--transport={transport}", *ports)
+    assert last == f"epp: {flag}: cannot listen: port {taken}: Address already in use"
+
+
+def test_a_name_that_is_no_address_is_said_with_its_flag(written):
+    last = refused(written, "--bind-address=nosuch.invalid", "--metrics-port=0")
+    assert last.startswith("epp: --bind-address: cannot listen on `nosuch.invalid`: ")
 
 
 @pytest.mark.parametrize("words", [["check", "{}"], ["check", "--native"]])
@@ -171,6 +220,7 @@ def test_check_prints_the_error(text, said, written, capsys):
     printed = capsys.readouterr()
     assert printed.err.startswith("epp: ")
     assert said in printed.err
+    assert "file.yaml" in printed.err
     assert (printed.out, printed.err.count("\n")) == ("", 1)
 
 
@@ -296,9 +346,10 @@ def test_as_a_program(written):
 
     told = run("--version")
     assert (told.returncode, told.stdout) == (0, f"warmpick {__version__}\n")
-    told = run("check", written("plugins: [{type: nothing}]"))
+    path = written("plugins: [{type: nothing}]")
+    told = run("check", path)
     assert (told.returncode, told.stdout) == (2, "")
-    assert told.stderr == "epp: plugins[0].type: unknown plug-in type `nothing`\n"
+    assert told.stderr == f"epp: {path}: plugins[0].type: unknown plug-in type `nothing`\n"
 
 
 def checked_native(**environment):

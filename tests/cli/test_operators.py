@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import json
 import math
+import ssl
 import sys
 from http import HTTPStatus
 
@@ -13,6 +14,7 @@ import pytest
 from textual.widgets import DataTable, Static
 
 from epp.adapters.telemetry.http import OperatorServer, Readers
+from epp.adapters.tls import ReaderTls
 from epp.app.observing.fleet_view import EndpointsPage
 from epp.app.observing.views import DecisionsPage, DecisionView, EndingView
 from epp.cli.main import main
@@ -23,6 +25,7 @@ from epp.cli.operators.top_screen import EndpointScreen, TopApp
 from epp.errors import ConfigError
 from epp.model.decision import Decision, Score
 from epp.policy.explanations.explanation import explain
+from tests.adapters.self_signed import self_signed
 from tests.app.test_decision_ring import DECISIONS, ENDPOINTS, STATES, Kept
 from tests.strategies import candidate
 
@@ -207,14 +210,43 @@ async def test_who_may_read_the_pages(monkeypatch):
     ("words", "told"),
     [
         (["--url=ftp://x"], "`ftp://x` is not like http://127.0.0.1:9090"),
+        (["--url=http://a b"], "`http://a b` is not like http://127.0.0.1:9090"),
+        (["--url=https://a:99999"], "`https://a:99999` is not like http://127.0.0.1:9090"),
+        (["--url=:9090"], "`:9090` is not like http://127.0.0.1:9090"),
+        (["--url=ftp://me:sk-1@x"], "`ftp://...@x` is not like http://127.0.0.1:9090"),
+        (["--url=me:sk-1@127.0.0.1:9"], "http://...@127.0.0.1:9 cannot be read: Connection"),
         (["--url=http://127.0.0.1:9"], "9 cannot be read: Connection refused; is this the metrics"),
+        (["--url=127.0.0.1:9"], "http://127.0.0.1:9 cannot be read: Connection refused"),
         (["r", "--follow"], "not both"),
-        (["--token-file=/nowhere"], "--token-file"),
+        (["--token-file=/nowhere"], "--token-file: cannot read /nowhere: No such file"),
+        (["--token-file={}"], "file holds no token, which is one word"),
+        (["--url=https://a", "--ca-file={}"], "--ca-file: "),
+        (["--url=https://a", "--ca-file={}"], "file has no certificate (PEM)"),
+        (["--url=https://a", "--ca-file=/nowhere"], "--ca-file: cannot read /nowhere: No such"),
     ],
 )
-def test_what_cannot_be_asked_is_said(words, told, capsys):
-    assert main(["explain", *words]) == 2
+def test_what_cannot_be_asked_is_said(words, told, tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_bytes(b"two\nlines")
+    assert main(["explain", *(each.format(file) for each in words)]) == 2
     assert told in capsys.readouterr().err
+
+
+async def test_the_other_scheme_is_suggested(tmp_path):
+    for name, content in zip(("tls.key", "tls.crt"), self_signed("EC"), strict=True):
+        (tmp_path / name).write_bytes(content)
+    async with port(Kept()) as url:
+        plain = await ran("explain", f"--url=https{url.removeprefix('http')}")
+        bare = await ran("explain", f"--url={url.removeprefix('http://')}")
+    async with port(
+        Kept(), tls=ReaderTls(tmp_path, None, ssl.TLSVersion.TLSv1_2, "").context
+    ) as url:
+        tls = await ran("explain", f"--url={url}")
+        unknown = await ran("explain", f"--url=https{url.removeprefix('http')}")
+    assert "; is it http://?" in plain[2]
+    assert bare == (0, "", "epp: no request has been decided yet\n")
+    assert "; is it https://?" in tls[2]
+    assert "; --ca-file names whom to trust, --insecure accepts any certificate" in unknown[2]
 
 
 def page_of(kept):

@@ -194,7 +194,7 @@ def test_what_is_without_effect_is_said(plugins, sources, message):
     ("kind", "parameters", "problem"),
     [
         ("metrics-data-source", "{shceme: https}", "did you mean `scheme`"),
-        ("metrics-data-source", "{scheme: ftp}", "Invalid enum value 'ftp'"),
+        ("metrics-data-source", "{scheme: ftp}", "`ftp` is not one of http, https"),
         ("metrics-data-source", "{port: 0}", "a whole number of at least 1 is expected"),
         ("metrics-data-source", "{port: 65536}", "a whole number of at most 65535 is expected"),
         ("metrics-data-source", "{port: '8000'}", "a whole number is expected, not text"),

@@ -94,11 +94,13 @@ def test_an_interrupted_demo_leaves_nothing_running(phase, number, status, tmp_p
     assert not list(tmp_path.glob("warmpick-demo-*"))
 
 
-def test_a_report_that_cannot_be_written_is_told_at_once(tmp_path):
-    with demo(tmp_path, "--report", str(tmp_path / "no" / "such" / "folder.html")) as process:
+@pytest.mark.parametrize("name", ["no/such/folder.html", "folder"])
+def test_a_report_that_cannot_be_written_is_told_at_once(name, tmp_path):
+    (tmp_path / "folder").mkdir()
+    with demo(tmp_path, "--report", str(tmp_path / name)) as process:
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert errors.startswith("The demo failed: cannot write the report to ")
+    assert errors.startswith(f"The demo failed: cannot write the report to {tmp_path / name}")
 
 
 def test_every_missing_part_is_named_with_its_remedy():

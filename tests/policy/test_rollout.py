@@ -181,7 +181,10 @@ OTHER = "{name: m, headerName: H, labelKey: l, mode: prefer}"
         ("", "missing required field `scope`"),
         (SCOPE, "missing required field `revisionGating`"),
         (f"{SCOPE}, revisionGating: {{mode: sum}}", "`requireRoles` is required"),
-        (f"{SCOPE}, revisionGating: {{mode: most}}", "'most'"),
+        (
+            f"{SCOPE}, revisionGating: {{mode: most}}",
+            "`most` is not one of sum, max-role, disabled",
+        ),
         (
             f"{SCOPE}, revisionGating: {{mode: sum, requireRoles: {{values: []}}}}",
             "`values` must list roles",

@@ -152,7 +152,7 @@ GOOD = "{name: z, address: 10.9.9.9, port: 9}"
         ("just words", "", "a mapping is expected, not text"),
         ("{}", "", "missing required field `endpoints`"),
         ("endpoints: 5", "endpoints", "a list is expected, not a whole number"),
-        ("endpoints: []\nmore: 1", "", "unknown field `more`"),
+        ("endpoints: []\nmore: 1", "", "unknown field `more`; it takes endpoints"),
         ("endpoints: [", "line 2, column 1", "not valid YAML"),
         ("endpoints:\n\t- a", "line 2, column 1", "not valid YAML"),
         ("endpoints: [!!python/name:os.system x]", "line 1, column 13", "not valid YAML"),
@@ -253,7 +253,11 @@ TWO = "dataParallelSize: 2"
         ),
         ([f"{Z}, metricsHost: 'http://a:1'"], "[0].metricsHost", "matching regex"),
         ([f"{Z}, metricsHost: a"], "[0].metricsHost", "matching regex"),
-        ([f"{Z}, appProtocol: grpc"], "[0].appProtocol", "'grpc'"),
+        (
+            [f"{Z}, appProtocol: grpc"],
+            "[0].appProtocol",
+            "`grpc` is not one of http, https, kubernetes.io/h2c",
+        ),
         (
             [f"{Z}, dataParallelRank: -1"],
             "[0].dataParallelRank",

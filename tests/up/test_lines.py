@@ -1,9 +1,13 @@
 import io
 import json
+from pathlib import Path
 
+import msgspec
 import pytest
 
+from epp.protocol.endpoints import parse_endpoints
 from epp.up.lines import Front, curl, envoy_line, introduction, picker_line
+from epp.up.pages import Relayed
 from epp.up.probe import Probe
 from epp.up.servers import Address
 from epp.up.terminal import Terminal
@@ -34,6 +38,20 @@ def test_the_only_address_of_a_name_is_called_as_the_url_calls_it():
     assert said[2:5] == ["  one:80           m", "  two:80-10.0.0.2  m", "  two:80-10.0.0.3  m"]
     (alone, _, shown, *_) = introduction(HERE, [UP])
     assert ("1 model server" in alone, shown) == (True, "  a:1  it's, lora")
+
+
+def test_what_to_do_first_is_told():
+    assert "Try it:" in introduction(HERE, [DOWN, UP])
+    assert "Try it, with the name of a model in place of MODEL:" in introduction(HERE, [DOWN])
+    unresolved = introduction(HERE, [])
+    assert "No server is known yet: names are resolved again every 5 seconds." in unresolved
+    listed = introduction(msgspec.structs.replace(HERE, endpoints_file=Path("a.yaml")), [])
+    told = "No server is known yet: list some in a.yaml, which is followed:"
+    assert told in listed
+    assert not any("curl" in each for each in (*unresolved, *listed))
+    example = "\n".join(listed).partition(told)[2].partition("Metrics")[0]
+    (endpoint,) = parse_endpoints(example.encode())
+    assert endpoint.name == "vllm-0"
 
 
 def test_who_opens_a_port_with_a_key_is_told():
@@ -83,6 +101,8 @@ def logged(event, level="info", **more):
             "a:1 has no metrics page (HTTP status 404), but still gets requests",
         ),
         (logged("endpoint.recovered", endpoint="default/a:1"), "error", "a:1 is up"),
+        (logged("endpoint.asleep", endpoint="default/a:1"), "error", "a:1 sleeps, and gets no"),
+        (logged("endpoint.awake", endpoint="default/a:1"), "error", "a:1 is awake"),
         (logged("endpoints_file.rejected", "warning", path="x", error="y"), "debug", ""),
         ("Traceback (most recent call last):", "error", "picker: Traceback (most recent call"),
         ("[1]", "error", "picker: [1]"),
@@ -95,10 +115,29 @@ def test_the_pickers_log_is_told_for_people(text, level, expected):
 
 def test_what_is_wrong_behind_the_relay_is_told():
     down = logged("endpoint.unreachable", endpoint="default/a:1", error="HTTP status 502")
-    problems = {"a:1": "does not answer (Connection refused)"}
+    relayed = Relayed({"a:1": "does not answer (Connection refused)"})
     told = "a:1 is down: it does not answer (Connection refused)"
-    assert picker_line(down, "error", problems) == told
-    assert picker_line(down, "error", {"b:1": "x"}) == "a:1 is down: HTTP status 502"
+    assert picker_line(down, "error", relayed) == told
+    assert picker_line(down, "error", Relayed({"b:1": "x"})) == "a:1 is down: HTTP status 502"
+
+
+def test_urls_of_the_relay_are_told_as_those_of_servers():
+    here, servers = (
+        "http://127.0.0.1:4321",
+        {"http://127.0.0.1:4321": ("https://a:1", "a:1-10.0.0.1")},
+    )
+    down = logged("source.failed", url=f"{here}/v1/models", error="HTTP status 502")
+    problems = {"a:1-10.0.0.1": "does not answer (Connection refused)"}
+    assert picker_line(down, "info", Relayed(problems, servers)) == (
+        "picker: source.failed url=https://a:1/v1/models"
+        " error=a:1-10.0.0.1 does not answer (Connection refused)"
+    )
+    assert picker_line(down, "info", Relayed({}, servers)) == (
+        "picker: source.failed url=https://a:1/v1/models error=HTTP status 502"
+    )
+    up = logged("source.recovered", url=f"{here}/v1/models")
+    for relayed, said in ((Relayed(problems, servers), "https://a:1"), (Relayed(), here)):
+        assert picker_line(up, "info", relayed) == f"picker: source.recovered url={said}/v1/models"
 
 
 def test_envoys_log_is_told_without_its_frills():

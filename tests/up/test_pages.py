@@ -128,7 +128,7 @@ async def relayed(servers, address, context=None):
         url = f"http://{hosts[address.name]}/metrics"
         async with aiohttp.ClientSession() as client, client.get(url) as response:
             page = await response.read()
-            return response.status, page if response.status == 200 else relay.problems["a"]
+            return response.status, page if response.status == 200 else relay.relayed.problems["a"]
     finally:
         await relay.close()
 
@@ -145,6 +145,23 @@ async def test_the_picker_and_people_are_told_what_whole_pages_say(framed):
         (found,) = await probe([address], servers, None, "key")
         assert (found.models, found.problem) == (("llama", "lora"), "")
         assert await relayed(servers, address) == (200, METRICS)
+
+
+async def test_urls_of_the_relay_stand_for_those_of_servers():
+    servers = model_servers(["https://gpu1:8443", "http://10.0.0.2:8000"])
+    behind = (
+        Address("gpu1:8443-10.0.0.1", "10.0.0.1", 8443, "gpu1:8443"),
+        Address("10.0.0.2:8000", "10.0.0.2", 8000, "10.0.0.2:8000"),
+    )
+    relay = PageRelay(ServerPages(servers, None, "key", 5))
+    try:
+        hosts = await relay.hosts(behind)
+        assert relay.relayed.servers == {
+            f"http://{hosts[behind[0].name]}": ("https://gpu1:8443", behind[0].name),
+            f"http://{hosts[behind[1].name]}": ("http://10.0.0.2:8000", behind[1].name),
+        }
+    finally:
+        await relay.close()
 
 
 async def test_a_compressed_page_is_not_unpacked():
@@ -224,3 +241,15 @@ async def test_a_key_that_is_missing_or_wrong_is_told(paths, key, problem):
         (found,) = await probe([address], servers, None, key)
         assert found.problem.startswith(problem)
         assert found.wants_key == ("/v1/models" in paths)
+
+
+@pytest.mark.parametrize(("status", "hinted"), [(404, True), (500, False)])
+async def test_sglangs_flag_is_told_where_the_page_does_not_exist(status, hinted):
+    def pieces_of(path):
+        none = f"HTTP/1.1 {status} No\r\ncontent-length: 0\r\n\r\n".encode()
+        return [none if path == "/metrics" else with_length(WHOLE[path])]
+
+    async with serving(pieces_of) as port:
+        (found,) = await probe([Address("a", "127.0.0.1", port)], (), None, "")
+    assert found.problem.startswith(f"has no metrics page (HTTP status {status})")
+    assert ("--enable-metrics" in found.problem) == hinted

@@ -15,8 +15,9 @@ TAKEN = {
     "http://localhost:1": ModelServer("http", "localhost", 1),
 }
 REFUSED = {
-    "10.0.0.11:8000": "no http:// or https:// before the host; write http://10.0.0.11:8000",
-    "gpu1": "no http:// or https://",
+    "10.0.0.12:9000": "no http:// or https:// before the host; write http://10.0.0.12:9000",
+    "gpu1": "no http:// or https:// before the host; write http://gpu1",
+    "gpu1:8000/v1": "no http:// or https:// before the host; write http://10.0.0.11:8000",
     "": "no http:// or https://",
     "ftp://gpu1": "`ftp` is neither http nor https",
     "grpc://gpu1:9000": "`grpc` is neither",
@@ -50,9 +51,18 @@ def test_what_names_none_is_refused(url):
     assert REFUSED[url] in caught.value.problem
 
 
-def test_a_password_is_not_repeated():
+@pytest.mark.parametrize("url", ["http://{}gpu1:8000", "{}gpu1", "ftp://{}gpu1", "http://{}x:y"])
+def test_a_password_is_not_repeated(url):
     with pytest.raises(ConfigError) as caught:
-        model_servers(["http://me:sk-1@gpu1:8000"])
+        model_servers([url.format("me:sk-1/2@")])
+    assert "sk-1" not in str(caught.value)
+    assert caught.value.place == url.format("...@")
+
+
+@pytest.mark.parametrize("url", ["gpu1:8000/v1?key=sk-1", "ftp://gpu1?sk-1", "http://a\nsk-1@b"])
+def test_no_other_secret_is_repeated(url):
+    with pytest.raises(ConfigError) as caught:
+        model_servers([url])
     assert "sk-1" not in str(caught.value)
 
 

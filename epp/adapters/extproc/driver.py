@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, cast
 
-import structlog
 from mypy_extensions import mypyc_attr
 
 from epp.adapters.extproc.contract import DrivenExchange, GrpcStatus, Outlet
@@ -20,8 +19,9 @@ from epp.protocol.extproc.codec import decode, encode_in_parts
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.errors import ProtocolError
 from epp.protocol.extproc.step import Step, Wants
+from epp.system.logs import Log
 
-_log = structlog.get_logger()
+_log = Log(__name__)
 
 _RESET_SECONDS: Final = 0.05
 """How long after a half-close a reset may still come, in seconds.

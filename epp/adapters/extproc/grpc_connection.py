@@ -11,15 +11,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
-import structlog
-
 from epp.adapters.extproc.contract import GrpcStatus, MethodCall
 from epp.adapters.extproc.http2 import session as http2
 from epp.adapters.extproc.http2.session import ConnectionFailure, Session, Stream
 from epp.adapters.extproc.limits import PeerLimits, TokenBucket
 from epp.adapters.extproc.turns import FULL_READ_BYTES, Turns
+from epp.system.logs import Log
 
-_log = structlog.get_logger()
+_log = Log(__name__)
 
 # Looked up once: docs/adr/0013-compiled.md says why.
 _MESSAGE: Final[int] = http2.MESSAGE
@@ -36,6 +35,11 @@ _BYTES_AT_ONCE: Final = 1 << 20
 _HIGH_WATER_BYTES: Final = 1 << 20
 _LITTLE_BYTES: Final = 1 << 12
 """Reads up to this size are handled before larger ones."""
+_TLS_HANDSHAKE: Final = b"\x16"  # RFC 8446 §5.1
+_SPEAKS_TLS: Final = (
+    "it speaks TLS, and this port does not: the ext_proc port does with --secure-serving=true, or"
+    " take TLS (Envoy: transport_socket) off the gateway's cluster"
+)
 _CLOSED_AT_ONCE: Final = 64  # streams of a lost connection, in one turn
 _CLOSE_SECONDS: Final = 2.0
 """How long a peer has to read the GOAWAY before its connection is aborted."""
@@ -193,7 +197,8 @@ class GrpcConnection:
         try:
             events = session.receive(data, start)
         except ConnectionFailure as failure:
-            self._give_up(str(failure))
+            is_hello = not session.settings_received and data.startswith(_TLS_HANDSHAKE)
+            self._give_up(_SPEAKS_TLS if is_hello else str(failure))
             return False
         self._handle(events)
         if self._last_pong and session.pongs >= self._last_pong:

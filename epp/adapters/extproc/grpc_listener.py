@@ -12,20 +12,24 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, cast
 
-import structlog
-
 from epp.adapters.extproc.contract import MethodCall
 from epp.adapters.extproc.grpc_connection import GrpcConnection, Method
 from epp.adapters.extproc.http2.session import Stream
 from epp.adapters.extproc.limits import PeerLimits
 from epp.adapters.extproc.turns import Turns
 from epp.system.line_quota import LineQuota
+from epp.system.logs import Log
 from epp.system.port import Port, place
 
 if TYPE_CHECKING:  # see `GrpcListener.start`
     from epp.system.handshakes import Handshakes
 
-_log = structlog.get_logger()
+_log = Log(__name__)
+
+_PLAINTEXT = (
+    "it speaks plaintext, and this port TLS: add TLS to the gateway's cluster (Envoy:"
+    " transport_socket), or set --secure-serving=false"
+)
 
 
 class GrpcListener:
@@ -57,7 +61,8 @@ class GrpcListener:
         if tls is not None:
             from epp.system.handshakes import Handshakes  # noqa: PLC0415 (only TLS needs it)
 
-            self._handshakes = Handshakes(tls, self.accept, self.limits.handshake_seconds)
+            patience = self.limits.handshake_seconds
+            self._handshakes = Handshakes(tls, self.accept, patience, self._warn_of_plaintext)
         if port is not None and tls is None:
             loop = asyncio.get_running_loop()
             self._listener = await loop.create_server(self.accept, **place(address, port))
@@ -167,6 +172,10 @@ class GrpcListener:
         self._shed.discard(connection)
         if not self._connections:
             self._none_open.set()
+
+    def _warn_of_plaintext(self, connection: socket.socket) -> None:
+        with suppress(OSError):  # it went
+            self.warn_left(str(connection.getpeername()), _PLAINTEXT)
 
     def warn_left(self, peer: str, reason: str) -> None:
         """Log that a peer was given up, at most one line for each reason in ten seconds."""

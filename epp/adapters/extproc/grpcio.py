@@ -74,7 +74,7 @@ class GrpcioServer:
         settings = self._settings
         if settings.tls is not None:
             require_version(settings.tls_min_version)
-            require_free(settings.address, settings.port)
+        require_free(settings.address, settings.port)
         server, self._port = self._bound(settings.tls)
         await server.start()
         self._server = server

@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 
 from epp.adapters.extproc.contract import HealthSource
-from epp.adapters.extproc.grpcio_options import bounds, target
+from epp.adapters.extproc.grpcio_options import bounds, require_free, target
 from epp.adapters.extproc.limits import PeerLimits
 from epp.protocol.health import SERVICE
 
@@ -26,7 +26,8 @@ class GrpcioHealthServer:
         attach(health, self._server)
 
     async def start(self, address: str, port: int) -> None:
-        """Bind and serve. Raises `RuntimeError` if the port is taken."""
+        """Bind and serve. Raises `OSError` or `RuntimeError` if the port is taken."""
+        require_free(address, port)
         self.port = self._server.add_insecure_port(target(address, port))
         await self._server.start()
 

@@ -33,7 +33,7 @@ def bounds(limits: PeerLimits) -> Options:
 
 
 def require_free(address: str, port: int) -> None:
-    """Raise `OSError` if a port is taken; for a server that would share it (SO_REUSEPORT)."""
+    """Raise `OSError` if a port is taken: grpcio says less of it, or shares it (SO_REUSEPORT)."""
     for each in bound(address, port):
         each.close()
 

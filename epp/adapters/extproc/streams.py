@@ -9,12 +9,11 @@ import math
 from collections.abc import Callable
 from typing import Final, Protocol
 
-import structlog
-
 from epp.errors import Overloaded, RequestError, RequestTimeout
 from epp.system.line_quota import LineQuota
+from epp.system.logs import Log
 
-_log = structlog.get_logger()
+_log = Log(__name__)
 
 _SWEEP_SECONDS: Final = 1.0
 _ROOM: Final = 0.9

@@ -3,12 +3,11 @@
 import os
 from typing import Literal
 
-import structlog
-
 from epp import compiled
 from epp.adapters.extproc.contract import ExtProcServer, HealthServer, HealthSource
+from epp.system.logs import Log
 
-_log = structlog.get_logger()
+_log = Log(__name__)
 
 Transport = Literal["native", "grpcio"]
 

@@ -12,6 +12,9 @@ from epp.protocol.metrics.attribute_reader import AttributeMetric, AttributeRead
 from epp.protocol.metrics.capacity import MAX_CAPACITY_TOKENS
 from epp.protocol.metrics.metrics_reader import MetricsReader
 from epp.protocol.metrics.page import Page
+from epp.system.logs import Log
+
+_log = Log(__name__)
 
 _MAX_MODELS, _MAX_NAME = 16_384, 1024
 """Models that one endpoint may list, and the characters of a name."""
@@ -47,12 +50,16 @@ MakeReader = Callable[[Endpoint], PageReader]
 
 
 class LoadReader:
-    """Reads loads; with `attributes_only` nothing of them but the attributes."""
+    """Reads loads; with `attributes_only` nothing of them but the attributes.
+
+    It is logged when the engine goes to sleep and when it wakes.
+    """
 
     def __init__(self, endpoint: Endpoint, *, attributes_only: bool = False) -> None:
         self.endpoint = endpoint
         self._reader = MetricsReader(endpoint)
         self._attributes_only = attributes_only
+        self._awake = True
 
     def relabel(self, endpoint: Endpoint) -> None:
         """Set the endpoint with other labels, which may name another engine."""
@@ -69,7 +76,12 @@ class LoadReader:
         if self._attributes_only:
             events = _of_attributes(self.endpoint, reading.load.attributes)
         else:
-            events = (LoadReported(self.endpoint.id, reading.load),)
+            load = reading.load
+            events = (LoadReported(self.endpoint.id, load),)
+            if load.awake is not self._awake:
+                self._awake = load.awake
+                told = "endpoint.awake" if load.awake else "endpoint.asleep"
+                _log.info(told, endpoint=self.endpoint.id)
         return Findings(events, reading.warnings, self._reader.unknown)
 
 

@@ -16,10 +16,10 @@ from epp.adapters.telemetry.http import OperatorServer, Readers
 from epp.app.discovery import build_reviewer
 from epp.app.jobs import attempt, keep_running
 from epp.app.options import ServeOptions, reader_tls
-from epp.app.process import stop_signals
+from epp.app.process import listening, stop_signals
 from epp.app.workers.pages import MergedPages
 from epp.app.workers.supervisor import Supervisor, WorkerEnded
-from epp.errors import ConfigError, reason
+from epp.errors import ConfigError
 from epp.protocol.health import ServingStatus
 from epp.system.logs import Log
 from epp.system.port import Port
@@ -129,15 +129,18 @@ class _Parent:
 
     async def _listen(self) -> None:
         """Bind all ports; that of ext_proc refuses connections until a worker takes them."""
-        options = self._options
+        options, address = self._options, self._options.bind_address
         self._health.set_status(ServingStatus.NOT_SERVING)
         try:
-            self._port = Port(options.bind_address, options.grpc_port, self._deal)
-            await self._operators.start()
-            await self._health_server.start(options.bind_address, options.health_port)
-        except OSError as error:
+            with listening("--grpc-port", address):
+                self._port = Port(address, options.grpc_port, self._deal)
+            with listening("--metrics-port", address):
+                await self._operators.start()
+            with listening("--grpc-health-port", address):
+                await self._health_server.start(address, options.health_port)
+        except ConfigError:
             await self._close()
-            raise ConfigError(f"cannot listen: {reason(error)}") from error
+            raise
 
     def _deal(self, connection: socket.socket) -> None:
         with connection:  # who takes it has a descriptor of its own

@@ -117,6 +117,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _list(port: OperatorsPort, arguments: argparse.Namespace) -> int:
     page = port.read(_PATH, DecisionsPage, limit=arguments.last)
+    if not page.decisions:
+        print("epp: no request has been decided yet", file=sys.stderr)
     show = _json if arguments.json else _line
     for each in page.decisions:
         show(each)
@@ -150,7 +152,12 @@ def _explain_recorded(arguments: argparse.Namespace) -> int:
     if arguments.request:
         found = [each for each in views if each.request == arguments.request]
         return _show(found, arguments, "not among the recorded requests")
-    for each in deque(views, arguments.last):
+    newest = deque(views, arguments.last)
+    if not newest:
+        print(
+            f"epp: {printable(str(arguments.recording))}: no request is recorded", file=sys.stderr
+        )
+    for each in newest:
         (_json if arguments.json else _line)(each)
     return 0
 

@@ -2,6 +2,7 @@
 
 import argparse
 import http.client
+import re
 import ssl
 from http import HTTPStatus
 from pathlib import Path
@@ -18,6 +19,9 @@ T = TypeVar("T")
 _SECONDS: Final = 10.0
 _MAX_BYTES: Final = 16 << 20
 _FLAG: Final = "--url"
+_TOKEN: Final = re.compile(r"[!-~]+")
+_HOST: Final = re.compile(r"[^\s\x00-\x1f]+")
+_USER: Final = re.compile(r"^(\w+://)?.*@", re.DOTALL)
 
 
 def add_port(parser: argparse.ArgumentParser) -> None:
@@ -26,8 +30,8 @@ def add_port(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         _FLAG,
         default="http://127.0.0.1:9090",
-        help="its metrics port (default: %(default)s); in Kubernetes: kubectl port-forward"
-        " deploy/NAME 9090",
+        help="its metrics port (default: %(default)s); HOST:PORT is http; in Kubernetes:"
+        " kubectl port-forward deploy/NAME 9090",
     )
     group.add_argument(
         "--token-file",
@@ -47,20 +51,23 @@ class OperatorsPort:
     """The port at a URL. Raises `ConfigError` if it cannot be read."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        url = urlsplit(arguments.url)
-        if url.scheme not in {"http", "https"} or not url.hostname:
-            raise ConfigError(f"`{arguments.url}` is not like http://127.0.0.1:9090", _FLAG)
+        given = arguments.url if "://" in arguments.url else f"http://{arguments.url}"
+        self._url = _USER.sub(r"\1...@", given)
         try:
-            self._port = url.port
-        except ValueError as error:
-            raise ConfigError(str(error), _FLAG) from None
-        self._url = arguments.url
-        self._host = url.hostname
+            url = urlsplit(given)
+            self._host, self._port = url.hostname or "", url.port
+        except ValueError:
+            url = urlsplit("")
+        if url.scheme not in {"http", "https"} or not _HOST.fullmatch(self._host):
+            told = _USER.sub(r"\1...@", arguments.url)
+            raise ConfigError(f"`{told}` is not like http://127.0.0.1:9090", _FLAG)
         self._tls = _context(arguments) if url.scheme == "https" else None
         token = arguments.token_file
         self._headers = {}
         if token is not None:
             text = read(token, "--token-file").decode("latin-1").strip()
+            if not _TOKEN.fullmatch(text):
+                raise ConfigError(f"{token} holds no token, which is one word", "--token-file")
             self._headers["Authorization"] = f"Bearer {text}"
 
     def read(self, path: str, kind: type[T], **query: str | int) -> T:
@@ -70,13 +77,24 @@ class OperatorsPort:
             body = self._get(target)
             return msgspec.json.decode(body, type=kind)
         except (OSError, http.client.HTTPException) as error:
-            problem = f"{self._url} cannot be read: {reason(error)}"
-            if isinstance(error, ConnectionRefusedError):
-                problem += "; is this the metrics port of a running picker?"
+            problem = f"{self._url} cannot be read: {reason(error)}{self._hint(error)}"
             raise ConfigError(problem, _FLAG) from None
         except msgspec.DecodeError as error:
             problem = f"{self._url}{path} is not what this version reads: {error}"
             raise ConfigError(problem, _FLAG) from None
+
+    def _hint(self, error: Exception) -> str:
+        """Return what may be done about a page that cannot be read."""
+        match error:
+            case ConnectionRefusedError():
+                return "; is this the metrics port of a running picker?"
+            case ssl.SSLCertVerificationError():
+                return "; --ca-file names whom to trust, --insecure accepts any certificate"
+            case ssl.SSLError(reason="WRONG_VERSION_NUMBER"):
+                return "; is it http://?"
+            case ConnectionResetError() | http.client.BadStatusLine() if self._tls is None:
+                return "; is it https://?"
+        return ""
 
     def _get(self, target: str) -> bytes:
         connection: http.client.HTTPConnection
@@ -100,8 +118,11 @@ class OperatorsPort:
 def _context(arguments: argparse.Namespace) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=arguments.ca_file)
+    except ssl.SSLError:
+        raise ConfigError(f"{arguments.ca_file} has no certificate (PEM)", "--ca-file") from None
     except OSError as error:
-        raise ConfigError(f"cannot be read: {reason(error)}", "--ca-file") from None
+        problem = f"cannot read {arguments.ca_file}: {reason(error)}"
+        raise ConfigError(problem, "--ca-file") from None
     if arguments.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -227,7 +227,7 @@ def test_what_one_has_not_reported_is_not_compared():
         ("smg-least-load-scorer", "meanPrefillTokens", 0, "such as 1024"),
         ("smg-least-load-scorer", "maxWaitingRequests", -1, "0 for no limit"),
         ("smg-power-of-two-picker", "defaultThroughput", 0, "as 2000"),
-        ("smg-power-of-two-picker", "loadMetric", "load", "Invalid enum value"),
+        ("smg-power-of-two-picker", "loadMetric", "load", "not one of expected_wait"),
     ],
 )
 def test_parameters_that_make_no_sense_are_refused(kind, name, value, words):
