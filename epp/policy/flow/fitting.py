@@ -1,7 +1,8 @@
 """Whether the endpoints of a decision have room, and what the request costs there.
 
-Requests of negative priority, such as batches, have less: an endpoint that owes almost no prefill
-and whose memory is less than a fifth full, so that they hardly affect those of other priorities.
+Requests of negative priority, such as batches, have less: an endpoint that owes almost no prefill,
+whose memory is less than a fifth full, and that has a slot, so that they hardly affect those of
+other priorities.
 """
 
 from typing import Final
@@ -23,10 +24,10 @@ _ADAPTERS: Final = Axis.ADAPTERS
 _PREFILL: Final = Axis.PREFILL
 ANYWHERE: Final = EndpointId("")
 """Where a request waits if no endpoint was found for it."""
-_FEW_DECODES: Final = 1.5
+_FEW_DECODES: Final = 1.75
 """How many times the shortest step a step takes, at most, where a long prefill holds up few."""
-_DECODING: Final = 0.5
-"""The weight of a second by which decodes are held up, against one that a request has waited."""
+_WHOLE: Final = ("", "decode-only")
+"""Kinds of disaggregation in which one endpoint computes the whole request."""
 _SLOT: Final = "adapter "
 """The prefix of places at which requests wait for a slot; no name of an endpoint has a space."""
 
@@ -67,6 +68,7 @@ class Fitting:
             settings.prefill_seconds * settings.batch_prefill_share,
             MemoryShare(0.0, settings.most_memory),
             settings.stale_seconds,
+            waiting=0,  # others would wait for the slot after that
         )
         self._batch_memory_share: Final = settings.batch_memory_share
         self._short_prefill: Final = settings.prefill_seconds
@@ -119,18 +121,18 @@ class Fitting:
         quote: Quote,
         decision: Decision,
         now: float,
-        waited: float = 0.0,
+        worth: float = 0.0,
     ) -> tuple[Decision, Axis | None]:
         """Return a decision, and what its endpoints lack; None if they have room.
 
         It is another decision if the best endpoint has no room and another one serves as well, or
-        nearly as well for a request that has `waited` for so many seconds. But prefills are over
-        soon, and elsewhere this one would hold up decodes of others.
+        nearly as well: not to wait is `worth` so many seconds. But prefills are over soon, and
+        elsewhere this one would hold up decodes of others.
         """
         axis = self._lacks(quote, decision, request.priority, now)
         if axis is None or axis is _PREFILL:
             return decision, axis
-        others = self._others(quote, decision, request.priority, now, waited)
+        others = self._others(quote, decision, request.priority, now, worth)
         if not others:
             return decision, axis
         if not self._holds:
@@ -141,20 +143,20 @@ class Fitting:
             return decision, axis
 
     def _others(
-        self, quote: Quote, decision: Decision, priority: int, now: float, waited: float
+        self, quote: Quote, decision: Decision, priority: int, now: float, worth: float
     ) -> list[Candidate]:
         """Return the candidates that have room and cost other requests no more than the best one.
 
         As much of the prompt is cached there, it takes no slot of an adapter for longer, and steps
         there are not long. If its prefill is long, it holds up the decodes there: if these are few,
-        it goes once it has `waited` for half as many seconds as they and it lose by that.
+        it goes if they and it lose no more seconds by that than not to wait is `worth`.
         """
         best = decision.predicted_for
-        if best is None or decision.prefill is not None or decision.stages:
+        if best is None or decision.disaggregation not in _WHOLE:
             return []
         rooms, pods = self.rooms_for(batch=priority < 0), self._fleet.pods
         model, response = quote.target_model, self._response_tokens(quote)
-        most = _seconds(best) + waited / _DECODING
+        most = _seconds(best) + worth
         found: list[Candidate] = []
         for each in decision.candidates:
             pod = pods.get(each.endpoint.id)

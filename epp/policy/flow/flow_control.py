@@ -3,9 +3,8 @@
 Past a fleet's capacity, what is sent at once piles up in the engines: decodes slow each other down,
 caches thrash, and the order is fixed for good. What waits here is sent in the right order instead,
 to the endpoint that is the best one by then. While there is room nothing waits, nor if another
-endpoint serves as well (`Fitting.fit`).
-
-With llm-d-router's gate (`epp.policy.flow.gate`) a request waits for the pool, too.
+endpoint serves as well (`Fitting.fit`). With llm-d-router's gate (`epp.policy.flow.gate`) a request
+waits for the pool, too.
 
 It is synchronous and reads no clock. Call `release` after events that may make room, and at `due`.
 """
@@ -353,7 +352,8 @@ class FlowControl:
         try:
             decision = self._scheduler.decide(request, quote, now, sheds=False)
             if self.settings.holds and not anyway:
-                decision, axis = self.fitting.fit(request, quote, decision, now, now - held.since)
+                worth = now - held.since + line.seconds_at(held, decision.endpoint.id)
+                decision, axis = self.fitting.fit(request, quote, decision, now, worth)
         except FAULTS as error:  # of a plug-in, too: the client is answered, and others go
             if not anyway and self.refusals.may_come(error):
                 line.move(held, ANYWHERE, held.seconds)

@@ -146,12 +146,14 @@ class Flow:
 class PlaceQueue:
     """The requests of one band that wait at one endpoint, by flow; false if none does.
 
-    Flows are compared by where they start, unless a policy scores them (`scored`).
+    Flows are compared by where they start, unless a policy scores them (`scored`). `seconds` of
+    prefill wait.
     """
 
     def __init__(self, flows: dict[str, Flow], *, scored: bool) -> None:
         self._flows: Final = flows
         self._scored: Final = scored
+        self.seconds = 0.0
         self._queues: Final[dict[str, FlowQueue]] = {}  # of flows of which any waits
         self._by_start: Final[list[FlowQueue]] = []  # a heap
 
@@ -166,6 +168,7 @@ class PlaceQueue:
 
     def add(self, held: Held) -> None:
         """Have a request wait."""
+        self.seconds += held.seconds
         flow = held.flow
         queue = self._queues.get(flow)
         if queue is None:
@@ -176,6 +179,7 @@ class PlaceQueue:
 
     def remove(self, held: Held) -> None:
         """Remove a request that waited here; its ticket is no longer valid."""
+        self.seconds -= held.seconds
         queue = self._queues[held.flow]
         queue.drop_one()
         if queue.waiting:

@@ -308,6 +308,11 @@ class Line:
                 return True
         return False
 
+    def seconds_at(self, held: Held, endpoint_id: EndpointId) -> float:
+        """Return the seconds of prefill of a waiting request's band that wait at an endpoint."""
+        queue = self._bands[held.request.priority].queues.get(endpoint_id)
+        return 0.0 if queue is None else queue.seconds
+
     def slots(self) -> set[EndpointId]:
         """Return the places at which requests wait for a slot of their adapter, at no endpoint."""
         found: set[EndpointId] = set()

@@ -3,10 +3,11 @@
 - Prefill: the endpoint owes less than `FlowSettings.prefill_seconds`.
 - Memory: what requests hold, and the most that they are expected to hold at once later on, the
   request with them, is within a share of the cache.
-- Slots: fewer requests run than the engine runs at once (vLLM `max_num_seqs`). No engine reports
-  that; it shows when requests wait, report after report, although the engine could have reached
-  them and has memory, while as many run as ever did, and those that end are followed by others: a
-  prompt that takes longer than predicted keeps all others out.
+- Slots: the engine runs fewer requests at once than it can (vLLM `max_num_seqs`), or none waits in
+  it for the next free slot. No engine reports how many it can; it shows when requests wait, report
+  after report, although the engine could have reached them and has memory, while as many run as
+  ever did, and those that end are followed by others: a prompt that takes longer than predicted
+  keeps all others out.
 - Adapters: its LoRA adapter has a slot (vLLM `max_loras`, docs/adr/0022), or takes a free one.
 
 What is used is what the last report says and what was sent since, and never less than what was
@@ -39,6 +40,8 @@ _STEADY: Final = 0.05
 """The share of slots, at least one, that may be empty for a moment until they are filled again.
 
 More responses than that have to begin over these reports, so that some have replaced others."""
+_NEXT: Final = 1
+"""Requests that may wait in an engine for its next free slot, so that it is taken at once."""
 _MIN_SECONDS: Final = 1e-3
 """The seconds that a prefill counts for at least."""
 
@@ -63,15 +66,20 @@ class Rooms:
     """The room of each endpoint; `share` is the share of its cache that may be used.
 
     An endpoint that owes `prefill_seconds` has none, and one whose report is older than
-    `stale_seconds` cannot be accounted for.
+    `stale_seconds` cannot be accounted for. `waiting` is how many may wait there for a slot.
     """
 
     def __init__(
-        self, prefill_seconds: float, share: MemoryShare, stale_seconds: float = STALE_SECONDS
+        self,
+        prefill_seconds: float,
+        share: MemoryShare,
+        stale_seconds: float = STALE_SECONDS,
+        waiting: int = _NEXT,
     ) -> None:
         self.share: Final = share
         self._prefill_seconds: Final = prefill_seconds
         self._stale_seconds: Final = stale_seconds
+        self._waiting: Final = waiting
         self._slots: dict[EndpointId, _Slots] = {}
         self._accounts: dict[EndpointId, _Account] = {}
 
@@ -100,7 +108,7 @@ class Rooms:
             axis = _PREFILL
         elif self._crowded(pod, prompt, response, answers):
             axis = _MEMORY
-        elif self._slots and pod.running >= self._known_slots(pod):
+        elif self._slots and pod.running >= self._known_slots(pod) + self._waiting:
             axis = _SLOTS
         elif adapter and load.max_adapters and pod.books.waits_for_slot(adapter):
             axis = _ADAPTERS
@@ -168,7 +176,7 @@ class Rooms:
         }
         slots = self._known_slots(pod)
         if slots < inf:
-            found[Axis.SLOTS] = pod.running / slots
+            found[Axis.SLOTS] = pod.running / (slots + self._waiting)
         return found
 
     def is_stale(self, pod: Pod, now: float) -> bool:
@@ -193,7 +201,7 @@ class Rooms:
         if slots is None:
             if not load.running:
                 return
-            slots = self._slots[name] = _Slots()
+            slots = self._slots[name] = _Slots(self._waiting)
         adapters = len(load.running_adapters) if load.waiting_adapters else -1
         elsewhere = load.kv_usage >= _FULL or adapters >= load.max_adapters or pod.books.held_up
         slots.learn(load, pod.ledger.begun, waits=pod.books.unreached > 0 and not elsewhere)
@@ -208,12 +216,13 @@ class _Slots:
     """How many requests an engine runs at once: `known`, which is infinite until it is learned.
 
     It is the most that ever ran, once as many ran in report after report while others waited that
-    then ran too. This limits no engine below what it can do: if as many run and none waits, one
-    more may.
+    then ran too. This limits no engine below what it can do: if as many run as may be sent, with
+    those that may be `waiting`, and none waits, one more may.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, waiting: int) -> None:
         self.known = inf
+        self._waiting: Final = waiting
         self._most = 0.0
         self._in_a_row = 0
         self._since = 0.0
@@ -238,8 +247,8 @@ class _Slots:
             long = self._in_a_row >= _IN_A_ROW and load.at - self._since >= _ROW_SECONDS
             if long and begun - self._begun > few:
                 self.known = self._most
-        if running >= self.known and not load.waiting:
-            self.known = running + 1
+        if running >= self.known + self._waiting and not load.waiting:
+            self.known = running + 1 - self._waiting
         elif running > self.known:
             self.known = running
 

@@ -224,7 +224,7 @@ def test_a_request_goes_elsewhere_if_its_best_endpoint_is_full_and_no_cache_save
     assert not rig.flow.would_wait
 
 
-def test_a_long_prompt_goes_elsewhere_once_it_has_waited_for_half_of_what_it_holds_others_up():
+def test_a_long_prompt_goes_elsewhere_once_it_has_waited_for_as_long_as_it_holds_others_up():
     rig, _ = with_a_full_best_pod()
     rig.say("pod-1", running=50.0, kv_usage=0.1)
     assert rig.come("long", LONG) is None
@@ -232,12 +232,32 @@ def test_a_long_prompt_goes_elsewhere_once_it_has_waited_for_half_of_what_it_hol
         each.predicted_ttft + each.generation_seconds + each.crowding_seconds
         for each in rig.fleet.candidates(rig.held["long"].quote, rig.now)
     )
-    for waited, went in (((other - best) / 2 - 1, []), (2, ["long"])):
+    own = rig.held["long"].seconds
+    for waited, went in ((other - best - own - 1, []), (2, ["long"])):
         rig.wait(waited)
         rig.say("pod-0", running=2.0, kv_usage=1.0)
         rig.say("pod-1", running=50.0, kv_usage=0.1)
         assert rig.release() == went
     assert rig.sent["long"] == "pod-1"
+
+
+def test_a_long_prompt_goes_elsewhere_at_once_if_as_much_prefill_waits_for_the_best_endpoint():
+    rig, _ = with_a_full_best_pod()
+    rig.say("pod-1", running=50.0, kv_usage=0.1)
+    assert rig.come("long", LONG) is None
+    best, other = (
+        each.predicted_ttft + each.generation_seconds + each.crowding_seconds
+        for each in rig.fleet.candidates(rig.held["long"].quote, rig.now)
+    )
+    count = int((other - best) / rig.held["long"].seconds)
+    for number in range(count - 1):
+        assert rig.come(str(number), LONG) is None
+    rig.wait(0.1)
+    assert rig.release() == []
+    for number in range(2):
+        assert rig.come(f"next {number}", LONG) is None
+    rig.wait(0.1)
+    assert [rig.sent[each] for each in rig.release()] == ["pod-1"]
 
 
 def test_a_long_prompt_goes_nowhere_else_if_many_are_decoded_there():
@@ -308,11 +328,29 @@ def test_slots_are_learned_from_what_waits_without_need_and_unlearned():
     rig = with_three_slots()
     assert rig.come("next", 10) is None
     assert rig.flow.would_wait[Axis.SLOTS] == 1
+    assert rig.come("after", 10) is None
     rig.end("5", 10, 10)
-    assert rig.release() == []  # three run: as many as it runs at once
+    assert rig.release() == ["next"]  # it waits there for the next of the three slots
+    assert list(rig.held) == ["after"]
     rig.wait(1)
     rig.say("pod-0", running=3.0, counted=True)
-    assert rig.release() == ["next"]  # none waits there: it may run one more than was known
+    assert rig.release() == []  # "next" may not have come there yet: no more than one waits there
+    rig.say("pod-0", running=4.0, counted=True)
+    assert rig.release() == ["after"]  # it runs one more than was known
+
+
+def test_a_batch_waits_in_no_engine_for_a_slot():
+    rig = with_three_slots()
+    rig.end("5", 10, 10)  # three are left
+    assert rig.come("batch", 10, priority=-1) is None
+    assert rig.flow.would_wait[Axis.SLOTS] == 1
+    rig.wait(1)
+    rig.say("pod-0", running=3.0, waiting=1.0, kv_usage=0.1, counted=True)
+    assert rig.release() == []
+    assert rig.come("next", 10) == "pod-0"
+    rig.wait(1)
+    rig.say("pod-0", running=4.0, kv_usage=0.1, counted=True)  # it can run more than was known
+    assert rig.release() == ["batch"]
 
 
 def test_slots_are_learned_from_responses_that_come_whole():

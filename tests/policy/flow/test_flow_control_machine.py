@@ -2,6 +2,7 @@
 
 import contextlib
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -88,6 +89,19 @@ class AnyOrder(RuleBasedStateMachine):
         assert line.requests == len(self.rig.held) == sum(each[1] for each in line.bands())
         assert line.bytes == 7 * len(self.rig.held)
         assert (self.rig.until() is not None) == bool(self.rig.held)
+
+    @invariant()
+    def the_seconds_at_each_place_are_those_of_what_waits_there(self):
+        line, waiting = self.rig.flow.line, list(self.rig.held.values())
+        assert line.seconds == pytest.approx(sum(each.seconds for each in waiting), abs=1e-6)
+        for one in waiting:
+            for place in {each.endpoint_id for each in waiting}:
+                there = [
+                    each.seconds
+                    for each in waiting
+                    if each.endpoint_id == place and each.request.priority == one.request.priority
+                ]
+                assert line.seconds_at(one, place) == pytest.approx(sum(there), abs=1e-6)
 
     @invariant()
     def none_waits_beyond_its_bound_once_looked_at(self):
