@@ -42,7 +42,8 @@ check: setup ## lint, types, contracts, documentation, unit tests: five minutes 
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target static unit
 	@$(MAKE) --no-print-directory uncompiled
 
-static: lint contracts proto-check docs types
+# The unit tests build the documentation, as strictly as `make docs` does.
+static: lint contracts proto-check types
 
 lint: setup
 	@$(BIN)/ruff format --check --quiet $(SOURCES) && $(BIN)/ruff check --quiet $(SOURCES)
@@ -57,7 +58,7 @@ proto-check: setup
 	@.ci/proto --check
 
 docs: setup ## build the documentation into build/site; a link that leads nowhere fails
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict --config-file docs/site/mkdocs.yml
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file docs/site/mkdocs.yml
 
 unit: setup
 	@$(UNIT) tests

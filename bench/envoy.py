@@ -28,7 +28,7 @@ from epp.gateway.envoy import (
     socket_address,
     typed,
 )
-from epp.gateway.processes import Process, spawn
+from epp.gateway.processes import Process, free_port, spawn
 from epp.protocol.extproc.names import DESTINATION
 
 Routing = Literal["original_dst", "override_host", "round_robin", "least_request"]
@@ -54,10 +54,10 @@ class EnvoySettings(msgspec.Struct, frozen=True, kw_only=True):
     one of them does not answer is asked of another one. `response_headers`: these are shown.
     """
 
-    listen_port: int
-    admin_port: int
-    epp_port: int
     endpoints: tuple[str, ...]
+    listen_port: int = msgspec.field(default_factory=free_port)
+    admin_port: int = msgspec.field(default_factory=free_port)
+    epp_port: int = 0
     routing: Routing = "override_host"
     h2c: bool = False
     epp_tls: bool = False

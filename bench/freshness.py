@@ -66,7 +66,7 @@ async def measure(progress: Progress, options: Options) -> Report:
     tasks = tasks_of(_trace_at(options.traces), seeds)
     progress.step(f"{len(VARIANTS)} policies, {len(seeds)} seeds")
     ended = await asyncio.to_thread(lambda: dict(on_cores(tasks)))
-    played = [ended[number].figures.ttft_mean for number in range(len(tasks))]
+    played = [ended[number].figures["ttft_mean"] for number in range(len(tasks))]
     means = {name: tuple(played[place :: len(VARIANTS)]) for place, name in enumerate(VARIANTS)}
     return Report(name="freshness", figures=(*_times(means), *_ratios(means)), notes=NOTES)
 

@@ -7,7 +7,6 @@ picker of that name, if somebody has put it there. What is not there is not play
 """
 
 import asyncio
-import json
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ from bench.accounting import cpu_seconds
 from bench.chart import bars, drawing, png
 from bench.child import MeasurementFailed
 from bench.envoy import EnvoySettings, start_envoy
+from bench.extproc.pickers import endpoints_file
 from bench.extproc.stack import rotated
 from bench.figures import Figure, Grid, Report
 from bench.options import Options
@@ -71,13 +71,7 @@ Start = Callable[[Sequence[str], Path], Awaitable[Front]]
 
 async def least_request(targets: Sequence[str], logs: Path) -> Front:
     """Start Envoy, which picks the server with the fewest requests under way of two."""
-    settings = EnvoySettings(
-        listen_port=free_port(),
-        admin_port=free_port(),
-        epp_port=free_port(),
-        endpoints=tuple(targets),
-        routing="least_request",
-    )
+    settings = EnvoySettings(endpoints=tuple(targets), routing="least_request")
     return Front(settings.url, (await start_envoy(settings, log_dir=logs),))
 
 
@@ -96,13 +90,8 @@ def smg_argv(port: int, targets: Sequence[str]) -> list[str]:
 
 async def _llm_d_router(targets: Sequence[str], logs: Path) -> Front:
     """Start llm-d-router's endpoint picker with its chart's defaults, and Envoy before it."""
-    endpoints, config = logs / "endpoints.yaml", logs / "config.yaml"
-    places = [target.rsplit(":", 1) for target in targets]
-    listed = [
-        {"name": f"pod-{number}", "address": address, "port": port}
-        for number, (address, port) in enumerate(places)
-    ]
-    endpoints.write_text(json.dumps({"endpoints": listed}), encoding="utf-8")
+    ports = [int(target.rpartition(":")[2]) for target in targets]
+    endpoints, config = endpoints_file(ports, logs / "endpoints.yaml"), logs / "config.yaml"
     chosen = yaml.safe_load(CHART_PLUGINS)
     discovery = {"type": "file-discovery", "parameters": {"path": str(endpoints)}}
     chosen["plugins"].append(discovery)
@@ -115,12 +104,7 @@ async def _llm_d_router(targets: Sequence[str], logs: Path) -> Front:
     argv += ["--secure-serving=false", "--metrics-endpoint-auth=false", "--tracing=false"]
     argv += ["--zap-encoder=json"]
     picker = await spawn("llm-d-router", argv, log_dir=logs)
-    settings = EnvoySettings(
-        listen_port=free_port(),
-        admin_port=free_port(),
-        epp_port=grpc_port,
-        endpoints=tuple(targets),
-    )
+    settings = EnvoySettings(endpoints=tuple(targets), epp_port=grpc_port)
     return Front(settings.url, (picker, await start_envoy(settings, log_dir=logs)))
 
 

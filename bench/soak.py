@@ -6,6 +6,7 @@ python -m bench soak
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import linear_regression
 
 from bench.accounting import resident_mb
 from bench.chart import GOOD, OTHER, drawing, png
@@ -41,7 +42,6 @@ async def measure(progress: Progress, options: Options) -> Report:
             samples, seconds = await _soak(stack, count, progress)
     settled = [sample for sample in samples if sample[0] >= count * SETTLED]
     budget = None if options.quick else Budget(most=2)
-    growth = slope(settled) * (settled[-1][0] - settled[0][0])
     return Report(
         name="soak",
         figures=(
@@ -49,7 +49,7 @@ async def measure(progress: Progress, options: Options) -> Report:
             _figure("rps", "requests a second over the whole run", "/s", count / seconds),
             _figure("rss_mb_settled", "memory once caches are full", "MB", settled[0][1]),
             _figure("rss_mb_end", "memory at the end", "MB", samples[-1][1]),
-            _figure("growth_mb", "growth from there to the end", "MB", growth, budget),
+            _figure("growth_mb", "growth from there to the end", "MB", growth(settled), budget),
         ),
         notes=NOTES,
         picture=draw([samples], settled[0][0], "requests answered"),
@@ -76,11 +76,10 @@ async def _soak(stack: Stack, count: int, progress: Progress) -> tuple[list[Samp
     return samples, seconds
 
 
-def slope(samples: Sequence[Sample]) -> float:
-    """Return the slope of the straight line nearest to samples, in MB a request or second."""
-    middle = sum(x for x, _ in samples) / len(samples)
-    spread = sum((x - middle) ** 2 for x, _ in samples)
-    return sum((x - middle) * y for x, y in samples) / spread
+def growth(samples: Sequence[Sample]) -> float:
+    """Return how far the straight line nearest to samples rises from first to last, in MB."""
+    passed, memory = [each[0] for each in samples], [each[1] for each in samples]
+    return linear_regression(passed, memory).slope * (passed[-1] - passed[0])
 
 
 def _figure(key: str, says: str, unit: str, value: float, budget: Budget | None = None) -> Figure:

@@ -4,7 +4,9 @@ import gc
 import os
 
 import pytest
+import structlog
 import uvloop
+from _pytest.runner import runtestprotocol
 from hypothesis import settings
 
 from epp import compiled
@@ -22,8 +24,13 @@ settings.load_profile(os.environ.get("WARMPICK_EXAMPLES", "warmpick"))
 # No test asks a server of the world, and the certificates of those who vouch for them are many.
 os.environ |= {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 
+# Drawn with every local, as structlog does where there is rich, a traceback takes seconds.
+structlog.get_config()["processors"][-1].exception_formatter = structlog.dev.plain_traceback
+
 GARBAGE = 20_000
 """Objects between two looks for cycles: Python's 700 takes an eighth of the time of a model."""
+LISTED = 0.005
+"""Seconds from which `--durations` lists a phase of a test."""
 
 
 def pytest_asyncio_loop_factories():
@@ -48,6 +55,17 @@ def pytest_collection():
         gc.freeze()
         gc.set_threshold(GARBAGE)
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item, nextitem):
+    """Have xdist's workers report what is shown of a test: six messages of each cost a lot."""
+    if not hasattr(item.config, "workerinput"):
+        return None
+    for report in runtestprotocol(item, nextitem=nextitem, log=False):
+        if report.when == "call" or not report.passed or report.duration >= LISTED:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 def pytest_terminal_summary(terminalreporter):

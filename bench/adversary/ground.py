@@ -35,14 +35,12 @@ _HELD = "warmpick_event_loop_held_seconds"
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """What a picker is started with: `flags`, and `{folder}` in them is where its files lie.
 
-    `beside`: it serves a second pool, which is probed instead of the attacked one. `events`: it
-    tokenizes prompts and follows KV events. `render`: a server tokenizes them for it, `review`: an
-    API server reviews who reads its pages; attackers say what these answer.
+    `events`: it tokenizes prompts and follows KV events. `render`: a server tokenizes them for it,
+    `review`: an API server reviews who reads its pages; attackers say what these answer.
     """
 
     tls: bool = False
     flags: tuple[str, ...] = ()
-    beside: bool = False
     events: bool = False
     render: bool = False
     review: bool = False
@@ -174,16 +172,11 @@ async def ground(setting: Setting, transport: Transport, logs: Path) -> AsyncIte
         made = Ground(folder, transport, ports, tls=setting.tls)
         made.know()
         await stack.enter_async_context(made.others)
-        control_file = endpoints_file(ports, folder / "control.yaml")
-        control = Product(control_file, transport)
+        control = Product(endpoints_file(ports, folder / "control.yaml"), transport)
         target = Product(made.endpoints, transport)
-        beside = Product(control_file, transport)
         made.events_port = free_port()
         flags = (*_flags(setting, folder, made.events_port), *_asking(setting, made))
-        argv = (*target.argv, *flags)
-        if setting.beside:
-            argv += ("and", *beside.argv[4:], *flags)
-        made.process = await spawn("target", argv, log_dir=logs)
+        made.process = await spawn("target", (*target.argv, *flags), log_dir=logs)
         stack.push_async_callback(made.process.stop, 0)
         other = await spawn("control", (*control.argv, *_flags(setting, folder, 1)), log_dir=logs)
         stack.push_async_callback(other.stop, 0)
@@ -194,8 +187,7 @@ async def ground(setting: Setting, transport: Transport, logs: Path) -> AsyncIte
         made.port, made.pid = target.grpc_port, made.process.pid
         made.metrics_port = int(target.ready_url.split(":")[2].split("/")[0])
         made.footprint = stack.enter_context(Footprint(made.pid))
-        probed = beside.grpc_port if setting.beside else made.port
-        order = Order(probed, control.grpc_port, made.cert)
+        order = Order(made.port, control.grpc_port, made.cert)
         made.prober = await stack.enter_async_context(Prober(order))
         yield made
 

@@ -21,6 +21,7 @@ _CONNECT_S = 5.0
 _BATCH = 500
 _CHUNK = 1 << 16
 _BACKLOG_RETRY_S = 0.01
+_FLOODING_CONNECTIONS = 2
 GREETING = wire.greeting() + wire.acknowledged()
 
 
@@ -33,7 +34,6 @@ class Flood(msgspec.Struct, frozen=True, kw_only=True):
     hello: bytes = GREETING
     batch: Callable[[int], tuple[bytes, int]]
     read: bool = True
-    connections: int = 2
 
 
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -91,7 +91,7 @@ async def _flood_one(field: Ground, flood: Flood, until: float) -> int:
 
 async def _flooded(field: Ground, flood: Flood) -> int:
     until = asyncio.get_running_loop().time() + _FLOOD_S
-    ones = (_flood_one(field, flood, until) for _ in range(flood.connections))
+    ones = (_flood_one(field, flood, until) for _ in range(_FLOODING_CONNECTIONS))
     return sum(await asyncio.gather(*ones))
 
 

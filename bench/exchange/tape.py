@@ -1,17 +1,15 @@
 """What Envoy sends over HTTP/2, read by read; it is written before anything is measured."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 
 import msgspec
 
 from bench.exchange.play import Read
 from bench.extproc.reply import Ask, PromptCache, event_stream, json_body
-from bench.extproc.workload import BYTES_PER_TOKEN, HEAD_SHARE, HEADS, Shape, requests
-from epp._pb import ext_proc_pb2 as pb
+from bench.extproc.workload import BYTES_PER_TOKEN, HEAD_SHARE, HEADS, Shape
+from bench.messages import bodies, request_messages, response_messages
 
-_PIECE = 65_536
-"""As much of a body as Envoy sends at once."""
 _FRAME = 16_384
 """RFC 9113 §4.2: the largest frame, unless a peer allows more."""
 _DATA, _HEADERS, _SETTINGS, _WINDOW_UPDATE = 0x0, 0x1, 0x4, 0x8
@@ -32,17 +30,6 @@ _GRPC_HEADERS = (
     (b"x-envoy-internal", b"true"),
     (b"x-forwarded-for", b"127.0.0.1"),
 )
-_REQUEST_HEADERS = {
-    ":method": "POST",
-    ":path": "/v1/chat/completions",
-    ":authority": "bench",
-    ":scheme": "http",
-    "user-agent": "warmpick-bench",
-    "accept": "*/*",
-    "content-type": "application/json",
-    "x-forwarded-proto": "http",
-    "x-request-id": "0f0e0d0c-0b0a-4908-8706-050403020100",
-}
 
 
 class Connection:
@@ -89,21 +76,17 @@ class Requests:
         self._connection = connection
         self._shape = shape
         self._caches = caches
-        self._bodies = requests(shape, host="bench", salt=f"{shape.size:06d}{shape.chunks:04d}")
+        self._bodies = bodies(shape, salt=f"{shape.size:06d}{shape.chunks:04d}")
         self._numbers = count()
 
     def __iter__(self) -> "Requests":
         return self
 
     def __next__(self) -> Exchange:
-        body = b"".join(next(self._bodies)).partition(b"\r\n\r\n")[2]
         stream, opening = self._connection.open()
-        pieces = [body[start : start + _PIECE] for start in range(0, len(body), _PIECE)]
-        request = [_request_head(), *_bodies("request_body", pieces)]
-        frames = [_message(stream, each) for each in request]
+        frames = [_message(stream, each) for each in request_messages(next(self._bodies))]
         frames[0] = opening + frames[0]
-        kind, parts = self._answer(next(self._numbers))
-        response = [_response_head(kind), *_bodies("response_body", parts)]
+        response = response_messages(*self._answer(next(self._numbers)))
         said = [*(_message(stream, each) for each in response), _end(stream)]
         return Exchange(_reads(frames), _reads(said))
 
@@ -145,31 +128,6 @@ def _known_headers() -> bytes:
 
 def _reads(frames: Sequence[bytes]) -> tuple[Read, ...]:
     return tuple(Read(after=_APART_S / len(frames), data=data) for data in frames)
-
-
-def _request_head() -> bytes:
-    modes = pb.ProtocolConfiguration(
-        request_body_mode="FULL_DUPLEX_STREAMED", response_body_mode="FULL_DUPLEX_STREAMED"
-    )
-    return _encoded(request_headers=_headers(_REQUEST_HEADERS), protocol_config=modes)
-
-
-def _response_head(kind: str) -> bytes:
-    return _encoded(response_headers=_headers({":status": "200", "content-type": kind}))
-
-
-def _bodies(part: str, pieces: Sequence[bytes]) -> Iterator[bytes]:
-    for number, piece in enumerate(pieces, 1):
-        yield _encoded(**{part: pb.HttpBody(body=piece, end_of_stream=number == len(pieces))})
-
-
-def _headers(values: Mapping[str, str]) -> pb.HttpHeaders:
-    listed = [pb.HeaderValue(key=key, raw_value=value.encode()) for key, value in values.items()]
-    return pb.HttpHeaders(headers=pb.HeaderMap(headers=listed))
-
-
-def _encoded(**parts: object) -> bytes:
-    return pb.ProcessingRequest(**parts).SerializeToString()  # type: ignore[arg-type]  # one part of the oneof
 
 
 def _message(stream: int, message: bytes) -> bytes:

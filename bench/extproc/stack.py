@@ -13,7 +13,7 @@ from bench.envoy import EnvoySettings, start_envoy
 from bench.extproc.generator import Generator
 from bench.extproc.pickers import Floor, Product, endpoints_file
 from epp.adapters.extproc.transports import Transport, native_fault
-from epp.gateway.processes import Process, free_port, spawn
+from epp.gateway.processes import Process, spawn
 
 Route = Literal["native", "native_floor", "grpcio", "grpcio_floor", "none"]
 """The product on either transport, what is beneath it, and Envoy alone."""
@@ -72,12 +72,8 @@ async def start_backends(count: int, log_dir: Path) -> tuple[Process, list[int]]
 
 def before(ports: Sequence[int], epp_port: int) -> EnvoySettings:
     """Return the settings of an Envoy before model servers at these ports, beside a picker."""
-    return EnvoySettings(
-        listen_port=free_port(),
-        admin_port=free_port(),
-        epp_port=epp_port,
-        endpoints=tuple(f"127.0.0.1:{port}" for port in ports),
-    )
+    endpoints = tuple(f"127.0.0.1:{port}" for port in ports)
+    return EnvoySettings(endpoints=endpoints, epp_port=epp_port)
 
 
 @asynccontextmanager

@@ -8,7 +8,6 @@ Draws arrivals, what waits in the picker, and first tokens; the default is docs/
 import argparse
 import asyncio
 import contextlib
-import json
 import random
 import sys
 import tempfile
@@ -21,14 +20,16 @@ from pathlib import Path
 
 import aiohttp
 import msgspec
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.chart import GOOD, OTHER, drawing, png
 from bench.docs import PAGE
-from bench.envoy import EnvoySettings, start_envoy
+from bench.extproc.pickers import Product, endpoints_file
+from bench.extproc.stack import TRANSPORT, before, envoy
 from bench.machine import describe, uncompiled
 from bench.progress import Progress
-from epp.gateway.processes import free_port, spawn
+from epp.gateway.processes import spawn
 from epp.replay.results.look import in_seconds
 from epp.replay.results.measures import mean, percentile
 
@@ -139,42 +140,20 @@ async def _sample(
 @contextlib.asynccontextmanager
 async def _gateway(hold: str, log_dir: Path) -> AsyncIterator[tuple[str, str]]:
     """Start model servers, a picker and Envoy; give the URLs of clients and of metrics."""
-    grpc_port, health_port, metrics_port, port, admin_port = (free_port() for _ in range(5))
     async with contextlib.AsyncExitStack() as stack:
-        targets = []
+        ports = []
         for number in range(SERVERS):
             command = (sys.executable, "-m", "model_server.simulator", "--port=0", *_FLAGS)
             server = await spawn(f"server-{hold}-{number}", command, log_dir=log_dir)
             stack.push_async_callback(server.stop, 0)
-            targets.append(f"127.0.0.1:{(await server.wait_ready_line(_READY_SECONDS))['port']}")
-        file = log_dir / f"endpoints-{hold}.json"
-        file.write_text(json.dumps({"endpoints": list(_endpoints(targets))}), encoding="utf-8")
-        argv = (
-            *(sys.executable, "-m", "epp", "serve", "--bind-address=127.0.0.1"),
-            *(f"--endpoints-file={file}", f"--hold={hold}", "--secure-serving=false"),
-            *(f"--grpc-port={grpc_port}", f"--grpc-health-port={health_port}"),
-            f"--metrics-port={metrics_port}",
-        )
-        picker = await spawn(f"epp-{hold}", argv, log_dir=log_dir)
+            ports.append((await server.wait_ready_line(_READY_SECONDS))["port"])
+        endpoints = endpoints_file(ports, log_dir / f"endpoints-{hold}.yaml")
+        product = Product(endpoints, TRANSPORT, f"--hold={hold}")
+        picker = await product.start(log_dir, f"epp-{hold}")
         stack.push_async_callback(picker.stop, 0)
-        operators = f"http://127.0.0.1:{metrics_port}"
-        await picker.wait_http(f"{operators}/readyz", _READY_SECONDS)
-        settings = EnvoySettings(
-            listen_port=port,
-            admin_port=admin_port,
-            epp_port=grpc_port,
-            endpoints=tuple(targets),
-            stream_idle_timeout_s=_ANSWER_SECONDS,
-        )
-        envoy = await start_envoy(settings, log_dir=log_dir, name=f"envoy-{hold}")
-        stack.push_async_callback(envoy.stop, 0)
-        yield settings.url, f"{operators}/metrics"
-
-
-def _endpoints(targets: Sequence[str]) -> Iterator[Mapping[str, object]]:
-    for number, target in enumerate(targets):
-        address, _, port = target.rpartition(":")
-        yield {"name": f"server-{number}", "address": address, "port": int(port)}
+        settings = replace(before(ports, product.grpc_port), stream_idle_timeout_s=_ANSWER_SECONDS)
+        await stack.enter_async_context(envoy(hold, log_dir, settings))
+        yield settings.url, product.metrics_url
 
 
 def draw(runs: Mapping[str, Run]) -> bytes:

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from epp.replay.plan import Traffic
-from epp.replay.sweep import read_traffic
 from epp.replay.traffic.calls import Call, Run, Trace, ordered
 from epp.replay.traffic.workloads.arrivals import Arrivals, arriving
 from epp.replay.traffic.workloads.catalog import CatalogEntry
@@ -66,15 +64,7 @@ def drawn(clients: Iterable[Client], seed: int) -> Trace:
             )
         token = 1 + max(run.token for call in calls for run in (*call.prompt, *call.response))
         session = 1 + max(call.session for call in calls)
-    return Trace(name=CONVERSATIONS_NAME, calls=ordered(calls))
-
-
-CONVERSATIONS_NAME = "conversations like Mooncake's, drawn"
-
-
-def recorded(traffic: Traffic) -> Trace:
-    """Return a trace. Raises `ConfigError` where it cannot be read."""
-    return read_traffic(traffic)
+    return Trace(name="conversations like Mooncake's, drawn", calls=ordered(calls))
 
 
 def _conversations(client: Client, seed: int) -> Sequence[tuple[int, Call]]:

@@ -7,32 +7,25 @@ without streams. Virtual time stands still but where it is said to pass.
 
 import asyncio
 import gc
-import random
 import sys
 import time
 import tracemalloc
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import count
 
 import msgspec
 
-from bench.request_path import Messages, bodies
+from bench.messages import request_messages
+from bench.request_path import RequestPath, bodies
 from epp.adapters.telemetry.logs import configure_logs
-from epp.adapters.telemetry.metrics import MetricSources, Telemetry
-from epp.app.cache_sources import build_fleet
-from epp.app.director import PickerDirector
-from epp.config.file import DEFAULT_POLICY, POLICIES, load
-from epp.model.endpoint import Endpoint, Load
-from epp.model.events import EndpointUpserted, LoadReported
-from epp.model.listeners import reraise
-from epp.model.request import Api, InferenceRequest, RequestId, Usage
+from epp.app.observers import Observer
+from epp.model.fleet import Fleet
+from epp.model.request import InferenceRequest, RequestId, Usage
 from epp.model.request_events import Finished, FirstToken
 from epp.policy.flow.flow_control import FlowControl, Outcome
 from epp.policy.flow.held import Held
 from epp.policy.flow.settings import BandLimits, FlowSettings
 from epp.policy.scheduler import Scheduler
-from epp.protocol.bodies.request_json import parse_request
 from epp.protocol.extproc.codec import decode
 from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.settings import ExchangeSettings
@@ -40,7 +33,6 @@ from epp.values import replaced
 
 ENDPOINTS, WAITING, CLIENTS = 10, 10_000, 100
 BODY = 2048
-_BLOCK, _BLOCKS = 16, 35_000
 _RELEASES, _LOOKS, _TRACED = 2000, 200, 1000
 _NO_HEADERS: dict[str, str] = {}
 _GENERATED = 24
@@ -59,66 +51,44 @@ class Cost(msgspec.Struct, frozen=True):
     bytes_per_exchange: float
 
 
-class Rig:
+class Rig(RequestPath):
     """A picker of ten endpoints with a clock that stands still, and exchanges that wait in it."""
 
+    flow: FlowControl
+
     def __init__(self) -> None:
-        settings = load(POLICIES[DEFAULT_POLICY])
-        self.now = 1000.0
-        self.fleet = fleet = build_fleet(settings, b"bench", 5)
+        super().__init__(
+            ENDPOINTS, self._beside, ExchangeSettings(resolve=_of_client), self._waiting
+        )
         self.begun: deque[RequestId] = deque()
-        for number in range(ENDPOINTS):
-            endpoint = Endpoint("bench", f"pod-{number}", f"10.1.0.{number}", 80)
-            fleet.apply(EndpointUpserted(endpoint), self.now)
-            said = Load(block_size=_BLOCK, num_blocks=_BLOCKS, engine="vllm", at=self.now)
-            fleet.apply(LoadReported(endpoint.id, said), self.now)
-        scheduler = Scheduler(
-            fleet, settings.scheduling, random.Random(1).randrange, committing=[("bench", self._go)]
-        )
-        band = BandLimits(max_requests=2 * WAITING)
-        self.flow = FlowControl(scheduler, fleet, FlowSettings(band=band))
-        sources = MetricSources(
-            "bench", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks
-        )
-        self._director = PickerDirector(
-            scheduler,
-            fleet.apply,
-            Telemetry(sources),
-            lambda: self.now,
-            None,
-            poll_now=lambda _: None,
-            on_fault=reraise,
-            flow=self.flow,
-        )
-        self._settings = ExchangeSettings(resolve=_of_client)
-        self._numbers = count()
         self.exchanges: list[Exchange] = []
         self.pending: list[object] = []
+
+    def _beside(self, *_: object) -> tuple[Observer]:
+        return (Observer(name="bench", committing=self._go),)
+
+    def _waiting(self, scheduler: Scheduler, fleet: Fleet) -> FlowControl:
+        band = BandLimits(max_requests=2 * WAITING)
+        self.flow = FlowControl(scheduler, fleet, FlowSettings(band=band))
+        return self.flow
 
     def _go(self, request: InferenceRequest, *_: object) -> None:
         self.begun.append(request.id)
 
+    def _id(self) -> RequestId:
+        return RequestId(str(next(self._numbers)))
+
     def come(self, body: bytes) -> None:
         """Have a request come as Envoy tells of it."""
-        number = RequestId(str(next(self._numbers)))
-        exchange = Exchange(self._director, self._settings, number, self.now)
-        for message in Messages.about(body).request:
+        exchange = Exchange(self.director, self.settings, self._id(), self.now)
+        for message in request_messages(body):
             exchange.receive(decode(message), self.now)
         self.exchanges.append(exchange)
 
     def come_alone(self, body: bytes) -> None:
         """Have a request come without an exchange."""
-        parsed = parse_request(Api.CHAT, body)
-        request = InferenceRequest(
-            id=RequestId(str(next(self._numbers))),
-            api=Api.CHAT,
-            model=parsed.model,
-            target_model=parsed.model,
-            prompts=parsed.prompts,
-            headers=_NO_HEADERS,
-            size=len(body),
-        )
-        self.pending.append(self._director.route(_of_client(request), self.now))
+        request = replaced(self.request(body), headers=_NO_HEADERS, size=len(body))
+        self.pending.append(self.director.route(_of_client(request), self.now))
 
     def end_oldest(self) -> None:
         """Let the request that was sent first begin its response and end it."""

@@ -3,9 +3,9 @@
 import asyncio
 import os
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import aiohttp
 import msgspec
@@ -13,12 +13,12 @@ import msgspec
 from bench.peers.traffic import Step
 from bench.peers.workers import MODEL, Workers, started
 from epp.errors import WarmpickError
-from epp.gateway.processes import free_port
+from epp.gateway.processes import free_port, spawn
 
 ROOT = Path(__file__).parents[2]
 PODS = 4
 _HOST = "127.0.0.1"
-_START_SECONDS, _POLL_SECONDS = 60.0, 0.2
+_START_SECONDS = 60.0
 _SETTLE_SECONDS = 2.0
 """For a router to take in all workers, and KV events' subscriptions."""
 _PICK_SECONDS = 30.0
@@ -27,7 +27,7 @@ _AFTER_SECONDS = 0.005
 
 
 class RouterFailed(WarmpickError):
-    """A router did not start, or did not pass a request on."""
+    """A router did not pass a request on, or one in process did not come to its end."""
 
 
 class Launch(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ def driven(driver: Driver, python: Path, steps: Sequence[Step], log: Path) -> li
 
 
 async def picks(launch: Launch, python: Path, steps: Sequence[Step], log: Path) -> list[int]:
-    """Return the worker that a router picks for each step. Raises `RouterFailed`.
+    """Return the worker that a router picks for each step. Raises `RouterFailed`, `ProcessDied`.
 
     A step is asked once the one before has arrived at its worker, and what ends before it has.
     """
@@ -100,58 +100,33 @@ async def picks(launch: Launch, python: Path, steps: Sequence[Step], log: Path) 
         port, metrics = free_port(), free_port()
         argv += ["--host", _HOST, "--port", str(port)]
         argv += ["--prometheus-host", _HOST, "--prometheus-port", str(metrics)]
-        with _running(argv, log) as process:
-            client = _Client(f"http://{_HOST}:{port}", workers, process, sessions=launch.sessions)
-            async with client:
+        process = await spawn(log.stem, argv, log_dir=log.parent)
+        try:
+            url = f"http://{_HOST}:{port}"
+            await process.wait_http(f"{url}/readiness", _START_SECONDS)
+            await asyncio.sleep(_SETTLE_SECONDS)
+            async with _Client(url, workers, sessions=launch.sessions) as client:
                 return await client.play(steps)
-
-
-@contextmanager
-def _running(argv: Sequence[str], log: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    with log.open("wb") as written:
-        process = subprocess.Popen(argv, stdout=written, stderr=written)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+        finally:
+            await process.stop(0)
 
 
 class _Client:
-    def __init__(
-        self, url: str, workers: Workers, process: "subprocess.Popen[bytes]", *, sessions: bool
-    ) -> None:
+    def __init__(self, url: str, workers: Workers, *, sessions: bool) -> None:
         self._sessions = sessions
         self._url = url
         self._workers = workers
-        self._process = process
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._begun: dict[int, asyncio.Event] = {}
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
-        try:
-            async with asyncio.timeout(_START_SECONDS):
-                while not await self._healthy():
-                    await asyncio.sleep(_POLL_SECONDS)
-        except TimeoutError:
-            await self._session.close()
-            raise RouterFailed(f"the router is not ready after {_START_SECONDS:g} s") from None
-        await asyncio.sleep(_SETTLE_SECONDS)
+        return self
 
     async def __aexit__(self, *_: object) -> None:
         self._workers.end_all()
         await asyncio.gather(*self._calls.values(), return_exceptions=True)
         await self._session.close()
-
-    async def _healthy(self) -> bool:
-        if self._process.poll() is not None:
-            raise RouterFailed(f"the router ended with status {self._process.returncode}")
-        try:
-            async with self._session.get(f"{self._url}/readiness") as response:
-                return response.status == 200
-        except aiohttp.ClientError:
-            return False
 
     async def play(self, steps: Sequence[Step]) -> list[int]:
         picked: list[int] = []

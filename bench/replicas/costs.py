@@ -21,7 +21,6 @@ from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.quote import Quote
 from epp.model.request import Api, InferenceRequest, Prompt, RequestId, Usage
 from epp.model.request_events import Admitted, Finished, FirstToken
-from epp.protocol.replicas.chains import KnownChains
 from epp.protocol.replicas.fact_reader import FactReader
 from epp.protocol.replicas.fact_writer import FactWriter
 
@@ -43,10 +42,8 @@ class Side:
         for pod in range(_PODS):
             endpoint = Endpoint("default", f"vllm-7d9f8c6b5-{pod:05}", f"10.0.0.{pod + 1}", 8000)
             self.fleet.apply(EndpointUpserted(endpoint), self.now)
-        known = KnownChains()
-        endpoint_of = self.fleet.pods.endpoint
-        self.writer = FactWriter(_MARK, number, known, endpoint_of, lambda _: None)
-        self.reader = FactReader(_MARK, number, known, endpoint_of, self.writer)
+        self.writer = FactWriter(_MARK, number, self.fleet.pods.endpoint, lambda _: None)
+        self.reader = FactReader(self.writer)
 
     def quote(self, number: int, text: bytes) -> Quote:
         request = InferenceRequest(

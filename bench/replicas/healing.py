@@ -5,26 +5,15 @@ they are told to, not every 15 seconds.
 """
 
 import asyncio
-import contextlib
-import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
 
-from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings
+from bench.replicas.replica import Replica
 from epp.app.replicas.copies import contents_reply
 from epp.app.replicas.diff import CacheDiff, compare
-from epp.app.replicas.exchange import Replicas
-from epp.model.endpoint import Endpoint, EndpointId, Load
-from epp.model.events import EndpointUpserted, LoadReported
-from epp.model.fleet import Fleet
 from epp.model.pods.pod import Pod
-from epp.model.prompts.block_hasher import BlockHasher
-from epp.model.request import Api, InferenceRequest, Prompt, RequestId, Usage
-from epp.model.request_events import Admitted, Finished
 
-_SECRET = b"a secret of the benchmark, long enough"
-_HERE = "127.0.0.1"
 _PODS = 10
 _BLOCKS = 2000
 _TEXT = 4096
@@ -33,45 +22,13 @@ _ROUNDS = 2
 _PATIENCE = 60.0
 
 
-class Half:
-    """One replica, whose network can be cut."""
-
-    def __init__(self, number: int) -> None:
-        self._chance = random.Random(number)
-        self._number, self._sent = number, 0
-        self.fleet = Fleet(BlockHasher(_SECRET))
-        for pod in range(_PODS):
-            endpoint = Endpoint("default", f"pod-{pod}", "10.0.0.1", 8000 + pod)
-            self.fleet.apply(EndpointUpserted(endpoint), time.monotonic())
-            load = Load(num_blocks=_BLOCKS + 1, block_size=16, started_at=1.0)
-            self.fleet.apply(LoadReported(endpoint.id, load), time.monotonic())
-        self.peers: list[PeerAddress] = []
-        settings = ReplicaSettings(peers=self.peers, port=0, look_up=0.05)
-        self.replicas = Replicas(
-            self.fleet, settings, _SECRET, pool="bench", bind_address=_HERE, clock=time.monotonic
-        )
-
-    def cut(self, *, off: bool) -> None:
-        """Have nothing be sent, or again."""
-        mesh = self.replicas.transport
-        if off:
-            mesh.send = _send_nothing  # type: ignore[method-assign]
-        else:
-            del mesh.send
-
-    def serve(self, requests: int) -> None:
-        """Send requests to endpoints by chance, and have each end."""
-        for _ in range(requests):
-            self._sent += 1
-            name, now = RequestId(f"{self._number}-{self._sent}"), time.monotonic()
-            text = self._chance.randbytes(_TEXT // 2).hex().encode()
-            request = InferenceRequest(
-                id=name, api=Api.CHAT, target_model="m", prompts=(Prompt(text),)
-            )
-            quote = self.fleet.quote(request, now)
-            endpoint = EndpointId(f"default/pod-{self._chance.randrange(_PODS)}")
-            self.fleet.apply(Admitted(quote, endpoint), now)
-            self.fleet.apply(Finished(name, Usage(quote.tokens, 1, 0)), now)
+def _cut(one: Replica, *, off: bool) -> None:
+    """Have nothing of it be sent, or again."""
+    mesh = one.replicas.transport
+    if off:
+        mesh.send = _send_nothing  # type: ignore[method-assign]
+    else:
+        del mesh.send
 
 
 async def measure(requests: int) -> tuple[int, int, float]:
@@ -79,21 +36,22 @@ async def measure(requests: int) -> tuple[int, int, float]:
 
     Also the seconds that mending took. Each sends so many requests meanwhile.
     """
-    one, other = halves = Half(1), Half(2)
-    async with contextlib.AsyncExitStack() as stack:
-        for half in halves:
-            await stack.enter_async_context(_running(half))
-        one.peers.append(PeerAddress(_HERE, other.replicas.transport.port))
-        other.peers.append(PeerAddress(_HERE, one.replicas.transport.port))
+    one, other = halves = Replica(1), Replica(2)
+    for half in halves:
+        half.know(_PODS, _BLOCKS)
+    async with one.running(), other.running():
+        one.connect(other.port)
+        other.connect(one.port)
         await _until(lambda: all(_settled(each) for each in halves))
         for half in halves:
-            half.cut(off=True)
-            half.serve(requests)
+            _cut(half, off=True)
+            for _ in range(requests):
+                half.serve(_TEXT)
         await asyncio.sleep(0.1)
         apart = _apart(one, other)
         for half in halves:
-            half.cut(off=False)
-            half.serve(1)
+            _cut(half, off=False)
+            half.serve(_TEXT)
         await asyncio.sleep(0.1)
         began = time.monotonic()
         for _ in range(_ROUNDS):
@@ -110,41 +68,26 @@ def _send_nothing(message: bytes) -> int:
     return len(message[:1])
 
 
-def _went_round(halves: tuple[Half, Half], count: int) -> bool:
+def _went_round(halves: tuple[Replica, Replica], count: int) -> bool:
     return sum(map(_compared, halves)) >= count
 
 
-def _apart(one: Half, other: Half) -> int:
+def _apart(one: Replica, other: Replica) -> int:
     return sum(each.differs for each in map(_diff, one.fleet.pods.values(), [other] * _PODS))
 
 
-def _diff(pod: Pod, other: Half) -> CacheDiff:
+def _diff(pod: Pod, other: Replica) -> CacheDiff:
     there = other.fleet.pods[pod.endpoint.id]
     return compare(pod.endpoint.id, contents_reply(pod, 0, 1), contents_reply(there, 0, 1))
 
 
-def _settled(half: Half) -> bool:
+def _settled(half: Replica) -> bool:
     peers = list(half.replicas.reader.peers.values())
     return half.replicas.warm and bool(peers) and all(each.owns for each in peers)
 
 
-def _compared(half: Half) -> int:
+def _compared(half: Replica) -> int:
     return half.replicas.copies.compared.total()
-
-
-@contextlib.asynccontextmanager
-async def _running(half: Half) -> AsyncIterator[None]:
-    observer = half.replicas.observer
-    assert observer.start is not None
-    assert observer.run is not None
-    observer.start()
-    task = asyncio.ensure_future(observer.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        half.replicas.transport.close()
 
 
 async def _until(condition: Callable[[], bool]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from bench.envoy import EnvoySettings, PickerPorts, start_envoy
-from bench.extproc.pickers import READY_S, Product, endpoints_file
+from bench.extproc.pickers import Product, endpoints_file
 from bench.extproc.stack import TRANSPORT
 from epp.adapters.extproc.transports import Transport
 from epp.demo.client import Player
@@ -24,7 +24,7 @@ from epp.demo.figures import Sample, summarize
 from epp.demo.pools import Size, choose_pool
 from epp.demo.testbed import start_servers
 from epp.demo.workload import conversations, shipped_sections
-from epp.gateway.processes import Process, free_port, spawn
+from epp.gateway.processes import Process, free_port
 
 REPLICAS = 3
 EVERY_S = 20.0
@@ -120,10 +120,7 @@ class Replicas:
     async def _started(self, number: int) -> Process:
         self._starts += 1
         name = f"picker-{number}-{self._starts}"
-        product = self._products[number]
-        process = await spawn(name, product.argv, log_dir=self._folder)
-        await process.wait_http(product.ready_url, READY_S)
-        return process
+        return await self._products[number].start(self._folder, name)
 
 
 Strike = Callable[[Replicas, int], Awaitable[None]]
@@ -147,9 +144,6 @@ async def play(
         replicas = Replicas(ports, transport, folder)
         await stack.enter_async_context(replicas.running())
         settings = EnvoySettings(
-            listen_port=free_port(),
-            admin_port=free_port(),
-            epp_port=0,
             pickers=replicas.ports,
             endpoints=targets,
             failure_mode_allow=True,

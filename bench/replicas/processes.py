@@ -64,18 +64,18 @@ class Lag(NamedTuple):
     """Messages that did not arrive."""
 
 
-async def lag(seconds: float, server: str = "", rate: float = _RATE) -> Lag:
+async def lag(seconds: float, server: str = "") -> Lag:
     """Measure it, straight or by the server at an address."""
     async with replicas(_REPLICAS, 10, server) as (children, _):
         before = [await tell(each, Told(metrics=True)) for each in children]
-        await asyncio.gather(*(tell(each, Told(rate=rate, seconds=seconds)) for each in children))
+        await asyncio.gather(*(tell(each, Told(rate=_RATE, seconds=seconds)) for each in children))
         await asyncio.sleep(1.0)
         said = [await tell(each, Told(metrics=True)) for each in children]
     cpu = sum(each["cpu"] for each in said) - sum(each["cpu"] for each in before)
     return Lag(
         median=max(_percentile(each, 0.5) for each in said) * 1e3,
         p99=max(map(_percentile, said)) * 1e3,
-        cpu=cpu / _REPLICAS / (_REPLICAS * rate * seconds) * 1e6,
+        cpu=cpu / _REPLICAS / (_REPLICAS * _RATE * seconds) * 1e6,
         sent=sum(each["warmpick_replica_facts_sent_total"] for each in said),
         missed=sum(each["warmpick_replica_messages_missing"] for each in said),
     )

@@ -51,9 +51,6 @@ async def ours(count: int, targets: Sequence[str], logs: Path, *, told: bool) ->
     replicas = Replicas(ports, TRANSPORT, logs, count, told=told)
     await replicas.start()
     settings = EnvoySettings(
-        listen_port=free_port(),
-        admin_port=free_port(),
-        epp_port=0,
         pickers=replicas.ports,
         endpoints=tuple(targets),
     )
@@ -75,9 +72,6 @@ async def mesh(count: int, targets: Sequence[str], logs: Path) -> Front:
         ports.append(port)
     await asyncio.sleep(_JOIN_S)
     settings = EnvoySettings(
-        listen_port=free_port(),
-        admin_port=free_port(),
-        epp_port=0,
         endpoints=tuple(f"{_HOST}:{port}" for port in ports),
         routing="round_robin",
     )

@@ -24,7 +24,7 @@ from bench.figures import Budget, Figure, Report
 from bench.options import Options
 from bench.progress import Progress
 from bench.replicas.killed import REPLICAS, Replicas
-from bench.soak import SETTLED, Sample, draw, slope
+from bench.soak import SETTLED, Sample, draw, growth
 
 _SECONDS, _QUICK_SECONDS = 1800.0, 120.0
 _RATE = 300.0
@@ -50,7 +50,7 @@ async def measure(progress: Progress, options: Options) -> Report:
     with tempfile.TemporaryDirectory(prefix="warmpick-bench-") as folder:
         results, samples, faults = await _play(seconds, Path(folder), progress)
     settled = [[each for each in of_one if each[0] >= seconds * SETTLED] for of_one in samples]
-    growth = [slope(each) * (each[-1][0] - each[0][0]) for each in settled]
+    grown = [growth(each) for each in settled]
     budget = None if options.quick else Budget(most=2)
     waits = sorted(each for result in results for each in result.first_byte_ms)
     p50, p99 = waits[len(waits) // 2], waits[len(waits) * 99 // 100]
@@ -62,7 +62,7 @@ async def measure(progress: Progress, options: Options) -> Report:
         ("head_p99_ms", "the slowest of a hundred", "ms", [p99], None),
         ("rss_mb_settled", "memory of each replica once caches are full", "MB", full, None),
         ("rss_mb_end", "memory of each at the end", "MB", end, None),
-        ("growth_mb", "growth of each from there to the end", "MB", growth, budget),
+        ("growth_mb", "growth of each from there to the end", "MB", grown, budget),
     )
     return Report(
         name="soak-replicas",

@@ -11,7 +11,6 @@ from epp.model.events import Event
 from epp.model.request import RequestId
 from epp.model.request_events import Admitted
 from epp.policy.plugins import Unseen
-from epp.protocol.replicas.chains import KnownChains
 from epp.protocol.replicas.fact_reader import FactReader
 from epp.protocol.replicas.fact_writer import TOLD, FactWriter
 from epp.replay.simulation.clock import Clock
@@ -31,10 +30,8 @@ class ToldPicker:
         self.others: list[ToldPicker] = []
         self.fleet = picker.fleet
         self._clock, self._lag = clock, lag
-        known = KnownChains()
-        endpoint_of = self.fleet.pods.endpoint
-        self.writer = FactWriter(_MARK, number, known, endpoint_of, self._admission)
-        self.reader = FactReader(_MARK, number, known, endpoint_of, self.writer)
+        self.writer = FactWriter(_MARK, number, self.fleet.pods.endpoint, self._admission)
+        self.reader = FactReader(self.writer)
         self._hearing = False
         self.fleet.subscribe(TOLD, self._note)
         picker.decide_apart(lambda now: Unseen(*self.reader.unseen(now)))

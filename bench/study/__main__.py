@@ -21,7 +21,8 @@ from epp.cli.replay_types import positive
 from epp.errors import ConfigError
 from epp.replay.policies import NAMED
 from epp.replay.results.bar import RunsBar
-from epp.replay.results.digest import Curves, Digest, RunFigures
+from epp.replay.results.digest import Curves, Digest
+from epp.replay.results.measures import BY_NAME
 from epp.replay.sweep import Task, on_cores
 
 ROOT = Path(__file__).parents[2]
@@ -110,7 +111,7 @@ def whole_cases(wanted: Sequence[Task]) -> list[Task]:
 def _place(task: Task) -> Path:
     # What is observed by default is not in what is encoded, and what was played with another is.
     # What is kept is read again by these fields.
-    known = (Digest.__struct_fields__, RunFigures.__struct_fields__, Curves.__struct_fields__)
+    known = (Digest.__struct_fields__, tuple(BY_NAME), Curves.__struct_fields__)
     asked = msgspec.json.encode((task, str(task.plan.observation), known), enc_hook=str)
     key = blake2b(asked, digest_size=12).hexdigest()
     return KEPT / f"{key}.msgpack"

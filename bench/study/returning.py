@@ -25,7 +25,6 @@ from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
 from epp.replay.engines.contract import Job
 from epp.replay.plan import RunPlan
-from epp.replay.results.digest import RunFigures
 from epp.replay.simulation.outcome import CallStatus
 from epp.replay.simulation.run import Simulation
 from epp.replay.simulation.visit import Visit
@@ -116,7 +115,7 @@ class Returning(Simulation):
         super()._over(visit, status, job, reason=reason)
 
 
-def figures(task: Task, addition: Addition) -> RunFigures:
+def figures(task: Task, addition: Addition) -> Mapping[str, float]:
     """Play one run."""
     return play(task, partial(Returning, addition=addition)).figures
 
@@ -129,7 +128,7 @@ def cases(traces: Path, seeds: int) -> Sequence[Task]:
 
 
 def rows(
-    wanted: Sequence[Task], played: Mapping[tuple[int, Addition], RunFigures]
+    wanted: Sequence[Task], played: Mapping[tuple[int, Addition], Mapping[str, float]]
 ) -> Iterator[str]:
     """Yield the rows of a table: an addition, and its ratios in TTFT and end to end."""
     yield "| within | weight | mean TTFT, equal | unequal | end to end, equal | unequal |"
@@ -142,9 +141,7 @@ def rows(
                 for number, task in enumerate(wanted)
                 if kind in task.workload
             ]
-            mean = geometric_mean(
-                getattr(ours, measure) / getattr(base, measure) for ours, base in pairs
-            )
+            mean = geometric_mean(ours[measure] / base[measure] for ours, base in pairs)
             ratios.append(f"{mean:.3f}")
         yield f"| {addition.seconds:g} s | {addition.weight:g} | {' | '.join(ratios)} |"
 

@@ -27,6 +27,7 @@ from epp.model.events import EndpointRemoved, EndpointUpserted, Event
 from epp.model.fleet import Fleet
 from epp.model.listeners import OnFault, reraise
 from epp.model.pods.outlier_settings import OutlierSettings
+from epp.model.prefix_index.index import BUDGET
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.quantities import seconds
 from epp.system.logs import Log
@@ -45,16 +46,21 @@ _EVENTS_EXTRA = "pip install 'warmpick[events]'"
 
 
 def build_fleet(
-    settings: Settings, secret: bytes, eject_after: int, on_fault: OnFault = reraise
+    settings: Settings,
+    secret: bytes,
+    eject_after: int,
+    on_fault: OnFault = reraise,
+    index_bytes: int = BUDGET,
 ) -> Fleet:
     """Return an empty fleet, which leaves endpoints out that failed `eject_after` times in a row.
 
-    Without a `secret` its block hashes are random for each process.
+    Without a `secret` its block hashes are random for each process. Its index takes at most about
+    `index_bytes`.
     """
     secret = secret or os.urandom(_SECRET_BYTES)
     hasher = BlockHasher(secret, settings.token_block)
     outliers = OutlierSettings(consecutive_failures=eject_after)
-    return Fleet(hasher, settings.capacity or UNKNOWN_CAPACITY, outliers, on_fault)
+    return Fleet(hasher, settings.capacity or UNKNOWN_CAPACITY, outliers, on_fault, index_bytes)
 
 
 def build_tokenizer(settings: TokenProducer, fleet: Fleet | None = None) -> PromptTokenizer:

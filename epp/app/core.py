@@ -71,7 +71,13 @@ class PickerCore:
         self.clock = clock
         self._chance = chance or random.Random()  # noqa: S311 (chance, not secrets)
         self._faults = faults = Faults()
-        self.fleet = build_fleet(options.settings, options.hash_secret, options.eject_after, faults)
+        self.fleet = build_fleet(
+            options.settings,
+            options.hash_secret,
+            options.eject_after,
+            faults,
+            options.index_bytes,
+        )
         self._tokenizer = tokenizer_or_none(options.settings.tokens, self.fleet)
         self._sources = DataSources(
             options.settings.data_layer, options.scrape_interval, self._apply, clock
@@ -81,7 +87,7 @@ class PickerCore:
             options.settings.base_model,
             self._tokenizer,
             self._apply,
-            self._sources.polled,
+            self._sources.answered,
         )
         self.loop_delay = LoopDelay()
         scheduling = options.settings.scheduling
@@ -246,6 +252,7 @@ class PickerCore:
             predicted_latency=self._options.settings.predicted_latency,
             profile_handler=self._options.settings.profile_handler,
             rollouts=lambda: self._options.settings.rollouts,
+            media_caches=lambda: self._options.settings.media_caches,
             precise_producer=self._options.settings.precise_producer,
             is_adapter=self.fleet.pods.adapters.__contains__,
             former_names=self._options.former_metrics,

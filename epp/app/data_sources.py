@@ -74,10 +74,10 @@ class DataSources:
         for each in self._vital:  # there is one at most
             await each.polled_once(seconds)
 
-    async def polled(self, endpoint_id: EndpointId) -> None:
-        """Wait until each page of an endpoint was read, or a poll of it failed."""
+    async def answered(self, endpoint_id: EndpointId) -> None:
+        """Wait until each page of an endpoint was read, or fails although the endpoint is there."""
         for each in self._scrapers:
-            await each.polled(endpoint_id)
+            await each.answered(endpoint_id)
 
     def errors(self) -> dict[str, int]:
         """Return how many polls of endpoints failed, by the type of their source."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:  # see `reader_tls`
 
 _HELD_SHARE = 4
 """Unfinished requests may hold the memory divided by this."""
+_INDEX_SHARE = 2
+"""The index and the endpoints' pools may take the memory divided by this."""
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +70,9 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_receive_bytes: int = 0
     """The longest ext_proc message; 0: the longest body and 1 MiB."""
     max_held_bytes: int = 0
-    """Bytes that unfinished requests may hold, over all streams; 0: a quarter of the memory."""
+    """Bytes that unfinished requests may hold, over all streams; 0: a quarter of the memory.
+
+    Those that share the memory share these, too."""
     request_timeout: float = 300.0
     """How long a request may take to end; 0: as long as it likes."""
     observation: Observation = AUTO
@@ -101,6 +105,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Failures in a row after which an endpoint is left out for a while; 0: never."""
     replicas: "ReplicaSettings | None" = None
     """Where the pool's other replicas are; None: nothing is exchanged."""
+    sharers: int = 1
+    """How many pickers share the memory: the pools of one process, or the workers."""
     workers: int = 1
     """How many processes serve as one; each has all of these options."""
     worker: "Worker | None" = None
@@ -115,7 +121,12 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def held_bytes(self) -> int:
         """Bytes that unfinished requests may hold together."""
-        return self.max_held_bytes or memory_limit() // _HELD_SHARE
+        return max(1, (self.max_held_bytes or memory_limit() // _HELD_SHARE) // self.sharers)
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes that the index and the endpoints' pools may take together, about."""
+        return memory_limit() // _INDEX_SHARE // self.sharers
 
 
 def reader_tls(options: ServeOptions) -> "ReaderTls | None":

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
-import msgspec
 import structlog
+from msgspec.structs import replace
 
 from epp.app.options import ServeOptions
 from epp.app.picker import EndpointPicker
@@ -32,17 +32,20 @@ async def serve(pools: Sequence[ServeOptions]) -> None:
                     tasks.create_task(each(), name=each.__name__)
                     for each in (collect_garbage, give_back_freed_memory)
                 ]
-                pickers = []
-                for options in pools:
-                    share = options.held_bytes // len(pools)
-                    limited = msgspec.structs.replace(options, max_held_bytes=share)
-                    serving = _serve(limited, stop, named=len(pools) > 1)
-                    pickers.append(tasks.create_task(serving))
+                pickers = [
+                    tasks.create_task(_serve(options, stop, named=len(pools) > 1))
+                    for options in sharing(pools)
+                ]
                 await asyncio.gather(*pickers)
                 for each in kept_small:
                     each.cancel()
         except* ConfigError as group:
             raise _first_of(group) from None
+
+
+def sharing(pools: Sequence[ServeOptions]) -> list[ServeOptions]:
+    """Return the options of pools that share the memory of one process."""
+    return [replace(each, sharers=each.sharers * len(pools)) for each in pools]
 
 
 async def _serve(options: ServeOptions, stop: asyncio.Event, *, named: bool) -> None:

@@ -38,9 +38,11 @@ class RequestEnds:
         """End a request whose response was seen to its end."""
         sequences = in_flight.sequences
         try:
-            usage = event.usage or Usage(completion_tokens=event.generated)
+            seen = in_flight.seen_tokens(event.generated, self._output_lengths)
+            usage = event.usage or Usage(completion_tokens=seen)
+            counted = event.usage is not None
             if not in_flight.can_have_generated(usage.completion_tokens, now):
-                usage = replaced(usage, completion_tokens=event.generated)
+                usage, counted = replaced(usage, completion_tokens=seen), False
             in_flight.record_activity(now)
             in_flight.count_unseen_beginning()
             if len(sequences) == 1:
@@ -49,7 +51,10 @@ class RequestEnds:
             in_flight.record_generated(usage.prompt_tokens, usage.completion_tokens)
         finally:
             in_flight.release(now, revoked=False)
-        in_flight.learn_output(self._output_lengths, usage.completion_tokens, now)
+        tokens, kind = usage.completion_tokens, in_flight.quote.response_kind
+        in_flight.learn_output(self._output_lengths, tokens, now)
+        if counted:
+            self._output_lengths.record_pieces(kind, tokens, event.generated)
         if len(sequences) == 1:
             self._learn_usage(in_flight, sequences[0], usage)
 
@@ -126,9 +131,10 @@ class RequestEnds:
         """End a request whose response was not seen, or not to its end."""
         sequences = in_flight.sequences
         try:
+            seen = in_flight.seen_tokens(event.generated, self._output_lengths)
             if in_flight.unobserved:
                 in_flight.count_unseen_beginning()
-            in_flight.record_generated(0, event.generated)
+            in_flight.record_generated(0, seen)
         finally:
             in_flight.release(now, revoked=event.refused)
         if len(sequences) == in_flight.quote.answers == 1 and not event.refused:
@@ -136,7 +142,7 @@ class RequestEnds:
                 in_flight.pod,
                 sequences[0],
                 sequences[0].offsets.total,
-                event.generated,
+                seen,
                 broken=True,
                 guessed=in_flight.unobserved,
             )

@@ -44,7 +44,7 @@ from epp.model.pods.pod import Pod, PodEvent
 from epp.model.pods.pods import Pods
 from epp.model.pods.uncertainty import Uncertainty
 from epp.model.pods.unobserved import UnobservedRequests
-from epp.model.prefix_index.index import PrefixIndex
+from epp.model.prefix_index.index import BUDGET, PrefixIndex
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.reader import Prompts
 from epp.model.prompts.repeated import ResponseRepeated
@@ -67,9 +67,10 @@ class Fleet:
 
     Fleets that share the secret of `hasher` admit each other's quotes. `capacity`, in tokens, is
     the default for endpoints that have not reported theirs; `outliers` controls when failing
-    endpoints are left out. `synced`: all endpoints were listed. `pods`, `in_flight`,
-    `output_lengths` and `responses` are read-only. An error in an event or a listener goes to
-    `on_fault`, which by default raises it, after requests that end are released.
+    endpoints are left out. The index takes at most about `index_bytes`. `synced`: all endpoints
+    were listed. `pods`, `in_flight`, `output_lengths` and `responses` are read-only. An error in
+    an event or a listener goes to `on_fault`, which by default raises it, after requests that end
+    are released.
     """
 
     def __init__(
@@ -78,11 +79,12 @@ class Fleet:
         capacity: int = UNKNOWN_CAPACITY,
         outliers: OutlierSettings = OUTLIERS,
         on_fault: OnFault = reraise,
+        index_bytes: int = BUDGET,
     ) -> None:
         self.synced = False
         self._on_fault: Final = on_fault
         self._prompts: Final = Prompts(hasher)
-        self._index: Final = PrefixIndex()
+        self._index: Final = PrefixIndex(index_bytes)
         self.pods: Final = Pods(self._index, hasher, capacity)
         self.in_flight: Final[dict[RequestId, InFlightRequest]] = {}
         self.output_lengths: Final = OutputLengths()
@@ -250,6 +252,7 @@ class Fleet:
                 self.pods.refresh()
             if self.pods.size_blocks(pod) and self._prompts.align_blocks(self.pods.engine_blocks):
                 self.pods.follow_anew()
+            self.pods.save_memory()
             if isinstance(event, ScrapeFailed):
                 self._learn_found(self._outliers.missed(pod, event.reason, now), now)
 
@@ -261,6 +264,8 @@ class Fleet:
             return
         before = pod.load
         self._of_pod(event, now)
+        if not (pod.reachable and before.awake):  # who sleeps is not reachable
+            pod.ledger.record_sleep(now)
         if len(self._unobserved):
             booked, coming = pod.ledger.requests, pod.ledger.prefilling(now)
             over = self._unobserved.reconcile(event.endpoint_id, event.load, booked, coming)
@@ -305,8 +310,7 @@ class Fleet:
             self._remove_request(quote.request_id)
             in_flight.release(now, revoked=True)
             raise
-        if self._index.excess:
-            self.pods.fullest().scheduler.coarsen(self._index.excess)
+        self.pods.save_memory()
 
     def _send(self, in_flight: InFlightRequest, pod: Pod, now: float) -> None:
         quote = in_flight.quote
@@ -340,7 +344,7 @@ class Fleet:
     def _generated(self, event: Generated, now: float) -> None:
         in_flight = self.in_flight.get(event.request_id)
         if in_flight is not None:
-            in_flight.go_on(event.tokens, self.output_lengths, now)
+            in_flight.go_on(event.pieces, self.output_lengths, now)
 
     def _remove_request(self, request: RequestId) -> InFlightRequest | None:
         self._unobserved.discard(request)

@@ -61,16 +61,16 @@ class ResponseNamed(Value):
 
 
 class Generated(Value):
-    """A streamed response has brought about `tokens` tokens so far."""
+    """A streamed response has brought so many pieces so far, or tokens, if that is guessed."""
 
-    def __init__(self, request_id: RequestId, tokens: int) -> None:
+    def __init__(self, request_id: RequestId, pieces: int) -> None:
         self.request_id: Final = request_id
-        self.tokens: Final = tokens
+        self.pieces: Final = pieces
 
 
 @mypyc_attr(free_list_len=1, acyclic=True)
 class Finished(Value):
-    """The response ended; `generated` tokens were streamed, if `usage` is None."""
+    """The response ended; it was streamed in `generated` pieces, 0 if it was not streamed."""
 
     def __init__(
         self, request_id: RequestId, usage: Usage | None = None, generated: int = 0
@@ -95,12 +95,12 @@ class Failure(Enum):
 
 
 class Aborted(Value):
-    """The exchange ended before its response did, after about `generated` tokens.
+    """The exchange ended before its response did, after `generated` pieces of it.
 
-    `refused`: the endpoint never got the request. `failure` is how the endpoint failed; None if it
-    is not to blame, because the client left or its request was invalid. `served`: the proxy
-    reported the endpoint that served it. If the proxy does so for other requests, a failure without
-    it is the proxy's own.
+    If nobody observed it, `generated` are the tokens that are guessed. `refused`: the endpoint
+    never got the request. `failure` is how the endpoint failed; None if it is not to blame, because
+    the client left or its request was invalid. `served`: the proxy reported the endpoint that
+    served it. If the proxy does so for other requests, a failure without it is the proxy's own.
     """
 
     def __init__(

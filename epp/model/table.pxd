@@ -2,7 +2,7 @@
 
 Open addressing with linear probing, in 1024 parts that grow and shrink by themselves, a quarter at
 a time: no step moves more than a thousandth of the entries, and between two thirds and four fifths
-of the places are taken. A value of 0 marks a free place. Several entries may have the same key.
+of the places are taken. A value of 0 marks a free place.
 
 What is returned as a pointer holds until the next entry comes or goes.
 """
@@ -67,7 +67,7 @@ cdef inline uint32_t _home(uint64_t key, uint32_t room) noexcept nogil:
 
 
 cdef inline Entry* _from(Part* part, uint64_t key, uint32_t place) noexcept nogil:
-    """Return the first entry with that key, or the first free place, from a place on."""
+    """Return the entry with that key, or the first free place, from a place on."""
     cdef Entry* entry
     while True:
         entry = part.places + place
@@ -86,7 +86,7 @@ cdef inline void prefetch_entry(Table* table, uint64_t key) noexcept nogil:
 
 
 cdef inline Entry* find(Table* table, uint64_t key) noexcept nogil:
-    """Return the first entry with that key, NULL if there is none."""
+    """Return the entry with that key, NULL if there is none."""
     cdef Part* part = _part_of(table, key)
     cdef Entry* entry
     if part.room == 0:
@@ -95,15 +95,8 @@ cdef inline Entry* find(Table* table, uint64_t key) noexcept nogil:
     return entry if entry.value else NULL
 
 
-cdef inline Entry* after(Table* table, Entry* entry) noexcept nogil:
-    """Return the next entry with the same key, or the free place after the last."""
-    cdef Part* part = _part_of(table, entry.key)
-    cdef uint32_t place = <uint32_t>(entry - part.places) + 1
-    return _from(part, entry.key, 0 if place == part.room else place)
-
-
 cdef inline Entry* find_or_free_place(Table* table, uint64_t key) noexcept nogil:
-    """Return the first entry with that key, or a free place for one; NULL without memory.
+    """Return the entry with that key, or a free place for one; NULL without memory.
 
     `insert` writes the entry.
     """

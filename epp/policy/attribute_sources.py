@@ -140,7 +140,7 @@ class NumberAttributes(Protocol):
 
 
 class _FromFleet:
-    """Answers from the candidates; does not predict latencies, or know media and sessions."""
+    """Answers from the candidates, but for what is in `UNKNOWN_TO_FLEET`; knows no sessions."""
 
     def prefix_matches(
         self, request: InferenceRequest, candidates: Sequence[Candidate]
@@ -166,18 +166,6 @@ class _FromFleet:
             for each in candidates
         ]
 
-    def latencies(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> list[LatencyPrediction | None]:
-        """Return no predictions."""
-        return [None] * len(candidates)
-
-    def multimodal_matches(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> list[PrefixMatch]:
-        """Return no matches."""
-        return [PrefixMatch(0, 0)] * len(candidates)
-
     def session_id(self, request: InferenceRequest) -> str:
         """Return no session."""
         return ""
@@ -192,7 +180,7 @@ class _FromFleet:
 
 
 FROM_FLEET = _FromFleet()
-"""The default producer of everything."""
+"""The default producer of all that it knows."""
 
 _DEFAULT_NAMES: Mapping[type, str] = {
     PrefixMatchInfo: "approx-prefix-cache-producer",

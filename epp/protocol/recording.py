@@ -237,7 +237,7 @@ class PromptWriter:
     def written(self, chain: Chain, tokens: int) -> RecordedPrompt:
         """Return a prompt's blocks, as those after what is known."""
         hashes = self._pseudonyms.hashes(chain.hashes)
-        rest = chain.rest_digest and chain.rest_digest ^ chain.hashes[-1]
+        rest = chain.rest_digest ^ chain.hashes[-1] if chain.hashes and chain.rest_digest else 0
         shared = self._known(hashes)
         like = self._seen[hashes[shared - 1]] if shared else 0
         own = hashes[shared:]

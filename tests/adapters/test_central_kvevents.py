@@ -10,10 +10,13 @@ import zmq
 import zmq.asyncio
 from structlog.testing import capture_logs
 
+from epp.adapters.kvevents import central as central_kvevents
+from epp.adapters.kvevents import publishers
+from epp.adapters.kvevents.kv_event_listener import KvEventListener
 from epp.adapters.kvevents.publishers import PORT_LABEL
 from epp.label_selector import parse_label_selector
-from epp.model.kv_changes import CacheFeedUp
-from tests.adapters.test_kvevents import FAST, at, free_port, listening
+from epp.model.kv_changes import CacheChanged, CacheFeedUp
+from tests.adapters.test_kvevents import FAST, Told, at, free_port, listening
 from tests.adapters.zmq_publisher import ZmqPublisher
 from tests.kvpublisher import Publisher, stored
 from tests.strategies import endpoint
@@ -29,27 +32,37 @@ class Engine:
         self._socket = context.socket(zmq.XPUB)
         self._socket.setsockopt(zmq.XPUB_VERBOSER, 1)
         self._socket.connect(address)
-        self._topic = topic.encode()
+        self.topic = topic.encode()
 
     async def heard(self):
         async with asyncio.timeout(DEADLINE):
-            await self._socket.recv()
+            while (await self._socket.recv())[:1] != b"\x01":  # somebody has left
+                pass
 
     async def store(self, *names, rank=None):
         for name in names:
             _, number, content = self.publisher.publish(stored([name]))
             if rank is not None:
                 content = msgspec.msgpack.encode([*msgspec.msgpack.decode(content)[:2], rank])
-            await self._socket.send_multipart([self._topic, number, content])
+            await self._socket.send_multipart([self.topic, number, content])
 
 
 @contextlib.asynccontextmanager
-async def central(*topics, **more):
+async def about(engine, target):
+    """Have an engine's socket publish for another one, behind what it has published."""
+    own = engine.topic, engine.publisher
+    engine.topic, engine.publisher = f"kv@{target}@m".encode(), Publisher()
+    yield
+    engine.topic, engine.publisher = own
+
+
+@contextlib.asynccontextmanager
+async def central(*topics, ready=None, **more):
     """Engines that publish to a listener with a central address, which hears all of them."""
     address = f"tcp://127.0.0.1:{free_port()}"
     settings = msgspec.structs.replace(FAST, **{"central": address, "each": False, **more})
     context = zmq.asyncio.Context()
-    async with listening(settings) as (listener, told):
+    async with listening(settings, ready) as (listener, told):
         engines = [Engine(context, address, topic) for topic in topics]
         try:
             for engine in engines:
@@ -133,6 +146,127 @@ async def test_strangers_are_logged_once_and_change_nothing():
 
 def strange(logs):
     return [entry["publisher"] for entry in logs if entry["event"] == "kv_events.stranger"]
+
+
+class Pages:
+    """Says when the pages of endpoints have been read."""
+
+    def __init__(self, *read):
+        self.read = {f"default/{name}": asyncio.Event() for name in "abc"}
+        for name in read:
+            self.come(name)
+
+    def come(self, name):
+        self.read[f"default/{name}"].set()
+
+    async def answered(self, endpoint_id):
+        await self.read[endpoint_id].wait()
+
+
+async def test_what_comes_before_the_pages_of_an_endpoint_is_kept_for_it():
+    pages = Pages("b")
+    async with central("kv@10.0.0.1:8000@m", ready=pages.answered) as (listener, told, (engine,)):
+        listener.watch(endpoint("a", "10.0.0.1"))
+        listener.watch(endpoint("b", "10.0.0.2"))
+        await engine.store(1, 2)
+        async with about(engine, "10.0.0.2:8000"):
+            await engine.store(3)
+            await told.holds(3, pod="b")
+        assert {each.endpoint_id for each in told.events} == {"default/b"}
+        assert set(listener.counts()) == {"default/a", "default/b"}
+        await engine.store(4)
+        pages.come("a")
+        await told.holds(1, 2, 4, pod="a")
+        await engine.store(5)
+        await told.holds(1, 2, 4, 5, pod="a")
+
+
+async def test_of_too_many_that_come_early_the_latest_are_kept(monkeypatch):
+    monkeypatch.setattr(central_kvevents, "_MAX_EARLY", 3)
+    pages = Pages("b")
+    async with central("kv@10.0.0.1:8000@m", ready=pages.answered) as (listener, told, (engine,)):
+        listener.watch(endpoint("a", "10.0.0.1"))
+        listener.watch(endpoint("b", "10.0.0.2"))
+        await engine.store(*range(10))
+        async with about(engine, "10.0.0.2:8000"):
+            await engine.store(10)
+            await told.holds(10, pod="b")
+        pages.come("a")
+        await told.holds(7, 8, 9, pod="a")
+
+
+async def test_all_that_come_early_together_take_bounded_memory(monkeypatch):
+    monkeypatch.setattr(central_kvevents, "_MAX_EARLY_BYTES_IN_ALL", 1)
+    pages = Pages("c")
+    async with central("kv@10.0.0.1:8000@m", ready=pages.answered) as (listener, told, (engine,)):
+        for number, name in enumerate("abc", 1):
+            listener.watch(endpoint(name, f"10.0.0.{number}"))
+        await engine.store(1, 2, 3)
+        async with about(engine, "10.0.0.2:8000"):
+            await engine.store(4, 5)
+        async with about(engine, "10.0.0.3:8000"):
+            await engine.store(6)
+            await told.holds(6, pod="c")
+        for name, latest in (("a", 3), ("b", 5)):
+            pages.come(name)
+            await told.holds(latest, pod=name)
+
+
+async def test_an_engine_that_publishes_is_not_waited_for_though_its_pages_never_come(monkeypatch):
+    monkeypatch.setattr(publishers, "PAGE_SECONDS", 0.01)
+    pages = Pages()
+    async with central("kv@10.0.0.1:8000@m", ready=pages.answered) as (listener, told, (engine,)):
+        listener.watch(endpoint("a", "10.0.0.1"))
+        await engine.store(1, 2)
+        await told.holds(1, 2, pod="a")
+
+
+async def test_an_endpoint_whose_pages_have_not_come_is_heard_after_a_fault_too():
+    pages, told = Pages("b"), Told()
+    address = f"tcp://127.0.0.1:{free_port()}"
+    settings = msgspec.structs.replace(FAST, central=address, each=False)
+    listener = KvEventListener(told, settings, pages.answered)
+    context = zmq.asyncio.Context()
+    engine = Engine(context, address, "kv@10.0.0.1:8000@m")
+    for number, name in enumerate("ab", 1):
+        listener.watch(endpoint(name, f"10.0.0.{number}"))
+
+    @contextlib.asynccontextmanager
+    async def run():
+        task = asyncio.create_task(listener.run())
+        await engine.heard()
+        yield
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def store(early, other):
+        await engine.store(early)
+        async with about(engine, "10.0.0.2:8000"):
+            await engine.store(other)
+            await told.until(lambda: other in told.held("b"))
+
+    try:
+        async with run():
+            await store(1, 2)
+        async with run():
+            await store(3, 4)
+            pages.come("a")
+            await told.holds(3, pod="a")
+    finally:
+        context.destroy(linger=0)
+
+
+async def test_of_an_endpoint_that_goes_nothing_follows():
+    async with central("kv@10.0.0.1:8000@m") as (listener, told, (engine,)):
+        watched = endpoint("a", "10.0.0.1")
+        told.after = lambda: listener.unwatch(watched.id)
+        listener.watch(watched)
+        await engine.store(1)  # told in two parts: that the engine has started, then the block
+        await told.until(lambda: told.of(CacheChanged))
+        told.after = lambda: None
+        listener.watch(watched)
+        await engine.store(2)
+        await told.holds(2, pod="a")
 
 
 async def test_another_engine_under_the_name_starts_afresh_and_a_removed_one_is_gone():

@@ -140,9 +140,11 @@ class TestFaults:
 
         director.exchange_ended = fail
         peer = Peer(channel)
-        await peer.ask(head(), body())
-        peer.call.cancel()
-        await until(lambda: server.streams == 0)
+        with capture_logs() as logs:
+            await peer.ask(head(), body())
+            peer.call.cancel()
+            await until(lambda: server.streams == 0)
+        assert [line["event"] for line in logs] == ["exchange.failed"]
         await asyncio.wait_for(server.quiet(0), DEADLINE)
 
     async def test_an_error_for_the_client(self, director, channel):

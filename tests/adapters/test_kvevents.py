@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from epp.adapters.kvevents import publishers
 from epp.adapters.kvevents.kv_event_listener import KvEventListener
 from epp.adapters.kvevents.publishers import (
     PORT_LABEL,
@@ -28,9 +29,13 @@ IMPATIENT = msgspec.structs.replace(FAST, patience=1.0)
 
 
 class Told:
-    """A recorder of events of caches; waits for the blocks that they add up to."""
+    """A recorder of events of caches; waits for the blocks that they add up to.
+
+    `after` is called after each change of a cache.
+    """
 
     def __init__(self):
+        self.after = lambda: None
         self.caches = {}
         self.events = []
         self.changed = asyncio.Event()
@@ -39,6 +44,7 @@ class Told:
         self.events.append(event)
         if isinstance(event, CacheChanged):
             believe(self.caches.setdefault(event.endpoint_id, Counter()), event.changes)
+            self.after()
         elif isinstance(event, CacheFeedLost):
             self.caches.pop(event.endpoint_id, None)
         self.changed.set()
@@ -60,9 +66,9 @@ class Told:
 
 
 @contextlib.asynccontextmanager
-async def listening(settings=FAST):
+async def listening(settings=FAST, ready=None):
     told = Told()
-    listener = KvEventListener(told, settings)
+    listener = KvEventListener(told, settings, ready)
     task = asyncio.create_task(listener.run())
     try:
         yield listener, told
@@ -92,6 +98,34 @@ async def followed(**more):
         await publisher.heard()
         await told.until(lambda: told.of(CacheFeedUp))
         yield publisher, told
+
+
+async def test_a_subscription_begins_once_the_pages_of_its_endpoint_have_been_read():
+    pages = asyncio.Event()
+    async with (
+        ZmqPublisher().open() as publisher,
+        listening(ready=lambda _: pages.wait()) as (listener, told),
+    ):
+        listener.watch(at(publisher))
+        await publisher.heard()
+        await publisher.store(1)
+        assert not told.events
+        pages.set()
+        await told.holds(1)
+
+
+async def test_an_engine_that_publishes_is_not_waited_for_though_its_pages_never_come(monkeypatch):
+    # It has TLS, say, of which the picker was not told: its own port closes each connection.
+    monkeypatch.setattr(publishers, "PAGE_SECONDS", 0.01)
+    never = asyncio.Event()
+    async with (
+        ZmqPublisher().open() as publisher,
+        listening(ready=lambda _: never.wait()) as (listener, told),
+    ):
+        listener.watch(at(publisher))
+        await publisher.heard()
+        await publisher.store(1)
+        await told.holds(1)
 
 
 @pytest.mark.parametrize("replays", [True, False])

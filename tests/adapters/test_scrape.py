@@ -6,7 +6,7 @@ import time
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.scrape.failures import EVENTS
+from epp.adapters.scrape.failures import EVENTS, is_absent
 from epp.adapters.scrape.page_source import ScrapeSettings
 from epp.adapters.scrape.scraper import next_due
 from epp.model.endpoint import Endpoint
@@ -257,6 +257,21 @@ async def test_an_impossible_value_is_logged_once():
     ]
 
 
+async def test_going_to_sleep_and_waking_are_logged_once_each():
+    state = 'vllm:engine_sleep_state{{engine="0",model_name="m",sleep_state="awake"}} {}\n'
+    awake, asleep = (vllm_page() + state.format(value).encode() for value in (1, 0))
+    async with pods(1) as (pod,), scraping(pod.endpoint("a")) as (_, told):
+        with capture_logs() as logs:
+            for page, expected in ((awake, True), (asleep, False), (awake, True)):
+                pod.page = page
+                told.events.clear()
+                assert (await told.loads("a", 4)).awake == expected
+    assert [(each["event"], each["endpoint"]) for each in logs] == [
+        ("endpoint.asleep", "default/a"),
+        ("endpoint.awake", "default/a"),
+    ]
+
+
 async def test_a_start_waits_for_the_first_polls_but_not_for_one_that_hangs():
     slow = ScrapeSettings(interval=0.02, timeout=DEADLINE)
     async with pods(2) as (good, bad):
@@ -267,6 +282,48 @@ async def test_a_start_waits_for_the_first_polls_but_not_for_one_that_hangs():
             scraper.watch(bad.endpoint("b"))
             await scraper.polled_once(0.05)
             assert not told.of(LoadReported, "b")
+
+
+async def test_an_endpoint_has_answered_once_its_server_is_there():
+    async with pods(3) as (late, without, gone):
+        without.status = 404
+        await late.stop()
+        await gone.stop()
+        async with scraping(late.endpoint("a"), without.endpoint("b")) as (scraper, told):
+            waits = asyncio.create_task(scraper.answered(late.endpoint("a").id))
+            await scraper.answered(without.endpoint("b").id)
+            await told.failure("a", 3)
+            assert not waits.done()
+            await late.start()
+            await waits
+            assert told.of(LoadReported, "a")
+            again = late.endpoint("a", uid="another")
+            scraper.watch(late.endpoint("rank", rank=0))
+            scraper.watch(again)
+            told.events.clear()
+            await scraper.answered(again.id)
+            assert told.of(LoadReported, "a")
+            scraper.unwatch(again.id)
+            await scraper.answered(again.id)
+            elsewhere = late.endpoint("c", metrics_host=f"127.0.0.1:{gone.port}")
+            scraper.watch(elsewhere)
+            await scraper.answered(elsewhere.id)
+            assert told.of(ScrapeFailed, "c")
+
+
+@pytest.mark.parametrize(
+    ("host", "reason", "absent"),
+    [
+        ("10.0.0.1:8000", ScrapeFailure.REFUSED, True),
+        ("10.0.0.1:8000", ScrapeFailure.BROKEN, True),
+        ("10.0.0.1:8000", ScrapeFailure.LATE, False),
+        ("10.0.0.1:8000", ScrapeFailure.NO_PAGE, False),
+        ("10.0.0.9:9400", ScrapeFailure.BROKEN, False),
+    ],
+)
+def test_only_a_page_at_its_own_port_tells_that_an_endpoint_is_not_there(host, reason, absent):
+    endpoint = Endpoint("default", "a", "10.0.0.1", 8000)
+    assert is_absent(endpoint, f"http://{host}/metrics", reason) is absent
 
 
 async def test_poll_now_polls_at_once_but_not_at_every_call():

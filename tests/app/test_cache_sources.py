@@ -1,8 +1,12 @@
 """Sources of the cache model, and what is logged where one is not available."""
 
+import socket
+
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from epp.adapters.workers.link import WorkerLink, WorkerStart
 from epp.app.cache_sources import (
     build_fleet,
     kv_event_batches,
@@ -11,9 +15,16 @@ from epp.app.cache_sources import (
     tokenizer_warning,
     untokenized_prompts,
 )
+from epp.app.core import PickerCore
+from epp.app.options import ServeOptions
+from epp.app.pools import sharing
+from epp.app.workers.worker import as_worker
 from epp.config.file import load
 from epp.model.events import EndpointRemoved, EndpointUpserted
+from epp.model.kv_changes import CacheCopied
+from epp.model.prompts.hashing import BlockHash
 from epp.model.request import InferenceRequest, Prompt, RequestId
+from epp.system import memory
 from tests.adapters.tokens.bodies import chat, ids
 from tests.adapters.tokens.folders import byte_level, write
 from tests.adapters.tokens.test_render_tokenizer import CHAT, serving
@@ -97,3 +108,43 @@ def test_pickers_that_share_a_secret_hash_blocks_alike(secret):
     request = InferenceRequest(id=RequestId("r"), prompts=(Prompt(b"x" * 4000),))
     one, other = (build_fleet(settings, secret, 5).quote(request, 0).chains[0] for _ in range(2))
     assert (one.hashes == other.hashes) is bool(secret)
+
+
+@pytest.fixture
+def little_memory(tmp_path, monkeypatch):
+    (tmp_path / "memory.max").write_text("1000000")
+    monkeypatch.setattr(memory, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(memory, "_OWN_CGROUP", tmp_path / "none")
+    settings = load("plugins: [{type: least-ttft-picker}]")
+    return ServeOptions(settings=settings, source=(), hash_secret=b"s" * 16)
+
+
+def worker_of(options, folder, count):
+    """Return the options of one worker of several, as it reads them from its parent."""
+    theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, ours:
+        start = WorkerStart(number=0, count=count, folder=str(folder), secret=b"")
+        theirs.send(b"w" + msgspec.json.encode(start))
+        return as_worker(options, WorkerLink(ours))
+
+
+def blocks_known(options):
+    """Return how many blocks a picker knows of an endpoint that is said to hold more."""
+    core = PickerCore(options, lambda: None, quiet=True)
+    here = endpoint("pod-0")
+    core.fleet.apply(EndpointUpserted(here), 1.0)
+    many = [BlockHash(number << 32) for number in range(20_000)]
+    core.fleet.apply(CacheCopied(here.id, many, [16] * len(many)), 1.0)
+    return core.fleet.indexed_blocks
+
+
+def test_workers_share_what_the_index_may_take(little_memory, tmp_path):
+    alone = blocks_known(little_memory)
+    shared = blocks_known(worker_of(little_memory, tmp_path, 4))
+    assert 0 < alone < 20_000
+    assert alone / 5 < shared < alone / 3
+
+
+def test_and_so_do_the_pools_of_one_process(little_memory, tmp_path):
+    known = [blocks_known(each) for each in sharing([little_memory] * 4)]
+    assert known == [blocks_known(worker_of(little_memory, tmp_path, 4))] * 4

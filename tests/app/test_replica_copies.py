@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -12,6 +13,7 @@ from epp.app.replicas import copies, warm_boot
 from epp.model.endpoint import EndpointId, Target
 from epp.model.events import EndpointRemoved, EndpointUpserted, Listed
 from epp.model.kv_changes import CacheCleared, CacheFeedUp
+from epp.model.learning.stored_responses import MOST
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished, ResponseNamed
 from epp.protocol.replicas.chains import written_words
@@ -358,6 +360,19 @@ async def test_whose_snapshot_is_broken_is_not_the_first(monkeypatch, left, tota
 def test_stored_responses_that_cannot_be_are_told_of_none(keys, places):
     with pytest.raises(ValueError):  # noqa: PT011 (what is nonsense)
         copies.stored_from(StoredReply([ENGINE], keys, places))
+
+
+def test_of_more_stored_responses_than_are_kept_the_latest_are_taken():
+    older, kept = 9, range(9, 9 + MOST)
+    keys, places = [*range(older), *kept], [1] * older + [0] * MOST
+    told = StoredReply([ENGINE], written_words(keys), copies.written_sizes(places))
+    assert copies.stored_from(told).stored == [(key, ENGINE) for key in kept]
+
+
+def test_more_engines_than_responses_that_are_kept_are_not_read():
+    message = msgspec.msgpack.encode(StoredReply([ENGINE] * (MOST + 1), b"", b""))
+    with pytest.raises(msgspec.ValidationError, match="length <= 65536"):
+        msgspec.msgpack.decode(message, type=StoredReply)
 
 
 async def said_at_its_start(fresh, told):

@@ -66,6 +66,9 @@ class Started(Rig):
         lines = "".join(each.lines() for each in self.collect()).splitlines()
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
+    def dropped(self):
+        return sum(value for name, value in self.metrics().items() if "dropped" in name)
+
     async def hears(self, number=1):
         await until(lambda: self.metrics()["warmpick_replicas_heard"] == number)
 
@@ -102,22 +105,26 @@ async def two(**more):
         yield one, other
 
 
+async def check_each_knows_what_the_other_sees(one, other):
+    """Have two see something; nothing that a replica heard is told on."""
+    one.send("pod-1", "a", PROMPT)
+    other.send("pod-0", "b", PROMPT)
+    both = {"a": "pod-1", "b": "pod-0"}
+    await until(lambda: one.in_flight_here() == other.in_flight_here() == both)
+    assert other.cached(PROMPT) == one.cached(PROMPT)
+    for event in (FirstToken(RequestId("a")), Finished(RequestId("a"), Usage(400, 5, 0))):
+        one.apply(event)
+    await until(lambda: other.in_flight_here() == {"b": "pod-0"})
+    for each, applied in ((one, 1), (other, 3)):
+        metrics = each.metrics()
+        assert metrics["warmpick_replica_facts_applied_total"] == applied
+        assert metrics["warmpick_replica_messages_missing"] == 0
+        assert each.dropped() == 0
+
+
 async def test_what_one_sees_the_other_knows_and_says_it_to_nobody():
     async with two() as (one, other):
-        one.send("pod-1", "a", PROMPT)
-        other.send("pod-0", "b", PROMPT)
-        both = {"a": "pod-1", "b": "pod-0"}
-        await until(lambda: one.in_flight_here() == other.in_flight_here() == both)
-        assert other.cached(PROMPT) == one.cached(PROMPT)
-        for event in (FirstToken(RequestId("a")), Finished(RequestId("a"), Usage(400, 5, 0))):
-            one.apply(event)
-        await until(lambda: other.in_flight_here() == {"b": "pod-0"})
-        for each, applied in ((one, 1), (other, 3)):
-            metrics = each.metrics()
-            assert metrics["warmpick_replica_facts_applied_total"] == applied
-            assert metrics["warmpick_replica_messages_missing"] == 0
-            dropped = {name: value for name, value in metrics.items() if "dropped" in name}
-            assert sum(dropped.values()) == 0
+        await check_each_knows_what_the_other_sees(one, other)
 
 
 async def test_the_end_of_a_replica_that_is_killed_is_guessed():
@@ -191,8 +198,7 @@ async def test_workers_hear_each_other_by_sockets(tmp_path):
         await until(lambda: other.in_flight_here() == {"a": "pod-1"})
         assert one.port == other.port == 0
         for each in (one, other):
-            dropped = {name: n for name, n in each.metrics().items() if "dropped" in name}
-            assert sum(dropped.values()) == 0
+            assert each.dropped() == 0
 
 
 async def test_a_worker_that_a_name_lists_is_heard_once(tmp_path):

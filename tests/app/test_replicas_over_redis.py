@@ -15,8 +15,8 @@ from epp.adapters.replicas.settings import Siblings, mark_of
 from epp.adapters.replicas.streams import prefix_of
 from epp.app.replicas import copies, exchange, keeping
 from epp.model.kv_changes import CacheFeedUp
-from epp.model.request import RequestId, Usage
-from epp.model.request_events import Finished, FirstToken, ResponseNamed
+from epp.model.request import RequestId
+from epp.model.request_events import ResponseNamed
 from epp.protocol.replicas.facts import VERSION, LeavingFact
 from tests.app.test_replica_copies import serve_many
 from tests.app.test_replicas import (
@@ -24,6 +24,7 @@ from tests.app.test_replicas import (
     PROMPT,
     SECRET,
     answered,
+    check_each_knows_what_the_other_sees,
     shows,
     started,
     until,
@@ -61,26 +62,10 @@ async def two(server):
         yield one, other
 
 
-def dropped(rig):
-    return sum(value for name, value in rig.metrics().items() if "dropped" in name)
-
-
 async def test_what_one_sees_the_other_knows_and_says_it_to_nobody(server):
     async with two(server) as (one, other):
-        one.send("pod-1", "a", PROMPT)
-        other.send("pod-0", "b", PROMPT)
-        both = {"a": "pod-1", "b": "pod-0"}
-        await until(lambda: one.in_flight_here() == other.in_flight_here() == both)
-        assert other.cached(PROMPT) == one.cached(PROMPT)
-        for event in (FirstToken(RequestId("a")), Finished(RequestId("a"), Usage(400, 5, 0))):
-            one.apply(event)
-        await until(lambda: other.in_flight_here() == {"b": "pod-0"})
-        for each, applied in ((one, 1), (other, 3)):
-            metrics = each.metrics()
-            assert metrics["warmpick_replica_facts_applied_total"] == applied
-            assert metrics["warmpick_replica_messages_missing"] == 0
-            assert metrics["warmpick_replicas_known"] == 1
-            assert dropped(each) == 0
+        await check_each_knows_what_the_other_sees(one, other)
+        assert one.metrics()["warmpick_replicas_known"] == 1
 
 
 async def test_a_fresh_replica_is_given_a_snapshot_and_chains(server):
@@ -108,7 +93,7 @@ async def test_replicas_of_another_pool_or_secret_are_not_listened_to(server, mo
         await reach(one, other)
         other.send("pod-0", "a", PROMPT)
         if reason is None:
-            assert dropped(one) == 0
+            assert one.dropped() == 0
         else:
             name = f'warmpick_replica_dropped_total{{reason="{reason}"}}'
             await until(lambda: one.metrics()[name] > 0)
@@ -140,7 +125,7 @@ async def test_messages_of_who_has_the_secret_are_read_as_over_sockets(server, m
         server.do("XADD", stream, "*", "m", Seal(SECRET).seal(stream, message))
         name = f'warmpick_replica_dropped_total{{reason="{reason}"}}'
         await until(lambda: one.metrics()[name] == 1)
-        assert dropped(one) == 1
+        assert one.dropped() == 1
         assert one.metrics()["warmpick_replicas_heard"] == 0
 
 
@@ -282,13 +267,15 @@ async def test_a_replica_that_stops_says_so(server):
 
 
 async def test_what_is_known_of_caches_outlives_all_replicas(server):
-    async with replica(server) as one, replica(server) as other:
-        await until(lambda: one.replicas.warm and other.replicas.warm)
-        serve_many(one)
-        one.send("pod-1", "a", text(300))
-        one.apply(ResponseNamed(RequestId("a"), "resp_1"))
-        await until(lambda: held(one) == held(other) and len(other.fleet.responses))
-        known = held(one)["default/pod-0"]
+    async with replica(server) as one:
+        async with replica(server) as other:
+            await until(lambda: one.replicas.warm and other.replicas.warm)
+            serve_many(one)
+            one.send("pod-1", "a", text(300))
+            one.apply(ResponseNamed(RequestId("a"), "resp_1"))
+            await until(lambda: held(one) == held(other) and len(other.fleet.responses))
+            known = held(one)["default/pod-0"]
+        await one.hears(0)
     assert known
     (kept,) = [key for key in server.do("KEYS", "*") if key.endswith(b":kept")]
     assert 0 < server.do("TTL", kept) <= 600

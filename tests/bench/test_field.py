@@ -31,13 +31,13 @@ def runs(policy, fleet, *times, served=100):
             cell=f"chat, 4 {fleet} pods, load 0.5",
             workload=f"chat, {fleet}",
             load=0.5,
-            figures=replace(
-                any_run.figures,
-                ttft_mean=ttft,
-                end_to_end_mean=whole,
-                requests=100,
-                served=served,
-            ),
+            figures={
+                **any_run.figures,
+                "ttft_mean": ttft,
+                "end_to_end_mean": whole,
+                "requests": 100,
+                "served": served,
+            },
         )
         for seed, (ttft, whole) in enumerate(times)
     ]

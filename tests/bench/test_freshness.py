@@ -36,4 +36,4 @@ def test_a_run_counts_what_comes_after_the_warm_up(trace):
     # 1.4 copies of a request every four seconds, each conversation of one request.
     expected = 1.4 * (END - START) / 4_000
     assert len(calls) == pytest.approx(expected, rel=0.15)
-    assert figures.requests == figures.served == late < len(calls)
+    assert figures["requests"] == figures["served"] == late < len(calls)

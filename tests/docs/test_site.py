@@ -1,6 +1,7 @@
 """The site: everything it shows is in it, and its reference has all that there is to refer to."""
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -25,9 +26,18 @@ NEAR = 0.25
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    words = ["-m", "mkdocs", "--quiet", "build", "--strict", "--site-dir", str(folder)]
+    # `--quiet` would hide warnings from `--strict` too.
+    words = ["-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     settings = ["--config-file", "docs/site/mkdocs.yml"]
-    subprocess.run([sys.executable, *words, *settings], cwd=ROOT, check=True, capture_output=True)
+    built = subprocess.run(
+        [sys.executable, *words, *settings],
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stderr  # with links that lead nowhere
     return folder
 
 

@@ -24,10 +24,10 @@ def predicted(tokens, block=16):
 class Rig:
     """`pods` endpoints called pod-0, pod-1, ... at 10.0.0.1:8000, 10.0.0.2:8000, ..."""
 
-    def __init__(self, pods=2, outliers=OUTLIERS, token_block=None):
+    def __init__(self, pods=2, outliers=OUTLIERS, token_block=None, **more):
         self.now = 1000.0
         self.numbers = count()
-        self.fleet = Fleet(BlockHasher(SECRET, token_block), outliers=outliers)
+        self.fleet = Fleet(BlockHasher(SECRET, token_block), outliers=outliers, **more)
         for number in range(pods):
             self.add(f"pod-{number}", f"10.0.0.{number + 1}")
 

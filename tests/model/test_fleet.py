@@ -16,10 +16,12 @@ from epp.model.kv_changes import (
     BlocksStored,
     CacheChanged,
     CacheCleared,
+    CacheCopied,
     CacheFeedUp,
     EngineHash,
 )
 from epp.model.learning.prefill import PrefillModel
+from epp.model.prompts.hashing import BlockHash
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished, FirstToken, Served
 from tests.model.invariants import check_invariants
@@ -48,6 +50,69 @@ def test_a_repeated_prompt_hits_where_it_went(tokens):
     rig = Rig()
     rig.serve("pod-0", "r1", text(tokens))
     assert rig.cached(text(tokens)) == {"pod-0": predicted(tokens), "pod-1": 0}
+
+
+def test_what_an_index_has_no_room_for_is_forgotten_oldest_first():
+    rig = Rig(1, index_bytes=10_000)
+    prompts = [f"{number} {LONG}" for number in range(20)]
+    for number, prompt in enumerate(prompts):
+        rig.serve("pod-0", f"r{number}", prompt)
+    found = [rig.cached(prompt)["pod-0"] for prompt in prompts]
+    assert found[-1] > 0
+    assert found == sorted(found)
+    assert found[0] == 0
+    check_invariants(rig.fleet)
+
+
+@pytest.mark.parametrize("blocks", [25, 1000])
+def test_what_others_say_of_caches_is_forgotten_evenly_if_the_index_has_no_room_for_it(blocks):
+    names = [f"pod-{number}" for number in range(4)]
+    copies = [
+        CacheCopied(
+            EndpointId(f"default/{name}"),
+            [BlockHash(number << 40 | block) for block in range(blocks)],
+            [16] * blocks,
+            closed=True,
+        )
+        for number, name in enumerate(names)
+    ]
+    whole = Rig(4)
+    for each in copies:
+        whole.apply(each)
+    rig = Rig(4, index_bytes=whole.fleet._index.used_bytes // 2)
+    for each in copies:
+        rig.apply(each)
+    held = [rig.pod(name).scheduler.blocks for name in names]
+    assert rig.fleet._index.excess == 0
+    assert max(held) - min(held) <= max(1, blocks // 16)
+    check_invariants(rig.fleet)
+
+
+def test_what_requests_hold_at_the_fullest_keeps_the_index_from_no_other():
+    rig = Rig(2, index_bytes=1)
+    for number in range(20):
+        rig.send("pod-0", f"held {number}", text(500, f"held {number}"))
+    for number in range(20):
+        rig.serve("pod-1", f"over {number}", text(300, f"over {number}"))
+    assert rig.pod("pod-0").scheduler.blocks > 10 * rig.pod("pod-1").scheduler.blocks
+    check_invariants(rig.fleet)
+
+
+def test_blocks_of_responses_that_go_first_keep_no_others_in_the_index():
+    rig = Rig(1)
+    for number in range(20):
+        rig.send("pod-0", f"{number}", text(500, f"{number}"))
+        rig.apply(Finished(RequestId(f"{number}"), Usage(500, 200, 0)))
+    used = rig.fleet._index.used_bytes
+    small = Rig(1, index_bytes=used // 4)
+    for number in range(20):
+        small.send("pod-0", f"{number}", text(500, f"{number}"))
+    assert small.fleet._index.excess > 0  # requests hold them
+    for number in range(20):
+        small.apply(Finished(RequestId(f"{number}"), Usage(500, 200, 0)))
+    small.serve("pod-0", "another", text(10))
+    assert small.fleet._index.excess == 0
+    check_invariants(small.fleet)
 
 
 def test_a_longer_prompt_hits_the_blocks_that_it_shares():

@@ -6,7 +6,7 @@ from epp.model.events import EndpointRemoved
 from epp.model.learning.prefill import STEP_SECONDS, PrefillModel
 from epp.model.pods.pods import CLASS_LABEL
 from epp.model.request import Prompt, RequestId, Usage
-from epp.model.request_events import Aborted, Finished, FirstToken, Unobserved
+from epp.model.request_events import Aborted, Finished, FirstToken, Generated, Unobserved
 from tests.model.rig import LONG, Rig, predicted
 from tests.strategies import text
 
@@ -350,6 +350,39 @@ def test_cut_off_streams_teach_nothing():
     assert figures(rig, "pod-0") == figures(Rig(), "pod-0")
 
 
+def sleep(rig, name):
+    """Have an endpoint sleep for a while."""
+    for awake in (False, True):
+        rig.report(name, awake=awake, at=rig.now)
+        rig.now += 20
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["before its first token", "after it"])
+def test_what_an_engine_kept_while_it_slept_teaches_nothing_of_its_speed(begun):
+    def learned(kept):
+        rig = Rig()
+        for number in range(60):
+            for name in ("pod-0", "pod-1"):
+                answer(rig, name, number, as_predicted(number))
+        for number in range(20):
+            identity = RequestId(f"kept {number}")
+            rig.send("pod-0", identity, text(900, identity), stream=True)
+            rig.now += PrefillModel().seconds(900, 0)
+            if begun:
+                rig.apply(FirstToken(identity))
+            if kept:
+                sleep(rig, "pod-0")
+            if not begun:
+                rig.apply(FirstToken(identity))
+            rig.now += 200 * 0.007
+            rig.apply(Finished(identity, Usage(900, 200, 0)))
+        lengths, pod = rig.fleet.output_lengths, rig.pod("pod-0")
+        per_token = lengths.seconds_per_token(pod.prefill)
+        return *figures(rig, "pod-0"), per_token, lengths.ttft_share.value
+
+    assert learned(kept=True) == pytest.approx(learned(kept=False), rel=0.1)
+
+
 @pytest.mark.parametrize("prompts", [1, 2])
 def test_of_several_answers_each_is_taken_for_as_long(prompts):
     rig = Rig()
@@ -360,6 +393,59 @@ def test_of_several_answers_each_is_taken_for_as_long(prompts):
         rig.apply(Finished(RequestId(f"r{number}"), Usage(50 * prompts, 400 * prompts, 0)))
     kind = rig.quote("next", LONG).response_kind
     assert rig.fleet.output_lengths.length(kind) == pytest.approx(100)
+
+
+def streamed(rig, identity, pieces, usage=None):
+    """Have a request be answered in pieces; return the tokens that half of them are taken for."""
+    rig.send("pod-0", identity, text(160, identity), stream=True)
+    rig.apply(FirstToken(RequestId(identity)))
+    rig.now += 1
+    rig.apply(Generated(RequestId(identity), pieces // 2))
+    (sequence,) = rig.in_flight(identity).sequences
+    halfway = sequence.computed - sequence.offsets.total + 1
+    rig.now += 1
+    rig.apply(Finished(RequestId(identity), usage, pieces))
+    return halfway
+
+
+@pytest.mark.parametrize("each", [1, 4])
+def test_streams_that_are_not_counted_have_as_many_tokens_in_a_piece_as_those_that_are(each):
+    rig = Rig()
+    assert streamed(rig, "first", 100) == 50
+    for number in range(20):
+        streamed(rig, f"counted {number}", 100, Usage(160, 100 * each, 0))
+    kind = rig.quote("next", LONG).response_kind
+    for number in range(40):
+        assert streamed(rig, f"not counted {number}", 300) == 150 * each
+    assert rig.fleet.output_lengths.length(kind) == pytest.approx(300 * each, rel=0.3)
+
+
+@pytest.mark.parametrize("answers", [1, 2])
+def test_a_stream_is_not_taken_for_more_tokens_than_its_client_allows(answers):
+    # The others' reasoning is hidden: it is counted, but not streamed.
+    rig = Rig()
+    for number in range(20):
+        streamed(rig, f"hidden {number}", 20, Usage(160, 1000, 0))
+    rig.send("pod-0", "short", text(160, "short"), stream=True, max_tokens=300, n=answers)
+    rig.apply(FirstToken(RequestId("short")))
+    in_flight = rig.in_flight("short")
+    assert in_flight.seen_tokens(4, rig.fleet.output_lengths) == pytest.approx(200, rel=0.1)
+    assert in_flight.seen_tokens(200, rig.fleet.output_lengths) == 300 * answers
+    assert in_flight.seen_tokens(999, rig.fleet.output_lengths) == 999
+
+
+def test_what_is_guessed_of_a_stream_is_in_tokens():
+    rig = Rig()
+    for number in range(20):
+        streamed(rig, f"counted {number}", 100, Usage(160, 400, 0))
+    rig.send("pod-0", "left", text(160, "left"), stream=True)
+    rig.apply(FirstToken(RequestId("left")))
+    rig.apply(Unobserved(RequestId("left")))
+    (sequence,) = rig.in_flight("left").sequences
+    rig.now += 1e3
+    rig.ask(LONG)
+    assert "left" not in rig.fleet.in_flight
+    assert sequence.computed - sequence.offsets.total + 1 == pytest.approx(400, rel=0.02)
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -192,6 +192,17 @@ def test_what_counts(failure, prompts, left):
     assert ward.left == left
 
 
+@pytest.mark.parametrize("write", [lambda word: word, lambda word: list(map(ord, word))])
+@pytest.mark.parametrize(
+    ("words", "left"), [(("help", "stop", "what", "when", "tell"), "12"), (("help",) * 9, "012")]
+)
+def test_prompts_of_less_than_a_block_are_told_apart(write, words, left):
+    ward = Ward()
+    for word in words:
+        ward.fail("pod-0", failure=Failure.ERROR, prompt=write(word))
+    assert ward.left == left
+
+
 def test_a_failure_is_that_of_the_endpoint_that_served():
     ward = Ward()
     for number in range(5):
@@ -212,6 +223,35 @@ def test_an_endpoint_that_a_retrying_gateway_goes_past_is_left_out(known, prompt
     for number in range(9):
         ward.pass_over("pod-0", text(400 + number % prompts))
     assert ward.left == left
+
+
+@pytest.mark.parametrize(("works", "left"), [(False, "12"), (True, "012")])
+def test_an_endpoint_that_is_only_slow_is_not_left_out_for_requests_that_are_hedged(works, left):
+    # Envoy's `hedge_on_per_try_timeout`: who does not answer in time is asked further.
+    ward = Ward()
+    ward.succeed("pod-0")
+    ward.report("pod-0", running=1, at=ward.now)
+    for number in range(9):
+        ward.send("pod-0", f"hedged {number}", text(400 + number))
+        ward.now += 2
+        ward.report("pod-0", running=1, kv_usage=number / 10 if works else 0.0, at=ward.now)
+        ward.apply(Served(RequestId(f"hedged {number}"), Target("10.0.0.2:8000"), retried=True))
+        ward.apply(Finished(RequestId(f"hedged {number}")))
+    assert ward.left == left
+
+
+def test_an_endpoint_that_fails_late_whatever_it_is_sent_is_left_out_though_it_shows_life():
+    # It takes each request, allocates blocks, waits in vain for another server, and answers 500.
+    ward = Ward()
+    ward.succeed("pod-0")
+    for number in range(15):
+        ward.send("pod-0", f"late {number}", text(400 + number))
+        for running in (1, 0):
+            ward.now += 2
+            ward.report("pod-0", running=running, kv_usage=running / 10, at=ward.now)
+        ward.apply(Served(RequestId(f"late {number}"), Target("10.0.0.2:8000"), retried=True))
+        ward.apply(Finished(RequestId(f"late {number}")))
+    assert ward.left == "12"
 
 
 def test_an_endpoint_that_a_gateway_does_not_even_try_is_not_left_out():

@@ -140,41 +140,6 @@ def test_a_slot_with_holes_is_followed_block_by_block(fresh):
     assert index.match(range(1, 101)) == [100, 30]
 
 
-@pytest.mark.parametrize(("span", "found"), [(1, 2), (2, 2), (3, 5), (4, 5), (64, 5), (65535, 5)])
-def test_a_block_may_stand_for_those_before_it(fresh, span, found):
-    index = fresh()
-    slot, other = index.open(), index.open()
-    index.add(slot, [1, 2, 5])
-    index.add(other, [1, 2, 3])
-    index.widen(slot, [(5, span)])
-    assert index.match([1, 2, 3, 4, 5]) == [found, 3]
-    index.widen(slot, [(5, 1)])
-    assert index.match([1, 2, 3, 4, 5]) == [2, 3]
-
-
-def test_one_block_may_stand_for_as_many_as_there_are_slots_that_hold_it(fresh):
-    index = fresh()
-    for span in range(1, 9):
-        slot = index.open()
-        index.add(slot, [8])
-        index.widen(slot, [(8, span)])
-    chain = range(1, 9)
-    assert index.match(chain) == [0, 0, 0, 0, 0, 0, 0, 8]
-    index.widen(3, [(8, 8)])
-    index.widen(7, [(8, 0)])
-    assert index.match(chain) == [0, 0, 0, 8, 0, 0, 0, 0]
-
-
-def test_what_a_block_stood_for_goes_with_it(fresh):
-    index = fresh()
-    slot = index.open()
-    index.add(slot, [1, 4])
-    index.widen(slot, [(4, 3)])
-    index.remove(slot, [4])
-    index.add(slot, [4])
-    assert index.match([1, 2, 3, 4]) == [1]
-
-
 class Counted:
     """Blocks of an endpoint that left, and how many of them were read."""
 
@@ -244,7 +209,6 @@ class IndexBesideSets(RuleBasedStateMachine):
     def start(self):
         self.indexes = [fresh() for fresh in INDEXES]
         self.held = {}
-        self.spans = {}
 
     def each(self, call):
         """Let every index do the same; return what all of them say."""
@@ -258,14 +222,13 @@ class IndexBesideSets(RuleBasedStateMachine):
         slot = self.each(lambda index: index.open())
         assert slot == min(set(range(6)) - self.held.keys())
         self.held[slot] = set()
-        self.spans[slot] = {}
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def close(self, data):
         slot = data.draw(st.sampled_from(sorted(self.held)))
         held = self.held.pop(slot)
-        self.each(lambda index: index.close(slot, {*held, *self.spans[slot]}))
+        self.each(lambda index: index.close(slot, held))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), names=hashes)
@@ -280,27 +243,15 @@ class IndexBesideSets(RuleBasedStateMachine):
         slot = data.draw(st.sampled_from(sorted(self.held)))
         self.each(lambda index: index.remove(slot, names))
         self.held[slot].difference_update(names)
-        for name in names:
-            self.spans[slot].pop(name, None)
-
-    @precondition(lambda self: self.held)
-    @rule(data=st.data(), name=st.integers(0, 9), span=st.integers(-1, 4))
-    def widen(self, data, name, span):
-        slot = data.draw(st.sampled_from(sorted(self.held)))
-        self.each(lambda index: index.widen(slot, [(name, span)]))
-        self.spans[slot][name] = span
 
     @rule(chain=st.lists(st.integers(0, 9), max_size=6, unique=True))
     def ask(self, chain):
         expected = [0] * (max(self.held, default=-1) + 1)
         for slot, names in self.held.items():
             places = {place for place, each in enumerate(chain) if each in names}
-            closed = len(places) == longest(names, chain) and not self.spans[slot]
+            closed = len(places) == longest(names, chain)
             self.each(lambda index, slot=slot, closed=closed: index.mark(slot, closed=closed))
-            for place, name in enumerate(chain):
-                span = self.spans[slot].get(name, 1)
-                places.update(range(max(0, place + 1 - span), place))
-            expected[slot] = longest(places, range(len(chain)))
+            expected[slot] = longest(names, chain)
         assert self.each(lambda index: index.match(chain)) == expected
 
     @invariant()

@@ -37,7 +37,7 @@ NO_HASHES = [
 
 
 @pytest.mark.parametrize(("hashes", "error"), NO_HASHES, ids=lambda each: repr(each)[:20])
-@pytest.mark.parametrize("does", ["add", "remove", "widen"])
+@pytest.mark.parametrize("does", ["add", "remove"])
 def test_what_is_no_hash_changes_nothing(fresh, does, hashes, error):
     index = fresh()
     slot = index.open()
@@ -45,7 +45,6 @@ def test_what_is_no_hash_changes_nothing(fresh, does, hashes, error):
     calls = {
         "add": lambda: index.add(slot, hashes),
         "remove": lambda: index.remove(slot, hashes),
-        "widen": lambda: index.widen(slot, [(each, 2) for each in hashes]),
     }
     with pytest.raises(error):
         calls[does]()
@@ -72,11 +71,10 @@ def test_what_is_no_hash_is_never_found(fresh, odd, closed):
     [
         lambda index, slot: index.add(slot, [1]),
         lambda index, slot: index.remove(slot, [1]),
-        lambda index, slot: index.widen(slot, [(1, 2)]),
         lambda index, slot: index.mark(slot, closed=True),
         lambda index, slot: index.close(slot, [1]),
     ],
-    ids=["add", "remove", "widen", "mark", "close"],
+    ids=["add", "remove", "mark", "close"],
 )
 def test_a_slot_that_is_not_open(fresh, call, slot):
     index = fresh()
@@ -85,12 +83,6 @@ def test_a_slot_that_is_not_open(fresh, call, slot):
     with pytest.raises((ValueError, OverflowError)):
         call(index, slot)
     assert (index.held, index.match([1])) == (1, [1])
-
-
-def test_a_span_has_an_end(fresh):
-    index = fresh()
-    with pytest.raises(ValueError, match="65535"):
-        index.widen(index.open(), [(1, 1 << 16)])
 
 
 def test_what_cannot_be_read_is_not_closed(fresh):

@@ -71,21 +71,6 @@ def test_as_many_sets_of_endpoints_as_blocks(index):
     fleet.check(range(0, 3000, 17))
 
 
-def test_spans_of_many_blocks(index):
-    slots = [index.open() for _ in range(3)]
-    chain = range(1, 6001)
-    ends = range(3, 6001, 3)
-    for slot in slots:
-        index.add(slot, ends)
-        index.widen(slot, [(end, 3) for end in ends])
-    assert index.match(chain) == [6000] * 3
-    index.widen(1, [(end, 1) for end in ends if end > 300])
-    index.remove(2, range(900, 6001))
-    index.close(0, ends)
-    assert index.match(chain) == [0, 300, 897]
-    assert index.match(range(3, 301, 3)) == [0, 100, 100]
-
-
 def test_used_bytes_follow_what_is_held(index):
     first, second = index.open(), index.open()
     empty = index.used_bytes

@@ -1,5 +1,6 @@
 """Starts plug-ins without a configuration around them."""
 
+from epp.policy.attribute_sources import UNKNOWN_TO_FLEET
 from epp.policy.plugins import Startable
 
 
@@ -21,6 +22,7 @@ class Context:
         return kind
 
     def plugin(self, name, kind, default=None):
+        default = Told({}) if kind in UNKNOWN_TO_FLEET else default
         found = self.named.get(name.replace("-", "_"), default)
         assert isinstance(found, kind)
         return found

@@ -36,8 +36,6 @@ def test_the_fleet_is_the_default():
         EndpointLoad(3, 500, 36),
         EndpointLoad(0, 0, 100),
     ]
-    assert FROM_FLEET.latencies(request(), ASKED) == [None, None]
-    assert FROM_FLEET.multimodal_matches(request(), ASKED) == [PrefixMatch(0, 0)] * 2
     assert FROM_FLEET.session_id(request()) == ""
 
 
@@ -99,9 +97,10 @@ def test_the_producer_of_what_the_fleet_does_not_know_is_added(kind, default):
     assert {each.plugin for each in plugins.subscriptions} == {default}
 
 
-def test_an_added_producer_must_be_one():
+@pytest.mark.parametrize("name", ["random-picker", APPROX])
+def test_an_added_producer_must_be_one(name):
     with pytest.raises(ConfigError, match="is not a latency prediction info"):
-        find_producer(started("queue-scorer"), "random-picker", LatencyPredictionInfo)
+        find_producer(started("queue-scorer", APPROX), name, LatencyPredictionInfo)
 
 
 @pytest.mark.parametrize(

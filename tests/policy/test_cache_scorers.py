@@ -60,7 +60,6 @@ def test_media():
     told = Told({"a": PrefixMatch(300, 400), "b": PrefixMatch(0, 400)})
     scorer = started(MultimodalCacheScorer(producer_name="mine"), mine=told)
     assert scorer.score(request(), pods("a", "b")) == [0.75, 0]
-    assert started(MultimodalCacheScorer()).score(request(), pods("a", "b")) == [0, 0]
 
 
 class Lru:

@@ -27,7 +27,8 @@ class CacheFeed:
     """The stream of one endpoint: acts on the notices of its `feed`, passing events to `apply`.
 
     `start_replay` is called with the sequence number to replay from; None: nothing can be
-    replayed. `lost` is whether the stream is. Each kind of anomaly is logged once.
+    replayed. `lost` is whether the stream is. Each kind of anomaly is logged once. Once it is
+    `ended`, what is left is not acted on.
 
     A message may say more than one turn of the loop has time for: whoever has it handled awaits
     `catch_up` then.
@@ -41,7 +42,7 @@ class CacheFeed:
         start_replay: Callable[[int], None] | None = None,
     ) -> None:
         self.endpoint = endpoint
-        self.lost = False
+        self.lost = self.ended = False
         self.feed = Feed(
             FeedSettings(
                 topic_prefix=settings.topic_prefix,
@@ -67,13 +68,15 @@ class CacheFeed:
     @property
     def behind(self) -> bool:
         """Whether anything is left for `catch_up`."""
-        return bool(self._waiting) or self.feed.behind
+        return not self.ended and (bool(self._waiting) or self.feed.behind)
 
     async def catch_up(self, turns: EventTurns) -> None:
         """Act on all that is left, of batches that waited for a replay too, in turns."""
         while self.behind:
             turns.done()
             await turns.take()
+            if self.ended:
+                return
             if self._waiting:
                 self._next_part()
             else:

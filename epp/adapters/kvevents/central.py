@@ -1,10 +1,13 @@
 """One socket to which engines publish the KV events of all endpoints."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 
 import zmq
 
+from epp.adapters.kvevents import publishers
 from epp.adapters.kvevents.cache_feed import CacheEvent, CacheFeed
 from epp.adapters.kvevents.inbox import Context, Inbox, subscriber
 from epp.adapters.kvevents.publishers import SubscriptionSettings
@@ -20,6 +23,61 @@ _BIND_SECONDS = 5.0
 """Seconds between two attempts to listen."""
 _MAX_STRANGERS = 100
 """Unknown publishers that are logged."""
+_MAX_EARLY, _MAX_EARLY_BYTES = 1000, 4 << 20
+"""Messages of one endpoint that are kept until it is ready, the latest ones; and their bytes."""
+_MAX_EARLY_BYTES_IN_ALL = 128 << 20
+"""Bytes of all endpoints' such messages, beside the latest one of each."""
+_OBJECT_BYTES = 256
+"""What a message takes beside its bytes."""
+
+
+def _size(frames: Sequence[bytes]) -> int:
+    return _OBJECT_BYTES + sum(map(len, frames))
+
+
+class _Room:
+    """What all endpoints' early messages take."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
+class _EarlyMessages:
+    """The messages of one endpoint that came before its pages were read."""
+
+    def __init__(self, room: _Room) -> None:
+        self._messages: deque[Sequence[bytes]] = deque()
+        self._bytes = 0
+        self._room = room
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def add(self, frames: Sequence[bytes]) -> None:
+        """Add a message; the oldest are dropped if there are too many."""
+        self._messages.append(frames)
+        self._count(_size(frames))
+        while len(self) > _MAX_EARLY or (len(self) > 1 and self._too_long):
+            self.pop()
+
+    @property
+    def _too_long(self) -> bool:
+        return self._bytes > _MAX_EARLY_BYTES or self._room.bytes > _MAX_EARLY_BYTES_IN_ALL
+
+    def pop(self) -> Sequence[bytes]:
+        """Return and remove the oldest message."""
+        frames = self._messages.popleft()
+        self._count(-_size(frames))
+        return frames
+
+    def clear(self) -> None:
+        """Remove all messages."""
+        self._messages.clear()
+        self._count(-self._bytes)
+
+    def _count(self, size: int) -> None:
+        self._bytes += size
+        self._room.bytes += size
 
 
 class CentralSubscription:
@@ -29,8 +87,11 @@ class CentralSubscription:
     of its pod or its own. Of several (ranks that share a port, ports of a pod) it is the one of the
     batch's rank. A server that is one endpoint is followed by the first rank that is heard: each
     numbers its batches. `heard` is called with an endpoint when its first message comes. Nothing
-    can be replayed.
+    can be replayed, so messages that come before an endpoint is `ready` are kept for it; for
+    `PAGE_SECONDS` at most, as one that publishes is there, whatever becomes of its pages.
     """
+
+    _tasks: asyncio.TaskGroup
 
     def __init__(
         self,
@@ -38,11 +99,15 @@ class CentralSubscription:
         apply: Callable[[CacheEvent], None],
         heard: Callable[[EndpointId], None],
         turns: EventTurns,
+        ready: Callable[[EndpointId], Awaitable[None]] | None = None,
     ) -> None:
         self._settings = settings
         self._apply = apply
         self._heard = heard
         self._turns = turns
+        self._ready = ready
+        self._early: dict[EndpointId, tuple[_EarlyMessages, asyncio.Task[None]]] = {}
+        self._room = _Room()
         self._endpoints: dict[EndpointId, Endpoint] = {}
         self._named: dict[str, list[Endpoint]] = {}
         self._ranks: dict[EndpointId, int] = {}  # the one that is followed
@@ -64,8 +129,7 @@ class CentralSubscription:
     def unwatch(self, endpoint_id: EndpointId) -> None:
         """Take no more messages of an endpoint."""
         endpoint = self._endpoints.pop(endpoint_id, None)
-        self.streams.pop(endpoint_id, None)
-        self._ranks.pop(endpoint_id, None)
+        self._forget(endpoint_id)
         if endpoint is None:
             return
         for name in _names(endpoint):
@@ -73,8 +137,27 @@ class CentralSubscription:
             if not self._named[name]:
                 del self._named[name]
 
+    def _forget(self, endpoint_id: EndpointId) -> None:
+        """End an endpoint's stream; its next message begins another one."""
+        stream = self.streams.pop(endpoint_id, None)
+        if stream is not None:
+            stream.ended = True
+        self._ranks.pop(endpoint_id, None)
+        early = self._early.pop(endpoint_id, None)
+        if early is not None:
+            early[0].clear()
+            early[1].cancel()
+
     async def run(self, context: Context) -> None:
         """Listen until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                await self._listen(context)
+        finally:
+            for endpoint_id in tuple(self._early):  # their tasks are cancelled
+                self._forget(endpoint_id)
+
+    async def _listen(self, context: Context) -> None:
         while True:
             socket = subscriber(context, self._settings)
             try:
@@ -108,8 +191,36 @@ class CentralSubscription:
         if stream is None:
             stream = self.streams[endpoint.id] = CacheFeed(endpoint, self._settings, self._apply)
             self._heard(endpoint.id)
+            if self._ready is None:
+                stream.handle(stream.feed.connected())
+            else:
+                self._wait_for(stream, self._ready)
+        waits = self._early.get(endpoint.id)
+        if waits is None:
+            await self._handle(stream, frames)
+        else:
+            waits[0].add(frames)
+
+    def _wait_for(self, stream: CacheFeed, ready: Callable[[EndpointId], Awaitable[None]]) -> None:
+        """Have the messages of an endpoint be kept until it is ready, and handled then."""
+        early, endpoint_id = _EarlyMessages(self._room), stream.endpoint.id
+
+        async def begin() -> None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(publishers.PAGE_SECONDS):
+                    await ready(endpoint_id)
             stream.handle(stream.feed.connected())
-        rank = rank_of(frames[-1])
+            while early:
+                await self._handle(stream, early.pop())
+                self._turns.done()
+                await self._turns.take()
+            del self._early[endpoint_id]
+
+        task = self._tasks.create_task(begin(), name=f"early kv events of {endpoint_id}")
+        self._early[endpoint_id] = early, task
+
+    async def _handle(self, stream: CacheFeed, frames: Sequence[bytes]) -> None:
+        endpoint, rank = stream.endpoint, rank_of(frames[-1])
         if rank is not None and rank != (followed := self._followed(endpoint, rank)):
             stream.warn_once("kv_events.rank", {"detail": f"of rank {rank}, not {followed}"})
             return

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import zmq
 
+from epp.adapters.kvevents import publishers
 from epp.adapters.kvevents.cache_feed import CacheEvent
 from epp.adapters.kvevents.central import CentralSubscription
 from epp.adapters.kvevents.inbox import Context
@@ -42,7 +43,7 @@ class KvEventListener:
         self._central: CentralSubscription | None = None
         if self._settings.central:
             self._central = CentralSubscription(
-                self._settings, apply, self._unsubscribe, self._turns
+                self._settings, apply, self._unsubscribe, self._turns, ready
             )
 
     def watch(self, endpoint: Endpoint) -> None:
@@ -83,8 +84,27 @@ class KvEventListener:
 
     async def _follow(self, subscription: Subscription, context: Context) -> None:
         if self._ready is not None:
-            await self._ready(subscription.endpoint.id)
+            await self._wait(self._ready(subscription.endpoint.id), subscription, context)
         await subscription.run(context)
+
+    async def _wait(
+        self, ready: Awaitable[None], subscription: Subscription, context: Context
+    ) -> None:
+        """Wait for an endpoint's pages; `PAGE_SECONDS` at most once it has published anything."""
+
+        async def without_pages() -> None:
+            await subscription.published(context)
+            await asyncio.sleep(publishers.PAGE_SECONDS)
+
+        waits = [asyncio.ensure_future(each) for each in (ready, without_pages())]
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for each in done:
+                each.result()
+        finally:
+            for each in waits:
+                each.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)  # which close their sockets
 
     async def run(self) -> None:
         """Receive events until cancelled; never returns."""

@@ -11,6 +11,9 @@ PORT_LABEL = "warmpick.io/kv-events-port"
 REPLAY_PORT_LABEL = "warmpick.io/kv-replay-port"
 """Label with an endpoint's replay port; 0: it has none. Default: the settings' port."""
 
+PAGE_SECONDS = 30.0
+"""How long the pages of an engine that publishes are waited for."""
+
 
 class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Ports, topics and limits of subscriptions.

@@ -43,6 +43,16 @@ class Subscription:
         self._name = f"kv events of {endpoint.id}"
         self._replaying: asyncio.Task[None] | None = None
 
+    async def published(self, context: Context) -> None:
+        """Wait until the publisher has published anything since."""
+        socket = subscriber(context, self._settings)
+        inbox = Inbox(socket, self._turns)
+        try:
+            socket.connect(self.addresses.events)
+            await inbox.receive()
+        finally:
+            inbox.close()
+
     async def run(self, context: Context) -> None:
         """Listen until cancelled."""
         self._context = context

@@ -23,6 +23,7 @@ _REASONS: Final[Sequence[tuple[type[Exception], ScrapeFailure]]] = (
 """By the kind of an error; the first that fits."""
 BROKEN: Final = (PageLost, ConnectionResetError)
 """Errors of a server that may be exiting: the next connection tells."""
+_ABSENT: Final = (ScrapeFailure.REFUSED, ScrapeFailure.BROKEN)
 EVENTS: Final[Mapping[ScrapeFailure, str]] = {
     ScrapeFailure.REFUSED: "endpoint.unreachable",
     ScrapeFailure.BROKEN: "endpoint.unreachable",
@@ -38,5 +39,14 @@ def failure_of(endpoint: Endpoint, url: str, error: Exception) -> ScrapeFailure:
     If another port has the page, its refusal does not say that the endpoint is gone.
     """
     found = next(reason for kind, reason in _REASONS if isinstance(error, kind))
-    own = urlsplit(url).netloc == endpoint.target
+    own = _is_own(endpoint, url)
     return ScrapeFailure.NO_PAGE if found is ScrapeFailure.REFUSED and not own else found
+
+
+def is_absent(endpoint: Endpoint, url: str, reason: ScrapeFailure) -> bool:
+    """Whether a failure says that the endpoint itself is not there, or not yet."""
+    return reason in _ABSENT and _is_own(endpoint, url)
+
+
+def _is_own(endpoint: Endpoint, url: str) -> bool:
+    return urlsplit(url).netloc == endpoint.target

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import NoReturn
 
-from epp.adapters.scrape.failures import BROKEN, EVENTS, failure_of
+from epp.adapters.scrape.failures import BROKEN, EVENTS, failure_of, is_absent
 from epp.adapters.scrape.page_client import PageClient
 from epp.adapters.scrape.page_connection import PageRefused
 from epp.adapters.scrape.page_readers import PageReader
@@ -96,6 +96,7 @@ class Scraper:
         self._settings = self.source.settings
         self._servers: dict[str, _Server] = {}
         self._by_endpoint: dict[EndpointId, _Server] = {}
+        self._unanswered: dict[EndpointId, asyncio.Event] = {}
         self._phases = itertools.count()
         self._long_page = asyncio.Lock()
         self._turns = PollTurns()
@@ -113,6 +114,7 @@ class Scraper:
         server = self._server_at(url)
         server.readers[endpoint.id] = self.source.read(endpoint)
         self._by_endpoint[endpoint.id] = server
+        self._unanswered[endpoint.id] = asyncio.Event()
 
     def _server_at(self, url: str) -> _Server:
         """Return the server of a URL: its page is polled once, however many endpoints it has."""
@@ -127,6 +129,7 @@ class Scraper:
         server = self._by_endpoint.pop(endpoint_id, None)
         if server is None:
             return
+        self._on_answer(endpoint_id)
         del server.readers[endpoint_id]
         server.unknown.discard(endpoint_id)
         server.logged.pop(endpoint_id, None)
@@ -169,11 +172,15 @@ class Scraper:
             for poll in late:
                 poll.cancel()
 
-    async def polled(self, endpoint_id: EndpointId) -> None:
-        """Wait until an endpoint's page was read, or a poll of it failed."""
-        server = self._by_endpoint.get(endpoint_id)
-        if server is not None:
-            await server.polled.wait()
+    async def answered(self, endpoint_id: EndpointId) -> None:
+        """Wait until an endpoint's page was read, or fails although the endpoint is there."""
+        while (event := self._unanswered.get(endpoint_id)) is not None:
+            await event.wait()
+
+    def _on_answer(self, endpoint_id: EndpointId) -> None:
+        event = self._unanswered.pop(endpoint_id, None)
+        if event is not None:
+            event.set()
 
     async def _poll(self, server: _Server) -> NoReturn:
         """Poll a server at once, then at its phase of the interval, less often while dead."""
@@ -260,6 +267,8 @@ class Scraper:
             found = yield from reader.steps(page, at)
             if server.readers.get(endpoint.id) is not reader:
                 continue  # unwatched between two steps
+            if self._unanswered:
+                self._on_answer(endpoint.id)
             for event in found.events:
                 self._apply(event)
             if recovered:
@@ -290,9 +299,11 @@ class Scraper:
             _log.warning("source.failed", source=self.source.name, url=server.url, error=text)
         for reader in tuple(server.readers.values()):
             reader.reset()
+            endpoint = reader.endpoint
+            reason = failure_of(endpoint, server.url, error)
+            if not is_absent(endpoint, server.url, reason):
+                self._on_answer(endpoint.id)
             if self.source.vital:
-                endpoint = reader.endpoint
-                reason = failure_of(endpoint, server.url, error)
                 self._apply(ScrapeFailed(endpoint.id, reason))
                 if server.logged.get(endpoint.id) != EVENTS[reason]:
                     server.logged[endpoint.id] = EVENTS[reason]

@@ -12,15 +12,14 @@ Long loops run in a thread, and caches change a little at a time.
 import asyncio
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from epp.model.caches.contract import CacheModel
 from epp.model.endpoint import EndpointId
 from epp.model.events import Event, ResponsesCopied
 from epp.model.fleet import Fleet
 from epp.model.kv_changes import CacheCleared, CacheCopied
-from epp.model.learning.stored_responses import StoredState
+from epp.model.learning.stored_responses import MOST, StoredState
 from epp.model.pods.pod import Pod
 from epp.model.prompts.hashing import BlockHash
 from epp.protocol.replicas.chains import read_words, written_words
@@ -58,13 +57,15 @@ _AT_ONCE: Final = 1024
 """Blocks that are copied at once: a fraction of a millisecond."""
 _TOLD_AT_ONCE: Final = 64
 """Digests in a message."""
-_SIZE_BYTES: Final = 4
 _ROOM_SECONDS: Final = 1.0
 """How long a long answer waits for room, at most,"""
 _LOOK_SECONDS: Final = 0.01
 """and how often it is looked for."""
+_SIZE_BYTES: Final = 4
 
-SnapshotFact = ContentsReply | NoSnapshot | LearnedReply | StoredReply
+SnapshotPart = LearnedReply | StoredReply | ContentsReply
+"""A part of a snapshot: first what was learned, then stored responses, then each cache."""
+SnapshotFact = SnapshotPart | NoSnapshot
 """What answers `SnapshotQuery`."""
 
 
@@ -72,7 +73,7 @@ class CacheCopies:
     """Compares what caches hold with what the endpoints' owners believe, and copies.
 
     `tell` sends to all, `answer` to one by its number, and returns whether there was room.
-    `snapshot` is called with what others send of a snapshot. `compared` counts comparisons by
+    `hear` is called with what others send of a snapshot. `compared` counts comparisons by
     whether they differed, `copied` blocks.
     """
 
@@ -84,7 +85,7 @@ class CacheCopies:
         tell: Callable[[Sequence[AnyFact]], None],
         answer: Callable[[int, Sequence[AnyFact]], bool],
         apply: Callable[[Iterable[Event]], None],
-        snapshot: Callable[[int, SnapshotFact], None],
+        hear: Callable[[int, SnapshotFact], None],
     ) -> None:
         self.compared: Final = Counter[bool]()
         self.copied = 0
@@ -94,7 +95,7 @@ class CacheCopies:
         self._tell: Final = tell
         self._answer: Final = answer
         self._apply: Final = apply
-        self._snapshot: Final = snapshot
+        self._hear: Final = hear
         self._waiting: Final = asyncio.Queue[tuple[int, CopyFact]](_MAX_WAITING)
         self._asked: set[tuple[int, str]] = set()
         self._mended: Final[dict[tuple[int, str], int]] = {}  # losses that were asked about
@@ -204,9 +205,7 @@ class CacheCopies:
             sender, BucketsReply(fact.endpoint, fact.epoch, fact.buckets, *told, added)
         )
 
-    async def _answer_in_time(
-        self, sender: int, fact: BucketsReply | ContentsReply | StoredReply
-    ) -> bool:
+    async def _answer_in_time(self, sender: int, fact: BucketsReply | SnapshotPart) -> bool:
         """Answer once there is room; return whether there was."""
         loop = asyncio.get_running_loop()
         end = loop.time() + _ROOM_SECONDS
@@ -240,9 +239,7 @@ class CacheCopies:
         pod = self._pod(fact)
         if pod is None:
             return
-        theirs, sizes = read_words(fact.hashes), read_sizes(fact.sizes)
-        if len(theirs) != len(sizes):
-            raise ValueError("as many sizes as blocks")
+        theirs, sizes = _read_blocks(fact)
         ours, cache = pod.scheduler.cache.hashes(), pod.scheduler.cache
         come, tokens, gone = await asyncio.to_thread(changes, ours, theirs, sizes, fact.buckets)
         if fact.added:
@@ -261,21 +258,15 @@ class CacheCopies:
         if not self._writer.settled:
             self._answer(sender, [NoSnapshot()])
             return
-        self._answer(sender, [learned_reply(self._fleet)])
-        stored = self._fleet.responses.state()
-        if stored and not await self._answer_in_time(sender, await stored_reply(stored)):
-            return
-        pods = [each for each in self._fleet.pods.values() if each.mirror is None]
-        if not pods:
-            self._answer(sender, [NoSnapshot()])
-        for position, pod in enumerate(pods, 1):
-            part = contents_reply(pod, len(pods) - position, len(pods))
+        pods = unmirrored(self._fleet)
+        async for part in snapshot(self._fleet, pods):
             if not await self._answer_in_time(sender, part):  # all or nothing
                 return
-            await asyncio.sleep(0)
+        if not pods:
+            self._answer(sender, [NoSnapshot()])
 
     async def _hear_snapshot(self, sender: int, fact: SnapshotFact) -> None:
-        self._snapshot(sender, fact)
+        self._hear(sender, fact)
 
 
 _READERS: Final[dict[type[CopyFact], Callable[[CacheCopies, int, Any], Any]]] = {
@@ -290,57 +281,6 @@ _READERS: Final[dict[type[CopyFact], Callable[[CacheCopies, int, Any], Any]]] = 
 }
 
 
-def epoch_now(pod: Pod) -> int:
-    """Return what tells this start of an endpoint's engine from another, as far as it is known."""
-    return cache_epoch(pod.endpoint, pod.load.started_at)
-
-
-def learned_reply(fleet: Fleet) -> LearnedReply:
-    """Return what was learned of speeds and lengths."""
-    state = fleet.pods.learned(fleet.output_lengths)
-    return LearnedReply(state.classes, state.endpoints, state.responses, state.ttft_share)
-
-
-async def stored_reply(stored: Sequence[StoredState]) -> StoredReply:
-    """Return which engines have which responses."""
-    return await asyncio.to_thread(_stored_reply, stored)
-
-
-def _stored_reply(stored: Sequence[StoredState]) -> StoredReply:
-    engines = {engine: place for place, engine in enumerate({engine for _, engine in stored})}
-    keys, places = [key for key, _ in stored], [engines[engine] for _, engine in stored]
-    return StoredReply(list(engines), written_words(keys), written_sizes(places))
-
-
-def stored_from(fact: StoredReply) -> ResponsesCopied:
-    """Return a part of a snapshot as an event. Raises `ValueError` for one that cannot be."""
-    keys, places, engines = read_words(fact.keys), read_sizes(fact.places), fact.engines
-    if len(keys) != len(places) or max(places, default=-1) >= len(engines):
-        raise ValueError("each response has an engine")
-    return ResponsesCopied([(key, engines[place]) for key, place in zip(keys, places, strict=True)])
-
-
-def contents_reply(pod: Pod, left: int, total: int) -> ContentsReply:
-    """Return what an endpoint's cache holds, as a part of a snapshot of `total` endpoints."""
-    cache: CacheModel = pod.scheduler.cache
-    hashes, sizes = cache.contents()
-    told = written_words(hashes), written_sizes(sizes)
-    return ContentsReply(pod.endpoint.id, epoch_now(pod), *told, cache.closed, left, total)
-
-
-def copied_from(pod: Pod, fact: ContentsReply) -> CacheCopied | None:
-    """Return a part of a snapshot as an event; None if it is about another start of the engine.
-
-    Raises `ValueError` for one that cannot be.
-    """
-    hashes, sizes = read_words(fact.hashes), read_sizes(fact.sizes)
-    if len(hashes) != len(sizes):
-        raise ValueError("as many sizes as blocks")
-    if epoch_now(pod) != fact.epoch:
-        return None
-    return CacheCopied(pod.endpoint.id, _named(hashes), sizes, closed=fact.closed)
-
-
 def _pieces(
     endpoint: EndpointId, come: "array[int]", sizes: "array[int]", gone: "array[int]"
 ) -> Iterator[CacheCopied]:
@@ -350,6 +290,76 @@ def _pieces(
     for end in range(len(come), 0, -_AT_ONCE):
         start = max(0, end - _AT_ONCE)
         yield CacheCopied(endpoint, _named(come[start:end]), sizes[start:end])
+
+
+def unmirrored(fleet: Fleet) -> Sequence[Pod]:
+    """Return the pods whose caches are told of: what an engine reports itself is not."""
+    return [each for each in fleet.pods.values() if each.mirror is None]
+
+
+async def snapshot(fleet: Fleet, pods: Sequence[Pod]) -> AsyncIterator[SnapshotPart]:
+    """Yield what was learned and is stored, and what the caches of these pods hold."""
+    state = fleet.pods.learned(fleet.output_lengths)
+    yield LearnedReply(state.classes, state.endpoints, state.responses, state.ttft_share)
+    stored = fleet.responses.state()
+    if stored:
+        yield await asyncio.to_thread(_stored_reply, stored)
+    for position, pod in enumerate(pods, 1):
+        yield contents_reply(pod, len(pods) - position, len(pods))
+        await asyncio.sleep(0)
+
+
+def _stored_reply(stored: Sequence[StoredState]) -> StoredReply:
+    """Return which engines have which responses."""
+    engines = {engine: place for place, engine in enumerate({engine for _, engine in stored})}
+    keys, places = [key for key, _ in stored], [engines[engine] for _, engine in stored]
+    return StoredReply(list(engines), written_words(keys), written_sizes(places))
+
+
+def contents_reply(pod: Pod, left: int, total: int) -> ContentsReply:
+    """Return what an endpoint's cache holds, as a part of a snapshot of `total` endpoints."""
+    cache = pod.scheduler.cache
+    hashes, sizes = cache.contents()
+    told = written_words(hashes), written_sizes(sizes)
+    return ContentsReply(pod.endpoint.id, epoch_now(pod), *told, cache.closed, left, total)
+
+
+def stored_from(fact: StoredReply) -> ResponsesCopied:
+    """Return stored responses as an event, the latest of more than are kept.
+
+    Raises `ValueError` for some that cannot be.
+    """
+    keys, places, engines = read_words(fact.keys), read_sizes(fact.places), fact.engines
+    if len(keys) != len(places):
+        raise ValueError("each response has an engine")
+    keys, places = keys[-MOST:], places[-MOST:]
+    if max(places, default=-1) >= len(engines):
+        raise ValueError("each response has one of the engines")
+    return ResponsesCopied([(key, engines[place]) for key, place in zip(keys, places, strict=True)])
+
+
+def copied_from(pod: Pod, fact: ContentsReply) -> CacheCopied | None:
+    """Return what a cache holds as an event; None if it is about another start of the engine.
+
+    Raises `ValueError` for contents that cannot be.
+    """
+    hashes, sizes = _read_blocks(fact)
+    if epoch_now(pod) != fact.epoch:
+        return None
+    return CacheCopied(pod.endpoint.id, _named(hashes), sizes, closed=fact.closed)
+
+
+def epoch_now(pod: Pod) -> int:
+    """Return what tells this start of an endpoint's engine from another, as far as it is known."""
+    return cache_epoch(pod.endpoint, pod.load.started_at)
+
+
+def _read_blocks(fact: ContentsReply | BucketsReply) -> "tuple[array[int], array[int]]":
+    """Read the hashes of blocks and their sizes. Raises `ValueError` for what cannot be."""
+    hashes, sizes = read_words(fact.hashes), read_sizes(fact.sizes)
+    if len(hashes) != len(sizes):
+        raise ValueError("as many sizes as blocks")
+    return hashes, sizes
 
 
 def _named(hashes: "array[int]") -> Sequence[BlockHash]:

@@ -13,7 +13,7 @@ from epp.adapters.replicas.transport import Reply
 from epp.errors import ConfigError
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.request import RequestId
-from epp.protocol.replicas.chains import KnownChains, read_words
+from epp.protocol.replicas.chains import read_words
 from epp.protocol.replicas.digests import MAX_DIFFERENT, MIN_DIFFERENT
 from epp.protocol.replicas.fact_reader import FactReader
 from epp.protocol.replicas.fact_writer import FactWriter
@@ -61,10 +61,9 @@ class _Dump:
         self.done = asyncio.Event()
         self._knows = False
         self._address = address
-        mark, known = mark_of(secret, pool), KnownChains()
-        own = int.from_bytes(os.urandom(7), "big")
-        self._writer = FactWriter(mark, own, known, _no_endpoint, _no_admission)
-        self._reader = FactReader(mark, own, known, _no_endpoint, self._writer)
+        mark, own = mark_of(secret, pool), int.from_bytes(os.urandom(7), "big")
+        self._writer = FactWriter(mark, own, _no_endpoint, _no_admission)
+        self._reader = FactReader(self._writer)
         settings = ReplicaSettings(peers=[address], port=0)
         self._mesh = ReplicaMesh(settings, derive_keys(secret), _HERE, self._hear, lambda: None)
 

@@ -3,10 +3,12 @@
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
-from epp.adapters.replicas.settings import ReplicaSettings, mark_of
-from epp.adapters.replicas.transport import THIS_IS_YOU, Reply
+from epp.adapters.replicas.mesh import ReplicaMesh
+from epp.adapters.replicas.settings import ReplicaSettings, derive_keys, mark_of
+from epp.adapters.replicas.transport import THIS_IS_YOU, Reply, Transport, Transports
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import FamilyText
 from epp.app.observers import Observer
@@ -14,7 +16,6 @@ from epp.app.replicas.copies import DIGEST_SECONDS, CacheCopies
 from epp.app.replicas.families import LAGS, families
 from epp.app.replicas.keeping import Keeper
 from epp.app.replicas.shared_line import SharedLine
-from epp.app.replicas.transports import Callbacks, Place, transport_of
 from epp.app.replicas.warm_boot import WarmBoot
 from epp.model.events import Event
 from epp.model.fleet import Fleet
@@ -22,7 +23,6 @@ from epp.model.request import RequestId
 from epp.model.request_events import Admitted
 from epp.policy.flow.line import Line
 from epp.policy.plugins import Unseen
-from epp.protocol.replicas.chains import KnownChains
 from epp.protocol.replicas.fact_reader import FactReader
 from epp.protocol.replicas.fact_writer import TOLD, FactWriter
 from epp.protocol.replicas.facts import AnyFact, LeavingFact, SnapshotQuery
@@ -64,18 +64,10 @@ class Replicas:
         self._fleet: Final = fleet
         self._clock: Final = clock
         self._settings: Final = settings
-        own, mark, known = (
-            int.from_bytes(os.urandom(7), "big"),
-            mark_of(secret, pool),
-            KnownChains(),
-        )
-        endpoint_of = fleet.pods.endpoint
-        self._writer: Final = FactWriter(mark, own, known, endpoint_of, self._admission)
-        self.reader: Final = FactReader(mark, own, known, endpoint_of, self._writer)
-        self.transport: Final = transport_of(
-            Place(settings, secret, bind_address, f"{namespace}/{pool}"),
-            Callbacks(self._receive_far, self._receive_near, self._drop),
-        )
+        own, mark = int.from_bytes(os.urandom(7), "big"), mark_of(secret, pool)
+        self._writer: Final = FactWriter(mark, own, fleet.pods.endpoint, self._admission)
+        self.reader: Final = FactReader(self._writer)
+        self.transport: Final = self._transport_of(secret, f"{namespace}/{pool}", bind_address)
         facts = self._writer, self.reader
         self._keeper: Final = Keeper(self.transport.store, fleet, facts, mark, clock)
         self._boot: Final = WarmBoot(
@@ -107,6 +99,20 @@ class Replicas:
         self._alone_since: float | None = None
         self._said_alone: bool | None = None  # nothing was said yet
         fleet.subscribe(TOLD, self._note, "observer/replicas")
+
+    def _transport_of(self, secret: bytes, pool: str, bind_address: str) -> Transport:
+        """Return how messages reach the others: to their ports, or by a server in between."""
+        settings, keys = self._settings, derive_keys(secret)
+        parts: list[Transport] = []
+        if settings.redis is None or settings.siblings is not None:
+            stranger = partial(self._drop, Dropped.STRANGER)
+            far, near = self._receive_far, self._receive_near
+            parts.append(ReplicaMesh(settings, keys, bind_address, far, stranger, near=near))
+        if settings.redis is not None:
+            from epp.adapters.replicas.streams import RedisStreams  # noqa: PLC0415 (an extra)
+
+            parts.append(RedisStreams(settings.redis, secret, pool, self._receive_far, self._drop))
+        return parts[0] if len(parts) == 1 else Transports(parts)
 
     @property
     def warm(self) -> bool:
@@ -212,7 +218,7 @@ class Replicas:
         finally:
             self._hearing = False
 
-    def _drop(self, reason: Dropped = Dropped.STRANGER) -> None:
+    def _drop(self, reason: Dropped) -> None:
         self.reader.dropped[reason] += 1
 
     # Its life.

@@ -9,12 +9,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
 from epp.adapters.replicas.transport import Store
-from epp.app.replicas.copies import contents_reply, learned_reply, stored_reply
+from epp.app.replicas.copies import SnapshotPart, snapshot, unmirrored
 from epp.model.fleet import Fleet
-from epp.model.pods.pod import Pod
 from epp.protocol.replicas.fact_reader import FactReader
 from epp.protocol.replicas.fact_writer import FactWriter
-from epp.protocol.replicas.facts import ContentsReply, LearnedReply, StoredReply
 from epp.protocol.replicas.messages import Dropped, Rejected, read_facts, read_message
 
 KEEP_SECONDS: Final = 60.0
@@ -53,9 +51,8 @@ class Keeper:
 
     async def keep(self) -> None:
         """Write it now, if this replica knows what caches hold."""
-        pods = list(self._fleet.pods.values())
-        if self._store is not None and self._writer.settled and pods:
-            await self._store.keep(self._parts([each for each in pods if each.mirror is None]))
+        if self._store is not None and self._writer.settled and self._fleet.pods.values():
+            await self._store.keep(self._parts())
 
     async def keep_last(self) -> None:
         """Write it as this replica stops, if it is the last one."""
@@ -67,17 +64,11 @@ class Keeper:
         except TimeoutError:
             return
 
-    async def _parts(self, pods: Sequence[Pod]) -> AsyncIterator[bytes]:
-        yield self._writer.to_one([learned_reply(self._fleet)], self._clock())
-        stored = self._fleet.responses.state()
-        if stored:
-            yield self._writer.to_one([await stored_reply(stored)], self._clock())
-        for position, pod in enumerate(pods, 1):
-            fact = contents_reply(pod, len(pods) - position, len(pods))
-            yield self._writer.to_one([fact], self._clock())
-            await asyncio.sleep(0)
+    async def _parts(self) -> AsyncIterator[bytes]:
+        async for part in snapshot(self._fleet, unmirrored(self._fleet)):
+            yield self._writer.to_one([part], self._clock())
 
-    async def kept(self) -> Sequence[ContentsReply | LearnedReply | StoredReply]:
+    async def kept(self) -> Sequence[SnapshotPart]:
         """Return what was written; nothing if it is not whole, or not of this pool."""
         parts = [] if self._store is None else await self._store.kept()
         try:
@@ -86,12 +77,9 @@ class Keeper:
             self._reader.dropped[rejected.reason] += 1
             return []
 
-    def _told(self, part: bytes) -> list[ContentsReply | LearnedReply | StoredReply]:
+    def _told(self, part: bytes) -> list[SnapshotPart]:
         message = read_message(part)
         if message.pool != self._mark:
             raise Rejected(Dropped.POOL)
         facts, _ = read_facts(message)
-        told = (
-            each for each in facts if isinstance(each, ContentsReply | LearnedReply | StoredReply)
-        )
-        return list(told)
+        return [each for each in facts if isinstance(each, SnapshotPart)]

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
-from epp.app.replicas.copies import SnapshotFact, copied_from, epoch_now, stored_from
+from epp.app.replicas.copies import SnapshotFact, SnapshotPart, copied_from, epoch_now, stored_from
 from epp.model.endpoint import EndpointId
 from epp.model.events import Event, LearnedCopied, ResponsesCopied
 from epp.model.fleet import Fleet
@@ -46,7 +46,7 @@ class WarmBoot:
         ask: Callable[[int], object],
         apply: Callable[[Iterable[Event]], None],
         limit: float,
-        kept: Callable[[], Awaitable[Sequence[ContentsReply | LearnedReply | StoredReply]]],
+        kept: Callable[[], Awaitable[Sequence[SnapshotPart]]],
     ) -> None:
         self._fleet: Final = fleet
         self._reader: Final = reader

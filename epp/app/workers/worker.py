@@ -131,7 +131,7 @@ def as_worker(options: ServeOptions, link: WorkerLink) -> ServeOptions:
         metrics_access=None,
         metrics_cert_path=None,
         metrics_client_ca=None,
-        max_held_bytes=max(1, options.held_bytes // me.count),
+        sharers=me.count,
         hash_secret=options.hash_secret or me.secret,
         replicas=for_worker(options.replicas, siblings),
     )

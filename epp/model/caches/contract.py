@@ -7,7 +7,7 @@ report changes of their content, which feed one index over all endpoints.
 Any class with these members is a model, in Python or compiled; there is no base class.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from epp.model.caches.lease import Lease
@@ -71,9 +71,6 @@ class CacheModel(Protocol):
     def __len__(self) -> int:
         """Return how many blocks can be found."""
 
-    def __iter__(self) -> Iterator[BlockHash]:
-        """Go through all blocks that can be found. The cache must not change meanwhile."""
-
     def hashes(self) -> Sequence[BlockHash]:
         """Return all blocks that can be found, as a copy."""
 
@@ -82,7 +79,7 @@ class CacheModel(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether each held block is one block and has all its predecessors in the chain.
+        """Whether each held block has all its predecessors in the chain.
 
         Then the end of a held prefix can be found by jumps, otherwise only by `match` or a walk
         from the first block.
@@ -156,22 +153,15 @@ class CacheModel(Protocol):
     def coarsen(self, blocks: int) -> None:
         """Hold at least `blocks` fewer, to save the picker's memory, at the cost of precision.
 
-        Those that are next to be evicted go, or are merged with others (`take_merged`). What
-        requests hold stays; so does the capacity.
+        Those that are next to be evicted go. What requests hold stays; so does the capacity.
         """
 
     @property
     def changed(self) -> bool:
-        """Whether `take_stored`, `take_evicted` or `take_merged` may return anything."""
+        """Whether `take_stored` or `take_evicted` may return anything."""
 
     def take_stored(self) -> Sequence[BlockHash]:
         """Return the blocks that can be found and could not at the last call."""
 
     def take_evicted(self) -> Sequence[BlockHash]:
         """Return the blocks that could be found at the last call and cannot any more."""
-
-    def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
-        """Return the blocks that stand for another number of blocks than at the last call.
-
-        With each the number: itself and those before it that were merged into it.
-        """

@@ -24,6 +24,7 @@ import msgspec
 
 from epp.model.caches.contract import CacheModel, Tier
 from epp.model.caches.engine_blocks.blocks import MAX_GROUPS, EngineBlocks
+from epp.model.caches.engine_blocks.steps import in_steps
 from epp.model.caches.reported_blocks import ReportedBlocks
 from epp.model.kv_changes import (
     BlocksCleared,
@@ -35,7 +36,6 @@ from epp.model.kv_changes import (
 )
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.hashing import BlockHash
-from epp.model.shards import in_steps
 
 MAX_BLOCKS = 1 << 20
 """Blocks of one engine that are followed at most; beyond that the oldest are dropped."""

@@ -20,7 +20,7 @@ Copies take no time here: offered blocks can be loaded at once. The ARC policy a
 although loading it takes longer than finding it in the first.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain, islice, takewhile
 
 from epp.model.caches.content_changes import ContentChanges
@@ -171,10 +171,6 @@ class OffloadedCache:
         self._follow_first()
         return len(self._first) + len(self.offload_tier.alone)
 
-    def __iter__(self) -> Iterator[BlockHash]:
-        """Go through all blocks that can be found, in either tier."""
-        return iter(self.hashes())
-
     def hashes(self) -> Sequence[BlockHash]:
         """Return all blocks that can be found in either tier."""
         return list(dict.fromkeys(chain(self._first.hashes(), self.offload_tier.hashes())))
@@ -251,11 +247,7 @@ class OffloadedCache:
         self._first.restore(hashes, sizes, closed=closed)
 
     def coarsen(self, blocks: int) -> None:
-        """Evict first the blocks that only the second tier holds, then those of the first.
-
-        The first evicts as many tokens as `blocks` of the engine's size have. It merges none: a
-        block that stands for several cannot be matched with the parts that the second tier holds.
-        """
+        """Evict first the blocks that only the second tier holds, then those of the first."""
         self._follow_first()
         only = filter(self.offload_tier.alone.__contains__, self.offload_tier.hashes())
         gone = list(islice(only, max(0, blocks)))
@@ -263,9 +255,7 @@ class OffloadedCache:
         lacking = blocks - len(gone)
         if lacking > 0:
             self.offload_tier.discard(self.offload_tier.hashes())
-            capacity, kept = self.capacity, max(0, len(self._first) - lacking)
-            self.resize(min(capacity, kept * self.block))
-            self.resize(capacity)
+            self._first.coarsen(lacking)
 
     @property
     def changed(self) -> bool:
@@ -281,10 +271,6 @@ class OffloadedCache:
         """Return the blocks that a tier held at the last call and neither does."""
         self._follow_first()
         return self._changes.take_evicted()
-
-    def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
-        """Return nothing: no block is merged."""
-        return ()
 
     def _follow_first(self) -> None:
         """Apply the changes of the first tier since the last time."""

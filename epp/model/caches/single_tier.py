@@ -1,6 +1,6 @@
 """The common part of models with one tier: its blocks, and their changes."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from itertools import filterfalse
 
 from epp.model.caches.content_changes import ContentChanges
@@ -23,13 +23,9 @@ class SingleTierCache:
     def offload_tier(self) -> None:
         """None: all is in one tier."""
 
-    def __iter__(self) -> Iterator[BlockHash]:
-        """Go through all blocks that can be found."""
-        return (BlockHash(key) for key in self._keys if key >= 0)
-
     def hashes(self) -> Sequence[BlockHash]:
         """Return all blocks that can be found."""
-        return list(self)
+        return [BlockHash(key) for key in self._keys if key >= 0]
 
     def match(self, hashes: Sequence[BlockHash]) -> int:
         """Return how many leading blocks are held; touches none."""
@@ -55,7 +51,3 @@ class SingleTierCache:
     def take_evicted(self) -> Sequence[BlockHash]:
         """Return the blocks that could be found at the last call and cannot any more."""
         return self._changes.take_evicted()
-
-    def take_merged(self) -> Sequence[tuple[BlockHash, int]]:
-        """Return nothing: no block is merged."""
-        return ()

@@ -1,6 +1,8 @@
 """The expected lengths and times of responses, learned from those observed to their end.
 
-Responses that are not observed are expected to be like them.
+Responses that are not observed are expected to be like them. Streams come in pieces: where an
+engine speculates, or sends several tokens at once (vLLM `--stream-interval`), these are fewer than
+their tokens.
 """
 
 from collections.abc import Sequence
@@ -31,6 +33,10 @@ _LONGEST_AT_FIRST: Final = 1.0
 """The most that they count for until the mean is settled, unless the multiple is more."""
 _MIN_TIMED: Final = 8
 """Tokens of a response below which its duration is not learned from."""
+_MIN_PIECES: Final = 16
+"""Pieces of a stream below which those without a token, at its ends, are too many of them."""
+_MOST_IN_A_PIECE: Final = 256.0
+"""The most tokens that are believed to come in each piece."""
 _LONGEST: Final = float(1 << 20)
 _ENTRIES: Final = 1000
 """Models, and classes of endpoints, that are kept at most."""
@@ -47,6 +53,7 @@ class _KindLengths:
 
     def __init__(self) -> None:
         self.mean: Final = Mean(_MAX_VALUES)
+        self.in_a_piece: Final = Mean(_MAX_VALUES)
         self.survival: Final = Survival()
 
 
@@ -82,6 +89,19 @@ class OutputLengths:
             mean.add(length, weight)
             lengths.survival.record(length, weight)
             self.spread += (lengths.survival.spread - self.spread) / _LAST
+
+    def record_pieces(self, kind: ResponseKind, tokens: int, pieces: int) -> None:
+        """Learn that a stream, whose length was recorded, had `tokens` tokens in so many pieces."""
+        lengths = self._known(kind)
+        if lengths is not None and tokens > 0 and pieces >= _MIN_PIECES:
+            each = min(tokens / pieces, _MOST_IN_A_PIECE)
+            lengths.in_a_piece.add(each, float(pieces))
+
+    def tokens_in(self, kind: ResponseKind, pieces: int) -> int:
+        """Return how many tokens a stream has in so many pieces: one in each, if none is known."""
+        lengths = self._known(kind)
+        each = 0.0 if lengths is None else lengths.in_a_piece.value
+        return max(1, round(pieces * each)) if each and pieces else pieces
 
     def _of(self, kind: ResponseKind) -> "_KindLengths":
         """Return the lengths of a kind, which are kept from here on."""

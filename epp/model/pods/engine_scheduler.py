@@ -311,9 +311,6 @@ class EngineScheduler:
             index.remove(slot, self._promised.missing(evicted) if self.waiting else evicted)
         if stored:
             index.add(slot, stored)
-        merged = cache.take_merged()
-        if merged:
-            index.widen(slot, merged)
         closed = cache.closed and (reported is None or not reported.aside)
         if closed is not self._closed:
             self._closed = closed
@@ -321,7 +318,7 @@ class EngineScheduler:
 
     def _found(self) -> Iterator[BlockHash]:
         """Go through all blocks that the index has. They must not change meanwhile."""
-        return chain(self.cache, self._promised, self._aside())
+        return chain(self.cache.hashes(), self._promised, self._aside())
 
     def _drained(self) -> Iterable[BlockHash]:
         """Free what is known of the engine, as it is read."""

@@ -142,10 +142,15 @@ class InFlightRequest:
         if span is not None:
             self._taught = pod.pace.learn_prefill(span.expected, span.seconds, now)
         admission = self._admission
-        if admission is not None and admission.met_idle and uncached >= _MIN_LEARNED_TOKENS:
+        met_idle = admission is not None and admission.met_idle and not self._slept(self.sent_at)
+        if admission is not None and met_idle and uncached >= _MIN_LEARNED_TOKENS:
             pod.pace.learn_prompt(uncached, self.cached, now - self.sent_at - admission.beside)
         pod.pace.count_prefill(steps(uncached))
         self._mark = pod.pace.mark()
+
+    def _slept(self, since: float) -> bool:
+        """Whether its endpoint was asleep at that time or later: it keeps requests meanwhile."""
+        return self.pod.ledger.slept_at >= since
 
     def take_back(self) -> None:
         """Take back what its first token taught: less of its prompt was cached than predicted."""
@@ -193,8 +198,20 @@ class InFlightRequest:
             prompt = prompt_tokens or sequence.offsets.total
             self.pod.scheduler.record_computed(sequence, prompt + generated - 1)
 
-    def go_on(self, generated: int, output_lengths: OutputLengths, now: float) -> None:
-        """Record that its response has `generated` tokens by now."""
+    def seen_tokens(self, pieces: int, output_lengths: OutputLengths) -> int:
+        """Return how many tokens so many pieces of its stream are, as far as its client allows.
+
+        What is guessed is in tokens.
+        """
+        quote = self.quote
+        if self.unobserved:
+            return pieces
+        tokens, limit = output_lengths.tokens_in(quote.response_kind, pieces), quote.max_tokens
+        return tokens if limit is None else max(pieces, min(tokens, limit * quote.answers))
+
+    def go_on(self, pieces: int, output_lengths: OutputLengths, now: float) -> None:
+        """Record that its response has come in so many pieces by now."""
+        generated = self.seen_tokens(pieces, output_lengths)
         self.record_activity(now)
         if self.prefill is not None and generated:
             self.end_prefill(now)
@@ -267,12 +284,12 @@ class InFlightRequest:
         tokens = -(-tokens // max(1, quote.answers))
         self.pod.feedback.reports += 1
         output_lengths.record_length(quote.response_kind, tokens, quote.max_tokens, self.weight)
-        if self.began is None:
+        if self.began is None or self._slept(self.began):
             return
         pace = self.pod.pace
         seconds = (now - self.began) / pace.decode_slowness.relative
         output_lengths.record_seconds_per_token(self.pod.prefill, tokens, seconds, self.weight)
-        if tokens > 0:
+        if tokens > 0 and not self._slept(self.sent_at):
             ttft, whole = self.began - self.sent_at, now - self.sent_at
             output_lengths.ttft_share.learn(ttft, whole, self.weight)
         if self._mark is not None:

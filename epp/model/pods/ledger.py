@@ -6,7 +6,7 @@ ends by a virtual clock: the first of the queue runs from the moment it got ther
 seconds as were predicted.
 """
 
-from math import exp
+from math import exp, inf
 from typing import Final
 
 from mypy_extensions import mypyc_attr
@@ -73,7 +73,8 @@ class Ledger:
     `external_waiting` that this picker did not send wait. `queued_tokens` are those of prefills
     that were not over at the last time that anything was asked or recorded with its time. `sent`
     counts all requests that were ever sent, `begun` the responses that have begun: one that comes
-    whole has as it ends.
+    whole has as it ends. The engine was last asleep at `slept_at`: of requests of before, which it
+    kept, what they took says nothing.
     """
 
     def __init__(self) -> None:
@@ -82,6 +83,7 @@ class Ledger:
         self.queued_tokens = 0
         self.sent = 0
         self.begun = 0
+        self.slept_at = -inf
         self._prefills: dict[RequestId, _Prefill] = {}  # in the order of the queue
         self._queued_seconds = 0.0
         self._head: _Prefill | None = None  # the first of them
@@ -186,6 +188,11 @@ class Ledger:
         self.queued_tokens += tokens
         self._requests.add(request)
         self.sent += 1
+
+    def record_sleep(self, now: float) -> None:
+        """Record that the engine sleeps, or has until now."""
+        self.slept_at = now
+        self._span_measured = False
 
     def admit_decode(self, request: RequestId, now: float) -> None:
         """Add a request whose prefill is another endpoint's."""

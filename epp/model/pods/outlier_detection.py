@@ -36,7 +36,9 @@ _STALL_SECONDS: Final = 15.0
 """Seconds without a sign of life, while a prefill is overdue, after which an endpoint stalls."""
 _STALL_FACTOR: Final = 3.0
 """The same, in multiples of what that prefill was predicted to take."""
-
+_SLOW_SECONDS: Final = 1.0
+"""Seconds after which an endpoint that shows life may only be slow, if the proxy asks another one
+too: so long a proxy waits that hedges requests. A failure seldom takes as long."""
 
 Outcome = FirstToken | Generated | Finished | Aborted | Unobserved
 """An event that shows what an endpoint makes of a request."""
@@ -100,12 +102,15 @@ class OutlierDetection:
     ) -> Sequence[Ejected | Returned]:
         """Learn that the proxy tried again, and not where a request was sent first.
 
-        It does so after a failure, of whatever kind. To an endpoint that has served nothing so far
-        it may only not know the way yet.
+        It does so after a failure, of whatever kind; or beside the first try, if that takes long
+        (Envoy's `hedge_on_per_try_timeout`), which takes a longer row. To an endpoint that has
+        served nothing so far it may only not know the way yet.
         """
-        if not self._settings.consecutive_failures or not request.pod.outlier.has_served:
+        state = request.pod.outlier
+        if not self._settings.consecutive_failures or not state.has_served:
             return ()
-        if not self._counts(request, Failure.ERROR, in_flight):
+        slow = state.alive_at >= request.sent_at + _SLOW_SECONDS
+        if not self._counts(request, Failure.ERROR, in_flight, slow=slow):
             return ()
         return list(self._failed(request.pod))
 
@@ -114,10 +119,13 @@ class OutlierDetection:
         request: InFlightRequest,
         failure: Failure,
         in_flight: Mapping[RequestId, InFlightRequest],
+        *,
+        slow: bool = False,
     ) -> bool:
         """Record a failure at the endpoint that answered; return whether it counts.
 
-        An error may be the request's own fault: of a prompt that is not known it never counts.
+        An error may be the request's own fault: of a prompt that is not known it never counts. One
+        that may only be `slow` is in no share of failures.
         """
         prompt = prompt_key(request.quote) if failure is Failure.ERROR else None
         if failure is Failure.ERROR and prompt is None:
@@ -126,9 +134,11 @@ class OutlierDetection:
         if request.prefill is not None:
             request.prefill.pod.outlier.blamed = True
         pod = request.pod
-        pod.outlier.count_failure(pod.ledger.sent)
+        if not slow:
+            pod.outlier.count_failure(pod.ledger.sent)
         return pod.outlier.record_failure(
-            FailedRequest(request.sent_at, prompt, prefill), _others_unanswered(request, in_flight)
+            FailedRequest(request.sent_at, prompt, prefill, slow=slow),
+            _others_unanswered(request, in_flight),
         )
 
     def reported(self, pod: Pod, before: Load, now: float) -> Sequence[Ejected | Returned]:

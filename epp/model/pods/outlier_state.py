@@ -19,6 +19,8 @@ PromptKey = tuple[int, int, int]
 
 _MAX_FAILURES: Final = 128
 """Failures that are remembered."""
+_SLOW_IN_ONE: Final = 3
+"""Requests of one that may only be slow that count as a failure."""
 _KEPT: Final = 0.95
 """What the share of failures is averaged over: each weighs so much less than the next one."""
 _MAX_BETWEEN: Final = 50
@@ -29,15 +31,21 @@ class FailedRequest:
     """A request that failed, sent at `sent_at`.
 
     `prompt` is what it asked if that may be why, else None; `prefill` is the endpoint
-    that computed its prompt in place of the one that answered.
+    that computed its prompt in place of the one that answered. `slow`: it may only be late.
     """
 
     def __init__(
-        self, sent_at: float, prompt: PromptKey | None = None, prefill: EndpointId | None = None
+        self,
+        sent_at: float,
+        prompt: PromptKey | None = None,
+        prefill: EndpointId | None = None,
+        *,
+        slow: bool = False,
     ) -> None:
         self.sent_at: Final = sent_at
         self.prompt: Final = prompt
         self.prefill: Final = prefill
+        self.slow: Final = slow
 
 
 class OutlierState:
@@ -114,7 +122,9 @@ class OutlierState:
                 after = max(after, each)
             elif each > sent_at:
                 before = min(before, each)
-        self.failures = sum(after < each.sent_at < before for each in self._failed)
+        row = [each.slow for each in self._failed if after < each.sent_at < before]
+        slow = sum(row)
+        self.failures = len(row) - slow + slow // _SLOW_IN_ONE
         return True
 
     def forgive(self, prefill: EndpointId) -> None:

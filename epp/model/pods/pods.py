@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator
+from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final
 
@@ -19,6 +20,8 @@ from epp.model.prompts.reader import Prompts
 from epp.model.prompts.served_names import ServedNames
 from epp.model.quote import Quote
 
+_PARTS: Final = 64
+"""The parts of a cache of which one is forgotten before it is looked which cache is the fullest."""
 CLASS_LABEL: Final = "warmpick.io/endpoint-class"
 """Endpoints with the same value of this label count as equally fast."""
 
@@ -203,9 +206,28 @@ class Pods:
             if pod.mirror is not None:
                 pod.follow((BlocksCleared(Cleared.GAP),))
 
-    def fullest(self) -> Pod:
-        """Return the pod at which the most blocks can be found."""
-        return max(self._by_id.values(), key=lambda pod: pod.scheduler.blocks)
+    def save_memory(self) -> None:
+        """Forget blocks of the fullest pods until the index has no more than it may."""
+        if not self._index.excess:
+            return
+        pods = enumerate(self._by_id.values())
+        fullest = [(-pod.scheduler.blocks, number, pod) for number, pod in pods]
+        heapify(fullest)
+        while self._index.excess and fullest:
+            _, number, pod = heappop(fullest)
+            if self._forget_some(pod):
+                heappush(fullest, (-pod.scheduler.blocks, number, pod))
+
+    def _forget_some(self, pod: Pod) -> bool:
+        """Forget some blocks of a pod, not all; return whether there were any to forget."""
+        held, blocks = self._index.held, pod.scheduler.blocks
+        some = max(1, blocks // _PARTS)
+        while some < 2 * blocks:
+            pod.scheduler.coarsen(some)
+            if self._index.held < held:
+                return True
+            some *= 2  # blocks of responses, which the index does not have, may have gone first
+        return False
 
     def refresh(self) -> None:
         """Discard the lists of eligible pods: a pod's `standing` has changed, or it is ejected."""

@@ -5,8 +5,7 @@ integer. A prefix counts only as far as it is unbroken: an endpoint that lost a 
 middle is credited with the blocks before it.
 
 For endpoints that hold every block together with its predecessors, the end of the held prefix is
-found by jumps, for all of them at once. Other endpoints are followed block by block, and so are
-those with merged blocks (`CacheModel.take_merged`).
+found by jumps, for all of them at once. Other endpoints are followed block by block.
 """
 
 from array import array
@@ -32,8 +31,6 @@ HASH_BYTES = 80
 
 MAX_SLOTS = 1 << 16
 """Endpoints, at most."""
-MAX_SPAN = (1 << 16) - 1
-"""Blocks that one may stand for, at most."""
 
 _PURGED_AT_LEAST = 1024
 """Blocks of removed endpoints that one step purges, at least: a tenth of a millisecond."""
@@ -49,7 +46,6 @@ class PrefixIndex:
     def __init__(self, budget: int = BUDGET) -> None:
         self._budget = budget
         self._holders: dict[BlockHash, int] = {}
-        self._spans: dict[BlockHash, dict[int, int]] = {}  # by bit
         self.held = 0
         self._used = 0
         self._live = 0
@@ -145,8 +141,6 @@ class PrefixIndex:
 
     def _remove(self, slot: Slot, hashes: Sequence[BlockHash]) -> None:
         _check(hashes)
-        if self._spans:
-            self._widen(slot, [(each, 1) for each in hashes if each in self._spans])
         holders, bit = self._holders, 1 << slot
         for block_hash in hashes:
             held = holders.get(block_hash, 0)
@@ -156,30 +150,6 @@ class PrefixIndex:
                     del holders[block_hash]
                 else:
                     holders[block_hash] = held ^ bit
-
-    def widen(self, slot: Slot, spans: Sequence[tuple[BlockHash, int]]) -> None:
-        """Set how many blocks each stands for at an endpoint: itself and those before it.
-
-        An endpoint with any that stands for more than itself is not closed. Raises `ValueError`
-        for more than `MAX_SPAN`.
-        """
-        self._opened(slot)
-        _check([block_hash for block_hash, _ in spans])
-        if any(span > MAX_SPAN for _, span in spans):
-            raise ValueError(f"a block may count for at most {MAX_SPAN}")
-        self._widen(slot, spans)
-
-    def _widen(self, slot: Slot, spans: Sequence[tuple[BlockHash, int]]) -> None:
-        bit = 1 << slot
-        for block_hash, span in spans:
-            if span > 1:
-                self._spans.setdefault(block_hash, {})[bit] = span
-                continue
-            known = self._spans.get(block_hash)
-            if known is not None:
-                known.pop(bit, None)
-                if not known:
-                    del self._spans[block_hash]
 
     # Look-up.
 
@@ -215,9 +185,7 @@ class PrefixIndex:
 
     def _walk(self, depths: list[int], hashes: Sequence[BlockHash], slots: int) -> None:
         """Follow the chain with `slots` until no slot holds it any more."""
-        held: Iterable[int] = map(self._holders.get, hashes, repeat(0))
-        if self._spans and not self._spans.keys().isdisjoint(hashes):
-            held = self._covered(list(held), hashes)
+        held = map(self._holders.get, hashes, repeat(0))
         # The endpoints that hold everything up to each block; each set is part of the one before.
         unbroken = takewhile(bool, accumulate(held, and_, initial=slots))
         depth = -1
@@ -227,14 +195,6 @@ class PrefixIndex:
                 slots = still
             depth += len(list(run))
         _spread(depths, slots, depth)
-
-    def _covered(self, held: list[int], hashes: Sequence[BlockHash]) -> list[int]:
-        """Add the endpoints that hold blocks as parts of later ones."""
-        for position, block_hash in enumerate(hashes):
-            for bit, span in self._spans.get(block_hash, {}).items():
-                for before in range(max(0, position + 1 - span), position):
-                    held[before] |= bit
-        return held
 
 
 def _spread(depths: list[int], slots: int, depth: int) -> None:

@@ -69,8 +69,8 @@ class BlockHasher:
         root = self.root(model, cache_salt, exact=prompt.exact)
         if not prompt.exact:
             hashes, ends = text_chain(root, data, marks)
-            size = len(data)
-            rest = digest(data, ends[-1], size) if ends and ends[-1] < size else 0
+            size, last = len(data), ends[-1] if ends else 0
+            rest = digest(data, last, size) if last < size else 0
             lookup = 0 if skip_reading_prefix_cache else len(ends)
             return Chain(hashes, ends, size, lookup, marks=marks, rest_digest=rest)
         # vLLM kv_cache_manager.py `get_computed_blocks`: at most `num_tokens - 1` tokens hit.
@@ -78,7 +78,7 @@ class BlockHasher:
         ends = range(block, size + 1, block)
         hashes = extend(root, data, ends, TOKEN_BYTES)
         lookup = 0 if skip_reading_prefix_cache else max(0, size - 1) // block
-        rest = digest(data, ends[-1], size, TOKEN_BYTES) if ends and size % block else 0
+        rest = digest(data, size - size % block, size, TOKEN_BYTES) if size % block else 0
         return Chain(
             hashes,
             ends,

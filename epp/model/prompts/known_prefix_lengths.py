@@ -22,7 +22,7 @@ class KnownPrefixLengths:
 
     def __init__(self, room: int) -> None:
         if room < 1:
-            raise ValueError("there must be room for a pin")
+            raise ValueError("there must be room for a length")
         self._room = room
         self._young: dict[BlockHash, tuple[int, int]] = {}
         self._old: dict[BlockHash, tuple[int, int]] = {}

@@ -12,7 +12,7 @@ from epp.model.prompts.uint64_view cimport UInt64View, acquire_view, release_vie
 cdef Py_ssize_t _MIN = 64
 
 
-cdef struct Pin:
+cdef struct Length:
     # Tokens plus one; 0 if the place is empty. `most` is 0 if they were counted.
     uint64_t key
     int64_t tokens
@@ -20,20 +20,20 @@ cdef struct Pin:
 
 
 cdef struct Table:
-    Pin* at
+    Length* at
     Py_ssize_t places
     Py_ssize_t held
 
 
 cdef int _open(Table* table, Py_ssize_t places) except -1:
-    table.at = <Pin*> PyMem_Calloc(places, sizeof(Pin))
+    table.at = <Length*> PyMem_Calloc(places, sizeof(Length))
     if table.at == NULL:
         raise MemoryError
     table.places, table.held = places, 0
     return 0
 
 
-cdef inline Pin* _place_of(Table* table, uint64_t key) noexcept nogil:
+cdef inline Length* _place_of(Table* table, uint64_t key) noexcept nogil:
     """Return the place of a key, or its free place: at most half of the places are taken."""
     cdef Py_ssize_t last = table.places - 1, at = key & last
     while table.at[at].tokens and table.at[at].key != key:
@@ -57,7 +57,7 @@ cdef int _widen(Table* table) except -1:
 @cython.final
 @cython.no_gc
 cdef class KnownPrefixLengths:
-    """The pins used or set last, at least `room` and at most twice as many."""
+    """The lengths used or recorded last, at least `room` and at most twice as many."""
 
     cdef Table _young, _old
     cdef Py_ssize_t _room
@@ -65,7 +65,7 @@ cdef class KnownPrefixLengths:
     def __cinit__(self, Py_ssize_t room):
         self._young.at = self._old.at = NULL
         if room < 1:
-            raise ValueError("there must be room for a pin")
+            raise ValueError("there must be room for a length")
         self._room = room
         _open(&self._young, _MIN)
         _open(&self._old, _MIN)
@@ -82,36 +82,36 @@ cdef class KnownPrefixLengths:
         return count
 
     def record(self, block_hash, tokens):
-        """Take in how many tokens there are up to the end of a block, from the start."""
-        self._pin(PyLong_AsUnsignedLongLong(block_hash), _checked(tokens), 0)
+        """Record the tokens from the start of a prompt to the end of a block, as counted."""
+        self._record(PyLong_AsUnsignedLongLong(block_hash), _checked(tokens), 0)
 
     def record_at_most(self, block_hash, tokens):
-        """Take in a length that may be too great or too small, up to the first one of its kind."""
+        """Record a length that may be too great or too small, up to the first one of its kind."""
         cdef uint64_t key = PyLong_AsUnsignedLongLong(block_hash)
         cdef int64_t seen = _checked(tokens)
-        cdef Pin pin = self._known(key)[0]
-        if not pin.tokens:
-            self._pin(key, seen, seen)
+        cdef Length known = self._known(key)[0]
+        if not known.tokens:
+            self._record(key, seen, seen)
         else:
-            self._pin(key, min(seen, pin.most) if pin.most else pin.tokens - 1, pin.most)
+            self._record(key, min(seen, known.most) if known.most else known.tokens - 1, known.most)
 
     def most(self, block_hash):
-        """Return the greatest length that is up to a block; -1 if it is not pinned."""
-        cdef Pin* pin = self._known(PyLong_AsUnsignedLongLong(block_hash))
-        return max(pin.tokens - 1, pin.most if pin.tokens else -1)
+        """Return the greatest length that is up to a block; -1 if none is known."""
+        cdef Length* known = self._known(PyLong_AsUnsignedLongLong(block_hash))
+        return max(known.tokens - 1, known.most if known.tokens else -1)
 
     def among(self, hashes):
-        """Return the positions of blocks that are pinned, with their tokens, which never fall."""
+        """Return the positions of blocks of known length, with their tokens, which never fall."""
         cdef UInt64View words
         cdef Py_ssize_t position
         cdef int64_t tokens, longest = 0
-        cdef Pin* pin
+        cdef Length* known
         cdef list found = []
         acquire_view(&words, hashes)
         try:
             for position in range(words.size):
-                pin = self._known(words.at[position])
-                tokens = pin.tokens - 1
+                known = self._known(words.at[position])
+                tokens = known.tokens - 1
                 if tokens < 0:
                     continue
                 if tokens < longest:
@@ -119,22 +119,22 @@ cdef class KnownPrefixLengths:
                         found.pop()
                 longest = tokens
                 found.append((position, tokens))
-                self._pin(words.at[position], tokens, pin.most)
+                self._record(words.at[position], tokens, known.most)
             return found
         finally:
             release_view(&words)
 
-    cdef Pin* _known(self, uint64_t key) noexcept:
-        """Return the pin of a block; its place is empty if there is none."""
-        cdef Pin* pin = _place_of(&self._young, key)
-        return pin if pin.tokens else _place_of(&self._old, key)
+    cdef Length* _known(self, uint64_t key) noexcept:
+        """Return the length up to a block; its place is empty if none is known."""
+        cdef Length* known = _place_of(&self._young, key)
+        return known if known.tokens else _place_of(&self._old, key)
 
-    cdef int _pin(self, uint64_t key, int64_t tokens, int64_t most) except -1:
-        cdef Pin* place = _place_of(&self._young, key)
+    cdef int _record(self, uint64_t key, int64_t tokens, int64_t most) except -1:
+        cdef Length* place = _place_of(&self._young, key)
         if not place.tokens:
             if self._young.held >= self._room:
                 self._young, self._old = self._old, self._young
-                memset(self._young.at, 0, self._young.places * sizeof(Pin))
+                memset(self._young.at, 0, self._young.places * sizeof(Length))
                 self._young.held = 0
             elif self._young.held * 2 >= self._young.places:
                 _widen(&self._young)

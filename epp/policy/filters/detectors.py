@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import isinf
-from typing import Annotated, Literal, Protocol, runtime_checkable
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -153,23 +153,17 @@ class MaxSaturationDetector(PluginParameters, frozen=True):
         if unknown:
             raise ValueError(f"`stages` has `{unknown[0]}`, which is not one of `detectors`")
 
-    def start(self, context: PluginContext) -> "_MostSaturated":
+    def start(self, context: PluginContext) -> "SeveralDetectors":
         """Return the started plug-in."""
         found = {name: context.plugin(name, SaturationDetector) for name in self.detectors}
-        return _MostSaturated(
+        return SeveralDetectors(
             tuple((name, found[name], tuple(self.stages.get(name, ()))) for name in self.detectors)
         )
 
 
-@runtime_checkable
-class SeveralDetectors(Protocol):
-    """A detector that consists of others."""
+class SeveralDetectors(msgspec.Struct, frozen=True):
+    """Detectors by their names, of which the one counts that finds the most."""
 
-    def found(self, candidates: Sequence[Candidate]) -> Sequence[tuple[str, float]]:
-        """Return what each of them finds, by their names."""
-
-
-class _MostSaturated(msgspec.Struct, frozen=True):
     children: tuple[tuple[str, SaturationDetector, tuple[Stage, ...]], ...]
 
     def saturation(self, candidates: Sequence[Candidate]) -> float:

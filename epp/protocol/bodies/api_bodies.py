@@ -64,6 +64,7 @@ class ChatBody(AnyBody):
     documents: msgspec.Raw = ABSENT
     chat_template: msgspec.Raw = ABSENT
     chat_template_kwargs: msgspec.Raw = ABSENT
+    reasoning_effort: msgspec.Raw = ABSENT
 
 
 class CompletionsBody(AnyBody):
@@ -86,6 +87,7 @@ class ResponsesBody(AnyBody):
     input: msgspec.Raw = ABSENT
     instructions: msgspec.Raw = ABSENT
     tools: msgspec.Raw = ABSENT
+    reasoning: msgspec.Raw = ABSENT
 
 
 class ConversationsBody(AnyBody):

@@ -19,6 +19,7 @@ cdef enum:  # the fields of a body, a message, a part; of `sampling_params` and 
     _PRIORITY
     _TEMPLATE
     _TEMPLATE_KWARGS
+    _EFFORT
     _TOOLS
     _SYSTEM
     _INSTRUCTIONS
@@ -65,11 +66,12 @@ cdef enum:
 _BODY_KEYS = (
     b"model", b"stream", b"cache_salt", b"user", b"max_tokens", b"max_completion_tokens",
     b"max_output_tokens", b"n", b"prompt_logprobs", b"echo", b"logprobs", b"sampling_params",
-    b"features", b"priority", b"chat_template", b"chat_template_kwargs", b"tools", b"system",
-    b"instructions", b"documents", b"messages", b"prompt", b"input",
+    b"features", b"priority", b"chat_template", b"chat_template_kwargs", b"reasoning_effort",
+    b"tools", b"system", b"instructions", b"documents", b"messages", b"prompt", b"input",
 )
 _OTHER_NAMES = {
     "chat": {b"logprobs": b"top_logprobs"},
+    "responses": {b"reasoning_effort": b"reasoning"},
     "conversations": {b"input": b"items"},
     "generate": {b"prompt": b"token_ids"},
     "sglang/generate": {b"prompt": b"input_ids", b"input": b"text", b"cache_salt": b"extra_key"},
@@ -90,12 +92,12 @@ _TEXT_BLOCKS = (b"text",)
 _MEDIA_BLOCKS = (b"image", b"document", b"container_upload")
 
 cdef int _ALWAYS = (1 << _SAMPLING) - 1 | 1 << _PRIORITY
-cdef int _TEMPLATES = 1 << _TEMPLATE | 1 << _TEMPLATE_KWARGS
+cdef int _TEMPLATES = 1 << _TEMPLATE | 1 << _TEMPLATE_KWARGS | 1 << _EFFORT
 cdef dict _WANTED = {
     "chat": _ALWAYS | 1 << _MESSAGES | 1 << _TOOLS | 1 << _DOCUMENTS | _TEMPLATES,
     "completions": _ALWAYS | 1 << _PROMPT,
     "embeddings": _ALWAYS | 1 << _INPUT | 1 << _MESSAGES,
-    "responses": _ALWAYS | 1 << _INPUT | 1 << _INSTRUCTIONS | 1 << _TOOLS,
+    "responses": _ALWAYS | 1 << _INPUT | 1 << _INSTRUCTIONS | 1 << _TOOLS | 1 << _EFFORT,
     "conversations": _ALWAYS | 1 << _INPUT,
     "images": _ALWAYS | 1 << _PROMPT,
     "chat/render": _ALWAYS,  # an engine computes no prompt to render or to count one

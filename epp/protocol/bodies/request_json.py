@@ -171,11 +171,18 @@ def _problem(body: bytes, error: Exception) -> str:
 def _chat_prompts(body: ChatBody) -> tuple[Prompt, ...]:
     if not body.messages:
         raise MalformedRequest("`messages` is missing or empty", reason="missing-prompt")
-    # The prompt has the text that a template makes, not its own: its digest stands for it.
-    templates = (bytes(each) for each in (body.chat_template, body.chat_template_kwargs))
-    digests = b"".join(xxh3_128_digest(each) for each in templates if each)
-    head = digests + bytes(body.tools) + bytes(body.documents)
+    template = _digests(body.chat_template, body.chat_template_kwargs, body.reasoning_effort)
+    head = template + bytes(body.tools) + bytes(body.documents)
     return (_conversation(body.messages, head),)
+
+
+def _digests(*fields: msgspec.Raw) -> bytes:
+    """Return what stands for fields that say how a prompt is written, but not in its own words.
+
+    vLLM `build_chat_params`: a template knows `reasoning_effort`, and gpt-oss has it at the start
+    of the prompt.
+    """
+    return b"".join(xxh3_128_digest(text) for each in fields if (text := bytes(each)))
 
 
 def _message_prompts(body: MessagesBody) -> tuple[Prompt, ...]:
@@ -298,7 +305,9 @@ def _exact(raw: bytes, field: str) -> Prompt:
 
 
 def _response_prompts(body: ResponsesBody | RawPredictBody) -> tuple[Prompt, ...]:
-    return _item_prompts(bytes(body.input), "input", bytes(body.tools) + bytes(body.instructions))
+    effort = _digests(body.reasoning) if isinstance(body, ResponsesBody) else b""
+    head = effort + bytes(body.tools) + bytes(body.instructions)
+    return _item_prompts(bytes(body.input), "input", head)
 
 
 def _item_prompts(raw: bytes, field: str, head: bytes) -> tuple[Prompt, ...]:

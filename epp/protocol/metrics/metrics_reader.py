@@ -41,7 +41,8 @@ class MetricsReader:
 
     `load` is the last one read; `unknown` is whether its page was of no known engine. Never
     raises. A metric without a number that can be true (family missing, NaN, ±Inf, negative,
-    garbage, absurdly large, a last line without its newline) keeps its previous value. If an
+    garbage, absurdly large, a last line without its newline) keeps its previous value; what only
+    another process, in whose place the engine was started, has reported is forgotten. If an
     endpoint is one rank of a server, only that engine's samples count. Otherwise all its engines
     are one endpoint: counts are summed, and kv_usage is their mean, which for pools of one size
     is the used share of the sum, where the maximum would call the server full while its other
@@ -86,20 +87,33 @@ class MetricsReader:
             return Reading(self.load)
         engine = self._engine
         values = MetricValues(page, engine, self.endpoint.rank)
-        yield from self._configure(page, values, engine)
         yield from page.prepare(polled(engine), engine)
+        before = started = self.load.started_at
+        if first or page.changed:
+            started = min(values.by_rank(STARTED).values(), default=before)
+            if before is not None and started != before:
+                self._forget()
+        yield from self._configure(page, values, engine)
         for older in engine.kv_usage[1:]:  # searched only on pages without the newer name
             if page.table(engine.kv_usage[0], engine).empty:
                 yield from page.prepare((older,), engine)
         if not first and not page.changed:
             self.load = replace(self.load, at=at)
             return Reading(self.load)
-        self.load = self._load(values, engine, at)
+        self.load = self._load(values, engine, started, at)
         if not values.warnings:
             return Reading(self.load)
         warnings = tuple(text for key, text in values.warnings.items() if key not in self._reported)
         self._reported.update(values.warnings)
         return Reading(self.load, warnings)
+
+    def _forget(self) -> None:
+        """Forget what the process before reported, and this one may never do: adapters, a tier."""
+        load = self.load
+        self.load = replace(
+            UNREPORTED, waiting=load.waiting, running=load.running, kv_usage=load.kv_usage
+        )
+        self._cache_config, self._configuration = CacheConfig(), 0
 
     def _configure(self, page: Page, values: MetricValues, engine: EngineMetrics) -> Iterator[None]:
         """Read the cache configuration again if any of its families changed."""
@@ -121,7 +135,9 @@ class MetricsReader:
                 f"the label {OFFLOAD_LABEL} can"
             )
 
-    def _load(self, values: MetricValues, engine: EngineMetrics, at: float) -> Load:
+    def _load(
+        self, values: MetricValues, engine: EngineMetrics, started: float | None, at: float
+    ) -> Load:
         """Return the load of a page; what is configured is in the one before already."""
         before = self.load
         usage: Collection[float] = ()
@@ -145,7 +161,7 @@ class MetricsReader:
             offload_tokens=self._offload(values, engine),
             cache_queries=values.total(engine.cache_queries, before.cache_queries),
             cache_hits=values.total(engine.cache_hits, before.cache_hits),
-            started_at=min(values.by_rank(STARTED).values(), default=before.started_at),
+            started_at=started,
             attributes=_attributes(values, engine, before),
             at=at,
         )

@@ -10,10 +10,9 @@ from typing import Any, Final
 
 from msgspec.structs import astuple
 
-from epp.model.endpoint import Endpoint, EndpointId, Target
+from epp.model.endpoint import EndpointId, Target
 from epp.model.events import Ejected, Event, Returned
 from epp.model.kv_changes import CacheCleared
-from epp.model.learning.bounded import make_room
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BlockHash
 from epp.model.prompts.repeated import ResponseRepeated
@@ -30,10 +29,9 @@ from epp.model.request_events import (
     Served,
     Unobserved,
 )
-from epp.protocol.replicas.chains import KnownChains, UnknownChain, read_prompt, read_words
+from epp.protocol.replicas.chains import UnknownChain, read_prompt, read_words
 from epp.protocol.replicas.fact_writer import FactWriter
 from epp.protocol.replicas.facts import (
-    MAX_EPOCHS,
     AbortedFact,
     AdmittedFact,
     AnyFact,
@@ -58,7 +56,6 @@ from epp.protocol.replicas.facts import (
     ServedFact,
     UnobservedFact,
     WaitingFact,
-    epoch_of,
 )
 from epp.protocol.replicas.messages import (
     Dropped,
@@ -87,25 +84,16 @@ _OWN: Final = Received(0, (), (), None, own=True)
 
 
 class FactReader:
-    """Reads the messages of all peers of one replica; its arguments are those of the writer."""
+    """Reads the messages of all peers of one replica, whose facts the `writer` writes."""
 
-    def __init__(
-        self,
-        pool: bytes,
-        own: int,
-        known: KnownChains,
-        endpoint_of: Callable[[EndpointId], Endpoint | None],
-        writer: FactWriter,
-    ) -> None:
+    def __init__(self, writer: FactWriter) -> None:
         self.applied = 0
         self.dropped: Final = Counter[Dropped]()
         self.peers: Final[dict[int, Peer]] = {}
-        self._pool: Final = pool
-        self._own: Final = own
-        self._known: Final = known
-        self._endpoint_of: Final = endpoint_of
+        self._pool: Final = writer.pool
+        self._own: Final = writer.own
+        self._known: Final = writer.known
         self._writer: Final = writer
-        self._epochs: Final[dict[EndpointId, tuple[Endpoint, int]]] = {}
         self._now = 0.0
         self._answers: list[AnyFact] = []
         self._questions: set[AnyFact | type[AnyFact]] = set()
@@ -244,16 +232,11 @@ class FactReader:
         return admitted, *[_EVENTS[type(fact)](name, fact) for fact in early]
 
     def _is_current(self, endpoint_id: EndpointId, epoch: int) -> bool:
-        endpoint = self._endpoint_of(endpoint_id)
-        if endpoint is None:
-            self._epochs.pop(endpoint_id, None)
+        engine = self._writer.engine(endpoint_id)
+        if engine is None:
             self.dropped[Dropped.UNKNOWN_ENDPOINT] += 1
             return False
-        known = self._epochs.get(endpoint_id)
-        if known is None or known[0] is not endpoint:
-            make_room(self._epochs, MAX_EPOCHS)
-            known = self._epochs[endpoint_id] = endpoint, epoch_of(endpoint)
-        if known[1] != epoch:
+        if engine[1] != epoch:
             self.dropped[Dropped.STALE_ENDPOINT] += 1
             return False
         return True
@@ -272,7 +255,7 @@ class FactReader:
 
     def _cleared(self, _peer: Peer, fact: ClearedFact) -> Sequence[Event]:
         endpoint_id = EndpointId(fact.endpoint)
-        known = self._endpoint_of(endpoint_id) is not None  # else a snapshot may be under way
+        known = self._writer.engine(endpoint_id) is not None  # else a snapshot may be under way
         current = not known or self._is_current(endpoint_id, fact.epoch)
         return (CacheCleared(endpoint_id),) if current else ()
 
@@ -390,7 +373,7 @@ _EVENTS: Final[dict[type[RequestFact], Callable[[RequestId, Any], Event]]] = {
     ServedFact: lambda request, fact: Served(request, Target(fact.target), retried=fact.retried),
     NamedFact: lambda request, fact: ResponseNamed(request, fact.response),
     FirstTokenFact: lambda request, _: FirstToken(request),
-    GeneratedFact: lambda request, fact: Generated(request, fact.tokens),
+    GeneratedFact: lambda request, fact: Generated(request, fact.pieces),
     FinishedFact: _finished,
     AbortedFact: lambda request, fact: Aborted(
         request, fact.generated, fact.refused, fact.failure, fact.served

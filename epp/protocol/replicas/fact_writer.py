@@ -78,25 +78,24 @@ _MAX_BYTES: Final = 256 << 10
 class FactWriter:
     """Writes the messages of one replica.
 
-    `pool` is a keyed hash of the pool's name, `own` the number that this replica drew. `known` has
-    the chains that were told or heard. `endpoint_of` returns an endpoint by its id, None for an
-    unknown one; `admission_of` returns how a request in flight was admitted, None if it is not.
-    `settled`: it knows of caches what the others know.
+    `pool` is a keyed hash of the pool's name, `own` the number that this replica drew.
+    `endpoint_of` returns an endpoint by its id, None for an unknown one; `admission_of` returns how
+    a request in flight was admitted, None if it is not. `known` has the chains that were told or
+    heard. `settled`: it knows of caches what the others know.
     """
 
     def __init__(
         self,
         pool: bytes,
         own: int,
-        known: KnownChains,
         endpoint_of: Callable[[EndpointId], Endpoint | None],
         admission_of: Callable[[RequestId], Admitted | None],
     ) -> None:
         self.written = 0
         self.settled = False
-        self._pool: Final = pool
+        self.pool: Final = pool
         self.own: Final = own
-        self._known: Final = known
+        self.known: Final = KnownChains()
         self._endpoint_of: Final = endpoint_of
         self._admission_of: Final = admission_of
         self._noted: list[Event] = []
@@ -165,10 +164,10 @@ class FactWriter:
 
     def _written(self, sequence: int, facts: Sequence[AnyFact], at: float) -> bytes:
         try:
-            return write_message(self._pool, self.own, sequence, at, facts)
+            return write_message(self.pool, self.own, sequence, at, facts)
         except (OverflowError, UnicodeError):  # what a client sent is in one of them
             facts = [each for each in facts if _can_be_written(each)]
-            return write_message(self._pool, self.own, sequence, at, facts)
+            return write_message(self.pool, self.own, sequence, at, facts)
 
     # Answers.
 
@@ -193,7 +192,7 @@ class FactWriter:
 
     def chain(self, wanted: ChainQuery) -> ChainReply:
         """Tell a chain in full."""
-        found = self._known.find(wanted.tip, wanted.blocks)
+        found = self.known.find(wanted.tip, wanted.blocks)
         return ChainReply(
             wanted.tip, None if found is None else write_prompt(*found, KnownChains())
         )
@@ -212,8 +211,8 @@ class FactWriter:
         self._sent_to.pop(request, None)
         return self._numbers.pop(request, None)
 
-    def _engine(self, endpoint_id: EndpointId) -> tuple[Endpoint, int] | None:
-        """Return an endpoint and its epoch."""
+    def engine(self, endpoint_id: EndpointId) -> tuple[Endpoint, int] | None:
+        """Return an endpoint and its epoch (`epoch_of`); None for an unknown one."""
         endpoint = self._endpoint_of(endpoint_id)
         if endpoint is None:
             self._epochs.pop(endpoint_id, None)
@@ -228,8 +227,8 @@ class FactWriter:
         return self._admitted(event, self._number(event.quote.request_id))
 
     def _admitted(self, event: Admitted, number: int) -> AdmittedFact | None:
-        quote, known = event.quote, self._known
-        engine = self._engine(event.endpoint_id)
+        quote, known = event.quote, self.known
+        engine = self.engine(event.endpoint_id)
         if engine is None:
             return None
         self._sent_to[quote.request_id] = engine[0].target
@@ -271,7 +270,7 @@ class FactWriter:
 
     def _generated(self, event: Generated) -> AnyFact | None:
         number = self._numbers.get(event.request_id)
-        return None if number is None else GeneratedFact(number, _bounded(event.tokens))
+        return None if number is None else GeneratedFact(number, _bounded(event.pieces))
 
     def _finished(self, event: Finished) -> AnyFact | None:
         number = self._end(event.request_id)
@@ -308,7 +307,7 @@ class FactWriter:
         return ReturnedFact(event.endpoint_id)
 
     def _cleared(self, event: CacheCleared) -> AnyFact | None:
-        engine = self._engine(event.endpoint_id)
+        engine = self.engine(event.endpoint_id)
         return None if engine is None else ClearedFact(event.endpoint_id, engine[1])
 
     def _repeated(self, event: ResponseRepeated) -> AnyFact:

@@ -13,7 +13,7 @@ import msgspec
 
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.model.events import EjectionReason
-from epp.model.learning.stored_responses import Engine
+from epp.model.learning.stored_responses import MOST, Engine
 from epp.model.prompts.text_lengths import Kind
 from epp.model.request import Api
 from epp.model.request_events import Failure
@@ -128,13 +128,13 @@ class FirstTokenFact(RequestFact, frozen=True, array_like=True, tag=2):
 
 
 class GeneratedFact(RequestFact, frozen=True, array_like=True, tag=3):
-    """It has generated this many tokens so far."""
+    """Its stream has come in so many pieces so far."""
 
-    tokens: Number
+    pieces: Number
 
 
 class FinishedFact(RequestFact, frozen=True, array_like=True, tag=4):
-    """It ended well. `reported`: the server counted the tokens; else `generated` were streamed."""
+    """It ended well, in `generated` pieces of a stream. `reported`: the server counted tokens."""
 
     generated: Number = 0
     reported: bool = False
@@ -326,7 +326,7 @@ class LearnedReply(Fact, frozen=True, array_like=True, tag=36):
 class StoredReply(Fact, frozen=True, array_like=True, tag=38):
     """Which engines have which responses (`ResponsesCopied`), before a snapshot."""
 
-    engines: Sequence[Engine]
+    engines: Annotated[Sequence[Engine], msgspec.Meta(max_length=MOST)]
     keys: bytes
     """Hashes of the responses' ids, 8 bytes each."""
     places: bytes

@@ -8,7 +8,7 @@ from statistics import stdev
 import msgspec
 
 from epp.errors import ConfigError
-from epp.replay.results.digest import Curves, Digest, RunFigures, Slo
+from epp.replay.results.digest import Curves, Digest, Slo
 from epp.replay.results.measures import BY_NAME, MEASURES, Better, mean
 
 LEADING = "ttft_mean"
@@ -176,7 +176,7 @@ def _cell(name: str, by_policy: Mapping[str, Mapping[int, Digest]], baseline: st
         policy: PolicyResult(
             policy=policy,
             seeds=tuple(sorted(by_seed)),
-            requests=mean(run.figures.requests for run in by_seed.values()),
+            requests=mean(run.figures["requests"] for run in by_seed.values()),
             unanswered=_unanswered(alone, policy),
             figures={each.name: _spread(by_seed.values(), each.name) for each in MEASURES},
             ratios=_ratios(alone, policy, baseline),
@@ -206,15 +206,10 @@ def _is_one_traffic(runs: Iterable[Digest]) -> bool:
 
 
 def _spread(runs: Iterable[Digest], name: str) -> Spread:
-    values = [_figure(run.figures, name) for run in runs]
+    values = [run.figures[name] for run in runs]
     known = [value for value in values if not math.isnan(value)]
     nothing = math.nan
     return Spread(mean(known), min(known, default=nothing), max(known, default=nothing))
-
-
-def _figure(figures: RunFigures, name: str) -> float:
-    value: float = getattr(figures, name)
-    return value
 
 
 def _ratios(by_cell: _Runs, policy: str, baseline: str) -> dict[str, Paired]:
@@ -227,7 +222,7 @@ def _overall(by_cell: _Runs, policy: str, other: str, name: str) -> Paired:
     for by_policy in by_cell.values():
         mine, theirs = by_policy.get(policy, {}), by_policy.get(other, {})
         for seed in sorted(mine.keys() & theirs.keys()):
-            one, two = (_figure(by_seed[seed].figures, name) for by_seed in (mine, theirs))
+            one, two = (by_seed[seed].figures[name] for by_seed in (mine, theirs))
             log = _log_ratio(one, two, BY_NAME[name].better)
             if not math.isnan(log):
                 logs[seed].append(log)
@@ -278,8 +273,9 @@ def _unanswered(by_cell: _Runs, policy: str) -> float:
     )
 
 
-def _missed(figures: RunFigures) -> float:
-    return 1 - figures.served / figures.requests if figures.requests else 0.0
+def _missed(figures: Mapping[str, float]) -> float:
+    requests = figures["requests"]
+    return 1 - figures["served"] / requests if requests else 0.0
 
 
 def _best(unanswered: Mapping[str, float], values: Mapping[str, float]) -> str:

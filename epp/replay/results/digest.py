@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -36,71 +36,6 @@ class Slo(msgspec.Struct, frozen=True):
         )
 
 
-class RunFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of one run; NaN if there is nothing to measure. Times in seconds, shares 0..1."""
-
-    requests: int
-    """Requests that were sent after the warm-up."""
-    served: int
-    """Those that were answered to the end."""
-    refused: int
-    """Those that the picker or an engine refused."""
-    lost: int
-    """Those whose engine failed."""
-    unfinished: int
-    """Those that had not ended with the run."""
-    preemptions: int
-    """Preemptions of all of them."""
-    ttft_mean: float
-    """The mean time to the first token, of all that got one."""
-    ttft_p50: float
-    """Its median."""
-    ttft_p90: float
-    """Its 90th percentile."""
-    ttft_p99: float
-    """Its 99th percentile."""
-    tpot_mean: float
-    """The mean time per token after the first, of those that were served."""
-    tpot_p99: float
-    """Its 99th percentile."""
-    end_to_end_mean: float
-    """The mean time to the last token, of those that were served."""
-    end_to_end_p99: float
-    """Its 99th percentile."""
-    queue_mean: float
-    """The mean part of it before an engine first scheduled the request."""
-    prefill_mean: float
-    """The mean part of it from then to the first token."""
-    decode_mean: float
-    """The mean part of it after the first token."""
-    requests_per_s: float
-    """Served requests per second."""
-    output_per_s: float
-    """Generated tokens per second."""
-    goodput_share: float
-    """The share of all requests that met the SLO."""
-    goodput_per_s: float
-    """Those per second."""
-    cached_ratio: float
-    """The cached share of prompt tokens."""
-    reusable_ratio: float
-    """The share that an infinite cache, which all pods share, would have had."""
-    cached_of_reusable: float
-    """The first over the second."""
-    imbalance: float
-    """The most prompt tokens computed on a pod over the mean."""
-    imbalance_windows: float
-    """The same within each minute, weighted by its tokens."""
-    cached_over: float
-    """Too high predictions of cached tokens, as a share of prompt tokens."""
-    cached_under: float
-    """Too low ones."""
-    ttft_error: float
-    """The median of the predicted TTFT's absolute error over the TTFT."""
-    ttft_bias: float
-    """The sum of predicted TTFTs over that of real ones, less 1."""
-
-
 class Curves(msgspec.Struct, frozen=True, kw_only=True):
     """What a run's plots need beside its figures.
 
@@ -126,8 +61,12 @@ class Digest(RunFacts, frozen=True, kw_only=True):
 
     slo: Slo
     """What goodput requires."""
-    figures: RunFigures
-    """The figures of the run."""
+    figures: Mapping[str, float]
+    """By the names of `MEASURES`; `requests` were sent after the warm-up, `served` were answered.
+
+    Times are in seconds, shares 0..1; NaN if there is nothing to measure. TTFT is that of all
+    requests that got a first token; what follows it, and its parts, of those that were served.
+    """
     curves: Curves
     """The distributions of its times."""
 
@@ -144,7 +83,7 @@ def digest(played: Played, slo: Slo | None = None) -> Digest:
     )
 
 
-def _figures(outcomes: Sequence[CallOutcome], played: Played, slo: Slo) -> RunFigures:
+def _figures(outcomes: Sequence[CallOutcome], played: Played, slo: Slo) -> dict[str, float]:
     answered = _answered(outcomes)
     served = [outcome for outcome in outcomes if outcome.status is CallStatus.SERVED]
     ttft = [outcome.ttft for outcome in answered]
@@ -158,41 +97,41 @@ def _figures(outcomes: Sequence[CallOutcome], played: Played, slo: Slo) -> RunFi
     good = sum(slo.met(outcome) for outcome in outcomes)
     statuses = Counter(outcome.status for outcome in outcomes)
     p50, p90, p99 = percentiles(ttft, (50, 90, 99))
-    return RunFigures(
-        requests=len(outcomes),
-        served=len(served),
-        refused=statuses[CallStatus.REFUSED],
-        lost=statuses[CallStatus.LOST],
-        unfinished=statuses[CallStatus.UNFINISHED],
-        preemptions=sum(outcome.preempted for outcome in outcomes),
-        ttft_mean=mean(ttft),
-        ttft_p50=p50,
-        ttft_p90=p90,
-        ttft_p99=p99,
-        tpot_mean=mean(tpot),
-        tpot_p99=percentile(tpot, 99),
-        end_to_end_mean=mean(whole),
-        end_to_end_p99=percentile(whole, 99),
-        queue_mean=mean(outcome.queued for outcome in served),
-        prefill_mean=mean(outcome.ttft - outcome.queued for outcome in served),
-        decode_mean=mean(outcome.end_to_end - outcome.ttft for outcome in served),
-        requests_per_s=ratio(len(served), played.seconds),
-        output_per_s=ratio(sum(outcome.generated for outcome in outcomes), played.seconds),
-        goodput_share=ratio(good, len(outcomes)),
-        goodput_per_s=ratio(good, played.seconds),
-        cached_ratio=ratio(cached, prompt),
-        reusable_ratio=ratio(reusable, prompt),
-        cached_of_reusable=ratio(cached, reusable),
-        imbalance=_imbalance(answered, played.endpoints, lambda _: 0),
-        imbalance_windows=_imbalance(answered, played.endpoints, _window),
-        cached_over=ratio(sum(miss for miss in missed if miss > 0), prompt),
-        cached_under=ratio(-sum(miss for miss in missed if miss < 0), prompt),
-        ttft_error=percentile((abs(said / real - 1) for said, real in foreseen), 50),
-        ttft_bias=ratio(
+    return {
+        "requests": len(outcomes),
+        "served": len(served),
+        "refused": statuses[CallStatus.REFUSED],
+        "lost": statuses[CallStatus.LOST],
+        "unfinished": statuses[CallStatus.UNFINISHED],
+        "preemptions": sum(outcome.preempted for outcome in outcomes),
+        "ttft_mean": mean(ttft),
+        "ttft_p50": p50,
+        "ttft_p90": p90,
+        "ttft_p99": p99,
+        "tpot_mean": mean(tpot),
+        "tpot_p99": percentile(tpot, 99),
+        "end_to_end_mean": mean(whole),
+        "end_to_end_p99": percentile(whole, 99),
+        "queue_mean": mean(outcome.queued for outcome in served),
+        "prefill_mean": mean(outcome.ttft - outcome.queued for outcome in served),
+        "decode_mean": mean(outcome.end_to_end - outcome.ttft for outcome in served),
+        "requests_per_s": ratio(len(served), played.seconds),
+        "output_per_s": ratio(sum(outcome.generated for outcome in outcomes), played.seconds),
+        "goodput_share": ratio(good, len(outcomes)),
+        "goodput_per_s": ratio(good, played.seconds),
+        "cached_ratio": ratio(cached, prompt),
+        "reusable_ratio": ratio(reusable, prompt),
+        "cached_of_reusable": ratio(cached, reusable),
+        "imbalance": _imbalance(answered, played.endpoints, lambda _: 0),
+        "imbalance_windows": _imbalance(answered, played.endpoints, _window),
+        "cached_over": ratio(sum(miss for miss in missed if miss > 0), prompt),
+        "cached_under": ratio(-sum(miss for miss in missed if miss < 0), prompt),
+        "ttft_error": percentile((abs(said / real - 1) for said, real in foreseen), 50),
+        "ttft_bias": ratio(
             math.fsum(said for said, _ in foreseen) - math.fsum(real for _, real in foreseen),
             math.fsum(real for _, real in foreseen),
         ),
-    )
+    }
 
 
 def _answered(outcomes: Iterable[CallOutcome]) -> list[CallOutcome]:

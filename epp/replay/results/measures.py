@@ -26,7 +26,7 @@ class Better(Enum):
 
 
 class Measure(NamedTuple):
-    """A figure: its field of `RunFigures`, its label, the short one of a table's column."""
+    """A figure: its name in `Digest.figures`, its label, the short one of a table's column."""
 
     name: str
     label: str

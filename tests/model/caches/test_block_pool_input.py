@@ -19,7 +19,7 @@ NO_NUMBER = [None, "7", 1.5, [1]]
 
 
 def facts(pool):
-    return pool.capacity, pool.free, pool.closed, len(pool), sorted(pool)
+    return pool.capacity, pool.free, pool.closed, len(pool), sorted(pool.hashes())
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from epp.model.caches.offload import OffloadedCache
 from epp.model.kv_changes import BlocksCleared, BlocksRemoved, BlocksStored, Cleared, Medium
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Prompt
-from epp.model.shards import SHARDS
 from tests.protocol.growth import too_steep
 from tests.strategies import SECRET
 
@@ -233,7 +232,7 @@ def test_few_blocks_are_dropped_at_a_time_where_their_size_grows():
     for number, name in enumerate(range(small, small + 2_000), start=1):
         followed.apply(stored([name], [7] * 4096, size=4096))
         assert followed.mirror.counts.dropped <= 16 * number
-    assert len(followed.mirror) <= 2 * SHARDS
+    assert len(followed.mirror) <= 128  # compiled, two in each of its 64 shards
 
 
 def test_the_oldest_blocks_are_dropped_beyond_the_limit():
@@ -452,7 +451,7 @@ def test_what_leaves_and_what_comes_add_up_in_any_order(steps):
             change = removed(*range(number * 100, number * 100 + 50))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("epp.model.caches.kv_event_mirror._PURGED", 40)
-            patch.setattr("epp.model.shards.STEP", 40)
+            patch.setattr("epp.model.caches.engine_blocks.steps.STEP", 40)
             slow.apply(change)
         fast.apply(change)
         while fast.mirror.is_leaving:

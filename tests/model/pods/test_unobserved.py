@@ -105,7 +105,7 @@ def test_as_long_as_the_engine_runs_it_it_is_overdue():
     assert count(clock, 11.9, 1, 1) == []
     told = live(clock, 11.9, 13.8)
     assert {type(event) for _, event in told} == {Generated}
-    assert told[-1][1].tokens > 125 > ONE.length
+    assert told[-1][1].pieces > 125 > ONE.length
     assert count(clock, 13.8, 1, 1) == []
     assert count(clock, 15.0, 0, 1) == [Aborted(R, 251)]
     assert len(clock) == 0
@@ -249,7 +249,7 @@ class Listener:
     def hear(self, at, event):
         each = self.open[event.request_id]
         over = isinstance(event, Aborted)
-        tokens = event.generated if over else event.tokens
+        tokens = event.generated if over else event.pieces
         assert self.told.get(each, 0) <= tokens <= min(each.most, 4 * each.length)
         self.told[each] = tokens
         if over:

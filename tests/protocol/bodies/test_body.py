@@ -138,6 +138,8 @@ OPTIONAL = st.fixed_dictionaries(
         "documents": mostly(st.just([{"title": "a", "messages": "no"}])),
         "chat_template": mostly(TEXTS),
         "chat_template_kwargs": mostly(st.just({"tools": [], "x": True})),
+        "reasoning_effort": mostly(st.sampled_from(["low", "high", None])),
+        "reasoning": mostly(st.just({"effort": "high", "input": "no"})),
         "instructions": mostly(TEXTS),
         "system": mostly(TEXTS | st.lists(st.sampled_from([BILLING, {"text": "be"}]), max_size=3)),
         "sampling_params": mostly(SAMPLING),

@@ -40,6 +40,7 @@ def test_order_of_keys_and_white_space_do_not_matter():
         {"messages": [TEXT], "documents": [{"title": "a", "text": "b"}]},
         {"messages": [TEXT], "chat_template": "{{ messages }}"},
         {"messages": [TEXT], "chat_template_kwargs": {"enable_thinking": False}},
+        {"messages": [TEXT], "reasoning_effort": "high"},
         {"messages": [TEXT | {"tool_calls": [{"id": "x"}]}]},
         {"messages": [TEXT | {"reasoning_content": "hm"}]},
         {"messages": [TEXT | {"reasoning": "hm"}]},
@@ -48,6 +49,16 @@ def test_order_of_keys_and_white_space_do_not_matter():
 )
 def test_fields_that_the_engine_sees_change_the_prompt(other):
     assert parse(Api.CHAT, **other).prompts != parse(Api.CHAT, messages=[TEXT]).prompts
+
+
+def test_the_effort_of_a_response_is_before_its_instructions():
+    one, other = (
+        parse(Api.RESPONSES, input="hi", instructions="be", reasoning={"effort": effort}).prompts[0]
+        for effort in ("low", "high")
+    )
+    assert len(one.data) == len(other.data)
+    assert one.data[:16] != other.data[:16]
+    assert one.data[16:] == parse(Api.RESPONSES, input="hi", instructions="be").prompts[0].data
 
 
 def test_parts_of_text_are_text_and_media_count_as_one_picture():

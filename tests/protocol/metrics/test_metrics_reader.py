@@ -135,6 +135,21 @@ def test_an_engine_in_the_place_of_one_that_slept_is_awake(page):
     assert reader.read(Page(page), 1.0).load.awake
 
 
+@pytest.mark.parametrize("started", [5, None])
+def test_of_a_process_before_only_the_load_is_kept(started):
+    """It was restarted without adapters, without a second tier, and for another model."""
+    reader = MetricsReader(Endpoint("default", "a", "10.0.0.1", 8000), PREVIOUS)
+    page = b"vllm:num_requests_waiting 3\nvllm:num_requests_running 1\n"
+    page += b'vllm:cache_config_info{block_size="32",num_gpu_blocks="50"} 1\n'
+    now = {"waiting": 3, "running": 1, "block_size": 32, "num_blocks": 50, "ranks": 1, "at": 1}
+    if started is None:
+        assert reader.read(Page(page), 1).load == replace(PREVIOUS, **now)
+    else:
+        page += b"process_start_time_seconds %d\n" % started
+        others = {"engine": "vllm", "kv_usage": 0.93, "counted": True, "started_at": started}
+        assert reader.read(Page(page), 1).load == replace(UNREPORTED, **now, **others)
+
+
 @pytest.mark.parametrize(
     ("page", "field", "value"),
     [

@@ -4,7 +4,6 @@ from collections import deque
 
 from epp.model.endpoint import EndpointId
 from epp.model.request_events import Admitted
-from epp.protocol.replicas.chains import KnownChains
 from epp.protocol.replicas.fact_reader import FactReader
 from epp.protocol.replicas.fact_writer import TOLD, FactWriter
 from tests.model.rig import Rig
@@ -25,10 +24,9 @@ class Replica(Rig):
         self.fleet.subscribe(TOLD, self.note)
 
     def forget_chains(self):
-        pool, number, endpoint = self.pool, self.number, self.fleet.pods.endpoint
-        self.known = KnownChains()
-        self.writer = FactWriter(pool, number, self.known, endpoint, self.admission_of)
-        self.reader = FactReader(pool, number, self.known, endpoint, self.writer)
+        endpoint_of = self.fleet.pods.endpoint
+        self.writer = FactWriter(self.pool, self.number, endpoint_of, self.admission_of)
+        self.reader = FactReader(self.writer)
 
     def admission_of(self, request):
         found = self.fleet.in_flight.get(request)
@@ -100,7 +98,9 @@ def in_flight(replica):
 
 def held(replica):
     """What each endpoint's cache is believed to hold."""
-    return {pod.endpoint.id: set(pod.scheduler.cache) for pod in replica.fleet.pods.values()}
+    return {
+        pod.endpoint.id: set(pod.scheduler.cache.hashes()) for pod in replica.fleet.pods.values()
+    }
 
 
 POD = EndpointId("default/pod-0")

@@ -208,7 +208,7 @@ def test_epochs_of_endpoints_that_come_and_go_are_kept_within_bounds():
         for each in (one, other):
             each.apply(EndpointRemoved(EndpointId(f"default/{name}")))
     assert other.dropped == {}
-    assert len(one.writer._epochs) == len(other.reader._epochs) == 4096
+    assert len(one.writer._epochs) == len(other.writer._epochs) == 4096
 
 
 def test_the_longest_message_is_long_enough_for_a_prompt_of_a_million_tokens():

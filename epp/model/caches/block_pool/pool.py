@@ -334,7 +334,7 @@ class BlockPool(SingleTierCache):
         self._blocks.allocate(0)
 
     def coarsen(self, blocks: int) -> None:
-        """Hold at least `blocks` fewer: evict those that are next. The extension merges some."""
+        """Hold at least `blocks` fewer: evict those that are next."""
         target = self._blocks.count - tokens_in(blocks)
         while self._blocks.count > target and (head := self._blocks.queue.head) is not None:
             self._blocks.evict(head)

@@ -6,17 +6,18 @@ are kept, so that the tokens before it are found through its parents. If one of 
 nothing after it can be found; but engines evict the blocks after a block before the block itself.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from itertools import chain, islice, repeat
+from itertools import islice, repeat
 from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
+from epp.model.caches.engine_blocks.steps import STEP
 from epp.model.kv_changes import BlocksStored, EngineHash
 from epp.model.prompts.hashing import BlockHash, extend
 from epp.model.request import TOKEN_BYTES
-from epp.model.shards import SHARDS, Shards, freed
 
 MAX_GROUPS = 16
 """Groups of copies are numbers below it."""
@@ -34,22 +35,22 @@ class EngineBlocks:
 
     def __init__(self, block: int, secret: int = 0) -> None:
         self._block = block
-        self._rows: Shards[EngineHash, _Row] = Shards()
-        self._copies: list[Shards[EngineHash, int]] = []
+        self._rows: dict[EngineHash, _Row] = {}  # the oldest first
+        self._copies: defaultdict[int, Counter[EngineHash]] = defaultdict(Counter)  # by group
         # By group and block of ours: how many of the engine's blocks of another size fill it.
-        self._fillers: list[Shards[BlockHash, int]] = []
+        self._fillers: defaultdict[int, Counter[BlockHash]] = defaultdict(Counter)
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def hashes(self) -> list[BlockHash]:
         """Return our hashes of all blocks that are known."""
-        return [own for shard in self._rows.all for row in shard.values() for own in row.ours]
+        return [own for row in self._rows.values() for own in row.ours]
 
     def ours_at(self, name: EngineHash, group: int) -> Sequence[BlockHash]:
         """Return our block that ends where a block of a group does; nothing if none does."""
-        row = self._rows.of(name).get(name)
-        if row is None or row.tokens or not self._number(name, group):
+        row = self._rows.get(name)
+        if row is None or row.tokens or not self._copies[group][name]:
             return ()
         return row.ours[-1:]
 
@@ -68,9 +69,6 @@ class EngineBlocks:
         before = (root, b"") if change.parent is None else self._trace(change.parent)
         if before is None or change.size < 1:
             return None
-        while len(self._copies) <= group:
-            self._copies.append(Shards())
-            self._fillers.append(Shards())
         ours: list[BlockHash] = []
         outdated: list[BlockHash] = []
         renamed = 0
@@ -82,7 +80,7 @@ class EngineBlocks:
     def _trace(self, name: EngineHash) -> tuple[int, bytes] | None:
         """Return the seed of the blocks after a block, and the tokens since; None if unknown."""
         tokens = b""
-        while (row := self._rows.of(name).get(name)) is not None:
+        while (row := self._rows.get(name)) is not None:
             tokens = row.tokens + tokens
             if len(tokens) >= self._block * TOKEN_BYTES:
                 return None
@@ -118,35 +116,31 @@ class EngineBlocks:
 
     def _put(self, name: EngineHash, row: "_Row", group: int, outdated: list[BlockHash]) -> bool:
         """Return whether another content had the name."""
-        shard = self._rows.of(name)
-        old = shard.setdefault(name, row)
+        old = self._rows.setdefault(name, row)
         if old != row:
             for each in self._groups_of(name):
                 given_up = self._unfill(old, each)
                 outdated += given_up if each == group else ()
-            del shard[name]
-            shard[name] = row
+            del self._rows[name]
+            self._rows[name] = row
             for each in self._groups_of(name):
                 self._fill(row, each)
         self._add_copy(name, row, group)
         return old != row
 
     def _add_copy(self, name: EngineHash, row: "_Row", group: int) -> None:
-        copies = self._copies[group].of(name)
-        copies[name] = copies.get(name, 0) + 1
-        if copies[name] == 1:
+        self._copies[group][name] += 1
+        if self._copies[group][name] == 1:
             self._fill(row, group)
 
     def _fill(self, row: "_Row", group: int) -> None:
-        for own in row.ours if row.kind is _Kind.FILLED else ():
-            fillers = self._fillers[group].of(own)
-            fillers[own] = fillers.get(own, 0) + 1
+        if row.kind is _Kind.FILLED:
+            self._fillers[group].update(row.ours)
 
     def _unfill(self, row: "_Row", group: int) -> list[BlockHash]:
         """Return our blocks that nothing fills in a group once a block is gone from there."""
-        given_up = []
+        given_up, fillers = [], self._fillers[group]
         for own in row.ours:
-            fillers = self._fillers[group].of(own)
             left = fillers.pop(own, 0) - (row.kind is _Kind.FILLED)
             if left > 0:
                 fillers[own] = left
@@ -154,20 +148,14 @@ class EngineBlocks:
                 given_up.append(own)
         return given_up
 
-    def _number(self, name: EngineHash, group: int) -> int:
-        return self._copies[group].of(name).get(name, 0) if group < len(self._copies) else 0
-
     def _groups_of(self, name: EngineHash) -> Sequence[int]:
-        return [group for group in range(len(self._copies)) if self._number(name, group)]
+        return [group for group, copies in self._copies.items() if name in copies]
 
     def copy(self, names: Sequence[EngineHash], group: int) -> tuple[int, Sequence[BlockHash]]:
         """Add a copy of those blocks that are known; return how many, and our blocks in them."""
-        while len(self._copies) <= group:
-            self._copies.append(Shards())
-            self._fillers.append(Shards())
         known, ours = 0, list[BlockHash]()
         for name in names:
-            row = self._rows.of(name).get(name)
+            row = self._rows.get(name)
             if row is not None:
                 self._add_copy(name, row, group)
                 known += 1
@@ -183,20 +171,19 @@ class EngineBlocks:
         fills there any more.
         """
         gone, unknown, given_up = 0, 0, list[BlockHash]()
+        copies = self._copies[group]
         for name in names:
-            number = self._number(name, group)
-            if not number:
+            if not copies[name]:
                 unknown += 1
                 continue
-            copies = self._copies[group].of(name)
-            copies[name] = number - 1
-            if number > 1:
+            copies[name] -= 1
+            if copies[name]:
                 continue
             del copies[name]
             gone += 1
-            given_up += self._unfill(self._rows.of(name)[name], group)
+            given_up += self._unfill(self._rows[name], group)
             if not self._groups_of(name):
-                del self._rows.of(name)[name]
+                del self._rows[name]
         return gone, unknown, given_up
 
     def drop_oldest(
@@ -206,34 +193,31 @@ class EngineBlocks:
 
         Returns how many were dropped, and our blocks that nothing fills any more.
         """
-        most = max(1, most // SHARDS)
-        dropped, given_up = 0, list[BlockHash]()
-        for name in names:
-            shard = self._rows.of(name)
-            if len(shard) <= most:
-                continue
-            many = min(len(shard) - most + most // 16, _MAX_DROPPED)
-            for oldest in list(islice(shard, many)):
-                row = shard.pop(oldest)
-                for group in self._groups_of(oldest):
-                    self._unfill(row, group)
-                    del self._copies[group].of(oldest)[oldest]
-                given_up += [own for own in row.ours if not self._is_filled(own)]
-                dropped += 1
-        return dropped, given_up
+        given_up: list[BlockHash] = []
+        excess = max(0, len(self._rows) - max(1, most))
+        dropped = list(islice(self._rows, min(excess, _MAX_DROPPED * len(names))))
+        for name in dropped:
+            row = self._rows.pop(name)
+            for group in self._groups_of(name):
+                self._unfill(row, group)
+                del self._copies[group][name]
+            given_up += [own for own in row.ours if not self._is_filled(own)]
+        return len(dropped), given_up
 
     def _is_filled(self, own: BlockHash) -> bool:
-        return any(own in fillers.of(own) for fillers in self._fillers)
+        return any(own in fillers for fillers in self._fillers.values())
 
     def drain(self) -> Iterator[Sequence[BlockHash]]:
         """Remove all blocks, with their memory, and yield ours, some at a time.
 
         Nothing else may be called from then on.
         """
-        for entries in self._rows.drain():
-            yield list(chain.from_iterable(row.ours for _, row in entries))
-        for _ in freed([*self._copies, *self._fillers]):
-            yield ()
+        rows = self._rows
+        while rows:
+            some = [rows.popitem()[1] for _ in range(min(STEP, len(rows)))]
+            yield [own for row in some for own in row.ours]
+        self._copies.clear()
+        self._fillers.clear()
 
 
 class _Kind(IntEnum):

@@ -1,4 +1,4 @@
-"""Which slots hold which block: from a hash to the set of its slots, and its spans.
+"""Which slots hold which block: from a hash to the set of its slots.
 
 Functions that may want memory return -1 without it; what they did until then stands.
 """
@@ -9,8 +9,7 @@ from epp.model.prefix_index.native.slot_sets cimport (
     SlotSets, bits_of, close_sets, has_slot, open_sets, release_set, toggled,
 )
 from epp.model.table cimport (
-    Entry, Table, after, delete, find, find_or_free_place, free_table, insert, new_table,
-    prefetch_entry,
+    Entry, Table, delete, find, find_or_free_place, free_table, insert, new_table, prefetch_entry,
 )
 
 cdef extern from * nogil:
@@ -23,7 +22,6 @@ cdef extern from * nogil:
 cdef struct Holders:
     SlotSets sets
     Table* blocks  # numbers of sets by block hash
-    Table* spans  # slot << 16 | span, by block hash, of blocks that stand for more than one
     uint64_t held  # blocks at slots
 
 
@@ -31,13 +29,11 @@ cdef inline bint open_holders(Holders* holders) noexcept nogil:
     """Begin with nothing, and room for 64 slots; False without memory."""
     holders.held = 0
     holders.blocks = new_table()
-    holders.spans = new_table()
-    return holders.blocks != NULL and holders.spans != NULL and open_sets(&holders.sets, 1)
+    return holders.blocks != NULL and open_sets(&holders.sets, 1)
 
 
 cdef inline void close_holders(Holders* holders) noexcept nogil:
     free_table(holders.blocks)
-    free_table(holders.spans)
     close_sets(&holders.sets)
 
 
@@ -90,8 +86,6 @@ cdef inline int remove_holder(
     for i in range(size):
         if i + AHEAD < size:
             prefetch_entry(holders.blocks, hashes[i + AHEAD])
-        if holders.spans.held:
-            clear_span(holders, slot, hashes[i])
         entry = find(holders.blocks, hashes[i])
         if entry == NULL:
             continue
@@ -112,29 +106,3 @@ cdef inline int remove_holder(
         if release_set(&holders.sets, now):
             known = -1
     return 0
-
-
-cdef inline int set_span(
-    Holders* holders, uint32_t slot, uint64_t block_hash, uint32_t span
-) noexcept nogil:
-    """Set how many blocks one stands for at a slot: two or more."""
-    cdef Entry* entry = find_or_free_place(holders.spans, block_hash)
-    if entry == NULL:
-        return -1
-    while entry.value and entry.value >> 16 != slot:
-        entry = after(holders.spans, entry)
-    if entry.value:
-        entry.value = slot << 16 | span
-    else:
-        insert(holders.spans, entry, block_hash, slot << 16 | span)
-    return 0
-
-
-cdef inline void clear_span(Holders* holders, uint32_t slot, uint64_t block_hash) noexcept nogil:
-    """Let a block stand for itself alone at a slot."""
-    cdef Entry* entry = find(holders.spans, block_hash)
-    while entry != NULL and entry.value:
-        if entry.value >> 16 == slot:
-            delete(holders.spans, entry)
-            return
-        entry = after(holders.spans, entry)

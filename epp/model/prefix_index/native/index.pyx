@@ -2,8 +2,8 @@
 """Which endpoints hold which block; for a chain, the longest held prefix per endpoint.
 
 The contract is `../index.py`. Here a block is an entry of a table (`table.pxd`) that leads to
-the set of those who add_holder it (`slot_sets.pxd`), which it shares with all blocks that the same
-endpoints add_holder (`holders.pxd`); `search.pxd` finds how far they add_holder a chain.
+the set of those who hold it (`slot_sets.pxd`), which it shares with all blocks that the same
+endpoints hold (`holders.pxd`); `search.pxd` finds how far they hold a chain.
 """
 
 from collections import deque
@@ -11,16 +11,16 @@ from itertools import islice
 from typing import NewType
 
 from cpython.list cimport PyList_New, PyList_SET_ITEM
-from cpython.long cimport PyLong_AsUnsignedLongLong, PyLong_FromSsize_t
+from cpython.long cimport PyLong_FromSsize_t
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from epp.model.prefix_index.native.holders cimport (
-    Holders, close_holders, add_holder, set_span, remove_holder, open_holders, clear_span,
+    Holders, add_holder, close_holders, open_holders, remove_holder,
 )
-from epp.model.prefix_index.native.search cimport DEEPEST, Search, jump, lowest_bit, walk, walk_back
+from epp.model.prefix_index.native.search cimport DEEPEST, Search, jump, lowest_bit, walk
 from epp.model.prefix_index.native.slot_sets cimport SET_BYTES, widen_sets
 from epp.model.prompts.uint64_view cimport UInt64View, acquire_view, release_view
 
@@ -35,7 +35,6 @@ HELD_BYTES = 32
 HASH_BYTES = 17
 """What one block takes here, however many hold it: 12 bytes, and a share of free places."""
 MAX_SLOTS = 1 << 16
-MAX_SPAN = (1 << 16) - 1
 
 cdef uint64_t _MAX_SLOTS = MAX_SLOTS
 cdef uint64_t _HELD_BYTES = HELD_BYTES, _HASH_BYTES = HASH_BYTES, _SET_BYTES = SET_BYTES
@@ -51,7 +50,6 @@ cdef class PrefixIndex:
     cdef uint64_t* _used
     cdef uint64_t* _live
     cdef uint64_t* _closed
-    cdef uint64_t* _spanning  # slots that have had spans
     cdef uint64_t _budget
     cdef object _leaving
 
@@ -83,7 +81,7 @@ cdef class PrefixIndex:
     cdef inline uint64_t _used_bytes(self) noexcept:
         return (
             self._holders.held * _HELD_BYTES
-            + (self._holders.blocks.held + self._holders.spans.held) * _HASH_BYTES
+            + self._holders.blocks.held * _HASH_BYTES
             + self._holders.sets.held * (_SET_BYTES + 8 * self._holders.sets.words)
         )
 
@@ -109,7 +107,6 @@ cdef class PrefixIndex:
         slot = word * <uint64_t>64 + lowest_bit(~self._used[word])
         _put(self._used, slot)
         _put(self._live, slot)
-        _clear(self._spanning, slot)
         return slot
 
     def close(self, slot, held):
@@ -160,18 +157,16 @@ cdef class PrefixIndex:
     cdef int _allocate_rows(self, uint32_t words) except -1:
         """Give all rows room for `words` words; those that stay are copied."""
         cdef uint64_t frames = DEEPEST * <uint64_t>(words + 2), slots = 64 * <uint64_t>words
-        cdef uint64_t* row = <uint64_t*>calloc(5 * words + frames + 2 * slots, sizeof(uint64_t))
+        cdef uint64_t* row = <uint64_t*>calloc(4 * words + frames + slots, sizeof(uint64_t))
         cdef uint64_t* before = self._used
         if row == NULL:
             raise MemoryError
         self._used = _moved(row, self._used, self._holders.sets.words)
         self._live = _moved(row + words, self._live, self._holders.sets.words)
         self._closed = _moved(row + 2 * words, self._closed, self._holders.sets.words)
-        self._spanning = _moved(row + 3 * words, self._spanning, self._holders.sets.words)
-        self._search.slots = row + 4 * words
-        self._search.frames = row + 5 * words
+        self._search.slots = row + 3 * words
+        self._search.frames = row + 4 * words
         self._search.depths = <int64_t*>(self._search.frames + frames)
-        self._search.reaches = self._search.depths + slots
         free(before)
         return 0
 
@@ -204,19 +199,6 @@ cdef class PrefixIndex:
             release_view(&words)
         return 0
 
-    def widen(self, slot, spans):
-        """Set how many blocks each stands for at an endpoint: itself and those before it."""
-        cdef uint32_t number = self._opened(slot)
-        for block_hash, span in spans:
-            if span > MAX_SPAN:
-                raise ValueError(f"a block may count for at most {MAX_SPAN}")
-            if span < 2:
-                clear_span(&self._holders, number, PyLong_AsUnsignedLongLong(block_hash))
-                continue
-            if set_span(&self._holders, number, PyLong_AsUnsignedLongLong(block_hash), span) < 0:
-                raise MemoryError
-            _put(self._spanning, number)
-
     # Look-up.
 
     def match(self, hashes):
@@ -237,10 +219,9 @@ cdef class PrefixIndex:
         return depths
 
     cdef void _match(self, const uint64_t* hashes, Py_ssize_t size) noexcept:
-        """Search for closed endpoints together, then for the others, those with spans apart."""
-        cdef bint spans = self._holders.spans.held > 0
+        """Search for closed endpoints together, then for the others."""
         cdef uint64_t* slots = self._search.slots
-        cdef uint64_t closed = 0, holed = 0, spanning = 0
+        cdef uint64_t closed = 0, holed = 0
         cdef uint32_t i, words = self._holders.sets.words
         for i in range(words):
             slots[i] = self._live[i] & self._closed[i]
@@ -249,18 +230,9 @@ cdef class PrefixIndex:
             jump(&self._search, hashes, size)
         for i in range(words):
             slots[i] = self._live[i] & ~self._closed[i]
-            if spans:
-                slots[i] &= ~self._spanning[i]
             holed |= slots[i]
         if holed:
             walk(&self._search, hashes, size)
-        if not spans:
-            return
-        for i in range(words):
-            slots[i] = self._live[i] & ~self._closed[i] & self._spanning[i]
-            spanning |= slots[i]
-        if spanning:
-            walk_back(&self._search, hashes, size)
 
 
 cdef inline bint _has(const uint64_t* row, uint64_t slot) noexcept:

@@ -1,14 +1,13 @@
 """Finds, for the slots of an index, how much of a chain each holds without a hole.
 
-By bisection for those that hold no block without all that precede it, else block by block; from
-the end if blocks may stand for those before them.
+By bisection for those that hold no block without all that precede it, else block by block.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from epp.model.prefix_index.native.holders cimport AHEAD, Holders, holders_of
-from epp.model.table cimport Entry, after, prefetch_entry, find
+from epp.model.table cimport prefetch_entry
 
 cdef extern from * nogil:
     """
@@ -23,7 +22,6 @@ cdef struct Search:
     uint64_t* slots  # the row of those that are searched for; used up
     uint64_t* frames  # what `jump` comes back to: two depths and a row each
     int64_t* depths  # what is found, by slot
-    int64_t* reaches
 
 
 cdef inline void jump(Search* search, const uint64_t* hashes, int64_t size) noexcept nogil:
@@ -94,34 +92,6 @@ cdef inline void walk(Search* search, const uint64_t* hashes, Py_ssize_t size) n
         if not left:
             return
     set_depths(search, search.slots, size)
-
-
-cdef inline void walk_back(Search* search, const uint64_t* hashes, int64_t size) noexcept nogil:
-    """Find the first block that a slot lacks, if later ones may stand for it."""
-    cdef uint32_t word
-    cdef uint64_t lacking, slot
-    cdef uint64_t* bits
-    cdef Entry* entry
-    cdef int64_t i
-    for slot in range(<uint64_t>64 * search.holders.sets.words):
-        search.reaches[slot] = size
-    set_depths(search, search.slots, size)
-    for i in range(size - 1, -1, -1):
-        bits = holders_of(search.holders, hashes[i])
-        for word in range(search.holders.sets.words):
-            lacking = search.slots[word] & ~bits[word]
-            while lacking:
-                slot = word * 64 + lowest_bit(lacking)
-                if search.reaches[slot] > i:
-                    search.depths[slot] = i
-                lacking &= lacking - 1
-        entry = find(search.holders.spans, hashes[i])
-        while entry != NULL and entry.value:
-            slot = entry.value >> 16
-            search.reaches[slot] = min(
-                search.reaches[slot], i + 1 - <int64_t>(entry.value & 0xffff)
-            )
-            entry = after(search.holders.spans, entry)
 
 
 cdef inline void set_depths(Search* search, const uint64_t* slots, int64_t depth) noexcept nogil:

@@ -1,5 +1,6 @@
 """Regular files, unpacked if they are packed: gzip and zstd by their first bytes."""
 
+import gzip
 import io
 import os
 import stat
@@ -14,9 +15,6 @@ from epp.errors import ConfigError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
-
-_GZIP = 16
-"""Added to the window's bits: a gzip member (zlib, `inflateInit2`)."""
 
 
 @contextmanager
@@ -56,44 +54,16 @@ def _begins(file: io.BufferedReader, magic: bytes) -> bool:
     return file.peek(len(magic)).startswith(magic)
 
 
-class _Gunzipped(io.RawIOBase):
-    """The members of a gzip file, to the last byte that can be unpacked; then it raises.
-
-    `gzip.GzipFile` raises before it has returned the last kilobytes in front of a cut.
-    """
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._packed = b""
-        self._member = zlib.decompressobj(zlib.MAX_WBITS | _GZIP)
-
-    def readable(self) -> bool:
-        """Return that it is."""
-        return True
+class _Gunzipped(gzip.GzipFile):
+    """A gzip file that is unpacked a piece at a time, so that all in front of a cut is read."""
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
         """Unpack some bytes; 0 at the end. Raises `EOFError` at a cut, `OSError` for no gzip."""
-        room = memoryview(buffer)
-        while True:
-            packed = self._packed or self._file.read(io.DEFAULT_BUFFER_SIZE)
-            if self._member.eof:
-                if not packed:
-                    return 0
-                self._member = zlib.decompressobj(zlib.MAX_WBITS | _GZIP)
-            try:
-                data = self._member.decompress(packed, len(room))
-            except zlib.error as error:
-                raise OSError(str(error)) from error
-            self._packed = self._member.unconsumed_tail or self._member.unused_data
-            if data:
-                room[: len(data)] = data
-                return len(data)
-            if not packed:
-                raise EOFError("it ends within a member")
+        return self.readinto1(buffer)
 
 
 def _gzip(_: Path, file: BinaryIO) -> BinaryIO:
-    return cast(BinaryIO, _Gunzipped(file))
+    return cast(BinaryIO, _Gunzipped(fileobj=file))
 
 
 def _zstd(path: Path, file: BinaryIO) -> BinaryIO:

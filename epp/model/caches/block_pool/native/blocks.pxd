@@ -7,9 +7,8 @@ which they were cached: the first one is found. Their own `block_hash` holds the
 from libc.stdint cimport uint32_t, uint64_t
 
 from epp.model.caches.block_pool.native.store cimport (
-    COPIED, IN_USE, JOINT, NUMBER, PREFETCHED, RECORD, UNHASHED, WIDEST, Block, Store, find_block,
-    find_entry, free_number, insert_entry, new_number, prefetch_entries, record, remove_entry,
-    reserve,
+    COPIED, IN_USE, NUMBER, PREFETCHED, RECORD, UNHASHED, Block, Store, find_block, find_entry,
+    free_number, insert_entry, new_number, prefetch_entries, record, remove_entry, reserve,
 )
 
 # Several blocks of one hash.
@@ -45,10 +44,10 @@ cdef inline void add_copy(Store* store, uint32_t entry, uint32_t block) noexcept
         record = new_number(store)
         store.records += 1
         store.blocks[record].block_hash = store.blocks[entry].block_hash
-        store.blocks[record].link = RECORD | (store.blocks[entry].link & JOINT)
+        store.blocks[record].link = RECORD
         remove_entry(store, entry)
         insert_entry(store, record)
-        store.blocks[entry].link = (store.blocks[entry].link & ~(JOINT | NUMBER)) | COPIED
+        store.blocks[entry].link = (store.blocks[entry].link & ~NUMBER) | COPIED
         link_copies(store, record, entry)
         link_copies(store, entry, record)
     store.blocks[block].link |= COPIED
@@ -67,7 +66,6 @@ cdef inline void drop_copy(Store* store, uint32_t block) noexcept nogil:
     remove_entry(store, record)
     store.blocks[left].block_hash = store.blocks[record].block_hash
     store.blocks[left].link &= ~COPIED
-    store.blocks[left].link |= store.blocks[record].link & JOINT
     insert_entry(store, left)
     free_number(store, record)
     store.records -= 1
@@ -105,10 +103,6 @@ cdef inline uint32_t cache_full_block(
 cdef inline void delete_block(Store* store, uint32_t block) noexcept nogil:
     """Delete a block that is not in the queue."""
     cdef uint32_t flags = store.blocks[block].link
-    if store.wide and store.spans[block]:
-        store.spans[block] = 0
-        store.wide -= 1
-        record(store, &store.merged, &store.merged, hash_of(store, block))
     if flags & COPIED:
         drop_copy(store, block)
     elif not flags & UNHASHED:
@@ -132,48 +126,18 @@ cdef inline bint is_found(Store* store, uint32_t block) noexcept nogil:
     return not link & COPIED or find_block(store, hash_of(store, block)) == block
 
 
-cdef inline void mark_joint(Store* store, uint32_t block) noexcept nogil:
-    """Mark a block that was hit: another chain continues from it."""
-    cdef uint32_t at = copy_before(store, block) if store.blocks[block].link & COPIED else block
-    store.blocks[at].link |= JOINT
-
-
 cdef inline Py_ssize_t find_longest_hit(
-    Store* store, const uint64_t* hashes, Py_ssize_t count, uint32_t* blocks, Py_ssize_t* found
+    Store* store, const uint64_t* hashes, Py_ssize_t count, uint32_t* blocks
 ) noexcept nogil:
-    """Count the leading hashes of a chain that are held; `blocks`, unless NULL, gets their blocks.
-
-    There are `found` of these: fewer if one stands for several.
-    """
-    cdef Py_ssize_t at = 0
+    """Count the leading hashes that are held; `blocks`, unless NULL, gets the blocks of these."""
+    cdef Py_ssize_t at
     cdef uint32_t block
-    found[0] = 0
-    while at < count:
+    for at in range(count):
         if at % PREFETCHED == 1:  # one is enough to see that nothing is held
             prefetch_entries(store, hashes + at, count - at)
         block = find_block(store, hashes[at])
         if not block:
-            if not store.wide:
-                break
-            at += spanning_ahead(store, hashes + at, min(WIDEST, count - at))
-            block = find_block(store, hashes[at])
-            if not block:
-                break
+            return at
         if blocks != NULL:
-            blocks[found[0]] = block
-        found[0] += 1
-        at += 1
-    return at
-
-
-cdef inline Py_ssize_t spanning_ahead(
-    Store* store, const uint64_t* hashes, Py_ssize_t count
-) noexcept nogil:
-    """Return how far ahead the block is that stands for the first hash too; 0 if there is none."""
-    cdef Py_ssize_t ahead
-    cdef uint32_t block
-    for ahead in range(1, count):
-        block = find_block(store, hashes[ahead])
-        if block and store.spans[block] > ahead:
-            return ahead
-    return 0
+            blocks[at] = block
+    return count

@@ -9,10 +9,10 @@ from libc.string cimport memmove
 
 from epp.model.caches.block_pool.native.blocks cimport cache_full_block, copy_after, delete_block
 from epp.model.caches.block_pool.native.store cimport (
-    COMPUTED, FOLLOWS, IN_USE, RECORD, UNHASHED, Block, Store, find_block, find_entry, reserve,
+    COMPUTED, IN_USE, RECORD, UNHASHED, Block, Store, find_block, find_entry, reserve,
 )
 from epp.model.caches.block_pool.native.free_queue cimport (
-    delete_between, evict, evict_block, head, insert, insert_behind, merge_oldest, tail,
+    evict_block, head, insert, insert_behind, tail,
 )
 from epp.model.caches.block_pool.native.requests cimport (
     Lease, Pool, allocate_space, bounded, free_tokens, reserve_blocks,
@@ -86,7 +86,7 @@ cdef inline Py_ssize_t shorten(
             break
         tokens -= block.size
         if released:
-            delete_between(store, unhashed[gone])
+            evict_block(store, unhashed[gone])
         else:
             delete_block(store, unhashed[gone])
         gone += 1
@@ -128,8 +128,6 @@ cdef inline bint store_blocks(
     for at in range(come - 1, -1, -1):
         insert(store, blocks[at], tail(store))
         store.blocks[blocks[at]].link |= COMPUTED
-        if at + 1 < come and places[at] + 1 == places[at + 1]:
-            store.blocks[blocks[at + 1]].link |= FOLLOWS
     if come:
         store.last_hole = tail(store)
     free(places)
@@ -161,9 +159,8 @@ cdef inline void discard_block(Pool* pool, uint32_t block) noexcept nogil:
 
 
 cdef inline void coarsen(Pool* pool, int64_t fewer) noexcept nogil:
-    """Hold `fewer` blocks fewer: merge, and evict if that is not enough."""
+    """Hold `fewer` blocks fewer: evict those that are next."""
     cdef Store* store = &pool.store
     cdef int64_t target = max(0, <int64_t>(store.taken - store.records) - fewer)
-    merge_oldest(store, store.taken - store.records - target)
     while store.taken - store.records > target and head(store):
-        pool.blank_tokens += evict(store, max(1, store.blocks[head(store)].size))
+        pool.blank_tokens += evict_block(store, head(store))

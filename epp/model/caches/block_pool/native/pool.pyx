@@ -18,7 +18,7 @@ from epp.model.caches.block_pool.native.blocks cimport find_longest_hit, hash_of
 from epp.model.caches.block_pool.native.engine_reports cimport (
     assign_hashes, discard, coarsen, still_unhashed, store_blocks,
 )
-from epp.model.caches.block_pool.native.free_queue cimport head, span_of, tail
+from epp.model.caches.block_pool.native.free_queue cimport head, tail
 from epp.model.caches.block_pool.native.requests cimport (
     DONE, NO_MEMORY, NO_SPACE, TOO_LARGE, Answer, Lease, Pool, allocate, allocate_space,
     correct_sizes, free_tokens, grow, keep_unhashed, release, reserve_blocks,
@@ -63,9 +63,6 @@ cdef class BlockPool:
     def __len__(self):
         return self.state.store.taken - self.state.store.records
 
-    def __iter__(self):
-        return iter(self.hashes())
-
     @property
     def block(self):
         return self.state.block
@@ -89,7 +86,7 @@ cdef class BlockPool:
 
     @property
     def closed(self):
-        return not self.state.store.last_hole and not self.state.store.wide
+        return not self.state.store.last_hole
 
     @property
     def offload_tier(self):
@@ -111,7 +108,7 @@ cdef class BlockPool:
         cdef UInt64View view
         cdef Py_ssize_t found
         acquire_view(&view, hashes)
-        found = find_longest_hit(&self.state.store, view.at, view.size, NULL, &found)
+        found = find_longest_hit(&self.state.store, view.at, view.size, NULL)
         release_view(&view)
         return found
 
@@ -165,7 +162,7 @@ cdef class BlockPool:
         cdef UInt64View view
         self.check_owner(lease)
         acquire_view(&view, sizes)
-        if not held.released and view.size - held.cached == held.hashed - held.hits:
+        if not held.released and view.size == held.hashed:
             correct_sizes(&self.state.store, held, view.at + held.cached)
         release_view(&view)
 
@@ -257,9 +254,8 @@ cdef class BlockPool:
     cdef int store_reported(
         self, const uint64_t* hashes, const uint64_t* sizes, Py_ssize_t count, Py_ssize_t sized
     ) except -1:
-        cdef Py_ssize_t held, hashed
+        cdef Py_ssize_t held = find_longest_hit(&self.state.store, hashes, count, NULL), hashed
         cdef PoolLease lease
-        held = find_longest_hit(&self.state.store, hashes, count, NULL, &hashed)
         count = min(count, sized)
         while 0 < held < count:
             lease = self.generated_after(hashes[held - 1])
@@ -328,24 +324,13 @@ cdef class BlockPool:
     @property
     def changed(self):
         cdef Store* store = &self.state.store
-        return bool(
-            store.stored.length or store.evicted.length or store.merged.length or store.log_failed
-        )
+        return bool(store.stored.length or store.evicted.length or store.log_failed)
 
     def take_stored(self):
         return take_log(&self.state.store, &self.state.store.stored, True)
 
     def take_evicted(self):
         return take_log(&self.state.store, &self.state.store.evicted, False)
-
-    def take_merged(self):
-        cdef Store* store = &self.state.store
-        if not store.merged.length:
-            return ()
-        merged = {store.merged.hashes[at]: None for at in range(store.merged.length)}
-        store.merged.length = 0
-        blocks = [(each, find_block(store, each)) for each in merged]
-        return [(each, span_of(store, block)) for each, block in blocks if block]
 
     # For tests.
 

@@ -8,7 +8,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memmove
 
 from epp.model.caches.block_pool.native.blocks cimport (
-    add_unhashed, cache_full_block, find_longest_hit, mark_joint,
+    add_unhashed, cache_full_block, find_longest_hit,
 )
 from epp.model.caches.block_pool.native.free_queue cimport evict, evict_block, free_blocks, touch
 from epp.model.caches.block_pool.native.store cimport (
@@ -22,8 +22,7 @@ cdef struct Lease:
     Py_ssize_t room
     Py_ssize_t hashed
     Py_ssize_t count
-    Py_ssize_t hits  # the first of `blocks`: fewer than `cached` if some were merged
-    Py_ssize_t cached
+    Py_ssize_t cached  # the first of `blocks`, which were hits
     int64_t tokens
     int64_t reserved_tokens
     uint64_t serial
@@ -104,10 +103,10 @@ cdef inline Answer allocate(
     """
     cdef Store* store = &pool.store
     cdef int64_t held = 0, queued = 0, fresh = 0, need
-    cdef Py_ssize_t count = counts[0], at, hits, found = 0
+    cdef Py_ssize_t count = counts[0], at, hits
     cdef Block* block
-    hits = find_longest_hit(store, hashes, counts[1], lease.blocks, &found)
-    for at in range(found):
+    hits = find_longest_hit(store, hashes, counts[1], lease.blocks)
+    for at in range(hits):
         block = store.blocks + lease.blocks[at]
         held += block.size
         if block.older != IN_USE:
@@ -117,12 +116,10 @@ cdef inline Answer allocate(
     need = fresh + lease.reserved_tokens + later
     if need > free_tokens(pool) - queued:
         return NO_SPACE if held + need <= pool.capacity else TOO_LARGE
-    touch(store, lease.blocks, found)
+    touch(store, lease.blocks, hits)
     allocate_space(pool, fresh + lease.reserved_tokens)
-    lease.cached, lease.tokens = hits, held
-    lease.hits = lease.hashed = lease.count = found
-    if found and hits < count:
-        mark_joint(store, lease.blocks[found - 1])
+    lease.cached = lease.hashed = lease.count = hits
+    lease.tokens = held
     for at in range(hits, count):
         if (at - hits) % PREFETCHED == 0:
             prefetch_entries(store, hashes + at, count - at)
@@ -173,11 +170,11 @@ cdef inline void correct_sizes(
     Store* store, Lease* lease, const uint64_t* sizes
 ) noexcept nogil:
     """Correct the sizes of the hashed blocks that it brought and that are not shared."""
-    cdef uint32_t* own = lease.blocks + lease.hits
+    cdef uint32_t* own = lease.blocks + lease.cached
     cdef int64_t grown = 0, change
     cdef bint one_by_one = False
     cdef Block* block
-    cdef Py_ssize_t at, count = lease.hashed - lease.hits
+    cdef Py_ssize_t at, count = lease.hashed - lease.cached
     for at in range(count):
         block = store.blocks + own[at]
         grown += bounded(sizes[at]) - block.size

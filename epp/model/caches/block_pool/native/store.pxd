@@ -11,7 +11,7 @@ Without memory, functions say so, and nothing has changed; `log_failed` says tha
 be recorded.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
@@ -25,13 +25,10 @@ cdef extern from *:
     #define WP_COMPUTED 0x08000000u /* a request that held it has ended, and computed it */
     #define WP_COPIED 0x10000000u   /* one of several with its hash */
     #define WP_RECORD 0x20000000u   /* no block: it stands for those in the map */
-    #define WP_JOINT 0x40000000u    /* another chain went on here */
-    #define WP_FOLLOWS 0x80000000u  /* the next newer free block stands before it in its chain */
     #define WP_IN_USE 0xFFFFFFFFu   /* for `older`: `newer` counts the requests that hold it */
     #define WP_SPARE 0xFFFFFFFEu    /* for `older`: `newer` is the next number to give out */
     #define WP_ROOM_AT_ONCE 65536   /* blocks: what is not used yet of it is not in memory */
     #define WP_PREFETCHED 16        /* hashes that are fetched together */
-    #define WP_WIDEST 64            /* blocks that one may stand for */
     #define WP_LARGEST 0x7FFFFFFFu  /* tokens of a block */
     """
     void prefetch "WP_PREFETCH"(const void*) noexcept nogil
@@ -41,12 +38,9 @@ cdef extern from *:
     const uint32_t COMPUTED "WP_COMPUTED"
     const uint32_t COPIED "WP_COPIED"
     const uint32_t RECORD "WP_RECORD"
-    const uint32_t JOINT "WP_JOINT"
-    const uint32_t FOLLOWS "WP_FOLLOWS"
     const uint32_t IN_USE "WP_IN_USE"
     const uint32_t SPARE "WP_SPARE"
     const uint64_t ROOM_AT_ONCE "WP_ROOM_AT_ONCE"
-    const int WIDEST "WP_WIDEST"
     const uint32_t LARGEST "WP_LARGEST"
 
 cdef struct Block:
@@ -76,12 +70,9 @@ cdef struct Store:
     uint32_t level     # the power of two at or below the number of buckets
     uint32_t entries   # of the map
     uint32_t last_hole # the newest free block that may lack what precedes it
-    uint32_t wide      # blocks that stand for several
-    uint8_t* spans     # for how many each block stands if that is more than one; or NULL
     int64_t queued_tokens  # of the free queue
     Log stored
     Log evicted
-    Log merged
     bint log_failed    # a change was not recorded, without memory
 
 
@@ -121,19 +112,7 @@ cdef inline bint reserve(Store* store, uint64_t more) noexcept nogil:
     if store.room == 0:
         memset(store.blocks, 0, sizeof(Block))
         store.begun = 1
-    if store.spans != NULL and not grow_spans(store, room):
-        return False
     store.room = <uint32_t>room
-    return True
-
-
-cdef inline bint grow_spans(Store* store, size_t room) noexcept nogil:
-    """Make room for as many spans as numbers."""
-    cdef void* got = realloc(store.spans, room)
-    if got == NULL:
-        return False
-    memset(<uint8_t*>got + store.begun, 0, room - store.begun)
-    store.spans = <uint8_t*>got
     return True
 
 
@@ -160,10 +139,8 @@ cdef inline void free_store(Store* store) noexcept nogil:
     """Free all memory."""
     free(store.blocks)
     free(store.buckets)
-    free(store.spans)
     free(store.stored.hashes)
     free(store.evicted.hashes)
-    free(store.merged.hashes)
 
 
 # The map from hashes to blocks.
