@@ -124,6 +124,8 @@ def endpoints_steps(
     loaded = yield from yaml_steps(text)
     if loaded is None:
         raise ConfigError("the file is empty; for no endpoints write `endpoints: []`")
+    if isinstance(loaded, dict) and "plugins" in loaded:
+        raise ConfigError("a configuration is not a file of `endpoints`; --config-file names one")
     entries = convert(_without_nulls(loaded, endpoints=[]), EndpointsDocument).endpoints
     del loaded
     listed: list[tuple[int, Endpoint]] = []

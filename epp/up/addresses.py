@@ -53,7 +53,7 @@ class AddressBook:
     async def load(self, say: Say, relay: PageRelay | None) -> None:
         """Find the addresses for the first time. Raises `ConfigError` for a file it cannot read."""
         self._say, self._relay = say, relay
-        await self._write(await self._look())
+        await self._write(await self._look() or ())
 
     async def run(self) -> NoReturn:
         """Follow changes until cancelled."""
@@ -68,7 +68,10 @@ class AddressBook:
         except ConfigError as error:
             self._trouble(str(self._path), str(error))
             return
-        self._trouble(str(self._path), "")
+        if found is None:
+            return
+        if self._path and self._problems.pop(str(self._path), ""):
+            self._say(f"{self._path} is valid again")
         if found == self.addresses:
             return
         self._tell(found)
@@ -79,16 +82,19 @@ class AddressBook:
                 self._file.forget()
             raise
 
-    async def _look(self) -> tuple[Address, ...]:
-        """Return the addresses as of this moment. Raises `ConfigError`."""
+    async def _look(self) -> tuple[Address, ...] | None:
+        """Return the addresses as of this moment; None: the file is unchanged.
+
+        Raises `ConfigError`.
+        """
         if self._file is None:
             return await self._resolved()
         return await in_daemon_thread(self._listed, self._file)
 
-    def _listed(self, file: FollowedFile) -> tuple[Address, ...]:
+    def _listed(self, file: FollowedFile) -> tuple[Address, ...] | None:
         text = file.changed()
         if text is None:
-            return self.addresses
+            return None
         try:
             endpoints = parse_endpoints(text)
         except ConfigError as error:

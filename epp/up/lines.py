@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from epp.model.endpoint import target_of
+from epp.model.events import EjectionReason
 from epp.up.pages import Relayed
 from epp.up.probe import Probe
 
@@ -21,9 +22,15 @@ _EVENTS = {
     "endpoint.recovered": "{endpoint} is up",
     "endpoint.asleep": "{endpoint} sleeps, and gets no requests while others are awake",
     "endpoint.awake": "{endpoint} is awake",
+    "endpoint.ejected": "{endpoint} {fault}, and gets none for up to {seconds:g} s",
+    "endpoint.returned": "{endpoint} gets requests again",
     "endpoint.metrics_unknown": "{endpoint} has no metrics that say how loaded it is",
 }
 """Events of the picker's log that are told whatever the level."""
+_FAULTS = {
+    EjectionReason.FAILURES.value: "fails one request after another",
+    EjectionReason.STALL.value: "takes requests and does nothing",
+}
 _TOLD_BY_US = {"endpoints_file.rejected"}
 """Events that `AddressBook` tells, which reads the same file."""
 NOT_RELAYED = Relayed()
@@ -138,7 +145,8 @@ def picker_line(text: str, level: str, relayed: Relayed = NOT_RELAYED) -> str:
         name = str(line["endpoint"]).removeprefix("default/")
         problem = relayed.problems.get(name)
         error = f"it {problem}" if problem else _reason(line)
-        return _EVENTS[event].format(endpoint=name, error=error)
+        fault, seconds = _FAULTS.get(str(line.get("reason"))), line.get("seconds")
+        return _EVENTS[event].format(endpoint=name, error=error, fault=fault, seconds=seconds)
     if event in _TOLD_BY_US:
         return ""
     if severity in _LEVELS and _LEVELS.index(severity) < _LEVELS.index(level):

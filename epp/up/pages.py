@@ -1,5 +1,6 @@
 """Pages of model servers, read as their URLs say, and relayed to the picker."""
 
+import errno
 import os
 import ssl
 from collections.abc import Iterable, Mapping
@@ -161,9 +162,15 @@ def problem_of(error: Exception, seconds: float) -> str:
         return f"has a certificate that is not accepted ({why.rstrip('.')})"
     if isinstance(error, aiohttp.ClientConnectorSSLError):
         return f"does not speak TLS ({reason(error.os_error)}); is it http://?"
-    if isinstance(error, aiohttp.ServerDisconnectedError):
+    if isinstance(error, aiohttp.ServerDisconnectedError) or _is_reset(error):
         return "closes connections without an answer; is it https://?"
     return f"does not answer ({_told(error, seconds)})"
+
+
+def _is_reset(error: Exception) -> bool:
+    """Return whether a connection that was made was reset before an answer."""
+    made = not isinstance(error, aiohttp.ClientConnectorError)
+    return made and isinstance(error, OSError) and error.errno == errno.ECONNRESET
 
 
 def _told(error: Exception, seconds: float) -> str:

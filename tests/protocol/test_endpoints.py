@@ -153,6 +153,12 @@ GOOD = "{name: z, address: 10.9.9.9, port: 9}"
         ("{}", "", "missing required field `endpoints`"),
         ("endpoints: 5", "endpoints", "a list is expected, not a whole number"),
         ("endpoints: []\nmore: 1", "", "unknown field `more`; it takes endpoints"),
+        (
+            "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: []",
+            "",
+            "a configuration is not a file of `endpoints`; --config-file names one",
+        ),
+        ("plugins: []", "", "a configuration is not a file of `endpoints`; --config-file names"),
         ("endpoints: [", "line 2, column 1", "not valid YAML"),
         ("endpoints:\n\t- a", "line 2, column 1", "not valid YAML"),
         ("endpoints: [!!python/name:os.system x]", "line 1, column 13", "not valid YAML"),

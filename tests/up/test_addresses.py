@@ -125,6 +125,7 @@ async def test_an_endpoints_file_is_followed_and_its_last_good_content_stays(tmp
     put(path, FILE % "b")
     await book.refresh()
     assert [each.name for each in book.addresses] == ["b"]
+    assert said[1] == f"{path} is valid again"
     path.unlink()
     await book.refresh()
     assert said[-1] == f"{path}: cannot be read: No such file or directory"

@@ -103,6 +103,22 @@ def logged(event, level="info", **more):
         (logged("endpoint.recovered", endpoint="default/a:1"), "error", "a:1 is up"),
         (logged("endpoint.asleep", endpoint="default/a:1"), "error", "a:1 sleeps, and gets no"),
         (logged("endpoint.awake", endpoint="default/a:1"), "error", "a:1 is awake"),
+        (
+            logged(
+                "endpoint.ejected",
+                endpoint="default/a:1",
+                reason="consecutive_failures",
+                seconds=30.0,
+            ),
+            "error",
+            "a:1 fails one request after another, and gets none for up to 30 s",
+        ),
+        (
+            logged("endpoint.ejected", endpoint="default/a:1", reason="stall", seconds=300.0),
+            "error",
+            "a:1 takes requests and does nothing, and gets none for up to 300 s",
+        ),
+        (logged("endpoint.returned", endpoint="default/a:1"), "error", "a:1 gets requests again"),
         (logged("endpoints_file.rejected", "warning", path="x", error="y"), "debug", ""),
         ("Traceback (most recent call last):", "error", "picker: Traceback (most recent call"),
         ("[1]", "error", "picker: [1]"),

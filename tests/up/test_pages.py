@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import itertools
+import socket
 import ssl
+import struct
 
 import aiohttp
 import pytest
@@ -201,6 +203,22 @@ async def test_a_url_with_the_wrong_scheme_or_certificate_is_told(scheme, tls, p
         assert found.problem.startswith(problem)
         assert (status, told) == (502, found.problem)
         assert "SSL" not in told
+
+
+async def test_a_server_that_resets_connections_may_speak_tls():
+    async def reset(reader, writer):
+        await reader.read(1)
+        writer.transport.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )
+        writer.transport.abort()
+
+    async with await asyncio.start_server(reset, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        servers = model_servers([f"http://127.0.0.1:{port}"])
+        address = Address("a", "127.0.0.1", port, servers[0].authority)
+        (found,) = await probe([address], servers, None, "")
+    assert found.problem == "closes connections without an answer; is it https://?"
 
 
 @contextlib.asynccontextmanager
