@@ -52,7 +52,7 @@ def convert(document: object, kind: type[T], *, strict: bool = True) -> T:
         place = place.removeprefix(".").removesuffix("`")
         said = _not_listed(problem, kind, place) or _plain(problem)
         if said.startswith("unknown field"):
-            said += f"; it takes {', '.join(fields_at(kind, place))}"
+            said += f"; it takes {', '.join(fields_at(kind, place)) or 'none'}"
         raise ConfigError(short(said), place) from error
 
 

@@ -100,8 +100,9 @@ async def followed(**more):
         yield publisher, told
 
 
-async def test_a_subscription_begins_once_the_pages_of_its_endpoint_have_been_read():
-    pages = asyncio.Event()
+@contextlib.asynccontextmanager
+async def published_before(pages):
+    """An engine that has published a block, before its pages came; and what is told of it."""
     async with (
         ZmqPublisher().open() as publisher,
         listening(ready=lambda _: pages.wait()) as (listener, told),
@@ -109,6 +110,12 @@ async def test_a_subscription_begins_once_the_pages_of_its_endpoint_have_been_re
         listener.watch(at(publisher))
         await publisher.heard()
         await publisher.store(1)
+        yield told
+
+
+async def test_a_subscription_begins_once_the_pages_of_its_endpoint_have_been_read():
+    pages = asyncio.Event()
+    async with published_before(pages) as told:
         assert not told.events
         pages.set()
         await told.holds(1)
@@ -117,14 +124,7 @@ async def test_a_subscription_begins_once_the_pages_of_its_endpoint_have_been_re
 async def test_an_engine_that_publishes_is_not_waited_for_though_its_pages_never_come(monkeypatch):
     # It has TLS, say, of which the picker was not told: its own port closes each connection.
     monkeypatch.setattr(publishers, "PAGE_SECONDS", 0.01)
-    never = asyncio.Event()
-    async with (
-        ZmqPublisher().open() as publisher,
-        listening(ready=lambda _: never.wait()) as (listener, told),
-    ):
-        listener.watch(at(publisher))
-        await publisher.heard()
-        await publisher.store(1)
+    async with published_before(asyncio.Event()) as told:
         await told.holds(1)
 
 

@@ -79,7 +79,7 @@ def _rules(pod):
             found.append(f"{each['name']} sleeps for {pause} of {grace} seconds")
     # Kubernetes, Pod: only init containers have a restart policy.
     restarted = [each["name"] for each in pod["containers"] if "restartPolicy" in each]
-    return found + [f"{name} is no sidecar container" for name in restarted]
+    return found + [f"{name} is not a sidecar container" for name in restarted]
 
 
 def _parts(thing):

@@ -100,7 +100,7 @@ SLEEP = ("lifecycle", "preStop", "sleep", "seconds")
         ((*PICKER, *SLEEP), 0, "epp sleeps for 0 of 130 seconds"),
         ((*PICKER, *SLEEP), 131, "epp sleeps for 131 of 130 seconds"),
         ((*POD, "terminationGracePeriodSeconds"), 19, "epp sleeps for 20 of 19 seconds"),
-        ((*PICKER, "restartPolicy"), "Always", "epp is no sidecar container"),
+        ((*PICKER, "restartPolicy"), "Always", "epp is not a sidecar container"),
     ],
 )
 def test_what_no_schema_says_of_a_pod_is_noticed(path, value, words):

@@ -88,3 +88,12 @@ def test_another_form_is_said_in_words(document, said):
     with pytest.raises(ConfigError) as refused:
         convert(document, Whole)
     assert str(refused.value) == said
+
+
+def test_of_what_takes_no_fields_that_is_said():
+    class Bare(msgspec.Struct, forbid_unknown_fields=True):
+        pass
+
+    with pytest.raises(ConfigError) as caught:
+        convert({"x": 1}, Bare)
+    assert str(caught.value) == "unknown field `x`; it takes none"

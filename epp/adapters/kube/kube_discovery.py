@@ -39,8 +39,7 @@ class KubeDiscovery:
     `ready` is true once all endpoints and routing objects have been applied, while this replica
     leads or hands over, where one is elected; `changed` is called when it changes. `protocol_fault`
     returns why requests of a pool with an `appProtocol` cannot be read, and it is not ready; empty:
-    they can.
-    `routing` is replaced as a whole.
+    they can. `routing` is replaced as a whole.
     """
 
     def __init__(

@@ -224,16 +224,22 @@ def test_a_request_goes_elsewhere_if_its_best_endpoint_is_full_and_no_cache_save
     assert not rig.flow.would_wait
 
 
-def test_a_long_prompt_goes_elsewhere_once_it_has_waited_for_as_long_as_it_holds_others_up():
+def with_a_long_prompt_that_waits():
+    """The other pod has room; what is lost if the prompt goes there, and its own prefill."""
     rig, _ = with_a_full_best_pod()
     rig.say("pod-1", running=50.0, kv_usage=0.1)
     assert rig.come("long", LONG) is None
+    held = rig.held["long"]
     best, other = (
         each.predicted_ttft + each.generation_seconds + each.crowding_seconds
-        for each in rig.fleet.candidates(rig.held["long"].quote, rig.now)
+        for each in rig.fleet.candidates(held.quote, rig.now)
     )
-    own = rig.held["long"].seconds
-    for waited, went in ((other - best - own - 1, []), (2, ["long"])):
+    return rig, other - best, held.seconds
+
+
+def test_a_long_prompt_goes_elsewhere_once_it_has_waited_for_as_long_as_it_holds_others_up():
+    rig, lost, own = with_a_long_prompt_that_waits()
+    for waited, went in ((lost - own - 1, []), (2, ["long"])):
         rig.wait(waited)
         rig.say("pod-0", running=2.0, kv_usage=1.0)
         rig.say("pod-1", running=50.0, kv_usage=0.1)
@@ -242,15 +248,8 @@ def test_a_long_prompt_goes_elsewhere_once_it_has_waited_for_as_long_as_it_holds
 
 
 def test_a_long_prompt_goes_elsewhere_at_once_if_as_much_prefill_waits_for_the_best_endpoint():
-    rig, _ = with_a_full_best_pod()
-    rig.say("pod-1", running=50.0, kv_usage=0.1)
-    assert rig.come("long", LONG) is None
-    best, other = (
-        each.predicted_ttft + each.generation_seconds + each.crowding_seconds
-        for each in rig.fleet.candidates(rig.held["long"].quote, rig.now)
-    )
-    count = int((other - best) / rig.held["long"].seconds)
-    for number in range(count - 1):
+    rig, lost, own = with_a_long_prompt_that_waits()
+    for number in range(int(lost / own) - 1):
         assert rig.come(str(number), LONG) is None
     rig.wait(0.1)
     assert rig.release() == []
