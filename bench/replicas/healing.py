@@ -57,7 +57,7 @@ async def measure(requests: int) -> tuple[int, int, float]:
         for _ in range(_ROUNDS):
             before = sum(map(_compared, halves))
             for half in halves:
-                await half.replicas.copies.tell_own()
+                await half.replicas.copies.send_own_digests()
             await _until(partial(_went_round, halves, before + _PODS))
             await _until(lambda: not any(half.replicas.copies.busy for half in halves))
             await asyncio.sleep(0.2)

@@ -12,7 +12,7 @@ from epp.model.request import RequestId
 from epp.model.request_events import Admitted
 from epp.policy.plugins import Unseen
 from epp.protocol.replicas.fact_reader import FactReader
-from epp.protocol.replicas.fact_writer import TOLD, FactWriter
+from epp.protocol.replicas.fact_writer import SHARED_EVENTS, FactWriter
 from epp.replay.simulation.clock import Clock
 from epp.replay.simulation.picker import SimulatedPicker
 from epp.replay.simulation.run import Simulation
@@ -30,10 +30,10 @@ class ToldPicker:
         self.others: list[ToldPicker] = []
         self.fleet = picker.fleet
         self._clock, self._lag = clock, lag
-        self.writer = FactWriter(_MARK, number, self.fleet.pods.endpoint, self._admission)
+        told_of = self.fleet.pods.endpoint, self._admission
+        self.writer = FactWriter(_MARK, number, *told_of, self._tell_soon)
         self.reader = FactReader(self.writer)
-        self._hearing = False
-        self.fleet.subscribe(TOLD, self._note)
+        self.fleet.subscribe(SHARED_EVENTS, self.writer.note)
         picker.decide_apart(lambda now: Unseen(*self.reader.unseen(now)))
         clock.routinely_at(0.0, self._heartbeat)  # replicas know each other before they are ready
 
@@ -41,9 +41,8 @@ class ToldPicker:
         found = self.fleet.in_flight.get(request)
         return None if found is None else Admitted(found.quote, found.pod.endpoint.id)
 
-    def _note(self, event: Event, now: float, guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        if not self._hearing and self.writer.note(event, now, guessed=guessed):
-            self._clock.at(self._clock.now + _BATCH_SECONDS, self._tell)
+    def _tell_soon(self) -> None:
+        self._clock.at(self._clock.now + _BATCH_SECONDS, self._tell)
 
     def _tell(self) -> None:
         for message in self.writer.messages():
@@ -62,12 +61,12 @@ class ToldPicker:
             self._send([sender], self.writer.to_one(heard.answers, self._clock.now))
 
     def _apply(self, events: Sequence[Event]) -> None:
-        self._hearing = True
+        self.writer.applying = True
         try:
             for event in events:
                 self.fleet.apply(event, self._clock.now)
         finally:
-            self._hearing = False
+            self.writer.applying = False
 
     def _heartbeat(self) -> None:
         now = self._clock.now

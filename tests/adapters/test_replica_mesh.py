@@ -233,6 +233,30 @@ async def test_strangers_are_counted_and_not_heard(who):
         assert one.heard == []
 
 
+async def test_one_that_is_listed_no_more_stays_as_long_as_it_hears_and_counts_no_stranger():
+    listed = [HERE, "127.0.0.2"]
+    async with station() as one:
+        other = Station(one_port(one))
+        other.mesh._names._lookup = lambda _name: listed
+        other.mesh.open()
+        await other.mesh.look_up()
+        await other.tell(b"hello")
+        listed[0] = "127.0.0.3"
+        for _ in range(3):
+            await other.mesh.look_up()
+        assert other.mesh.known == 2 + 1
+        await other.tell(b"again")
+        await one.until(lambda: b"again" in one.heard)
+        one.mesh.close()
+        async with asyncio.timeout(DEADLINE):
+            while other.mesh.send(b"nobody hears this"):
+                await asyncio.sleep(0.005)
+        await other.mesh.look_up()
+        assert other.mesh.known == 2
+        other.mesh.close()
+        assert one.strangers == 0
+
+
 async def test_who_does_not_speak_zeromq_is_counted_and_not_heard():
     async with station() as one:
         _, writer = await asyncio.open_connection(HERE, one_port(one))

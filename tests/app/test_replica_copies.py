@@ -9,11 +9,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from epp.adapters.replicas.settings import PeerAddress
-from epp.app.replicas import copies, warm_boot
+from epp.app.replicas import copies, exchange, warm_boot
 from epp.model.endpoint import EndpointId, Target
 from epp.model.events import EndpointRemoved, EndpointUpserted, Listed
 from epp.model.kv_changes import CacheCleared, CacheFeedUp
 from epp.model.learning.stored_responses import MOST
+from epp.model.prefix_index.index import HASH_BYTES, HELD_BYTES
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished, ResponseNamed
 from epp.protocol.replicas.chains import written_words
@@ -21,9 +22,11 @@ from epp.protocol.replicas.facts import (
     BucketsQuery,
     BucketsReply,
     ContentsReply,
+    LeavingFact,
     NoSnapshot,
     StoredReply,
 )
+from epp.protocol.replicas.peers import Peer
 from tests.app.test_replicas import HERE, Started, started, two, until
 from tests.model.invariants import check_invariants
 from tests.protocol.replicas.pair import Replica, held
@@ -47,11 +50,11 @@ def serve_many(rig, count=MANY, seed="", pod="pod-0"):
 
 def unheard(rig):
     """Have what follows not be told."""
-    rig.replicas._hearing = True
+    rig.replicas._writer.applying = True
 
 
 def heard(rig):
-    rig.replicas._hearing = False
+    rig.replicas._writer.applying = False
 
 
 async def settled(*rigs):
@@ -72,7 +75,7 @@ async def compare(*rigs):
     """Have digests go round, and wait until each endpoint's was looked at."""
     before = sum(compared(each, result) for each in rigs for result in ("same", "different"))
     for each in rigs:
-        await each.replicas.copies.tell_own()
+        await each.replicas.copies.send_own_digests()
     await until(
         lambda: (
             sum(compared(each, result) for each in rigs for result in ("same", "different"))
@@ -148,6 +151,29 @@ async def test_a_snapshot_that_does_not_come_in_time_changes_nothing(monkeypatch
     assert "replicas.cold" in [each["event"] for each in logs]
 
 
+async def test_one_that_starts_cold_owns_though_its_exchange_is_started_again(monkeypatch):
+    async with started() as one:
+        await until(lambda: one.replicas.warm)
+        await settled(one)
+        monkeypatch.setattr(one.replicas.copies, "take", lambda *_: None)
+        cold = Started(one.port, warm_limit=0.2)
+        cold.start()
+        one.replicas.transport._settings.peers.append(PeerAddress(HERE, cold.port))
+        task = asyncio.ensure_future(cold.run())
+        await until(lambda: cold.replicas.warm)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert not cold.replicas._writer.settled
+        monkeypatch.setattr(exchange, "_UNSETTLED_SECONDS", 0.1)
+        task = asyncio.ensure_future(cold.run())
+        try:
+            await settled(one, cold)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await cold.stop()
+
+
 async def test_a_snapshot_that_came_is_applied_as_a_whole_however_long_that_takes(monkeypatch):
     async with started() as one:
         for pod in ("pod-0", "pod-1"):
@@ -193,6 +219,61 @@ async def test_a_snapshot_with_a_part_missing_is_none(monkeypatch):
             one.replicas.transport._settings.peers.append(PeerAddress(HERE, fresh.port))
             await until(lambda: fresh.replicas.warm)
             assert held(fresh)["default/pod-0"] == set()
+
+
+async def test_a_replica_that_leaves_before_it_has_told_all_is_not_waited_for(monkeypatch):
+    async with two() as (one, other):
+        serve_many(one)
+        await settled(one, other)
+        await until(lambda: held(one) == held(other) and other.in_flight_here() == {})
+        others = {each.replicas._writer.own: each.replicas for each in (one, other)}
+        with capture_logs() as logs:
+            async with started(one.port, other.port, warm_limit=3.0) as fresh:
+                asked = list[int]()
+
+                def leaves(number):
+                    """The first one that is asked leaves instead."""
+                    asked.append(number)
+                    if len(asked) > 1:
+                        ask(number)
+                        return
+                    leaving = others[number]._writer.to_all([LeavingFact()], 0.0)
+                    others[number].transport.send(leaving)
+
+                ask = fresh.replicas._boot._ask
+                monkeypatch.setattr(fresh.replicas._boot, "_ask", leaves)
+                for each in (one, other):
+                    each.replicas.transport._settings.peers.append(PeerAddress(HERE, fresh.port))
+                await until(lambda: fresh.replicas.warm)
+                assert sorted(asked) == sorted(others)
+                assert held(fresh) == held(one)
+        assert "replicas.cold" not in [each["event"] for each in logs]
+
+
+async def test_a_replica_whose_memory_is_full_is_asked_last():
+    """Else the one that starts would own endpoints whose blocks it does not know."""
+    small = 100 * (HELD_BYTES + HASH_BYTES)
+    async with started() as one, started(one.port, index_bytes=small) as other:
+        one.replicas.transport._settings.peers.append(PeerAddress(HERE, other.port))
+        await settled(one, other)
+        serve_many(one, 100)
+        await until(lambda: not any(each.owns for each in peers(one)))
+        fresh = Started(one.port, other.port)
+        for each in (other, one):  # the order in which it hears of them
+            number = each.replicas._writer.own
+            fresh.replicas.reader.peers[number] = known = Peer(number)
+            known.last_message_at = fresh.now
+        fresh.start()
+        for each in (one, other):
+            each.replicas.transport._settings.peers.append(PeerAddress(HERE, fresh.port))
+        task = asyncio.ensure_future(fresh.run())
+        try:
+            await until(lambda: fresh.replicas.warm)
+            assert held(fresh) == held(one) != held(other)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await fresh.stop()
 
 
 @contextlib.asynccontextmanager
@@ -306,13 +387,13 @@ async def test_what_was_asked_of_a_replica_that_is_gone_is_forgotten():
             peer.losses += 1
             epoch = copies.epoch_now(other.pod("pod-0"))
             other.replicas._answer(there.number, [BucketsQuery("default/pod-0", epoch, [1])])
-            await until(lambda: kept._mended)
-            await kept.tell_own()
-            assert kept._mended
+            await until(lambda: kept._reconciled)
+            await kept.send_own_digests()
+            assert kept._reconciled
         one.now += 1000
         await until(lambda: not peers(one))
-        await kept.tell_own()
-        assert not kept._mended
+        await kept.send_own_digests()
+        assert not kept._reconciled
         assert not kept._asked
 
 
@@ -380,7 +461,7 @@ async def said_at_its_start(fresh, told):
 
     def ask(number):
         for fact in told:
-            boot.hear(number, fact)
+            boot.receive(number, fact)
 
     def apply(events):
         for event in events:
@@ -460,8 +541,8 @@ async def test_what_was_told_of_a_cache_before_it_was_cleared_is_not_believed():
         number = one.replicas._writer.own
         other.replicas.copies._ask(number, asked)
         other.apply(CacheCleared(pod.endpoint.id))
-        with pytest.raises(ValueError, match="nobody asked"):
-            await other.replicas.copies._believe(number, reply)
+        with pytest.raises(ValueError, match="it was not asked for"):
+            await other.replicas.copies._apply_buckets(number, reply)
         assert held(other)["default/pod-0"] == set()
 
 
@@ -530,7 +611,7 @@ async def test_blocks_from_before_a_restart_do_not_come_back():
         assert held(one)["default/pod-0"] == set()
         stale = 'warmpick_replica_dropped_total{reason="stale_endpoint"}'
         for each in (one, other):
-            await each.replicas.copies.tell_own()
+            await each.replicas.copies.send_own_digests()
         await until(lambda: one.metrics()[stale] + other.metrics()[stale] == 1)
         assert held(one)["default/pod-0"] == set()
         assert held(other)["default/pod-0"] != set()
@@ -556,3 +637,61 @@ async def test_what_was_learned_and_stored_is_told_if_engines_report_their_cache
     assert [
         each["event"] for each in logs if each["event"] in {"replicas.warm", "replicas.first"}
     ] == ["replicas.warm"]
+
+
+async def test_a_replica_whose_memory_is_full_copies_nothing_and_is_copied_by_nobody():
+    small, blocks = 100, HELD_BYTES + HASH_BYTES
+    async with started() as one, started(one.port, index_bytes=small * blocks) as other:
+        one.replicas.transport._settings.peers.append(PeerAddress(HERE, other.port))
+        await settled(one, other)
+        for pod in ("pod-0", "pod-1"):
+            serve_many(one, 100, seed=pod, pod=pod)
+        known = held(one)
+        await until(lambda: other.in_flight_here() == {})
+        await until(lambda: sum(map(len, held(other).values())) > small / 2)
+        await until(lambda: not any(each.owns for each in peers(one)))
+        assert all(each.owns for each in peers(other))
+        for _ in range(3):
+            await compare(one, other)
+            await until(lambda: not other.replicas.copies.busy and not one.replicas.copies.busy)
+        assert compared(other, "different") > 0
+        assert [each.replicas.copies.copied for each in (one, other)] == [0, 0]
+        assert held(one) == known
+        other.apply(EndpointRemoved(EndpointId("default/pod-0")))
+        other.apply(EndpointRemoved(EndpointId("default/pod-1")))
+        for seconds, full in ((40, True), (10, False)):
+            other.now += seconds
+            other.replicas._heartbeat()
+            await until(lambda full=full: [each.owns for each in peers(one)] == [not full])
+
+
+@pytest.mark.parametrize("small", [400, 200])
+async def test_replicas_whose_memory_is_full_exchange_as_many_blocks_as_they_give_up(small):
+    blocks = HELD_BYTES + HASH_BYTES
+    async with (
+        started(index_bytes=400 * blocks) as one,
+        started(one.port, index_bytes=small * blocks) as other,
+    ):
+        one.replicas.transport._settings.peers.append(PeerAddress(HERE, other.port))
+        await settled(one, other)
+        for each, seed in ((one, "a"), (other, "b")):
+            unheard(each)
+            for pod in ("pod-0", "pod-1"):
+                serve_many(each, 200, seed=f"{seed}{pod}", pod=pod)
+            heard(each)
+        await until(lambda: all(peer.full for each in (one, other) for peer in peers(each)))
+        before = [held(each) for each in (one, other)]
+        assert not any(before[0][pod] & before[1][pod] for pod in before[0])
+        await compare(one, other)
+
+        def share(pod):
+            here, there = held(one)[pod], held(other)[pod]
+            return len(here & there) / min(len(here), len(there))
+
+        await until(lambda: all(share(pod) > 0.9 for pod in before[0]))
+        await until(lambda: not other.replicas.copies.busy and not one.replicas.copies.busy)
+        for each, known in zip((one, other), before, strict=True):
+            assert {pod: len(there) for pod, there in held(each).items()} == {
+                pod: len(there) for pod, there in known.items()
+            }
+            check_invariants(each.fleet)

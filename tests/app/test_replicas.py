@@ -18,11 +18,12 @@ from epp.app.replicas.exchange import Replicas
 from epp.errors import ConfigError
 from epp.gateway.processes import free_port
 from epp.model.endpoint import EndpointId
+from epp.model.prefix_index.index import BUDGET
 from epp.model.quote import Quote
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished, FirstToken
 from epp.policy.flow.held import Held
-from epp.policy.flow.line import MAX_TOLD, Line
+from epp.policy.flow.line import MAX_SHARED, Line
 from tests.adapters.ext_proc_peer import Peer, body, destination, head, response_body, response_head
 from tests.model.rig import Rig
 from tests.processes import forked_picker, said
@@ -38,8 +39,8 @@ UNKNOWN = 'warmpick_replica_dropped_total{reason="unknown_kind"}'
 class Started(Rig):
     """A fleet with its exchange; its clock goes on only as it is told."""
 
-    def __init__(self, *ports, secret=SECRET, pool="pool", **more):
-        super().__init__()
+    def __init__(self, *ports, secret=SECRET, pool="pool", index_bytes=BUDGET, **more):
+        super().__init__(index_bytes=index_bytes)
         settings = ReplicaSettings(
             peers=[PeerAddress(HERE, port) for port in ports],
             port=0,
@@ -347,7 +348,7 @@ async def test_many_that_wait_are_told_of_in_part():
         lines = [Line(ageing=0.1), Line(ageing=0.1)]
         for each, line in zip((one, other), lines, strict=True):
             each.replicas.share(line)
-        for number in range(3 * MAX_TOLD):
+        for number in range(3 * MAX_SHARED):
             each = waits(f"{number}", 1.0, one.now - 50)
             each.endpoint_id = EndpointId(f"default/pod-{number}")
             lines[0].add(each)
@@ -355,7 +356,7 @@ async def test_many_that_wait_are_told_of_in_part():
         await until(lambda: lines[1].yields(last, last.endpoint_id, other.now))
         known = [
             lines[1].yields(last, EndpointId(f"default/pod-{number}"), other.now)
-            for number in range(3 * MAX_TOLD)
+            for number in range(3 * MAX_SHARED)
         ]
-        assert sum(known) == MAX_TOLD
-        assert lines[1].seconds_of_all(other.now) == 3 * MAX_TOLD
+        assert sum(known) == MAX_SHARED
+        assert lines[1].seconds_of_all(other.now) == 3 * MAX_SHARED

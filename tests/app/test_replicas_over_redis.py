@@ -1,5 +1,6 @@
 """Replicas that exchange what they see by a real Redis, and go on without it."""
 
+import asyncio
 import contextlib
 import signal
 
@@ -15,14 +16,18 @@ from epp.adapters.replicas.settings import Siblings, mark_of
 from epp.adapters.replicas.streams import prefix_of
 from epp.app.replicas import copies, exchange, keeping
 from epp.model.kv_changes import CacheFeedUp
+from epp.model.prefix_index.index import HASH_BYTES, HELD_BYTES
 from epp.model.request import RequestId
 from epp.model.request_events import ResponseNamed
-from epp.protocol.replicas.facts import VERSION, LeavingFact
-from tests.app.test_replica_copies import serve_many
+from epp.protocol.replicas.chains import read_words
+from epp.protocol.replicas.facts import VERSION, ContentsReply, LeavingFact
+from tests.app.test_replica_copies import peers, serve_many, settled
 from tests.app.test_replicas import (
+    DEADLINE,
     HERE,
     PROMPT,
     SECRET,
+    Started,
     answered,
     check_each_knows_what_the_other_sees,
     shows,
@@ -307,6 +312,36 @@ async def test_it_is_written_from_time_to_time_by_one(server, monkeypatch):
         await until(lambda: server.do("KEYS", "*:kept"))
         serve_many(one)
         await until(lambda: held(one) == held(other))
+
+
+async def test_one_whose_memory_is_full_leaves_that_to_another(server, monkeypatch):
+    monkeypatch.setattr(keeping, "KEEP_SECONDS", 0.05)
+    small = 100 * (HELD_BYTES + HASH_BYTES)
+    async with replica(server) as one:
+        other = Started(redis=redis_server(server.address), index_bytes=small)
+        while other.replicas._writer.own > one.replicas._writer.own:  # the lowest number writes
+            other = Started(redis=redis_server(server.address), index_bytes=small)
+        other.start()
+        task = asyncio.ensure_future(other.run())
+        try:
+            await settled(one, other)
+            serve_many(one, 100)
+            await until(lambda: all(each.full for each in peers(one)))
+            server.do("DEL", *server.do("KEYS", "*:kept"))
+            async with asyncio.timeout(DEADLINE):
+                while await kept_hashes(one) != held(one)["default/pod-0"]:
+                    await asyncio.sleep(0.01)
+            assert held(other) != held(one)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await other.stop()
+
+
+async def kept_hashes(rig):
+    """What is kept of the first endpoint."""
+    kept = [each for each in await rig.replicas._keeper.kept() if isinstance(each, ContentsReply)]
+    return {each for fact in kept[:1] for each in read_words(fact.hashes)}
 
 
 @pytest.mark.parametrize("what", ["garbage", "another kind", "another pool", "another start"])

@@ -187,6 +187,19 @@ async def test_nobody_takes_what_comes_while_none_listens(tmp_path):
     assert not made.ready
 
 
+@pytest.mark.parametrize("turns", range(6))
+async def test_those_that_are_stopped_while_they_start_end(tmp_path, turns):
+    made = Supervisor(2, tmp_path, [sys.executable, "-c", PROGRAM], lambda: None)
+    task = asyncio.create_task(made.run())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    made.stop()
+    try:
+        await asyncio.wait_for(asyncio.shield(task), DEADLINE)
+    finally:
+        made.kill()
+
+
 async def test_if_none_can_start_the_status_is_said(tmp_path):
     async with supervised(tmp_path, 0, 1) as (_, task):
         with pytest.raises(ExceptionGroup) as raised:

@@ -1,13 +1,13 @@
 """The connections of one replica with all others: each sends to each, and nothing waits.
 
 A replica listens at one port, and connects to the ports of all others, to which it sends. Answers
-come back on the connection that brought the question. What cannot be sent at once is dropped: what
-is missing is found by those who miss it. The workers of one process are replicas that have a socket
-each in a folder of their own; with replicas elsewhere, each worker has a port, too.
+come back on the connection that brought the question. A message that cannot be sent at once is
+dropped: receivers find out what they miss. The workers of one process are replicas, each with a
+socket in a common folder; if there are replicas elsewhere, each worker has a port, too.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -35,15 +35,15 @@ _log = Log(__name__)
 _MAX_PEERS: Final = 256
 _MAX_SOCKETS: Final = 4 * _MAX_PEERS
 _LINGER_SECONDS: Final = 0.1
-"""How long sockets, which send in a thread of their own, have for what is not sent yet."""
+"""How long sockets, which send in a thread of their own, have for unsent messages."""
 
 
 class ReplicaMesh:
     """Sends messages to all other replicas, and passes what they send to `receive`.
 
-    `reached` is to how many a last sign of life could be sent. `stranger` is called each time that
-    a connection is refused for want of the secret. What other workers of this process send goes to
-    `near`. Before `open` and after `close` nothing is sent.
+    `reached` is the number of replicas that the last heartbeat could be sent to. `stranger` is
+    called for each connection that is refused because it lacks the secret. Messages of other
+    workers of this process go to `near`. Before `open` and after `close` nothing is sent.
     """
 
     def __init__(  # noqa: PLR0913 (where it listens, and whom it calls)
@@ -58,14 +58,13 @@ class ReplicaMesh:
     ) -> None:
         self.unsent = self.reached = 0
         self.port = 0
-        self.store = None
         self._settings: Final = settings
         self._keys: Final = keys
         self._bind_address: Final = bind_address
         self._receive: Final = receive
         self._near: Final = near or receive
         self._stranger: Final = stranger
-        self._names: Final = HostNames()
+        self._names: Final = HostNames(answers=self._answering)
         self._connections: dict[str, SocketReader] = {}
         self._own: set[str] = set()
         self._problems: set[str] = set()
@@ -79,7 +78,7 @@ class ReplicaMesh:
         return len(self._connections)
 
     def open(self) -> None:
-        """Listen. Raises `ConfigError` if the port cannot be had."""
+        """Listen. Raises `ConfigError` if the port cannot be bound."""
         context: Context = zmq.Context()
         context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
         self._context = context
@@ -89,7 +88,7 @@ class ReplicaMesh:
             self._listen(context, endpoint, receive)
 
     def _endpoints(self) -> Iterator[tuple[str, Receive]]:
-        """Yield where to listen, and what takes in what comes there."""
+        """Yield each endpoint to listen at, and what handles the messages that come there."""
         settings = self._settings
         if settings.siblings is not None:
             yield settings.siblings.endpoint(settings.siblings.number), self._near
@@ -107,16 +106,16 @@ class ReplicaMesh:
         if endpoint.startswith("tcp:"):
             self.port = bound_port(socket)
 
-        def heard(frames: list[bytes]) -> None:
+        def received(frames: list[bytes]) -> None:
             sender, *rest = frames
             receive(_only(rest), lambda answer: reader.send([sender, answer]))
 
-        reader = SocketReader(socket, heard)
+        reader = SocketReader(socket, received)
         watch = StrangerWatch(socket, self._stranger)
         self._closing += (watch.close, reader.close)
 
     async def run(self) -> None:
-        """Follow where the others are; never returns."""
+        """Follow the addresses of the others; never returns."""
         while True:
             await self.look_up()
             with suppress(TimeoutError):
@@ -125,11 +124,11 @@ class ReplicaMesh:
             self._soon.clear()
 
     def look_up_soon(self) -> None:
-        """Look for others now: one was heard that is not known."""
+        """Look up addresses now: a message came from a replica at an unknown one."""
         self._soon.set()
 
     async def look_up(self) -> None:
-        """Look the names of the others up, and connect to those that are new."""
+        """Look up the names of the others, and connect to new addresses."""
         loop, siblings = asyncio.get_running_loop(), self._settings.siblings
         found = dict.fromkeys(siblings.others() if siblings is not None else ())
         for peer in self._settings.peers:
@@ -139,6 +138,11 @@ class ReplicaMesh:
                 _log.warning("replicas.name", problem=resolved.problem)
             found |= dict.fromkeys(tcp_endpoint(ip, peer.port) for ip in resolved.addresses)
         self._connect_to([each for each in found if each not in self._own][:_MAX_PEERS])
+
+    def _answering(self, addresses: Collection[str], port: int) -> Collection[str]:
+        """Return the addresses that messages reach: only strangers try without the secret."""
+        reached = {endpoint for endpoint, each in list(self._connections.items()) if each.reached}
+        return [each for each in addresses if tcp_endpoint(each, port) in reached]
 
     def _connect_to(self, endpoints: list[str]) -> None:
         if self._context is None:
@@ -152,13 +156,13 @@ class ReplicaMesh:
                 self._connections[endpoint] = SocketReader(socket, answered)
 
     def send(self, message: bytes) -> int:
-        """Send a message to all; return to how many it could be sent."""
+        """Send a message to all; return how many it could be sent to."""
         sent = sum([each.send([message]) for each in self._connections.values()])
         self.unsent += len(self._connections) - sent
         return sent
 
     def _answered(self, endpoint: str, frames: list[bytes]) -> None:
-        """Take in what a connection from this replica brought."""
+        """Handle a message that came on a connection of this replica's own."""
         if frames == [THIS_IS_YOU]:
             self._own.add(endpoint)
             self._connections.pop(endpoint).close()
@@ -168,7 +172,7 @@ class ReplicaMesh:
         receive(_only(frames), lambda answer: connected.send([answer]))
 
     async def stop(self) -> None:
-        """Send what is not sent yet, and close."""
+        """Send the rest, and close."""
         await asyncio.sleep(_LINGER_SECONDS)
         self.close()
 
@@ -186,5 +190,5 @@ class ReplicaMesh:
 
 
 def _only(frames: list[bytes]) -> bytes:
-    """Return the frame of a message that has one; of another one nothing, which is malformed."""
+    """Return the frame of a message that has one; else an empty one, which is malformed."""
     return frames[0] if len(frames) == 1 else b""

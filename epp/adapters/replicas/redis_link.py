@@ -18,27 +18,27 @@ from epp.system.files import read_regular
 Command = tuple[bytes | int, ...]
 
 FAILURES: Final = (RedisError, OSError, TypeError, ValueError, ConfigError)
-"""What a connection raises, once it is of no more use."""
+"""What a connection raises once it is broken."""
 ANSWER_SECONDS: Final = 2.0
-"""How long the server may take to answer: one that is stopped never does."""
+"""How long the server may take to answer: a stopped process never does."""
 _MAX_PASSWORD: Final = 4096
 
 
 class RedisLink:
-    """A connection, which `close` ends. All but `close` raise one of `FAILURES`."""
+    """A connection, until `close`. All other methods raise one of `FAILURES`."""
 
     def __init__(self, server: RedisServer) -> None:
         self._server: Final = server
         self._connection: Connection | None = None
 
     async def open(self) -> None:
-        """Connect, and say who this is."""
+        """Connect, and authenticate."""
         self._connection = connection = _connection(self._server)
         async with asyncio.timeout(ANSWER_SECONDS):
             await connection.connect()  # type: ignore[no-untyped-call]
 
     async def ask(self, commands: Sequence[Command], patience: float = 0.0) -> list[object]:
-        """Send commands at once; return their answers. `patience` is what a command may block."""
+        """Send commands together; return their answers. They may block for `patience` seconds."""
         connection = self._connection
         if connection is None:
             raise ConnectionError("it is closed")
@@ -55,7 +55,7 @@ class RedisLink:
 
 
 def _connection(server: RedisServer) -> Connection:
-    """Return what connects as the settings say. Raises `ConfigError` for a file of them."""
+    """Return a connection by the settings. Raises `ConfigError` for an unreadable file."""
     made: Callable[..., Connection] = Connection
     if server.tls:
         made = partial(

@@ -1,4 +1,4 @@
-"""A Redis or Valkey server by which replicas tell each other what they see, and its address."""
+"""A Redis or Valkey server through which replicas share what they see, and its address."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ _DATABASE: Final = re.compile(r"/?|/\d{1,5}")
 
 
 class RedisServer(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the server is, and who this replica is to it."""
+    """The address of the server, and the credentials of this replica."""
 
     host: str
     """Its name or IP address, without brackets."""
@@ -26,24 +26,24 @@ class RedisServer(msgspec.Struct, frozen=True, kw_only=True):
     username: str | None = None
     """The ACL user; None is `default`."""
     password_file: Path | None = None
-    """The user's password, which is read at each connection; None: there is none."""
+    """The file of the user's password, which is read at each connection; None: no file."""
     password_variable: str = ""
-    """The environment variable that has the password; empty: none has."""
+    """The environment variable of the password; empty: no variable."""
     tls: bool = False
     """Whether the connection is TLS, and the server has a certificate for its name."""
     ssl_ca_certs: str | None = None
-    """Who signs the server's certificate, in PEM; None is whom the system trusts."""
+    """The CAs of the server's certificate, in PEM; None: those that the system trusts."""
     ssl_certfile: str | None = None
     """This replica's certificate, in PEM."""
     ssl_keyfile: str | None = None
-    """The key of that."""
+    """Its key."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def is_redis(text: str) -> bool:
-    """Whether a text is the address of a server, and not of a replica."""
+    """Whether a text is the address of a server and not of a replica."""
     return text.partition("://")[0].lower() in _SCHEMES
 
 

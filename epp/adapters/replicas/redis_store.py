@@ -1,4 +1,4 @@
-"""What outlives all replicas, in a Redis or Valkey server: sealed messages, for a time."""
+"""A store that outlives all replicas: sealed messages in a Redis or Valkey server, for a time."""
 
 from collections.abc import AsyncIterable, Sequence
 from typing import Final
@@ -12,14 +12,14 @@ from epp.system.logs import Log
 _log = Log(__name__)
 
 _KEPT_SECONDS: Final = 600
-"""How long it is kept: what caches held before that is gone."""
+"""How long messages are kept: later, caches hold other blocks."""
 _MAX_PARTS: Final = 16_384
 _PATIENCE_SECONDS: Final = 30.0
-"""How long all of it may take to come; who reads it has less time."""
+"""How long reading all messages may take; callers have tighter limits."""
 
 
 class RedisStore:
-    """Keeps messages. `prefix` is what the keys of the pool begin with."""
+    """Keeps messages. `prefix` begins all keys of the pool."""
 
     def __init__(self, server: RedisServer, seal: Seal, prefix: bytes) -> None:
         self._server: Final = server
@@ -29,7 +29,7 @@ class RedisStore:
         self._written: Final = b"%b:%b" % (self._key, seal.sender.hex().encode())
 
     async def keep(self, parts: AsyncIterable[bytes]) -> None:
-        """Keep these in place of what is kept, all of them or none."""
+        """Replace the kept messages by these: by all of them, or not at all."""
         link = RedisLink(self._server)
         try:
             await link.open()
@@ -48,14 +48,14 @@ class RedisStore:
             await link.close()
 
     async def kept(self) -> Sequence[bytes]:
-        """Return what is kept; nothing if any of it is not of a replica."""
+        """Return the kept messages; none if one of them is not from a replica."""
         link = RedisLink(self._server)
         try:
             await link.open()
             (answer,) = await link.ask([(b"LRANGE", self._key, 0, _MAX_PARTS)], _PATIENCE_SECONDS)
             parts = answer if isinstance(answer, list) else []
             return [self._seal.open(self._key, each)[1] for each in parts]
-        except FAILURES:  # which who reads the streams says, too
+        except FAILURES:  # logged where the streams are read
             return ()
         except Rejected as rejected:
             _log.warning(

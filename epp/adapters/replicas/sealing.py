@@ -1,8 +1,8 @@
-"""Messages that others keep and carry: encrypted, and known to be of who has the secret.
+"""Messages that others keep and carry: encrypted and authenticated by the replicas' secret.
 
 A sealed message is its sender (8 bytes), its number (8 bytes) and the text, encrypted with AES-GCM
-under a key of that sender alone, which is derived from the secret. The nonce is the number, which
-no message of a sender has twice; the stream is authenticated with it.
+under the sender's own key, which is derived from the secret. The nonce is the number, which a
+sender uses once; the name of the stream is authenticated with the message.
 """
 
 import os
@@ -21,13 +21,13 @@ _HEAD_BYTES: Final = SENDER_BYTES + _NUMBER_BYTES
 _NONCE_BYTES: Final = 12
 _TAG_BYTES: Final = 16
 SEALED_BYTES: Final = _HEAD_BYTES + _TAG_BYTES
-"""What a sealed message is longer by."""
+"""How many bytes sealing adds."""
 _KEY_BYTES: Final = 32
 _MAX_SENDERS: Final = 4096
 
 
 class _Sender:
-    """One that was heard: its key, and the number of its last message in each stream."""
+    """A sender of messages: its key, and the number of its last message in each stream."""
 
     def __init__(self, key: AESGCM) -> None:
         self.key: Final = key
@@ -35,7 +35,7 @@ class _Sender:
 
 
 class Seal:
-    """Seals the messages of this replica, which draws `sender`, and opens those of others."""
+    """Seals the messages of this replica, whose random name is `sender`; opens those of others."""
 
     def __init__(self, secret: bytes) -> None:
         self.sender: Final = os.urandom(SENDER_BYTES)
@@ -51,11 +51,11 @@ class Seal:
         return b"%b%b%b" % (self.sender, number.to_bytes(_NUMBER_BYTES, "big"), sealed)
 
     def is_own(self, sealed: bytes) -> bool:
-        """Whether a sealed message is this replica's own, as it says."""
+        """Whether a sealed message names this replica as its sender."""
         return sealed[:SENDER_BYTES] == self.sender
 
     def open(self, stream: bytes, sealed: bytes) -> tuple[bytes, bytes]:
-        """Return the sender and the message. Raises `Rejected`, also for one that came before."""
+        """Return the sender and the message. Raises `Rejected`, for repeated messages too."""
         if len(sealed) > LONGEST + SEALED_BYTES:
             raise Rejected(Dropped.TOO_LONG)
         if len(sealed) < SEALED_BYTES:

@@ -1,4 +1,4 @@
-"""Where the other replicas are, and the keys that all of them derive from the shared secret."""
+"""The addresses of the other replicas, and the keys that all derive from the shared secret."""
 
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -16,7 +16,7 @@ from epp.protocol.replicas.messages import POOL_BYTES
 
 DEFAULT_PORT: Final = 9004
 MIN_SECRET: Final = 16
-"""Bytes of a secret, at least: keys are derived from it."""
+"""The least length of a secret, in bytes: keys are derived from it."""
 _KEY_BYTES: Final = 32
 
 
@@ -31,46 +31,46 @@ class PeerAddress(msgspec.Struct, frozen=True):
 
 
 class Siblings(msgspec.Struct, frozen=True, kw_only=True):
-    """The replicas of one pod, which are the workers of one process."""
+    """The replicas of one pod: the workers of one process."""
 
     folder: Path
-    """Where their sockets are."""
+    """The folder of their sockets."""
     number: int
-    """Which of them this one is, from 0."""
+    """The number of this one, from 0."""
     count: int
 
     def endpoint(self, number: int) -> str:
-        """Return where one of them listens."""
+        """Return the endpoint at which a worker listens."""
         return f"ipc://{self.folder / f'replica-{number}'}"
 
     def others(self) -> list[str]:
-        """Return where the others listen."""
+        """Return the endpoints at which the others listen."""
         return [self.endpoint(each) for each in range(self.count) if each != self.number]
 
 
 class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica is told of the others."""
+    """How a replica finds the others, and what it waits for."""
 
     peers: Sequence[PeerAddress]
-    """Where the others listen. A name stands for all of its addresses, this replica's too."""
+    """Addresses of the others. A name stands for all of its addresses, this replica's too."""
     port: int = DEFAULT_PORT
-    """The port that this one listens at; 0 is any free one."""
+    """The port at which this one listens; 0: any free one."""
     siblings: Siblings | None = None
     """The other workers of this process, if it has several."""
     redis: RedisServer | None = None
-    """The server by which this one and others tell each other what they see, in place of ports."""
+    """The server through which replicas share what they see, in place of ports."""
     reconnect: tuple[float, float] = (0.1, 2.0)
     """Seconds between attempts to connect, at first and at most."""
     look_up: float = 5.0
     """Seconds between two look-ups of names."""
     warm_limit: float = 5.0
-    """Seconds that a start may wait for what another replica knows."""
+    """Seconds that a start may wait for another replica's snapshot."""
     alone: float = 5.0
-    """Seconds without another replica after which it is logged."""
+    """Seconds without another replica after which that is logged."""
 
 
 class Keys(msgspec.Struct, frozen=True):
-    """One pair of CURVE keys (Z85), which all replicas have: who has it is a replica."""
+    """The one pair of CURVE keys (Z85) that all replicas have, by which they are recognized."""
 
     public: bytes
     secret: bytes
@@ -90,7 +90,7 @@ def derive_keys(secret: bytes) -> Keys:
 
 
 def mark_of(secret: bytes, pool: str) -> bytes:
-    """Return a keyed hash of a pool's name, which messages of another pool do not have."""
+    """Return a keyed hash of a pool's name, which distinguishes messages of other pools."""
     name = pool.encode(errors="surrogateescape")
     return blake2b(name, key=secret, digest_size=POOL_BYTES, person=b"replica pool").digest()
 

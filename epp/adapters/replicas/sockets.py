@@ -15,27 +15,27 @@ Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]
 
 _QUEUE: Final = 10_000
-"""Messages that are queued for a peer that does not read (ZMQ_SNDHWM), and from it."""
+"""The most messages that are queued for a peer that does not read, and from a peer."""
 _HANDSHAKE_SECONDS: Final = 5
 """How long a connection may take to prove that it has the secret."""
 _KEEPALIVE_SECONDS, _KEEPALIVES = 5, 2
-"""Silence after which TCP asks a peer whether it is there, and how often, before it is gone.
+"""Seconds of silence before a TCP keepalive probe, and the unanswered ones that end a connection.
 
 ZMTP's own heartbeats end the process in libzmq 4.3.5 (its issues 4364 and 4767).
 """
 _UNREAD_SECONDS: Final = 30
-"""How long what was sent may be on its way, or a peer may read nothing, until it is gone.
+"""How long sent bytes may stay unacknowledged, or a peer may read nothing, until it is gone.
 
-While anything is on its way TCP asks nothing: it sends that again, each time after twice as long,
-for a quarter of an hour. A network that was cut for a minute would be mended a minute later.
+Meanwhile TCP sends no keepalive probes. It sends the bytes again, each time after twice as long,
+for a quarter of an hour; after a network failure of a minute, recovery could take another minute.
 """
 _CONNECT_SECONDS: Final = 2
-"""How long it may take to connect. The system would try for two minutes, more rarely each time."""
+"""How long connecting may take. The system would try for two minutes, ever more rarely."""
 _TURN_SECONDS: Final = 0.001
-"""How long messages are read at a stretch while others wait for the event loop."""
+"""How long messages are read at a stretch while other tasks wait for the event loop."""
 _DOMAIN: Final = b"replicas"
 _ZAP: Final = "inproc://zeromq.zap.01"
-"""ZeroMQ RFC 27: where libzmq asks whether a connection may be."""
+"""ZeroMQ RFC 27: where libzmq asks whether a connection is allowed."""
 _ZAP_FRAMES: Final = 9
 _WATCHED: Final = (
     zmq.EVENT_ACCEPTED
@@ -46,14 +46,18 @@ _WATCHED: Final = (
     | zmq.EVENT_DISCONNECTED
 )
 _SEALED_BYTES: Final = 64
-"""What a message is longer by where it is encrypted, at most (CurveZMQ)."""
+"""How many bytes encryption adds to a message, at most (CurveZMQ)."""
 
 
 class SocketReader:
-    """Calls `handle` with the frames of each message that a socket receives."""
+    """Calls `handle` with the frames of each message that a socket receives.
+
+    `reached`: the last message could be sent.
+    """
 
     def __init__(self, socket: Socket, handle: Callable[[list[bytes]], None]) -> None:
         self.socket: Final = socket
+        self.reached = False
         self._handle: Final = handle
         self._loop: Final = asyncio.get_running_loop()
         self._descriptor: Final[int] = socket.FD
@@ -73,10 +77,10 @@ class SocketReader:
             self._loop.call_soon(self._read)
 
     def _read(self) -> None:
-        """Read what is there, for a turn.
+        """Read the queued messages, for one turn.
 
-        zmq_getsockopt(3), ZMQ_FD: the descriptor signals edge-triggered, so that all is to be read
-        before it is waited for again.
+        zmq_getsockopt(3), ZMQ_FD: the descriptor is edge-triggered, so all messages must be read
+        before waiting for it again.
         """
         end = self._loop.time() + _TURN_SECONDS
         while not self._closed:
@@ -95,21 +99,21 @@ class SocketReader:
                 return
 
     def send(self, frames: list[bytes]) -> bool:
-        """Send a message if there is room for it; return whether there was."""
+        """Send a message if there is room; return whether there was."""
         if self._closed:
             return False
         try:
             self.socket.send_multipart(frames, zmq.NOBLOCK)
-        except (zmq.Again, zmq.ZMQError):  # EHOSTUNREACH: the peer is gone
-            return False
-        finally:
-            # zmq_send(3) takes the signal that something has come as well.
-            if int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-                self._read_soon()
-        return True
+            self.reached = True
+        except zmq.ZMQError:  # EAGAIN: it does not read; EHOSTUNREACH: the peer is gone
+            self.reached = False
+        # zmq_send(3) may consume the signal that a message has come.
+        if int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            self._read_soon()
+        return self.reached
 
     def close(self) -> None:
-        """Close the socket, with what is not sent yet."""
+        """Close the socket, and drop what is unsent."""
         if not self._closed:
             self._closed = True
             self._loop.remove_reader(self._descriptor)
@@ -117,7 +121,7 @@ class SocketReader:
 
 
 def tcp_endpoint(address: str, port: int) -> str:
-    """Return where a replica listens; port 0 is any free one."""
+    """Return the endpoint of an address and a port; port 0 is any free one."""
     host = f"[{address}]" if ":" in address else address or "*"
     return f"tcp://{host}:{port or '*'}"
 
@@ -136,7 +140,7 @@ def listener(context: Context, keys: Keys, endpoint: str) -> Socket:
         zmq.CURVE_SERVER: 1,
         zmq.CURVE_SECRETKEY: keys.secret,
         zmq.ZAP_DOMAIN: _DOMAIN,
-        zmq.ZAP_ENFORCE_DOMAIN: 1,  # nobody is let in unless `Gatekeeper` says so
+        zmq.ZAP_ENFORCE_DOMAIN: 1,  # only what `Gatekeeper` allows
         zmq.ROUTER_MANDATORY: 1,
         zmq.ROUTER_HANDOVER: 1,
     }
@@ -151,7 +155,7 @@ def listener(context: Context, keys: Keys, endpoint: str) -> Socket:
 
 
 def connection(context: Context, keys: Keys, settings: ReplicaSettings, endpoint: str) -> Socket:
-    """Return a socket that connects to a replica, now or once it is there."""
+    """Return a socket that connects to a replica, now or once that listens."""
     socket = context.socket(zmq.DEALER)
     _set_limits(socket)
     first, most = settings.reconnect
@@ -159,7 +163,7 @@ def connection(context: Context, keys: Keys, settings: ReplicaSettings, endpoint
         zmq.CURVE_SERVERKEY: keys.public,
         zmq.CURVE_PUBLICKEY: keys.public,
         zmq.CURVE_SECRETKEY: keys.secret,
-        zmq.IMMEDIATE: 1,  # nothing is queued for one that is not there
+        zmq.IMMEDIATE: 1,  # nothing is queued before it is connected
         zmq.CONNECT_TIMEOUT: 1000 * _CONNECT_SECONDS,
         zmq.RECONNECT_IVL: round(1000 * first),
         zmq.RECONNECT_IVL_MAX: round(1000 * most),
@@ -188,7 +192,7 @@ def _set_limits(socket: Socket) -> None:
 
 
 class Gatekeeper:
-    """Lets those in that have the replicas' key (ZeroMQ RFC 27, ZAP); the others it refuses."""
+    """Allows connections with the replicas' key, and refuses others (ZeroMQ RFC 27, ZAP)."""
 
     def __init__(self, context: Context, keys: Keys) -> None:
         self._key: Final = z85.decode(keys.public)
@@ -205,15 +209,15 @@ class Gatekeeper:
         self._reader.send([sender, b"", version, request, status, b"", b"", b""])
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Stop answering: no more connections are allowed."""
         self._reader.close()
 
 
 class StrangerWatch:
-    """Calls `stranger` for each connection to a socket that ends before it proved who it is.
+    """Calls `stranger` for each connection to a socket that ends before it is authenticated.
 
-    libzmq does not say which connection proved it. If one of a replica ends while a stranger's has
-    begun, the stranger is counted then and not later.
+    libzmq does not say which connection was authenticated. If a replica's ends while a stranger's
+    is being authenticated, the stranger is counted at once and not later.
     """
 
     def __init__(self, socket: Socket, stranger: Callable[[], None]) -> None:
@@ -233,6 +237,6 @@ class StrangerWatch:
             self._stranger()
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self._watched.disable_monitor()
         self._reader.close()

@@ -1,8 +1,8 @@
-"""The streams of a Redis or Valkey server by which replicas tell each other what they see.
+"""The streams of a Redis or Valkey server through which replicas share what they see.
 
-One stream is for all, and each replica has one of its own for what it alone is told. They are
-bounded, and end some time after those who write to them. What cannot be written at once is dropped,
-and what is missing is found by those who miss it, as with the mesh.
+One stream is for messages to all, and each replica has one of its own for answers. They are
+bounded, and expire some time after their last writer. What cannot be written at once is dropped,
+and receivers find out what they miss, as with the mesh.
 """
 
 import asyncio
@@ -20,33 +20,33 @@ from epp.system.logs import Log
 
 _log = Log(__name__)
 
-MAX_TOLD: Final = 32_768
-"""Messages to all that are kept: what a replica that was away may read of them, about."""
+MAX_BROADCASTS: Final = 32_768
+"""Messages to all that are kept, about: a replica that was away reads these."""
 _MAX_ANSWERS: Final = 4_096
-"""Messages to one that are kept, about; it takes them away each second."""
+"""Messages to one replica that are kept, about; it removes them each second."""
 _KEPT_SECONDS: Final = 600
-"""How long the stream for all is kept after the last replica,"""
+"""How long the stream for all is kept after the last replica has gone,"""
 _ANSWERS_KEPT_SECONDS: Final = 60
 """and how long that of a replica is."""
 _MAX_QUEUED: Final = 16 << 20
-"""Bytes that wait to be written, at most."""
+"""The most bytes that wait to be written."""
 _WRITTEN_AT_ONCE: Final = 1 << 20
-"""Bytes that are written at once, about: the server has to take them in time."""
+"""Bytes that are written at once, about: the server has to accept them in time."""
 _LONG: Final = 1 << 16
-"""Bytes from which on an answer waits for room behind others, and facts do not wait for it."""
+"""The size in bytes from which on an answer must wait for room, so that facts need not."""
 _AT_ONCE: Final = 128
-"""Entries of a stream that are read at once, fewer where these did not come in time."""
+"""Entries that are read at once; fewer after a read that took too long."""
 _BLOCK_SECONDS: Final = 1.0
 """How long a read waits for an entry."""
 _GATHER_SECONDS: Final = 0.001
-"""How long entries are gathered while some come: to read one by one costs more."""
+"""How long to wait between two reads, since reading entries one by one costs more."""
 _TURN_SECONDS: Final = 0.001
-"""How long entries are taken in at a stretch while others wait for the event loop."""
+"""How long entries are handled at a stretch while other tasks wait for the event loop."""
 _UPKEEP_SECONDS: Final = 1.0
 _PAUSE_SECONDS, _LONGEST_PAUSE = 0.1, 2.0
-"""Between attempts to connect, at first and at most."""
+"""Seconds between attempts to connect, at first and at most."""
 _KNOWN_SECONDS: Final = 60.0
-"""How long a replica is known that says nothing."""
+"""How long a silent replica counts as known."""
 _START: Final = b"0-0"
 _FIELD: Final = b"m"
 
@@ -54,8 +54,8 @@ _FIELD: Final = b"m"
 class RedisStreams:
     """Sends messages to all other replicas, and passes what they send to `receive`.
 
-    `pool` is the namespace and the name of the pool. `dropped` is called with the reason for which
-    an entry is not used. The server counts as a replica that is known while it does not answer.
+    `pool` is the namespace and the name of the pool. `dropped` is called with the reason why an
+    entry is not used. While the server does not answer, it counts as one known replica.
     """
 
     def __init__(
@@ -78,34 +78,34 @@ class RedisStreams:
         self._queue: list[Command] = []
         self._queued_bytes = 0
         self._queued: Final = asyncio.Event()
-        self._heard: Final[dict[bytes, float]] = {}
+        self._last_seen: Final[dict[bytes, float]] = {}
         self._read_at = 0.0
         self._at_once = _AT_ONCE
         self._works: Final = {"write": False, "read": False}
-        self._said: Final[set[str]] = set()
+        self._logged: Final[set[str]] = set()
 
     @property
     def known(self) -> int:
-        """How many other replicas were heard in the last minute that the server answered."""
+        """How many other replicas wrote in the last minute before the server's last answer."""
         return max(self._others(), not all(self._works.values()))
 
     def _others(self) -> int:
         since = self._read_at - _KNOWN_SECONDS
-        return sum([at > since for at in self._heard.values()])
+        return sum([at > since for at in self._last_seen.values()])
 
     @property
     def store(self) -> RedisStore:
-        """What keeps messages in the server."""
+        """The store in the same server."""
         return RedisStore(self._server, self._seal, self._prefix)
 
     def open(self) -> None:
-        """Nothing is to be opened: connections come and go with `run`."""
+        """Do nothing: connections come and go with `run`."""
 
     def close(self) -> None:
-        """Nothing is open but for `run`."""
+        """Do nothing: connections are only open during `run`."""
 
     def look_up_soon(self) -> None:
-        """Nothing is to be looked up: who writes is there."""
+        """Do nothing: there are no addresses."""
 
     async def run(self) -> None:
         """Read and write, and connect again when that fails; never returns."""
@@ -130,8 +130,8 @@ class RedisStreams:
     # Out.
 
     def send(self, message: bytes) -> int:
-        """Send a message to all; return to how many, at least 1 if the server takes it."""
-        if self._put(self._all, message, MAX_TOLD):
+        """Send a message to all; return to how many, at least 1 if it can be written."""
+        if self._put(self._all, message, MAX_BROADCASTS):
             return max(1, self._others())
         self.unsent += 1
         return 0
@@ -155,7 +155,7 @@ class RedisStreams:
         return True
 
     async def _write(self, link: RedisLink) -> None:
-        """Write what is queued, until that fails."""
+        """Write what is queued, until writing fails."""
         hello = self._seal.seal(self._own, b"")
         await link.ask([(b"XADD", self._own, b"*", _FIELD, hello), *self._upkeep()])
         self._succeeds("write")
@@ -190,7 +190,7 @@ class RedisStreams:
         return commands
 
     def _upkeep(self) -> list[Command]:
-        """Return what keeps the streams while they are used, and takes away what was read."""
+        """Return the commands that keep streams in use alive, and remove what was read."""
         return [
             (b"EXPIRE", self._all, _KEPT_SECONDS),
             (b"EXPIRE", self._own, _ANSWERS_KEPT_SECONDS),
@@ -198,13 +198,13 @@ class RedisStreams:
         ]
 
     def _forget(self) -> None:
-        """Forget the replicas that are not known any more."""
+        """Forget the replicas that are no longer known."""
         since = self._read_at - _KNOWN_SECONDS
-        for gone in [sender for sender, at in self._heard.items() if at <= since]:
-            del self._heard[gone]
+        for gone in [sender for sender, at in self._last_seen.items() if at <= since]:
+            del self._last_seen[gone]
 
     async def stop(self) -> None:
-        """Send what is not sent yet, within a second, and take away what is this replica's own."""
+        """Send the rest, within a second, and remove this replica's own stream."""
         if not self._works["write"]:
             return
         link = RedisLink(self._server)
@@ -222,7 +222,7 @@ class RedisStreams:
     # In.
 
     async def _read(self, link: RedisLink) -> None:
-        """Take in what comes, until that fails."""
+        """Read entries and handle them, until reading fails."""
         await self._find_places(link)
         loop = asyncio.get_running_loop()
         blocking = b"BLOCK", round(1000 * _BLOCK_SECONDS)
@@ -231,7 +231,7 @@ class RedisStreams:
             wanted: Command = (b"XREAD", b"COUNT", self._at_once, *blocking, *streams)
             try:
                 (answer,) = await link.ask([wanted], _BLOCK_SECONDS)
-            except TimeoutError:  # it may be more than comes in time
+            except TimeoutError:  # there may be too many for the time
                 self._at_once = max(1, self._at_once // 4)
                 raise
             self._at_once = min(_AT_ONCE, 2 * self._at_once)
@@ -248,9 +248,9 @@ class RedisStreams:
                 await asyncio.sleep(_GATHER_SECONDS)
 
     async def _find_places(self, link: RedisLink) -> None:
-        """Find where to go on: where this replica was, or at the start of streams that are anew.
+        """Find where to continue: where this replica was, or at the start of a new stream.
 
-        Of the stream for all, a replica that starts reads what comes from then on.
+        When it starts, a replica reads only later entries of the stream for all.
         """
         for stream in (self._all, self._own):
             (answer,) = await link.ask([(b"XREVRANGE", stream, b"+", b"-", b"COUNT", 1)])
@@ -267,29 +267,29 @@ class RedisStreams:
         except Rejected as rejected:
             self._dropped(rejected.reason)
             return
-        self._heard[sender] = self._read_at
+        self._last_seen[sender] = self._read_at
         self._receive(message, partial(self._answer, sender))
 
     def _stream_of(self, sender: bytes) -> bytes:
         return b"%bto:%b" % (self._prefix, sender.hex().encode())
 
-    # What is said.
+    # The log.
 
     def _succeeds(self, what: str) -> None:
         if self._works[what]:
             return
         self._works[what] = True
         if all(self._works.values()):
-            self._said.clear()
+            self._logged.clear()
             _log.info("replicas.redis_works", server=str(self._server))
 
     def _fails(self, what: str, error: Exception) -> None:
-        """Say it once for each kind of failure, until all works again."""
+        """Log each kind of failure once, until all works again."""
         self._works[what] = False
         kind = type(error).__name__
-        if kind in self._said:
+        if kind in self._logged:
             return
-        self._said.add(kind)
+        self._logged.add(kind)
         _log.warning(
             "replicas.redis_fails",
             server=str(self._server),
@@ -299,7 +299,7 @@ class RedisStreams:
 
 
 def prefix_of(pool: str) -> bytes:
-    """Return what the keys of a pool begin with; the braces keep them together in a cluster."""
+    """Return the prefix of a pool's keys; the braces keep them together in a cluster."""
     return b"warmpick:{%b}:" % pool.encode(errors="surrogateescape")
 
 

@@ -1,35 +1,35 @@
-"""What carries messages between replicas, as the exchange sees it."""
+"""How messages reach other replicas, as the exchange sees it."""
 
 import asyncio
 from collections.abc import AsyncIterable, Callable, Sequence
 from typing import Final, Protocol
 
 THIS_IS_YOU: Final = b""
-"""The answer to a replica that need not send here: it is this one, or another worker of its pod.
+"""The answer to a sender that need not send here: this replica, or another worker of its pod.
 
-Names list these among the others."""
+Looked-up names contain the addresses of these, too."""
 
 Reply = Callable[[bytes], bool]
-"""Sends a message to the replica that another one came from; returns whether there was room."""
+"""Answers the sender of a message with another one; returns whether there was room."""
 Receive = Callable[[bytes, Reply], None]
-"""Called with each message, and with what replies to it: `THIS_IS_YOU` to an own one."""
+"""Called with each message and its `Reply`, which answers own ones with `THIS_IS_YOU`."""
 
 
 class Store(Protocol):
-    """Keeps messages beyond the life of all replicas, for a time. Nothing of it raises."""
+    """Keeps messages for a time, beyond the life of all replicas. Its methods do not raise."""
 
     async def keep(self, parts: AsyncIterable[bytes]) -> None:
-        """Keep these in place of what is kept, all of them or none."""
+        """Replace the kept messages by these: by all of them, or not at all."""
 
     async def kept(self) -> Sequence[bytes]:
-        """Return what is kept; nothing if any of it is not of a replica."""
+        """Return the kept messages; none if one of them is not from a replica."""
         ...
 
 
 class Transport(Protocol):
     """Sends messages to all other replicas. Nothing waits: what cannot be sent is dropped.
 
-    `reached` is to how many a last sign of life could be sent.
+    `reached` is the number of replicas that the last heartbeat could be sent to.
     """
 
     reached: int
@@ -46,29 +46,24 @@ class Transport(Protocol):
 
     @property
     def port(self) -> int:
-        """The port that it listens at; 0: none."""
-        ...
-
-    @property
-    def store(self) -> Store | None:
-        """What keeps messages, if anything does."""
+        """The port at which it listens; 0: none."""
         ...
 
     def open(self) -> None:
-        """Take in messages. Raises `ConfigError` if it cannot."""
+        """Start to receive. Raises `ConfigError` if it cannot."""
 
     async def run(self) -> None:
-        """Follow where the others are; never returns."""
+        """Follow the addresses of the others; never returns."""
 
     def look_up_soon(self) -> None:
-        """Look for others now: one was heard that is not known."""
+        """Look up addresses now: a message came from a replica at an unknown one."""
 
     def send(self, message: bytes) -> int:
-        """Send a message to all; return to how many it could be sent."""
+        """Send a message to all; return how many it could be sent to."""
         ...
 
     async def stop(self) -> None:
-        """Send what is not sent yet, within a second, and close."""
+        """Send the rest, within a second, and close."""
 
     def close(self) -> None:
         """Close at once."""
@@ -88,7 +83,7 @@ class Transports:
 
     @property
     def known(self) -> int:
-        """How many other replicas are known; who is known to two parts counts twice."""
+        """How many other replicas are known; one that two parts know counts twice."""
         return sum([each.known for each in self._parts])
 
     @property
@@ -96,33 +91,28 @@ class Transports:
         """The port of the first part that listens at one; 0: none."""
         return next((each.port for each in self._parts if each.port), 0)
 
-    @property
-    def store(self) -> Store | None:
-        """What keeps messages in the first part that has it."""
-        return next((each.store for each in self._parts if each.store is not None), None)
-
     def open(self) -> None:
-        """Take in messages. Raises `ConfigError` if a part cannot."""
+        """Start to receive. Raises `ConfigError` if a part cannot."""
         for each in self._parts:
             each.open()
 
     async def run(self) -> None:
-        """Follow where the others are; never returns."""
+        """Follow the addresses of the others; never returns."""
         async with asyncio.TaskGroup() as tasks:
             for each in self._parts:
                 tasks.create_task(each.run(), name=f"replicas: {type(each).__name__}")
 
     def look_up_soon(self) -> None:
-        """Look for others now: one was heard that is not known."""
+        """Look up addresses now: a message came from a replica at an unknown one."""
         for each in self._parts:
             each.look_up_soon()
 
     def send(self, message: bytes) -> int:
-        """Send a message to all; return to how many it could be sent."""
+        """Send a message to all; return how many it could be sent to."""
         return sum([each.send(message) for each in self._parts])
 
     async def stop(self) -> None:
-        """Send what is not sent yet, within a second, and close."""
+        """Send the rest, within a second, and close."""
         await asyncio.gather(*(each.stop() for each in self._parts))
 
     def close(self) -> None:

@@ -1,10 +1,13 @@
-"""Caches as a whole, compared and copied between replicas, beside the requests.
+"""Whole caches, compared and copied between replicas, apart from the requests.
 
-Facts that are lost, or come in another order, leave caches that differ. Every 15 seconds the owner
-of an endpoint sends a digest of what it believes the endpoint's cache to hold. A replica that
-differs by more than facts under way explain asks for what differs, and believes the owner. If the
-owner has missed facts of that replica, it asks back, and each adds what the other holds, so that
-both have what either side of a partition has seen.
+Lost or reordered facts leave caches that differ. Every 15 seconds the owner of an endpoint sends a
+digest of what it believes the endpoint's cache to hold. A replica that differs by more than facts
+under way explain asks for what differs, and adopts it. If the owner has missed facts of that
+replica, it asks in turn, and each adds what the other holds, so that both have what either side of
+a partition has seen.
+
+A replica whose memory for caches is full is believed only by replicas whose memory is full, too. It
+believes only such owners, and takes as many blocks as it drops: it would forget any more again.
 
 Long loops run in a thread, and caches change a little at a time.
 """
@@ -50,17 +53,17 @@ from epp.protocol.replicas.facts import (
 from epp.protocol.replicas.messages import Dropped
 
 DIGEST_SECONDS: Final = 15.0
-"""How often the owner of an endpoint tells its digest."""
+"""How often the owner of an endpoint sends its digest."""
 _MAX_WAITING: Final = 4096
-"""Facts about caches that wait to be looked at, at most."""
+"""The most facts about caches that wait to be handled."""
 _AT_ONCE: Final = 1024
 """Blocks that are copied at once: a fraction of a millisecond."""
-_TOLD_AT_ONCE: Final = 64
+_DIGESTS_AT_ONCE: Final = 64
 """Digests in a message."""
 _ROOM_SECONDS: Final = 1.0
-"""How long a long answer waits for room, at most,"""
+"""How long a long answer waits for room,"""
 _LOOK_SECONDS: Final = 0.01
-"""and how often it is looked for."""
+"""and how often it checks for room."""
 _SIZE_BYTES: Final = 4
 
 SnapshotPart = LearnedReply | StoredReply | ContentsReply
@@ -72,9 +75,9 @@ SnapshotFact = SnapshotPart | NoSnapshot
 class CacheCopies:
     """Compares what caches hold with what the endpoints' owners believe, and copies.
 
-    `tell` sends to all, `answer` to one by its number, and returns whether there was room.
-    `hear` is called with what others send of a snapshot. `compared` counts comparisons by
-    whether they differed, `copied` blocks.
+    `send` sends facts to all, `answer` to one replica by its number, and returns whether there was
+    room. `on_snapshot` is called with each fact that answers `SnapshotQuery`. `compared` counts
+    comparisons by whether they differed, `copied` counts blocks.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (what it joins)
@@ -82,32 +85,32 @@ class CacheCopies:
         fleet: Fleet,
         writer: FactWriter,
         reader: FactReader,
-        tell: Callable[[Sequence[AnyFact]], None],
+        send: Callable[[Sequence[AnyFact]], None],
         answer: Callable[[int, Sequence[AnyFact]], bool],
         apply: Callable[[Iterable[Event]], None],
-        hear: Callable[[int, SnapshotFact], None],
+        on_snapshot: Callable[[int, SnapshotFact], None],
     ) -> None:
         self.compared: Final = Counter[bool]()
         self.copied = 0
         self._fleet: Final = fleet
         self._writer: Final = writer
         self._reader: Final = reader
-        self._tell: Final = tell
+        self._send: Final = send
         self._answer: Final = answer
         self._apply: Final = apply
-        self._hear: Final = hear
+        self._on_snapshot: Final = on_snapshot
         self._waiting: Final = asyncio.Queue[tuple[int, CopyFact]](_MAX_WAITING)
         self._asked: set[tuple[int, str]] = set()
-        self._mended: Final[dict[tuple[int, str], int]] = {}  # losses that were asked about
+        self._reconciled: Final[dict[tuple[int, str], int]] = {}  # by key, `losses`
         fleet.subscribe((CacheCleared,), self._withdraw, "observer/replicas")
 
     @property
     def busy(self) -> bool:
-        """Whether any fact of others waits to be handled."""
+        """Whether any fact waits to be handled."""
         return not self._waiting.empty()
 
     def take(self, sender: int, fact: CopyFact) -> None:
-        """Keep a fact until it is its turn; what is too much is found again with a later digest."""
+        """Keep a fact for `run`; one for which there is no room is made good by a later digest."""
         if not self._waiting.full():
             self._waiting.put_nowait((sender, fact))
 
@@ -120,40 +123,45 @@ class CacheCopies:
             except ValueError:
                 self._reader.dropped[Dropped.NONSENSE] += 1
 
-    async def tell_digests(self) -> None:
-        """Tell the digests of the endpoints that belong to this replica, until cancelled."""
+    async def send_digests(self) -> None:
+        """Send the digests of own endpoints again and again, until cancelled."""
         while True:
             await asyncio.sleep(DIGEST_SECONDS)
-            await self.tell_own()
+            await self.send_own_digests()
 
-    async def tell_own(self) -> None:
-        """Tell them once."""
+    async def send_own_digests(self) -> None:
+        """Send the digests of the endpoints that this replica owns, once."""
         self._forget()
         facts: list[AnyFact] = []
         for pod in [each for each in self._own() if each.mirror is None]:
             sums = await asyncio.to_thread(digest, pod.scheduler.cache.hashes())
             facts.append(DigestFact(pod.endpoint.id, epoch_now(pod), sums))
-            if len(facts) >= _TOLD_AT_ONCE:
-                self._tell(facts)
+            if len(facts) >= _DIGESTS_AT_ONCE:
+                self._send(facts)
                 facts = []
         if facts:
-            self._tell(facts)
+            self._send(facts)
 
     def _forget(self) -> None:
-        """Forget what was asked of replicas and about endpoints that are gone."""
-        for key in [*self._asked, *self._mended]:
+        """Forget queries to replicas, and about endpoints, that are gone."""
+        for key in [*self._asked, *self._reconciled]:
             sender, endpoint = key
             if (
                 sender not in self._reader.peers
                 or self._fleet.pods.get(EndpointId(endpoint)) is None
             ):
                 self._asked.discard(key)
-                self._mended.pop(key, None)
+                self._reconciled.pop(key, None)
 
     def _own(self) -> Iterator[Pod]:
         if not self._writer.settled:
             return
-        others = [each.number for each in self._reader.peers.values() if each.owns]
+        peers = self._reader.peers.values()
+        others = [each.number for each in peers if each.owns]
+        if self._writer.full:
+            if others:
+                return
+            others = [each.number for each in peers if each.present and each.settled]
         for pod in list(self._fleet.pods.values()):
             if owner_of(pod.endpoint.id, [self._writer.own, *others]) == self._writer.own:
                 yield pod
@@ -161,7 +169,7 @@ class CacheCopies:
     def _pod(self, fact: DigestFact | BucketsQuery | BucketsReply | ContentsReply) -> Pod | None:
         """Return the pod of a fact, if it is about this start of its engine."""
         pod = self._fleet.pods.get(EndpointId(fact.endpoint))
-        if pod is None or pod.mirror is not None:  # what its engine reports is not told
+        if pod is None or pod.mirror is not None:  # its engine reports what it holds
             return None
         if epoch_now(pod) != fact.epoch:
             self._reader.dropped[Dropped.STALE_ENDPOINT] += 1
@@ -178,7 +186,8 @@ class CacheCopies:
         buckets = differing(await asyncio.to_thread(digest, hashes), fact.sums)
         differs = too_different(len(buckets), len(hashes))
         self.compared[differs] += 1
-        if differs:
+        owner = self._reader.peers.get(sender)
+        if differs and (not self._fleet.full or (owner is not None and owner.full)):
             self._ask(sender, BucketsQuery(fact.endpoint, fact.epoch, buckets))
 
     def _ask(self, sender: int, wanted: BucketsQuery) -> None:
@@ -186,23 +195,23 @@ class CacheCopies:
         self._answer(sender, [wanted])
 
     def _withdraw(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        """Believe no answer that is under way about a cache that was cleared."""
+        """Ignore answers under way about a cache that was cleared."""
         if isinstance(event, CacheCleared):
             self._asked -= {each for each in self._asked if each[1] == event.endpoint_id}
 
-    async def _tell_buckets(self, sender: int, fact: BucketsQuery) -> None:
+    async def _send_buckets(self, sender: int, fact: BucketsQuery) -> None:
         pod = self._pod(fact)
         if pod is None or not all(each < BUCKETS for each in fact.buckets):
             return
         peer, key, added = self._reader.peers.get(sender), (sender, fact.endpoint), fact.added
-        if peer is not None and not added and self._mended.get(key, 0) < peer.losses:
-            self._mended[key], added = peer.losses, True
+        if peer is not None and not added and self._reconciled.get(key, 0) < peer.losses:
+            self._reconciled[key], added = peer.losses, True
             self._ask(sender, BucketsQuery(fact.endpoint, fact.epoch, fact.buckets, added=True))
         contents = pod.scheduler.cache.contents()
         hashes, sizes = await asyncio.to_thread(within, *contents, fact.buckets)
-        told = written_words(hashes), written_sizes(sizes)
+        written = written_words(hashes), written_sizes(sizes)
         await self._answer_in_time(
-            sender, BucketsReply(fact.endpoint, fact.epoch, fact.buckets, *told, added)
+            sender, BucketsReply(fact.endpoint, fact.epoch, fact.buckets, *written, added)
         )
 
     async def _answer_in_time(self, sender: int, fact: BucketsReply | SnapshotPart) -> bool:
@@ -217,19 +226,19 @@ class CacheCopies:
         return True
 
     def _drop_questions(self, sender: int) -> None:
-        """Drop the other questions of a replica that takes no answer: others wait behind them.
+        """Drop the other queries of a replica that takes no answer, since others wait behind them.
 
-        It may be gone, and have asked about each endpoint.
+        It may be gone, after asking about every endpoint.
         """
         for _ in range(self._waiting.qsize()):
             asked = self._waiting.get_nowait()
             if asked[0] != sender or not isinstance(asked[1], BucketsQuery | SnapshotQuery):
                 self._waiting.put_nowait(asked)
 
-    async def _believe(self, sender: int, fact: BucketsReply) -> None:
+    async def _apply_buckets(self, sender: int, fact: BucketsReply) -> None:
         key = sender, fact.endpoint
         if key not in self._asked:
-            raise ValueError("nobody asked")
+            raise ValueError("it was not asked for")
         try:
             await self._take_over(key, fact)
         finally:
@@ -242,11 +251,17 @@ class CacheCopies:
         theirs, sizes = _read_blocks(fact)
         ours, cache = pod.scheduler.cache.hashes(), pod.scheduler.cache
         come, tokens, gone = await asyncio.to_thread(changes, ours, theirs, sizes, fact.buckets)
+        full = self._fleet.full
         if fact.added:
             gone = array("Q")
+        elif full:
+            some = min(len(come), len(gone))
+            come, tokens, gone = come[:some], tokens[:some], gone[:some]
         for copied in _pieces(pod.endpoint.id, come, tokens, gone):
             # It has started again, or was cleared.
             if pod.scheduler.cache is not cache or key not in self._asked:
+                return
+            if self._fleet.full and not full:  # other blocks would be forgotten for these
                 return
             self.copied += len(copied.hashes) + len(copied.gone)
             self._apply([copied])
@@ -254,7 +269,7 @@ class CacheCopies:
 
     # Snapshots.
 
-    async def _tell_snapshot(self, sender: int, _fact: SnapshotQuery) -> None:
+    async def _send_snapshot(self, sender: int, _fact: SnapshotQuery) -> None:
         if not self._writer.settled:
             self._answer(sender, [NoSnapshot()])
             return
@@ -265,26 +280,26 @@ class CacheCopies:
         if not pods:
             self._answer(sender, [NoSnapshot()])
 
-    async def _hear_snapshot(self, sender: int, fact: SnapshotFact) -> None:
-        self._hear(sender, fact)
+    async def _pass_snapshot(self, sender: int, fact: SnapshotFact) -> None:
+        self._on_snapshot(sender, fact)
 
 
 _READERS: Final[dict[type[CopyFact], Callable[[CacheCopies, int, Any], Any]]] = {
     DigestFact: CacheCopies._compare,  # noqa: SLF001 (the table of this class)
-    BucketsQuery: CacheCopies._tell_buckets,  # noqa: SLF001
-    BucketsReply: CacheCopies._believe,  # noqa: SLF001
-    SnapshotQuery: CacheCopies._tell_snapshot,  # noqa: SLF001
-    ContentsReply: CacheCopies._hear_snapshot,  # noqa: SLF001
-    NoSnapshot: CacheCopies._hear_snapshot,  # noqa: SLF001
-    LearnedReply: CacheCopies._hear_snapshot,  # noqa: SLF001
-    StoredReply: CacheCopies._hear_snapshot,  # noqa: SLF001
+    BucketsQuery: CacheCopies._send_buckets,  # noqa: SLF001
+    BucketsReply: CacheCopies._apply_buckets,  # noqa: SLF001
+    SnapshotQuery: CacheCopies._send_snapshot,  # noqa: SLF001
+    ContentsReply: CacheCopies._pass_snapshot,  # noqa: SLF001
+    NoSnapshot: CacheCopies._pass_snapshot,  # noqa: SLF001
+    LearnedReply: CacheCopies._pass_snapshot,  # noqa: SLF001
+    StoredReply: CacheCopies._pass_snapshot,  # noqa: SLF001
 }
 
 
 def _pieces(
     endpoint: EndpointId, come: "array[int]", sizes: "array[int]", gone: "array[int]"
 ) -> Iterator[CacheCopied]:
-    """Yield changes a few at a time, of those that come the first to be evicted first."""
+    """Yield changes a few at a time; added blocks come in the order in which they are evicted."""
     for start in range(0, len(gone), _AT_ONCE):
         yield CacheCopied(endpoint, gone=_named(gone[start : start + _AT_ONCE]))
     for end in range(len(come), 0, -_AT_ONCE):
@@ -293,12 +308,12 @@ def _pieces(
 
 
 def unmirrored(fleet: Fleet) -> Sequence[Pod]:
-    """Return the pods whose caches are told of: what an engine reports itself is not."""
+    """Return the pods whose caches replicas share: those whose engines do not report them."""
     return [each for each in fleet.pods.values() if each.mirror is None]
 
 
 async def snapshot(fleet: Fleet, pods: Sequence[Pod]) -> AsyncIterator[SnapshotPart]:
-    """Yield what was learned and is stored, and what the caches of these pods hold."""
+    """Yield what was learned, the stored responses, and what the caches of these pods hold."""
     state = fleet.pods.learned(fleet.output_lengths)
     yield LearnedReply(state.classes, state.endpoints, state.responses, state.ttft_share)
     stored = fleet.responses.state()
@@ -320,14 +335,14 @@ def contents_reply(pod: Pod, left: int, total: int) -> ContentsReply:
     """Return what an endpoint's cache holds, as a part of a snapshot of `total` endpoints."""
     cache = pod.scheduler.cache
     hashes, sizes = cache.contents()
-    told = written_words(hashes), written_sizes(sizes)
-    return ContentsReply(pod.endpoint.id, epoch_now(pod), *told, cache.closed, left, total)
+    written = written_words(hashes), written_sizes(sizes)
+    return ContentsReply(pod.endpoint.id, epoch_now(pod), *written, cache.closed, left, total)
 
 
 def stored_from(fact: StoredReply) -> ResponsesCopied:
-    """Return stored responses as an event, the latest of more than are kept.
+    """Return stored responses as an event: the latest ones, if there are more than are kept.
 
-    Raises `ValueError` for some that cannot be.
+    Raises `ValueError` for a reply that cannot be true.
     """
     keys, places, engines = read_words(fact.keys), read_sizes(fact.places), fact.engines
     if len(keys) != len(places):
@@ -341,7 +356,7 @@ def stored_from(fact: StoredReply) -> ResponsesCopied:
 def copied_from(pod: Pod, fact: ContentsReply) -> CacheCopied | None:
     """Return what a cache holds as an event; None if it is about another start of the engine.
 
-    Raises `ValueError` for contents that cannot be.
+    Raises `ValueError` for contents that cannot be true.
     """
     hashes, sizes = _read_blocks(fact)
     if epoch_now(pod) != fact.epoch:
@@ -350,12 +365,12 @@ def copied_from(pod: Pod, fact: ContentsReply) -> CacheCopied | None:
 
 
 def epoch_now(pod: Pod) -> int:
-    """Return what tells this start of an endpoint's engine from another, as far as it is known."""
+    """Return the epoch of an endpoint's engine, as far as its start is known (`cache_epoch`)."""
     return cache_epoch(pod.endpoint, pod.load.started_at)
 
 
 def _read_blocks(fact: ContentsReply | BucketsReply) -> "tuple[array[int], array[int]]":
-    """Read the hashes of blocks and their sizes. Raises `ValueError` for what cannot be."""
+    """Read the hashes of blocks and their sizes. Raises `ValueError` if they cannot be true."""
     hashes, sizes = read_words(fact.hashes), read_sizes(fact.sizes)
     if len(hashes) != len(sizes):
         raise ValueError("as many sizes as blocks")
@@ -363,7 +378,7 @@ def _read_blocks(fact: ContentsReply | BucketsReply) -> "tuple[array[int], array
 
 
 def _named(hashes: "array[int]") -> Sequence[BlockHash]:
-    return hashes  # type: ignore[return-value]  # what they are called
+    return hashes  # type: ignore[return-value]  # the same integers
 
 
 def written_sizes(sizes: Sequence[int]) -> bytes:

@@ -1,4 +1,4 @@
-"""What two replicas believe of the same caches, side by side."""
+"""The caches as two replicas believe them to be, compared."""
 
 import asyncio
 import os
@@ -11,8 +11,6 @@ from epp.adapters.replicas.mesh import ReplicaMesh
 from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings, derive_keys, mark_of
 from epp.adapters.replicas.transport import Reply
 from epp.errors import ConfigError
-from epp.model.endpoint import Endpoint, EndpointId
-from epp.model.request import RequestId
 from epp.protocol.replicas.chains import read_words
 from epp.protocol.replicas.digests import MAX_DIFFERENT, MIN_DIFFERENT
 from epp.protocol.replicas.fact_reader import FactReader
@@ -54,7 +52,7 @@ class CacheDiff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Dump:
-    """Asks one replica for a snapshot. It is heard as a replica that knows nothing, and leaves."""
+    """Asks one replica for a snapshot, as a replica that knows nothing, and leaves."""
 
     def __init__(self, address: PeerAddress, secret: bytes, pool: str) -> None:
         self.parts: dict[str, ContentsReply] = {}
@@ -62,12 +60,12 @@ class _Dump:
         self._knows = False
         self._address = address
         mark, own = mark_of(secret, pool), int.from_bytes(os.urandom(7), "big")
-        self._writer = FactWriter(mark, own, _no_endpoint, _no_admission)
+        self._writer = FactWriter(mark, own, lambda _: None, lambda _: None)
         self._reader = FactReader(self._writer)
         settings = ReplicaSettings(peers=[address], port=0)
-        self._mesh = ReplicaMesh(settings, derive_keys(secret), _HERE, self._hear, lambda: None)
+        self._mesh = ReplicaMesh(settings, derive_keys(secret), _HERE, self._receive, lambda: None)
 
-    def _hear(self, data: bytes, _reply: Reply) -> None:
+    def _receive(self, data: bytes, _reply: Reply) -> None:
         for fact in self._reader.read(data, time.monotonic()).copies:
             if isinstance(fact, ContentsReply):
                 self.parts[fact.endpoint] = fact
@@ -81,7 +79,7 @@ class _Dump:
     async def read(self, seconds: float) -> dict[str, ContentsReply]:
         """Return what the replica holds.
 
-        Raises `ConfigError` if it does not say so in time, or has just started.
+        Raises `ConfigError` if it does not answer in time, or has just started.
         """
         self._mesh.open()
         try:
@@ -100,9 +98,9 @@ class _Dump:
             ) from None
         finally:
             self._mesh.close()
-        if not self.parts and not self._knows:  # it has said that it has nothing to tell
+        if not self.parts and not self._knows:  # it answered with `NoSnapshot`
             raise ConfigError(
-                f"{self._address} has just started, and learns from others yet: ask it again in a"
+                f"{self._address} has just started, and still learns from others: ask it again in a"
                 " minute"
             )
         return self.parts
@@ -119,7 +117,7 @@ async def diff(
 
 
 def compare(name: str, first: ContentsReply | None, second: ContentsReply | None) -> CacheDiff:
-    """Compare what two replicas hold of an endpoint; None is an endpoint that one does not know."""
+    """Compare what two replicas hold of an endpoint; None: the replica does not know it."""
     one = set(read_words(first.hashes)) if first is not None else set[int]()
     other = set(read_words(second.hashes)) if second is not None else set[int]()
     epochs = {each.epoch for each in (first, second) if each is not None}
@@ -131,11 +129,3 @@ def compare(name: str, first: ContentsReply | None, second: ContentsReply | None
         only_second=len(other - one),
         restarted=len(epochs) > 1,
     )
-
-
-def _no_endpoint(_: EndpointId) -> Endpoint | None:
-    return None
-
-
-def _no_admission(_: RequestId) -> None:
-    return None

@@ -1,14 +1,15 @@
-"""The exchange with other replicas: what this one sees is told, what they tell is taken in."""
+"""The exchange with other replicas: sends what this one sees, and applies what they send."""
 
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from math import inf
 from typing import Final
 
 from epp.adapters.replicas.mesh import ReplicaMesh
 from epp.adapters.replicas.settings import ReplicaSettings, derive_keys, mark_of
-from epp.adapters.replicas.transport import THIS_IS_YOU, Reply, Transport, Transports
+from epp.adapters.replicas.transport import THIS_IS_YOU, Reply, Store, Transport, Transports
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import FamilyText
 from epp.app.observers import Observer
@@ -24,7 +25,7 @@ from epp.model.request_events import Admitted
 from epp.policy.flow.line import Line
 from epp.policy.plugins import Unseen
 from epp.protocol.replicas.fact_reader import FactReader
-from epp.protocol.replicas.fact_writer import TOLD, FactWriter
+from epp.protocol.replicas.fact_writer import SHARED_EVENTS, FactWriter
 from epp.protocol.replicas.facts import AnyFact, LeavingFact, SnapshotQuery
 from epp.protocol.replicas.messages import Dropped, sender_of
 from epp.system.logs import Log
@@ -32,21 +33,21 @@ from epp.system.logs import Log
 _log = Log(__name__)
 
 _BATCH_SECONDS: Final = 0.001
-"""How long facts are gathered before they are told."""
+"""How long facts are gathered before they are sent."""
 _HEARTBEAT_SECONDS: Final = 1.0
-"""How often a replica says that it lives."""
+"""Seconds between heartbeats,"""
 _LOOKING_SECONDS: Final = 0.1
-"""How often it does while it is alone, or starts."""
+"""and while a replica is alone, or starts."""
 _UNSETTLED_SECONDS: Final = 3 * DIGEST_SECONDS
-"""How long one that started cold learns from others before it may own endpoints."""
+"""How long a replica that started cold, or was full, learns before it may own endpoints."""
 
 
 class Replicas:
     """One replica among others. Raises `ConfigError` for a secret that is too short.
 
-    `pool` is the pool's name: others with the same secret and another pool are not listened to.
-    In a server in between, pools of the same name are told apart by their `namespace`.
-    `became_warm` is called once it is `warm`: it knows what the others know, or has given that up.
+    `pool` is the pool's name: messages of other pools are dropped, even with the same secret. In
+    a Redis server, `namespace` distinguishes pools of the same name. `became_warm` is called once
+    it is `warm`: it knows what the others know, or has given up asking.
     """
 
     def __init__(  # noqa: PLR0913 (what it joins)
@@ -65,11 +66,13 @@ class Replicas:
         self._clock: Final = clock
         self._settings: Final = settings
         own, mark = int.from_bytes(os.urandom(7), "big"), mark_of(secret, pool)
-        self._writer: Final = FactWriter(mark, own, fleet.pods.endpoint, self._admission)
+        lookups = fleet.pods.endpoint, self._admission
+        self._writer: Final = FactWriter(mark, own, *lookups, self._flush_soon)
         self.reader: Final = FactReader(self._writer)
+        self._store: Store | None = None
         self.transport: Final = self._transport_of(secret, f"{namespace}/{pool}", bind_address)
         facts = self._writer, self.reader
-        self._keeper: Final = Keeper(self.transport.store, fleet, facts, mark, clock)
+        self._keeper: Final = Keeper(self._store, fleet, facts, mark, clock)
         self._boot: Final = WarmBoot(
             fleet,
             self.reader,
@@ -82,10 +85,10 @@ class Replicas:
             fleet,
             self._writer,
             self.reader,
-            self._tell_all,
+            self._send_to_all,
             self._answer,
             self._apply,
-            self._boot.hear,
+            self._boot.receive,
         )
         self._warmed: Final = asyncio.Event()
         self._became_warm: Final = became_warm
@@ -94,14 +97,14 @@ class Replicas:
         self._lags: Final = Histogram(LAGS)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._line: SharedLine | None = None
-        self._hearing = False
+        self._full_at = -inf
         self._reached = 0
         self._alone_since: float | None = None
-        self._said_alone: bool | None = None  # nothing was said yet
-        fleet.subscribe(TOLD, self._note, "observer/replicas")
+        self._logged_alone: bool | None = None  # neither was logged yet
+        fleet.subscribe(SHARED_EVENTS, self._writer.note, "observer/replicas")
 
     def _transport_of(self, secret: bytes, pool: str, bind_address: str) -> Transport:
-        """Return how messages reach the others: to their ports, or by a server in between."""
+        """Return the transport to the others: to their ports, or through a server."""
         settings, keys = self._settings, derive_keys(secret)
         parts: list[Transport] = []
         if settings.redis is None or settings.siblings is not None:
@@ -111,12 +114,14 @@ class Replicas:
         if settings.redis is not None:
             from epp.adapters.replicas.streams import RedisStreams  # noqa: PLC0415 (an extra)
 
-            parts.append(RedisStreams(settings.redis, secret, pool, self._receive_far, self._drop))
+            streams = RedisStreams(settings.redis, secret, pool, self._receive_far, self._drop)
+            self._store = streams.store
+            parts.append(streams)
         return parts[0] if len(parts) == 1 else Transports(parts)
 
     @property
     def warm(self) -> bool:
-        """Whether it knows what the others know, or has given that up."""
+        """Whether it knows what the others know, or has given up asking."""
         return self._warmed.is_set()
 
     async def warmed(self) -> None:
@@ -124,39 +129,37 @@ class Replicas:
         await self._warmed.wait()
 
     def share(self, line: Line) -> None:
-        """Have requests that wait here and at the other replicas wait in one line."""
-        self._line = SharedLine(line, self._tell_all, self._clock)
+        """Join the requests that wait here, and at the other replicas, in one line."""
+        self._line = SharedLine(line, self._send_to_all, self._clock)
 
     @property
     def observer(self) -> Observer:
-        """What runs it."""
+        """The observer that runs it."""
         return Observer(
             name="replicas", start=self._start, run=self._run, collect=self.collect, stop=self._stop
         )
 
     def unseen(self, now: float) -> Unseen:
-        """Return what other replicas probably decided on, and was not heard of yet."""
+        """Return an estimate of decisions of other replicas that are not known here yet."""
         return Unseen(*self.reader.unseen(now))
 
     # Out.
 
-    def _note(self, event: Event, now: float, guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        if self._hearing:  # those who told it have told it to all
-            return
-        if self._writer.note(event, now, guessed=guessed) and self._loop is not None:
-            self._loop.call_later(_BATCH_SECONDS, self._tell)
+    def _flush_soon(self) -> None:
+        if self._loop is not None:
+            self._loop.call_later(_BATCH_SECONDS, self._flush)
 
-    def _tell(self) -> None:
-        """Send the facts that were written."""
+    def _flush(self) -> None:
+        """Send the facts that were noted."""
         if not self._reached:
             self._writer.skip()
             return
         for message in self._writer.messages():
             self.transport.send(message)
 
-    def _tell_all(self, facts: Sequence[AnyFact]) -> None:
+    def _send_to_all(self, facts: Sequence[AnyFact]) -> None:
         if self._reached:
-            self._tell()
+            self._flush()
             self.transport.send(self._writer.to_all(facts, self._clock()))
 
     def _admission(self, request: RequestId) -> Admitted | None:
@@ -169,41 +172,41 @@ class Replicas:
     # In.
 
     def _receive_far(self, data: bytes, reply: Reply) -> None:
-        """Take in what comes by a port; not from another worker of this process, which is near."""
+        """Handle a message from a port, unless it is from another worker of this process."""
         if self._siblings and sender_of(data) in self._siblings:
             reply(THIS_IS_YOU)
         else:
             self._receive(data, reply)
 
     def _receive_near(self, data: bytes, reply: Reply) -> None:
-        """Take in what another worker of this process sends."""
+        """Handle a message from another worker of this process."""
         sender = self._receive(data, reply)
         if sender:
             self._siblings.add(sender)
 
     def _receive(self, data: bytes, reply: Reply) -> int:
-        """Take in a message; return whose it is, 0 if it was dropped."""
+        """Handle a message; return its sender, 0 if it was dropped."""
         now = self._clock()
-        heard = self.reader.read(data, now)
-        if heard.own:
+        received = self.reader.read(data, now)
+        if received.own:
             reply(THIS_IS_YOU)
             return 0
-        if heard.sender:
-            self._replies[heard.sender] = reply
-        if heard.lag is not None:
-            self._lags.observe(heard.lag)
-        self._apply_at(heard.events, now)
-        for fact in heard.copies:
-            self.copies.take(heard.sender, fact)
-        if heard.waiting and self._line is not None:
-            self._line.hear(heard.sender, heard.waiting[-1])
-        if heard.answers:
-            self._answer(heard.sender, heard.answers)
-        return heard.sender
+        if received.sender:
+            self._replies[received.sender] = reply
+        if received.lag is not None:
+            self._lags.observe(received.lag)
+        self._apply_at(received.events, now)
+        for fact in received.copies:
+            self.copies.take(received.sender, fact)
+        if received.waiting and self._line is not None:
+            self._line.receive(received.sender, received.waiting[-1])
+        if received.answers:
+            self._answer(received.sender, received.answers)
+        return received.sender
 
     def _answer(self, sender: int, facts: Sequence[AnyFact]) -> bool:
-        """Answer one replica if there is room; what the answer is about comes before it."""
-        self._tell()
+        """Answer one replica if there is room, after the facts that the answer may refer to."""
+        self._flush()
         reply = self._replies.get(sender)
         return reply is not None and reply(self._writer.to_one(facts, self._clock()))
 
@@ -211,12 +214,12 @@ class Replicas:
         self._apply_at(events, self._clock())
 
     def _apply_at(self, events: Iterable[Event], now: float) -> None:
-        self._hearing = True
+        self._writer.applying = True
         try:
             for event in events:
                 self._fleet.apply(event, now)
         finally:
-            self._hearing = False
+            self._writer.applying = False
 
     def _drop(self, reason: Dropped) -> None:
         self.reader.dropped[reason] += 1
@@ -233,7 +236,7 @@ class Replicas:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.transport.run(), name="replicas: addresses")
             tasks.create_task(self.copies.run(), name="replicas: copies")
-            tasks.create_task(self.copies.tell_digests(), name="replicas: digests")
+            tasks.create_task(self.copies.send_digests(), name="replicas: digests")
             tasks.create_task(self._keeper.run(), name="replicas: what is kept")
             tasks.create_task(self._warm_up(), name="replicas: warm boot")
             while True:
@@ -243,14 +246,14 @@ class Replicas:
 
     async def _warm_up(self) -> None:
         """Warm up once; a replica that could not counts as warm, but does not warm others yet."""
-        if self.warm:
+        if self._writer.settled:
             return
-        settled = await self._boot.run()
+        settled = not self.warm and await self._boot.run()
         self._warmed.set()
         self._became_warm()
-        if self.transport.store is not None and not self._reached:  # nobody could be asked
+        if self._store is not None and not self._reached:  # no replica could be asked
             settled = False
-            while not self._reached:  # noqa: ASYNC110 (a heartbeat says it, each second)
+            while not self._reached:  # noqa: ASYNC110 (set by a heartbeat, each second)
                 await asyncio.sleep(_HEARTBEAT_SECONDS)
         if not settled:
             await asyncio.sleep(_UNSETTLED_SECONDS)
@@ -258,7 +261,10 @@ class Replicas:
 
     def _heartbeat(self) -> None:
         now = self._clock()
-        self._tell()
+        if self._fleet.full:
+            self._full_at = now
+        self._writer.full = now < self._full_at + _UNSETTLED_SECONDS
+        self._flush()
         self.transport.reached = self._reached = self.transport.send(
             self._writer.to_all([self._writer.heartbeat(now)], now)
         )
@@ -268,26 +274,26 @@ class Replicas:
         for gone in self._replies.keys() - self.reader.peers.keys():
             del self._replies[gone]
         self._siblings &= self.reader.peers.keys()
-        self._say(now)
+        self._log_others(now)
 
-    def _say(self, now: float) -> None:
-        """Log once that this replica is alone, and once that it is not any more."""
+    def _log_others(self, now: float) -> None:
+        """Log once that this replica is alone, and once that it no longer is."""
         if self.reader.present:
-            if self._said_alone is not False:
+            if self._logged_alone is not False:
                 _log.info("replicas.heard", replicas=self.reader.present)
-            self._said_alone, self._alone_since = False, now
+            self._logged_alone, self._alone_since = False, now
             return
         if self._alone_since is None:
             self._alone_since = now
-        if not self._said_alone and now - self._alone_since >= self._settings.alone:
-            self._said_alone = True
+        if not self._logged_alone and now - self._alone_since >= self._settings.alone:
+            self._logged_alone = True
             _log.warning(
                 "replicas.alone", known=self.transport.known, goes_on="with what it sees itself"
             )
 
     async def _stop(self) -> None:
         await self._keeper.keep_last()
-        self._tell()
+        self._flush()
         self.transport.send(self._writer.to_all([LeavingFact()], self._clock()))
         await self.transport.stop()
 

@@ -1,4 +1,4 @@
-"""What operators see of the exchange with other replicas: metric families."""
+"""The metric families of the exchange with other replicas."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -23,14 +23,14 @@ HEARD: Final = gauge(
     "warmpick_replicas_heard", "Other replicas of this picker that were heard within ten seconds."
 )
 SENT: Final = counter(
-    "warmpick_replica_facts_sent_total", "Facts that were told to the other replicas."
+    "warmpick_replica_facts_sent_total", "Facts that were sent to the other replicas."
 )
 UNSENT: Final = counter(
     "warmpick_replica_messages_unsent_total",
     "Messages that a replica, or the server in between, was not there for or had no room for.",
 )
 APPLIED: Final = counter(
-    "warmpick_replica_facts_applied_total", "Facts of other replicas that were taken in."
+    "warmpick_replica_facts_applied_total", "Facts of other replicas that were applied."
 )
 DROPPED: Final = counter(
     "warmpick_replica_dropped_total", "What others sent that was not used, by reason.", "reason"
@@ -41,7 +41,7 @@ MISSING: Final = gauge(
 )
 LAG: Final = histogram(
     "warmpick_replica_lag_seconds",
-    "Time from when a fact was noted at another replica to when it was taken in here.",
+    "Time from when a fact was noted at another replica to when it was applied here.",
 )
 COMPARED: Final = counter(
     "warmpick_replica_caches_compared_total",

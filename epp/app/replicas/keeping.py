@@ -42,11 +42,15 @@ class Keeper:
         self._clock: Final = clock
 
     async def run(self) -> None:
-        """Write it from time to time, if it is this replica's turn, until cancelled."""
+        """Write it from time to time, if it is this replica's turn, until cancelled.
+
+        One whose memory is full knows less: another's turn comes first.
+        """
         while True:
             await asyncio.sleep(KEEP_SECONDS)
-            others = [each.number for each in self._reader.peers.values() if each.owns]
-            if self._writer.own < min(others, default=self._writer.own + 1):
+            peers = self._reader.peers.values()
+            others = [(each.full, each.number) for each in peers if each.present and each.settled]
+            if all((self._writer.full, self._writer.own) < other for other in others):
                 await self.keep()
 
     async def keep(self) -> None:
@@ -72,12 +76,12 @@ class Keeper:
         """Return what was written; nothing if it is not whole, or not of this pool."""
         parts = [] if self._store is None else await self._store.kept()
         try:
-            return [fact for part in parts for fact in self._told(part)]
+            return [fact for part in parts for fact in self._read(part)]
         except Rejected as rejected:
             self._reader.dropped[rejected.reason] += 1
             return []
 
-    def _told(self, part: bytes) -> list[SnapshotPart]:
+    def _read(self, part: bytes) -> list[SnapshotPart]:
         message = read_message(part)
         if message.pool != self._mark:
             raise Rejected(Dropped.POOL)

@@ -1,7 +1,7 @@
-"""What waits at several replicas, as one line: each tells the others what goes next there.
+"""Requests that wait at several replicas, as one line: each sends the others what goes next there.
 
-Nothing waits for an answer: a replica uses what it was told within the last twentieth of a second,
-and only its own line if it was told nothing.
+Nothing waits for an answer: a replica uses what it received within the last twentieth of a second,
+and only its own line if it received nothing.
 """
 
 import asyncio
@@ -13,53 +13,53 @@ from epp.model.endpoint import EndpointId
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
 from epp.policy.flow.held import Held, WaitingElsewhere
-from epp.policy.flow.line import AGAIN_SECONDS, MAX_TOLD, TELL_SECONDS, Line
+from epp.policy.flow.line import MAX_SHARED, REPEAT_SECONDS, SHARE_SECONDS, Line
 from epp.protocol.replicas.facts import AnyFact, WaitingFact, WaitingHead
 
 _LONGEST: Final = 1e12
 
 
 class SharedLine:
-    """The line of one replica. `tell` tells all others; `clock` returns monotonic seconds."""
+    """The line of one replica. `send` sends to all others; `clock` returns monotonic seconds."""
 
     def __init__(
-        self, line: Line, tell: Callable[[Sequence[AnyFact]], None], clock: Callable[[], float]
+        self, line: Line, send: Callable[[Sequence[AnyFact]], None], clock: Callable[[], float]
     ) -> None:
         self._line: Final = line
-        self._tell: Final = tell
+        self._send: Final = send
         self._clock: Final = clock
         self._timer: asyncio.Handle | None = None
         self._due = inf
         line.on_change = self._changed
 
-    def hear(self, sender: int, fact: WaitingFact) -> None:
-        """Take in what goes next at another replica."""
+    def receive(self, sender: int, fact: WaitingFact) -> None:
+        """Update what goes next at another replica."""
         now = self._clock()
-        waiting = [_heard(each, now) for each in fact.heads[:MAX_TOLD]]
-        self._line.hear(sender, waiting, fact.seconds, now)
+        waiting = [_from_head(each, now) for each in fact.heads[:MAX_SHARED]]
+        self._line.update_replica(sender, waiting, fact.seconds, now)
 
     def _changed(self) -> None:
-        soon = asyncio.get_running_loop().time() + TELL_SECONDS
+        soon = asyncio.get_running_loop().time() + SHARE_SECONDS
         if soon < self._due:
-            self._tell_at(soon)
+            self._send_at(soon)
 
-    def _tell_at(self, at: float) -> None:
+    def _send_at(self, at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        # By its time and not its handle's: uvloop's handle of a time that has come has none.
+        # The time is kept here, as a handle of uvloop that is due no longer has it.
         self._due = at
-        self._timer = asyncio.get_running_loop().call_at(at, self._tell_all)
+        self._timer = asyncio.get_running_loop().call_at(at, self._send_heads)
 
-    def _tell_all(self) -> None:
+    def _send_heads(self) -> None:
         self._timer, self._due = None, inf
         now, line = self._clock(), self._line
-        heads = [_told(each, line.ahead(each), now) for each in line.heads(now)[:MAX_TOLD]]
-        self._tell([WaitingFact(min(_LONGEST, max(0.0, line.seconds)), heads)])
+        heads = [_to_head(each, line.ahead(each), now) for each in line.heads(now)[:MAX_SHARED]]
+        self._send([WaitingFact(min(_LONGEST, max(0.0, line.seconds)), heads)])
         if line.requests:
-            self._tell_at(asyncio.get_running_loop().time() + AGAIN_SECONDS)
+            self._send_at(asyncio.get_running_loop().time() + REPEAT_SECONDS)
 
 
-def _told(held: Held, ahead: float, now: float) -> WaitingHead:
+def _to_head(held: Held, ahead: float, now: float) -> WaitingHead:
     return WaitingHead(
         held.request.priority,
         held.endpoint_id,
@@ -75,7 +75,7 @@ def _until(moment: float, now: float) -> float | None:
     return None if moment - now > _LONGEST else moment - now
 
 
-def _heard(fact: WaitingHead, now: float) -> WaitingElsewhere:
+def _from_head(fact: WaitingHead, now: float) -> WaitingElsewhere:
     request = InferenceRequest(id=RequestId(""), priority=fact.priority)
     deadline = inf if fact.deadline is None else now + fact.deadline
     ttft_by = inf if fact.ttft_by is None else now + fact.ttft_by

@@ -1,6 +1,6 @@
-"""The start of a replica: it asks another one for what it knows before it takes requests.
+"""The start of a replica: before it takes requests, it asks another one for a snapshot.
 
-It asks what all caches hold, and what was learned of speeds and lengths. A snapshot that does not
+A snapshot has what all caches hold, and what was learned of speeds and lengths. One that does not
 come whole and in time changes nothing. The replica then starts with empty caches, logs that, and
 learns from the digests of the others what the caches hold.
 """
@@ -23,20 +23,20 @@ from epp.system.logs import Log
 _log = Log(__name__)
 
 _LOOK_SECONDS: Final = 0.02
-"""How often it is looked whether another replica is heard."""
+"""How often to check for other replicas and their answers."""
 _ALL_SECONDS: Final = 2.0
-"""How long it waits for what all others tell to arrive; then for what one tells."""
+"""How long to wait until the broadcasts of all others arrive; then those of one are enough."""
 _FIRST_SECONDS: Final = 1.0
-"""How long a replica waits for another one to be heard before it is the first."""
+"""How long a replica waits for another one before it is the first."""
 _PAGES_SECONDS: Final = 0.5
-"""How long it waits for endpoints to say when they were started, once it has a snapshot."""
+"""How long it waits, once it has a snapshot, for endpoints to report when they started."""
 _LISTENER: Final = "observer/replicas: warm boot"
 
 
 class WarmBoot:
     """Asks for a snapshot, and applies it. `limit` is how long that may take, in seconds.
 
-    `ask` asks the replica of a number for one; `kept` returns one that outlived all replicas.
+    `ask` asks a replica, by its number; `kept` returns a snapshot that outlived all replicas.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 (what it joins)
@@ -58,16 +58,16 @@ class WarmBoot:
         self._parts: dict[str, ContentsReply] = {}
         self._learned: LearnedReply | None = None
         self._stored: ResponsesCopied | None = None
-        self._told: asyncio.Future[bool] | None = None
+        self._answered: asyncio.Future[bool] | None = None
         self._cleared: Final[set[EndpointId]] = set()
 
-    def hear(self, sender: int, fact: SnapshotFact) -> None:
-        """Take in a part of the snapshot that was asked for."""
-        told = self._told
-        if told is None or told.done() or sender != self._asked:
+    def receive(self, sender: int, fact: SnapshotFact) -> None:
+        """Collect a part of the snapshot that was asked for."""
+        answered = self._answered
+        if answered is None or answered.done() or sender != self._asked:
             return
         if isinstance(fact, NoSnapshot):
-            told.set_result(False)
+            answered.set_result(False)
             return
         if isinstance(fact, LearnedReply):
             self._learned = fact
@@ -79,14 +79,14 @@ class WarmBoot:
         self._left = fact.left
         self._parts[fact.endpoint] = fact
         if expected != fact.left + 1:
-            told.set_exception(ValueError("a part is missing"))
+            answered.set_exception(ValueError("a part is missing"))
         elif not fact.left:
-            told.set_result(True)
+            answered.set_result(True)
 
     async def run(self) -> bool:
-        """Warm up; return whether this replica knows now what the others know.
+        """Warm up; return whether this replica now knows what the others know.
 
-        The first of all replicas does, too.
+        That is true of the first replica, too.
         """
         self._fleet.subscribe((CacheCleared,), self._clear, _LISTENER)
         try:
@@ -95,7 +95,7 @@ class WarmBoot:
             self._fleet.unsubscribe(_LISTENER)
 
     def _clear(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        """Take in nothing of a cache that was cleared meanwhile: it may have been told before."""
+        """Ignore the snapshot of a cache that was cleared meanwhile: it may be older than that."""
         if isinstance(event, CacheCleared):
             self._cleared.add(event.endpoint_id)
 
@@ -104,12 +104,12 @@ class WarmBoot:
         began = loop.time()
         try:
             async with asyncio.timeout(self._limit):
-                copied = await self._snapshot(began) or await self._outlived()
+                copied = await self._snapshot(began) or await self._from_store()
         except TimeoutError:
             _log.warning("replicas.cold", after=self._limit, starts_with="empty caches")
             return False
         finally:
-            self._told, self._parts = None, {}
+            self._answered, self._parts = None, {}
         if self._learned is not None:
             self._apply([_learned_from(self._learned)])
             self._apply(() if self._stored is None else [self._stored])
@@ -125,11 +125,11 @@ class WarmBoot:
         return True
 
     async def _snapshot(self, began: float) -> Sequence[CacheCopied] | None:
-        """Return a whole snapshot of another replica; None if there is none that has caches."""
+        """Return the whole snapshot of another replica; None if none has caches."""
         asked, without = set[int](), set[int]()
         loop = asyncio.get_running_loop()
         while True:
-            peer = self._sibling(asked, patient=loop.time() - began < _ALL_SECONDS)
+            peer = self._next_peer(asked, patient=loop.time() - began < _ALL_SECONDS)
             if peer is not None:
                 asked.add(peer.number)
                 with suppress(ValueError):
@@ -142,8 +142,8 @@ class WarmBoot:
             else:
                 await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _outlived(self) -> Sequence[CacheCopied]:
-        """Return what all replicas that were there before knew, as far as it was kept."""
+    async def _from_store(self) -> Sequence[CacheCopied]:
+        """Return what earlier replicas kept in the store."""
         kept = await self._kept()
         self._parts = {each.endpoint: each for each in kept if isinstance(each, ContentsReply)}
         await self._endpoints_known()
@@ -157,42 +157,49 @@ class WarmBoot:
             self._learned, self._stored = learned[0], next(iter(stored), None)
         return copied
 
-    def _sibling(self, asked: set[int], *, patient: bool) -> Peer | None:
-        """Return one to ask, of those whose facts arrive: what comes after the snapshot is told.
+    def _next_peer(self, asked: set[int], *, patient: bool) -> Peer | None:
+        """Return the next peer to ask: one whose broadcasts arrive, so that nothing is missed.
 
-        With `patient` those of all are to arrive first.
+        With `patient` the broadcasts of all peers must arrive first. Peers whose memory is full
+        come last, as they know less: with such a snapshot, this replica would soon own endpoints
+        that others know better.
         """
         present = [each for each in self._reader.peers.values() if each.present]
-        if patient and not all(each.tells for each in present):
+        if patient and not all(each.broadcasts_arrive for each in present):
             return None
-        able = (each for each in present if each.settled and each.tells)
-        return next((each for each in able if each.number not in asked), None)
+        able = [each for each in present if each.settled and each.broadcasts_arrive]
+        left = [each for each in able if each.number not in asked]
+        return min(left, key=lambda each: each.full, default=None)  # the first of several
 
     def _may_come(self, without: set[int]) -> bool:
-        """Whether there is one that knows what caches hold, or has not said yet that it does not.
+        """Whether a peer may have a snapshot: it has one, or has not said that it has none.
 
-        One that answers here may not have connected yet, and beats go over its own connections.
+        A peer that answers may not have connected itself yet, and so sent no heartbeat.
         """
         present = [each for each in self._reader.peers.values() if each.present]
         return any(each.settled is not False and each.number not in without for each in present)
 
     async def _pull(self, peer: Peer) -> Sequence[CacheCopied] | None:
-        """Return its snapshot, None if it has no caches to tell of.
+        """Return the snapshot of a peer; None if it has no caches.
 
-        Raises `ValueError` for one that is broken.
+        Raises `ValueError` if the snapshot is broken, or the peer leaves before it is complete.
         """
-        self._told = asyncio.get_running_loop().create_future()
+        self._answered = answered = asyncio.get_running_loop().create_future()
         self._asked, self._parts, self._learned, self._stored = peer.number, {}, None, None
         self._ask(peer.number)
-        if not await self._told:
+        while not answered.done() and peer.present:
+            await asyncio.wait([answered], timeout=_LOOK_SECONDS)
+        if not answered.done():
+            raise ValueError("the peer has left")
+        if not answered.result():
             return None
         await self._endpoints_known()
         return list(self._copied())
 
     async def _endpoints_known(self) -> None:
-        """Wait until the endpoints of the snapshot are known here, as far as they will be soon.
+        """Wait, not for long, until the endpoints of the snapshot are known here.
 
-        Another replica may answer before endpoints are listed, or their first pages have come.
+        The snapshot may come before endpoints are listed, or before their first pages.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + _PAGES_SECONDS
@@ -200,13 +207,13 @@ class WarmBoot:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _unlisted(self) -> bool:
-        """Whether an endpoint of the snapshot may be listed yet."""
+        """Whether an endpoint of the snapshot is unknown, but may still be listed."""
         return not self._fleet.synced and any(
             self._fleet.pods.get(EndpointId(name)) is None for name in self._parts
         )
 
     def _unread(self) -> bool:
-        """Whether one of them has not said yet when it was started."""
+        """Whether an endpoint of the snapshot has not reported yet when it started."""
         pods = (self._fleet.pods.get(EndpointId(name)) for name in self._parts)
         return any(
             pod is not None

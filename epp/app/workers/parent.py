@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from epp.adapters.extproc.health import HealthServices
 from epp.adapters.extproc.native_health import NativeHealthServer
-from epp.adapters.health import HealthServices
 from epp.adapters.telemetry.http import OperatorServer, Readers
 from epp.app.discovery import build_reviewer
 from epp.app.jobs import attempt, keep_running

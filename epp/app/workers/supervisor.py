@@ -127,6 +127,8 @@ class WorkerProcess:
             self._link, self._heard_at = link, time.monotonic()
             self.starts += 1
             link.started()
+            if self._stopping.is_set():  # since it was being started
+                process.terminate()
             try:
                 status = await process.wait()
             except asyncio.CancelledError:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from msgspec.structs import replace
 
 from epp.adapters.extproc.contract import ExtProcServer
-from epp.adapters.health import HealthServices
+from epp.adapters.extproc.health import HealthServices
 from epp.adapters.replicas.settings import ReplicaSettings, Siblings
 from epp.adapters.workers.link import WorkerLink, WorkerState, link_of
 from epp.app.options import ServeOptions

@@ -1,1 +1,1 @@
-"""What replicas of one picker tell each other: facts about requests and endpoints, never text."""
+"""What replicas of one picker send each other: facts about requests and endpoints, never text."""

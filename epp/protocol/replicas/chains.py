@@ -1,9 +1,9 @@
-"""Chains of block hashes between replicas: what a peer has goes as the tip and length of it.
+"""Chains of block hashes between replicas: a prefix that a peer has is sent as its tip and length.
 
-A prompt is written as the prefix that was told before (its last hash, and how many blocks it has),
-and the blocks after it. Where the blocks of a text end is not written: they are cut on the grid
-that all replicas have, and at the ends of messages. Tokens of a prefix are scaled to what they are
-believed to be now.
+A prompt is written as the prefix that was sent before (its last hash, and its number of blocks),
+and the blocks after it. The ends of a text's blocks are not written: blocks are cut on the grid
+that all replicas use, and at the ends of messages. The tokens of a prefix are scaled to their
+current estimate.
 """
 
 import sys
@@ -22,15 +22,15 @@ from epp.model.prompts.token_offsets import TokenOffsets
 from epp.protocol.replicas.facts import LARGEST, PromptFact
 
 _ROOM: Final = 1 << 17
-"""Blocks that are known in each of two generations: some 20 MB, with their chains."""
+"""Blocks that are kept in each of two generations: some 20 MB, with their chains."""
 _STRIDE: Final = 8
-"""How many blocks lie between two by which a chain is found."""
+"""A chain is found by each block whose number is a multiple of this."""
 _NO_WORDS: Final = array("Q")
 _BIG_ENDIAN: Final = sys.byteorder == "big"
 
 
 class UnknownChain(Exception):
-    """A prompt starts with a chain that is not known here."""
+    """A prompt starts with a chain that this replica does not have."""
 
     def __init__(self, tip: int, blocks: int) -> None:
         self.tip: Final = tip
@@ -39,7 +39,7 @@ class UnknownChain(Exception):
 
 
 class _Generation:
-    """Chains by the hashes at which they are found; `hashes` has the same, searched in one call."""
+    """Chains by the hashes that find them; `hashes` has the same hashes, searched in one call."""
 
     def __init__(self, room: int) -> None:
         self.left = room
@@ -48,10 +48,10 @@ class _Generation:
 
 
 class KnownChains:
-    """The chains that were told or heard, the ones used last: of `room` blocks, twice at most.
+    """The chains that were sent or received, of which the most recently used ones are kept.
 
-    A chain is found by its last block, and by every eighth one. Chains are kept in two generations:
-    where the young one is full, the old one is dropped.
+    A chain is found by its last block, and by every eighth one. Chains are kept in two generations
+    of `room` blocks each: when the young one is full, the old one is dropped.
     """
 
     def __init__(self, room: int = _ROOM) -> None:
@@ -63,7 +63,7 @@ class KnownChains:
         return len(self._young.chains) + len(self._old.chains)
 
     def longest(self, hashes: Sequence[BlockHash]) -> int:
-        """Return how many leading blocks of a chain are known: up to one by which it is found."""
+        """Return how many leading blocks of a chain are known, up to a block that finds it."""
         return max(self._young.hashes.last(hashes), self._old.hashes.last(hashes))
 
     def find(self, tip: int, blocks: int) -> tuple[Chain, TokenOffsets] | None:
@@ -74,7 +74,7 @@ class KnownChains:
         return found
 
     def add(self, chain: Chain, offsets: TokenOffsets, first: int = 0) -> None:
-        """Know a chain, whose first blocks are known already."""
+        """Add a chain, whose `first` blocks are known already."""
         hashes = chain.hashes
         entry: Any = (chain, offsets)  # one for all: as a tuple of these it is made for each use
         self._young.left -= len(hashes) - first
@@ -90,7 +90,7 @@ class KnownChains:
 
 
 def write_prompt(chain: Chain, offsets: TokenOffsets, known: KnownChains) -> PromptFact:
-    """Write a prompt, whose chain is known from here on."""
+    """Write a prompt, and add its chain to those that are known."""
     before = known.longest(chain.hashes)
     start = chain.ends[before - 1] if before else 0
     skipped = bisect_right(chain.marks, start) if before else 0
@@ -127,15 +127,15 @@ def _same_marks(
 
 
 def read_prompt(fact: PromptFact, known: KnownChains) -> tuple[Chain, TokenOffsets]:
-    """Read a prompt, whose chain is known from here on.
+    """Read a prompt, and add its chain to those that are known.
 
     Raises `UnknownChain`, and `ValueError` for what cannot be a prompt.
     """
     # One call for all fields, which compiled code would look up by their names.
-    words, token_ends, block, size, total, counted, rest, told, tip, before, covered, uncached = (
+    words, token_ends, block, size, total, counted, rest, sent, tip, before, covered, uncached = (
         astuple(fact)
     )
-    hashes, base, marks = read_words(words), None, tuple(told)
+    hashes, base, marks = read_words(words), None, tuple(sent)
     if before:
         base = known.find(tip, before)
         if base is None:

@@ -1,7 +1,7 @@
 """Digests of what caches hold, by which replicas find out that they differ, and where.
 
-Hashes fall into buckets by their first bits. Of each bucket a sum is told, in which order does not
-matter. How many buckets differ says about how many blocks do.
+Hashes fall into buckets by their first bits. A digest has the sum of each bucket, so the order of
+hashes does not matter. From the number of buckets that differ follows roughly how many blocks do.
 """
 
 from array import array
@@ -18,7 +18,7 @@ _BUCKET_SHIFT: Final = 64 - BUCKETS.bit_length() + 1
 _MASK: Final = (1 << 32) - 1
 _SUM_BYTES: Final = 4
 MIN_DIFFERENT: Final = 64
-"""Blocks of one endpoint in which replicas may differ: facts are under way."""
+"""Blocks of one endpoint in which replicas may differ, since facts are under way."""
 MAX_DIFFERENT: Final = 0.01
 """The same, as a share of all that one of them holds."""
 
@@ -42,7 +42,7 @@ def differing(ours: bytes, theirs: bytes) -> list[int]:
 
 
 def blocks_apart(buckets: int) -> float:
-    """Return about how many blocks differ if this many buckets do; infinite if all do."""
+    """Estimate how many blocks differ if this many buckets do; infinite if all do."""
     return -BUCKETS * log(1 - buckets / BUCKETS) if buckets < BUCKETS else inf
 
 
@@ -54,7 +54,7 @@ def too_different(buckets: int, blocks: int) -> bool:
 def within(
     hashes: Sequence[int], sizes: Sequence[int], buckets: Collection[int]
 ) -> tuple["array[int]", "array[int]"]:
-    """Return those of some blocks that fall into some buckets, with their sizes."""
+    """Return the blocks that fall into these buckets, with their sizes."""
     wanted = bytearray(BUCKETS)
     for bucket in buckets:
         wanted[bucket] = 1
@@ -65,9 +65,9 @@ def within(
 def changes(
     ours: Sequence[int], theirs: Sequence[int], sizes: Sequence[int], buckets: Collection[int]
 ) -> tuple["array[int]", "array[int]", "array[int]"]:
-    """Return the blocks that others hold and we do not, with their sizes, and the other way round.
+    """Return the blocks that only they hold, with their sizes, and those that only we hold.
 
-    `theirs` are all that they hold in these buckets.
+    `theirs` are all blocks that they hold in these buckets.
     """
     there, here = set(theirs), set(ours)
     wanted = set(buckets)
@@ -81,9 +81,9 @@ def changes(
 
 
 def owner_of(endpoint: EndpointId, replicas: Collection[int]) -> int:
-    """Return which of some replicas an endpoint belongs to, for all that know the same ones.
+    """Return the replica that owns an endpoint; the same at all replicas that know the same ones.
 
-    Rendezvous hashing: one that comes or goes moves its own endpoints alone.
+    Rendezvous hashing: a replica that comes or goes moves only its own endpoints.
     """
     return max(replicas, key=lambda each: (_weight(endpoint, each), each))
 
@@ -94,9 +94,9 @@ def _weight(endpoint: EndpointId, replica: int) -> bytes:
 
 
 def cache_epoch(endpoint: Endpoint, started_at: float | None) -> int:
-    """Return what tells one start of an endpoint's engine from another.
+    """Return a number that distinguishes the starts of an endpoint's engine.
 
-    `started_at` is when its process started, as it reports it.
+    `started_at` is when its process started, as it reports.
     """
     uid, target, rank = endpoint.engine
     return crc32(f"{uid} {target} {rank} {started_at}".encode(errors="surrogateescape"))

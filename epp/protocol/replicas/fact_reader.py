@@ -1,7 +1,7 @@
 """The reader: messages of other replicas, as events for the fleet and answers to their senders.
 
-Nothing that a peer sends raises: what cannot be used is counted by its reason and dropped. Messages
-may be lost, come twice and in any order.
+Nothing that a peer sends raises: what cannot be used is dropped, and counted by its reason.
+Messages may be lost, and may come twice and in any order.
 """
 
 from collections import Counter
@@ -68,16 +68,16 @@ from epp.protocol.replicas.messages import (
 from epp.protocol.replicas.peers import CHAIN_SECONDS, Peer
 
 LEASE_SECONDS: Final = 10.0
-"""How long a peer may say nothing before its requests are no longer expected to be told of."""
+"""How long a peer may be silent before no more facts about its requests are expected."""
 _FORGOTTEN_SECONDS: Final = 600.0
 """How long a peer that is gone is remembered."""
 _MAX_PEERS: Final = 1024
 _MAX_ASKED: Final = 4096
-"""Requests that are asked for at once, at most."""
+"""The most requests that are asked for at once."""
 _MAX_ANSWERS: Final = 4096
-"""Answers to one message, at most."""
+"""The most answers to one message."""
 _QUESTIONS: Final = frozenset((ChainQuery, HeartbeatFact, InFlightQuery, RequestsQuery))
-"""Facts that are answered: one of each kind in a message, and one for each chain."""
+"""Facts that are answered: one of each kind per message, and one for each chain."""
 
 _NOTHING: Final = Received(0, (), (), None)
 _OWN: Final = Received(0, (), (), None, own=True)
@@ -111,7 +111,7 @@ class FactReader:
             return _OWN if rejected.reason is Dropped.OWN else _NOTHING
         if unknown:
             self.dropped[Dropped.UNKNOWN_KIND] += unknown
-        lag = peer.heard(message, now)
+        lag = peer.receive(message, now)
         self._now, self._answers, self._copies, self._waiting = now, [], [], []
         self._questions = set()
         events: list[Event] = []
@@ -128,14 +128,14 @@ class FactReader:
         )
 
     def _is_asked(self, fact: AnyFact) -> bool:
-        """Return whether the message has asked before what a fact asks."""
+        """Return whether an earlier fact of the message has asked the same."""
         question = fact if isinstance(fact, ChainQuery) else type(fact)
         before = question in self._questions
         self._questions.add(question)
         return before
 
     def _answer(self, fact: AnyFact) -> None:
-        """Answer with a fact, unless the message has as many answers as any has."""
+        """Answer with a fact, unless the message has the most answers already."""
         if len(self._answers) < _MAX_ANSWERS:
             self._answers.append(fact)
 
@@ -154,17 +154,17 @@ class FactReader:
         return peer
 
     def _forget_one(self) -> bool:
-        """Forget the peer that is gone for the longest; return whether there is one."""
+        """Forget the peer that has been gone longest; return whether there was one."""
         gone = [
             each for each in self.peers.values() if not each.present and not each.requests.in_flight
         ]
         if not gone:
             return False
-        del self.peers[min(gone, key=_heard_at).number]
+        del self.peers[min(gone, key=_last_message_at).number]
         return True
 
     def lapse(self, now: float) -> Iterator[Event]:
-        """Yield what becomes of the requests of peers that say nothing any more.
+        """Yield what becomes of the requests of peers that have fallen silent.
 
         The fleet then guesses how they end, by its clock and by what the engines count.
         """
@@ -172,7 +172,7 @@ class FactReader:
             waited = peer.overdue_chains(now - CHAIN_SECONDS)
             if waited:
                 self.dropped[Dropped.NO_CHAIN] += waited
-            silent = now - peer.heard_at
+            silent = now - peer.last_message_at
             if silent > LEASE_SECONDS and (peer.present or peer.requests.in_flight):
                 yield from peer.leave()
             if silent > _FORGOTTEN_SECONDS:
@@ -180,14 +180,14 @@ class FactReader:
 
     @property
     def present(self) -> int:
-        """How many peers are heard."""
+        """How many peers are present."""
         return sum([peer.present for peer in self.peers.values()])
 
     def unseen(self, now: float) -> tuple[float, int, int]:
-        """Return how many requests of peers are probably not heard of yet.
+        """Return how many requests of peers are probably still on their way to this replica.
 
-        Also how many replicas that are there have lower numbers than this one, and how many there
-        are with it.
+        Also return how many present replicas have lower numbers than this one, and how many
+        replicas there are in all, this one included.
         """
         requests, below, present = 0.0, 0, 1
         for peer in self.peers.values():
@@ -281,7 +281,7 @@ class FactReader:
         try:
             read_prompt(fact.prompt, self._known)
         except UnknownChain:
-            raise ValueError("a chain is told in full") from None
+            raise ValueError("a chain is sent in full") from None
         for admitted in waiting:
             yield from self._admitted(peer, admitted)
 
@@ -289,7 +289,7 @@ class FactReader:
 
     def _heartbeat(self, peer: Peer, fact: HeartbeatFact) -> Sequence[Event]:
         self._answer(HeartbeatSeen(fact.at, self._now))
-        peer.settled = fact.settled
+        peer.settled, peer.full = fact.settled, fact.full
         if not peer.agrees(fact):
             self._answer(InFlightQuery())
         return ()
@@ -303,9 +303,9 @@ class FactReader:
         return ()
 
     def _in_flight_reply(self, peer: Peer, fact: InFlightReply) -> Iterator[Event]:
-        told = set(fact.numbers)
-        for number in peer.requests.in_flight.keys() - told:
-            if number > fact.newest:  # told later than the list, and came sooner
+        listed = set(fact.numbers)
+        for number in peer.requests.in_flight.keys() - listed:
+            if number > fact.newest:  # sent after the list, and received before it
                 continue
             request = peer.requests.end(number)
             if request is not None:
@@ -359,8 +359,8 @@ _READERS: Final[dict[type[AnyFact], Callable[[FactReader, Peer, Any], Any]]] = {
 }
 
 
-def _heard_at(peer: Peer) -> float:
-    return peer.heard_at
+def _last_message_at(peer: Peer) -> float:
+    return peer.last_message_at
 
 
 def _finished(request: RequestId, fact: FinishedFact) -> Event:

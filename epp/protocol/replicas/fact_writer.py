@@ -1,7 +1,7 @@
 """The writer: what this replica sees of its requests, as messages to all others.
 
-It keeps what the fleet's listener notes until a message is due, so that a request pays for a list
-that grows, and for nothing else.
+Events are kept in a list until a message is due, so that a request pays for nothing but an entry
+of the list.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,6 @@ from epp.model.request_events import (
 from epp.protocol.replicas.chains import KnownChains, write_prompt, written_words
 from epp.protocol.replicas.facts import (
     LARGEST,
-    MAX_EPOCHS,
     AbortedFact,
     AdmittedFact,
     AnyFact,
@@ -52,7 +51,7 @@ from epp.protocol.replicas.facts import (
 from epp.protocol.replicas.messages import write_message
 from epp.protocol.replicas.requests_of_peer import digest_of
 
-TOLD: Final[tuple[type[Event], ...]] = (
+SHARED_EVENTS: Final[tuple[type[Event], ...]] = (
     Admitted,
     Served,
     ResponseNamed,
@@ -66,13 +65,17 @@ TOLD: Final[tuple[type[Event], ...]] = (
     ResponseRepeated,
     CacheCleared,
 )
-"""The events that others are told of: what each can find out by itself is not among them."""
+"""The events that are sent to others: those that each cannot find out by itself."""
 _ENDS: Final = frozenset((Finished, Aborted, Unobserved))
 _SERVED_SECONDS: Final = 1.0
-"""How often it is told that a request is served where it was sent: that the proxy says so."""
+"""Seconds between two facts that the proxy served a request where it was sent.
+
+They only show that the proxy reports it."""
+_MAX_EPOCHS: Final = 4096
+"""The most endpoints whose epochs are kept: new pods have other names than those that are gone."""
 _MAX_FACTS: Final = 64
 _MAX_BYTES: Final = 256 << 10
-"""What a message has at most, one fact aside: facts, which take a millisecond, and hashes."""
+"""The most facts of a message, which take a millisecond, and bytes of hashes, one fact aside."""
 
 
 class FactWriter:
@@ -80,8 +83,10 @@ class FactWriter:
 
     `pool` is a keyed hash of the pool's name, `own` the number that this replica drew.
     `endpoint_of` returns an endpoint by its id, None for an unknown one; `admission_of` returns how
-    a request in flight was admitted, None if it is not. `known` has the chains that were told or
-    heard. `settled`: it knows of caches what the others know.
+    a request in flight was admitted, None if it is not. `known` has the chains that were sent or
+    received. `settled`: it knows of caches what the others know; `full`: it forgets some of that.
+    `due` is called when the first event since the last message is noted. While it is `hearing`
+    events of others, none is noted: their sender has sent them to all.
     """
 
     def __init__(
@@ -90,40 +95,39 @@ class FactWriter:
         own: int,
         endpoint_of: Callable[[EndpointId], Endpoint | None],
         admission_of: Callable[[RequestId], Admitted | None],
+        due: Callable[[], None] = lambda: None,
     ) -> None:
         self.written = 0
-        self.settled = False
+        self.settled = self.full = self.applying = False
         self.pool: Final = pool
         self.own: Final = own
         self.known: Final = KnownChains()
         self._endpoint_of: Final = endpoint_of
         self._admission_of: Final = admission_of
+        self._due: Final = due
         self._noted: list[Event] = []
         self._since = 0.0
         self._sequence = 0
         self._numbers: dict[RequestId, int] = {}
         self._sent_to: dict[RequestId, Target] = {}  # as the others know it
         self._served_since = -inf
+        self._moved: AdmittedFact | None = None
         self._next = 0
         self._epochs: dict[EndpointId, tuple[Endpoint, int]] = {}
 
-    @property
-    def waits(self) -> bool:
-        """Whether anything was noted that is not told."""
-        return bool(self._noted)
+    def note(self, event: Event, now: float, guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        """Keep an event to be sent.
 
-    def note(self, event: Event, now: float, *, guessed: bool) -> bool:
-        """Keep an event to be told; return whether it is the first since the last message.
-
-        What a fleet guesses is not told, unless it ends a request that others believe in flight.
+        A guess of the fleet is not sent, unless it ends a request that others believe in flight.
         """
+        if self.applying:
+            return
         if guessed and (type(event) is not Aborted or event.request_id not in self._numbers):
-            return False
+            return
         self._noted.append(event)
-        if len(self._noted) > 1:
-            return False
-        self._since = now
-        return True
+        if len(self._noted) == 1:
+            self._since = now
+            self._due()
 
     def messages(self) -> Iterator[bytes]:
         """Write what was noted, as messages to all."""
@@ -135,6 +139,9 @@ class FactWriter:
             if fact is None:
                 continue
             facts.append(fact)
+            if self._moved is not None:
+                facts.append(self._moved)
+                self._moved = None
             if type(fact) is AdmittedFact:
                 size += sum([len(each.hashes) for each in fact.prompts])
             if size >= _MAX_BYTES or len(facts) >= _MAX_FACTS:
@@ -144,7 +151,7 @@ class FactWriter:
             yield self.to_all(facts, self._since)
 
     def skip(self) -> None:
-        """Tell nobody of what was noted: nobody is there."""
+        """Drop what was noted, as no other replica is there."""
         noted, self._noted = self._noted, []
         for event in noted:
             if type(event) is Admitted:
@@ -172,26 +179,26 @@ class FactWriter:
     # Answers.
 
     def heartbeat(self, now: float) -> HeartbeatFact:
-        """Return a sign of life, with what tells whether others know all requests in flight."""
+        """Return a sign of life, which shows whether others know all requests in flight."""
         numbers = self._numbers.values()
-        return HeartbeatFact(now, len(numbers), digest_of(numbers), self.settled)
+        return HeartbeatFact(now, len(numbers), digest_of(numbers), self.settled, self.full)
 
     def in_flight(self) -> InFlightReply:
-        """Tell the numbers of all requests in flight that are observed."""
+        """Return the numbers of all requests in flight that are observed."""
         return InFlightReply(list(self._numbers.values()), self._next)
 
     def again(self, numbers: Sequence[int]) -> list[AdmittedFact]:
-        """Tell requests once more, those that are still in flight."""
-        wanted, told = set(numbers), list[AdmittedFact]()
+        """Return these requests once more, as far as they are still in flight."""
+        wanted, found = set(numbers), list[AdmittedFact]()
         for request, number in list(self._numbers.items()):
             if number in wanted and (admitted := self._admission_of(request)) is not None:
                 fact = self._admitted(admitted, number)
                 if fact is not None:
-                    told.append(fact)
-        return told
+                    found.append(fact)
+        return found
 
     def chain(self, wanted: ChainQuery) -> ChainReply:
-        """Tell a chain in full."""
+        """Return a chain in full."""
         found = self.known.find(wanted.tip, wanted.blocks)
         return ChainReply(
             wanted.tip, None if found is None else write_prompt(*found, KnownChains())
@@ -219,7 +226,7 @@ class FactWriter:
             return None
         known = self._epochs.get(endpoint_id)
         if known is None or known[0] is not endpoint:
-            make_room(self._epochs, MAX_EPOCHS)
+            make_room(self._epochs, _MAX_EPOCHS)
             known = self._epochs[endpoint_id] = endpoint, epoch_of(endpoint)
         return known
 
@@ -257,8 +264,21 @@ class FactWriter:
             if self._since < self._served_since + _SERVED_SECONDS:
                 return None
             self._served_since = self._since
+        else:
+            self._moved = self._moved_to(event.target, event.request_id)
         self._sent_to[event.request_id] = event.target
         return ServedFact(number, event.target, event.retried)
+
+    def _moved_to(self, target: Target, request: RequestId) -> AdmittedFact | None:
+        """Return a request that is served at another target, under a new number.
+
+        A replica that does not receive it then finds that out, as with any new request.
+        """
+        admitted = self._admission_of(request)
+        engine = None if admitted is None else self.engine(admitted.endpoint_id)
+        if admitted is None or engine is None or engine[0].target != target:
+            return None  # it has ended, or no endpoint has that target
+        return self._admitted(admitted, self._number(request))
 
     def _named(self, event: ResponseNamed) -> AnyFact | None:
         number = self._numbers.get(event.request_id)

@@ -1,8 +1,8 @@
-"""The facts that replicas tell each other, as they are written.
+"""The facts that replicas send each other, as they are written.
 
-A fact is an array that begins with the number of its kind. Readers pass over kinds that they do
-not know, and over what follows the fields that they know, so that versions next to each other
-understand each other. Requests go by a number that the writer gave them; their ids are told once.
+A fact is an array that begins with the number of its kind. Readers skip kinds that they do not
+know, and whatever follows the fields that they know, so that consecutive versions understand each
+other. A request is named by a number that the writer gave it; its id is sent once.
 """
 
 from collections.abc import Sequence
@@ -19,19 +19,16 @@ from epp.model.request import Api
 from epp.model.request_events import Failure
 
 VERSION: Final = 2
-"""Of messages as a whole: those of another one are not read."""
+"""The version of messages as a whole: messages of another version are not read."""
 LARGEST: Final = 1 << 40
-"""What is counted is at most so much."""
-
-MAX_EPOCHS: Final = 4096
-"""Endpoints whose epochs are kept, at most: pods come with other names than those that went."""
+"""The greatest count."""
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 """A count of bytes, tokens or blocks."""
 Word = Annotated[int, msgspec.Meta(ge=0)]
-"""64 bits: a hash, or what a replica drew as its number."""
+"""64 bits: a hash, or the random number of a replica."""
 Moment = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
-"""Seconds of a clock, or from now; less than 0 for what is past."""
+"""Seconds of a clock, or from now; negative in the past."""
 
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 """Seconds, tokens or measurements, or sums of these."""
@@ -40,8 +37,7 @@ Positive = Annotated[float, msgspec.Meta(ge=1e-30, le=1e12)]
 Share = Annotated[float, msgspec.Meta(ge=0.01, le=1e4)]
 Factor = Annotated[float, msgspec.Meta(ge=-300, le=300)]
 """The logarithm of a factor."""
-Times = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
-Fit = tuple[tuple[Share, Share, Share], tuple[Amounts, Amounts, Amounts], Amounts, Amounts, Times]
+Fit = tuple[tuple[Share, Share, Share], tuple[Amounts, Amounts, Amounts], Amounts, Amounts, Number]
 """`FitState`, as the four below, within what the models compute with."""
 Slow = tuple[
     Annotated[float, msgspec.Meta(ge=-4.7, le=4.7)],
@@ -60,14 +56,14 @@ ClassState = tuple[str, Fit, ClassSlow, Fit, ClassSlow, Mean | None]
 
 
 class PromptFact(msgspec.Struct, frozen=True, array_like=True):
-    """One prompt. Fields that others add come last, and are passed over by those that lack them."""
+    """One prompt. Fields of later versions come last; earlier versions skip them."""
 
     hashes: bytes
     """The blocks after the known prefix, 8 bytes each, little-endian."""
     ends: bytes
-    """The tokens up to the end of each of these, written like them; of token ids nothing."""
+    """The tokens up to the end of each of these blocks, written alike; empty for token ids."""
     block: Number
-    """The size of all blocks of token ids; 0 of a text."""
+    """The size of all blocks if the prompt is token ids; 0 if it is text."""
     size: Number
     """The length of the prompt, in bytes of text or in tokens."""
     total: Number
@@ -89,11 +85,11 @@ class PromptFact(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Fact(msgspec.Struct, frozen=True, array_like=True):
-    """What all kinds are."""
+    """The base of all kinds."""
 
 
 class RequestFact(Fact, frozen=True, array_like=True):
-    """A fact about a request that was told of before, or will be."""
+    """A fact about a request whose `AdmittedFact` was sent before, or will be."""
 
     number: Number
 
@@ -106,11 +102,11 @@ class AdmittedFact(RequestFact, frozen=True, array_like=True, tag=1):
     endpoint: str
     """The endpoint's id."""
     epoch: Number
-    """Which engine of that name it was (`epoch_of`)."""
+    """Which engine had that name (`epoch_of`)."""
     model: str
     """The target model."""
     api: Api
-    """The API that it came by."""
+    """The API of its path."""
     prompts: list[PromptFact]
     """Its prompts, without text."""
     stream: bool
@@ -118,7 +114,7 @@ class AdmittedFact(RequestFact, frozen=True, array_like=True, tag=1):
     max_tokens: Number | None
     """The client's limit of generated tokens; None if it set none."""
     kind: Kind
-    """What the text of an only prompt consists of."""
+    """The kind of the text, if there is only one prompt."""
     prefill: str | None = None
     """The endpoint that computes its prompts, if that is another one."""
 
@@ -128,7 +124,7 @@ class FirstTokenFact(RequestFact, frozen=True, array_like=True, tag=2):
 
 
 class GeneratedFact(RequestFact, frozen=True, array_like=True, tag=3):
-    """Its stream has come in so many pieces so far."""
+    """Its stream has come in this many pieces so far."""
 
     pieces: Number
 
@@ -200,42 +196,44 @@ class ClearedFact(Fact, frozen=True, array_like=True, tag=12):
 
     endpoint: str
     epoch: Number
-    """Which engine of that name it was (`epoch_of`)."""
+    """Which engine had that name (`epoch_of`)."""
 
 
 class ChainQuery(Fact, frozen=True, array_like=True, tag=20):
-    """Tell the chain of this many blocks that ends with this hash."""
+    """Asks for the chain of this many blocks that ends with this hash."""
 
     tip: Word
     blocks: Number
 
 
 class ChainReply(Fact, frozen=True, array_like=True, tag=21):
-    """The chain that was asked for, in full; None if it is not known any more."""
+    """The chain that was asked for, in full; None if the writer no longer has it."""
 
     tip: Word
     prompt: PromptFact | None
 
 
 class HeartbeatFact(Fact, frozen=True, array_like=True, tag=22):
-    """The writer lives, and has this many requests in flight, whose numbers have this digest."""
+    """The writer is alive, and has this many requests in flight, whose numbers have this digest."""
 
     at: Moment
     in_flight: Number
     digest: Number
     settled: bool = False
-    """Whether it knows of caches what the others know: it may own endpoints, and warm others."""
+    """Whether it knows of caches what others know: it may own endpoints then, and warm others."""
+    full: bool = False
+    """Whether it forgets blocks for want of memory, or has lately: others own endpoints then."""
 
 
 class HeartbeatSeen(Fact, frozen=True, array_like=True, tag=23):
-    """A heartbeat of time `heartbeat` was heard at time `at`, by the clock of who heard it."""
+    """A heartbeat of time `heartbeat` was received at time `at` of the receiver's clock."""
 
     heartbeat: Moment
     at: Moment
 
 
 class InFlightQuery(Fact, frozen=True, array_like=True, tag=24):
-    """Tell the numbers of all requests in flight."""
+    """Asks for the numbers of all requests in flight."""
 
 
 class InFlightReply(Fact, frozen=True, array_like=True, tag=25):
@@ -243,11 +241,11 @@ class InFlightReply(Fact, frozen=True, array_like=True, tag=25):
 
     numbers: list[Number]
     newest: Number = LARGEST
-    """The writer's newest request, of those that the list is about; any, if it does not say."""
+    """The writer's newest request when it made the list; `LARGEST` if it does not say."""
 
 
 class RequestsQuery(Fact, frozen=True, array_like=True, tag=26):
-    """Tell these requests once more."""
+    """Asks for these requests once more."""
 
     numbers: list[Number]
 
@@ -259,7 +257,7 @@ class LeavingFact(Fact, frozen=True, array_like=True, tag=27):
 class DigestFact(Fact, frozen=True, array_like=True, tag=30):
     """What the owner of an endpoint believes its cache to hold, as sums of buckets.
 
-    `epoch` tells one start of its engine from another, in all facts about caches.
+    In all facts about caches, `epoch` distinguishes the starts of its engine.
     """
 
     endpoint: str
@@ -268,19 +266,19 @@ class DigestFact(Fact, frozen=True, array_like=True, tag=30):
 
 
 class BucketsQuery(Fact, frozen=True, array_like=True, tag=31):
-    """Tell what these buckets of an endpoint's cache hold."""
+    """Asks for what these buckets of an endpoint's cache hold."""
 
     endpoint: str
     epoch: Number
     buckets: list[Number]
     added: bool = False
-    """Whether they are to be added to what who asks holds there."""
+    """Whether the asker adds them to what it holds in these buckets."""
 
 
 class BucketsReply(Fact, frozen=True, array_like=True, tag=32):
-    """All blocks in these buckets, the last to be evicted first, with their tokens.
+    """All blocks in these buckets with their tokens; the last to be evicted come first.
 
-    `added`: blocks of others in these buckets are there, too.
+    `added`: the receiver keeps the other blocks that it has in these buckets.
     """
 
     endpoint: str
@@ -292,7 +290,7 @@ class BucketsReply(Fact, frozen=True, array_like=True, tag=32):
 
 
 class SnapshotQuery(Fact, frozen=True, array_like=True, tag=33):
-    """Tell what all endpoints' caches hold."""
+    """Asks for what all endpoints' caches hold."""
 
 
 class ContentsReply(Fact, frozen=True, array_like=True, tag=34):
@@ -311,7 +309,7 @@ class ContentsReply(Fact, frozen=True, array_like=True, tag=34):
 
 
 class NoSnapshot(Fact, frozen=True, array_like=True, tag=35):
-    """The writer has nothing to tell: it has just started, or knows no endpoint."""
+    """The writer has no snapshot: it has just started, or knows no endpoint."""
 
 
 class LearnedReply(Fact, frozen=True, array_like=True, tag=36):
@@ -330,7 +328,7 @@ class StoredReply(Fact, frozen=True, array_like=True, tag=38):
     keys: bytes
     """Hashes of the responses' ids, 8 bytes each."""
     places: bytes
-    """Which of `engines` has it, of each, 4 bytes."""
+    """For each response, the position in `engines` of the one that has it, 4 bytes."""
 
 
 class WaitingHead(msgspec.Struct, frozen=True, array_like=True):
@@ -349,7 +347,7 @@ class WaitingHead(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WaitingFact(Fact, frozen=True, array_like=True, tag=37):
-    """What waits at the writer and goes next, the first first; what was told before is over."""
+    """The requests that go next at the writer, in order. It replaces the fact before it."""
 
     seconds: Amount
     """Seconds of prefill of all that wait."""
@@ -395,6 +393,6 @@ AnyFact = (
 
 
 def epoch_of(endpoint: Endpoint) -> int:
-    """Return what tells one engine of an endpoint's name from another."""
+    """Return a number that distinguishes the engines that have an endpoint's name in turn."""
     uid, target, rank = endpoint.engine
     return crc32(f"{uid} {target} {rank}".encode(errors="surrogateescape"))

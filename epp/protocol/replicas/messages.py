@@ -1,4 +1,4 @@
-"""Messages between replicas: facts of one writer in the order in which they were noted."""
+"""Messages between replicas: the facts of one writer, in the order in which they were noted."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -36,17 +36,17 @@ class Dropped(Enum):
     UNKNOWN_KIND = "unknown_kind"
     """A fact of a kind that this version does not know, or that cannot be read."""
     NONSENSE = "nonsense"
-    """A fact that cannot be."""
+    """A fact that cannot be true."""
     UNKNOWN_ENDPOINT = "unknown_endpoint"
-    """A fact about an endpoint that is not known here."""
+    """A fact about an endpoint that this replica does not know."""
     STALE_ENDPOINT = "stale_endpoint"
-    """A fact about another engine than the one that has the endpoint's name here."""
+    """A fact about another engine than the one that this replica knows by the endpoint's name."""
     NO_CHAIN = "no_chain"
-    """A request whose chain is not known here, and was not told in time."""
+    """A request whose chain this replica does not have, and was not sent in time."""
 
 
 class Rejected(Exception):
-    """A message that is not used as a whole."""
+    """A message of which nothing is used."""
 
     def __init__(self, reason: Dropped) -> None:
         self.reason: Final = reason
@@ -54,10 +54,10 @@ class Rejected(Exception):
 
 
 class MessageHeader(msgspec.Struct, frozen=True, array_like=True):
-    """What a message says of itself; its facts follow."""
+    """The header of a message; its facts follow."""
 
     version: int
-    """Says how the rest is read."""
+    """The format of the rest."""
     pool: bytes
     """A keyed hash of the pool's name."""
     sender: Word
@@ -82,7 +82,7 @@ ReplicaMessage = _RawMessage | _ReadMessage
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What one message came to: the events, in order, and what to answer."""
+    """The outcome of one message: the events, in order, and what to answer."""
 
     sender: int
     events: Sequence[Event]
@@ -92,9 +92,9 @@ class Received(msgspec.Struct, frozen=True):
     own: bool = False
     """Whether it is this replica's own."""
     copies: Sequence[CopyFact] = ()
-    """What it says of caches as a whole: to be compared beside the requests, which takes time."""
+    """Its facts about whole caches, which are handled apart, since comparing takes time."""
     waiting: Sequence[WaitingFact] = ()
-    """What it says of requests that wait; the last one counts."""
+    """Its facts about requests that wait; the last one counts."""
 
 
 class _Version(msgspec.Struct, frozen=True, array_like=True):

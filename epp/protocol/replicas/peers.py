@@ -1,4 +1,4 @@
-"""One peer, as it is heard: its messages, its requests, and how its clock differs."""
+"""One peer, by what is received from it: messages, requests, and how its clock differs."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -13,35 +13,36 @@ from epp.protocol.replicas.messages import ReplicaMessage
 from epp.protocol.replicas.requests_of_peer import RequestsOfPeer, digest_of
 
 CHAIN_SECONDS: Final = 1.0
-"""How long a request waits for the chain that it starts with, and a chain for being told."""
+"""How long a request waits for the chain that it starts with, and a query for its reply."""
 _WINDOW: Final = 4096
-"""How far back a message may be overtaken by others and still be taken in."""
+"""By how many later messages one may be overtaken and still be read."""
 _MAX_WAITING: Final = 4096
-"""Requests that wait for chains, and chains that are asked for, at most."""
+"""The most requests that wait for chains, and the most chains that are asked for."""
 _RATE_SECONDS: Final = 0.25
-"""Over how long the rate of requests is averaged: it fades by e in this time."""
+"""The time constant over which the rate of requests is averaged."""
 _LAG_WEIGHT: Final = 0.1
-"""What the last message's lag counts for in the usual one."""
+"""The weight of the last message's lag in the average."""
 _LONGEST_ROUND: Final = 1.0
-"""Seconds between a heartbeat and its answer after which clocks are not set by it."""
+"""If an answer to a heartbeat takes longer, in seconds, no clock is set by it."""
 _LONGEST_LAG: Final = 0.1
-"""Seconds: who hears a peer later than that knows nothing of what it does now."""
+"""The longest lag that counts in the average, in seconds."""
 
 
 class Peer:
-    """A replica that was heard, which drew `number` when it started.
+    """Another replica, which drew `number` when it started.
 
-    It was last heard at `heard_at`, and is `present` unless it has `left`, which is for good, or
-    was silent for long. `missing` counts its messages that were not received, `losses` how often
-    some were. `settled` says whether it knows of caches what others do, None while it has not said.
-    `lag` is that of its last message in seconds, None while its clock is unknown.
+    Its last message came at `last_message_at`. It is `present` unless it has `left`, which is
+    final, or was silent for long. `missing` counts its messages that did not arrive, `losses` the
+    gaps. `settled` says whether it knows of caches what others do, None while it has not said;
+    `full`, that it forgets some of that. `lag` is that of its last message in seconds, None while
+    its clock is unknown.
     """
 
     def __init__(self, number: int) -> None:
         self.number: Final = number
         self.requests: Final = RequestsOfPeer()
-        self.heard_at = 0.0
-        self.present = self.left = False
+        self.last_message_at = 0.0
+        self.present = self.left = self.full = False
         self.missing = self.losses = 0
         self.settled: bool | None = None
         self.lag: float | None = None
@@ -55,18 +56,18 @@ class Peer:
 
     @property
     def owns(self) -> bool:
-        """Whether it may own endpoints, and warm others up."""
-        return self.present and self.settled is True
+        """Whether it may own endpoints. If the memory of all is full, all that know caches may."""
+        return self.present and self.settled is True and not self.full
 
     @property
-    def tells(self) -> bool:
-        """Whether what it tells all arrives here, not its answers alone."""
+    def broadcasts_arrive(self) -> bool:
+        """Whether its messages to all arrive here, and not only its answers."""
         return self._highest > 0
 
     # Messages.
 
     def is_new(self, sequence: int) -> bool:
-        """Take in a message's number; return whether it was not received before."""
+        """Record a message's number; return whether the message was not received before."""
         if sequence > self._highest:
             if self._highest:
                 lost = sequence - self._highest - 1
@@ -85,9 +86,9 @@ class Peer:
             self._seen = {each for each in self._seen if each > least}
         return True
 
-    def heard(self, message: ReplicaMessage, now: float) -> float | None:
-        """Take in that it lives; return the lag of a message to all."""
-        self.heard_at, self.present = now, not self.left
+    def receive(self, message: ReplicaMessage, now: float) -> float | None:
+        """Record that it is alive; return the lag of a message to all."""
+        self.last_message_at, self.present = now, not self.left
         if self._ahead is None or not message.sequence:
             return None
         self.lag = lag = max(0.0, now + self._ahead - message.noted)
@@ -95,26 +96,26 @@ class Peer:
         return lag
 
     def set_clock(self, asked: float, answered: float, now: float) -> None:
-        """Learn how far its clock is ahead: it answered at `answered`, between two of ours.
+        """Learn how far its clock is ahead, from when it `answered` between two times of ours.
 
-        Of an answer that took long, as one of either did not run, that says little.
+        An answer that took long says little: one of the two processes may not have run.
         """
         if asked <= now and (self._ahead is None or now - asked <= _LONGEST_ROUND):
             self._ahead = answered - (asked + now) / 2
 
     def sent(self, now: float) -> None:
-        """Take note that it sent a request to an endpoint."""
+        """Record that it sent a request to an endpoint."""
         faded = self._rate * exp((self._rated_at - now) / _RATE_SECONDS)
         self._rate, self._rated_at = faded + 1 / _RATE_SECONDS, now
 
     def unseen(self, now: float) -> float:
-        """Return how many requests it probably sent that are still on their way to be heard of."""
+        """Return how many of its requests are probably not known here yet."""
         return self._usual_lag * self._rate * exp((self._rated_at - now) / _RATE_SECONDS)
 
     # Requests.
 
     def agrees(self, heartbeat: HeartbeatFact) -> bool:
-        """Return whether it has the requests in flight that are believed."""
+        """Return whether it has the same requests in flight as believed here."""
         believed = self.believed()
         return len(believed) == heartbeat.in_flight and digest_of(believed) == heartbeat.digest
 
@@ -137,9 +138,9 @@ class Peer:
     # Chains.
 
     def wait(self, tip: int, fact: AdmittedFact, now: float) -> bool:
-        """Keep a request, if there is room, until a chain is told.
+        """Keep a request, if there is room, until its chain arrives.
 
-        Return whether that is to be asked for: it was not in `CHAIN_SECONDS`.
+        Return whether to ask for the chain: it was not asked for in the last `CHAIN_SECONDS`.
         """
         if self._waiting_count < _MAX_WAITING:
             self._waiting.setdefault(tip, []).append((now, fact))
@@ -162,7 +163,7 @@ class Peer:
     def overdue_chains(self, before: float) -> int:
         """Drop requests that have waited since `before`; return how many.
 
-        A chain that was asked for then, and was not told, is asked for when it is next needed.
+        A chain that was asked for before then, and has not come, is asked for when next needed.
         """
         while self._asked and next(iter(self._asked.values())) <= before:
             self._asked.popitem(last=False)

@@ -1,7 +1,7 @@
 """The requests of one peer: facts in any order become events in the order that a fleet needs.
 
-A request's facts have stages. What comes before the request itself is kept until that comes; what
-comes after a later stage is late, and changes nothing. Facts that come twice are such, too.
+A request's facts have stages. Facts that come before the request itself are kept until it comes; a
+fact that comes after one of a later stage, or for the second time, changes nothing.
 """
 
 from collections import OrderedDict
@@ -24,10 +24,10 @@ from epp.protocol.replicas.facts import (
 )
 
 _MAX_EARLY: Final = 4096
-"""Requests of which facts are kept that came before them, at most."""
+"""The most requests whose facts are kept although they came first."""
 _MAX_PER_REQUEST: Final = 64
 _MAX_OVER: Final = 1 << 14
-"""Requests that are over and remembered, at most."""
+"""The most requests that are remembered after their end."""
 _DIGEST: Final = (1 << 40) - 1
 """The bits of a digest: products of them and of a factor are integers that take no memory."""
 _FIRST, _SECOND = 0x19_B4A5, 0x1C_35B7
@@ -46,8 +46,8 @@ _OVER: Final = 4
 
 
 @mypyc_attr(acyclic=True)
-class Told:
-    """A request, and the last stage that was told of it."""
+class PeerRequest:
+    """A request of a peer, and the last stage that it reached."""
 
     def __init__(self, request: RequestId) -> None:
         self.request: Final = request
@@ -58,13 +58,13 @@ class RequestsOfPeer:
     """What one peer has in flight, by the numbers that it gave its requests."""
 
     def __init__(self) -> None:
-        self.in_flight: Final[dict[int, Told]] = {}
+        self.in_flight: Final[dict[int, PeerRequest]] = {}
         self._by_id: Final[dict[RequestId, int]] = {}
         self._early: Final[dict[int, list[RequestFact]]] = {}
         self._over: Final[OrderedDict[int, None]] = OrderedDict()
 
     def admit(self, number: int, request: RequestId) -> bool:
-        """Take in that a request was sent; return whether that is news."""
+        """Record that a request was sent; return whether that is new."""
         if number in self.in_flight or number in self._over:
             return False
         before = self._by_id.get(request)
@@ -74,51 +74,51 @@ class RequestsOfPeer:
                 self._remember(number)
                 return False
             self._forget(before)
-        self.in_flight[number] = Told(request)
+        self.in_flight[number] = PeerRequest(request)
         self._by_id[request] = number
         return True
 
     def early(self, number: int) -> Sequence[RequestFact]:
-        """Return what was told of a request before it was, in the order of its stages."""
+        """Return the facts that came before their request, in the order of stages."""
         facts = self._early.pop(number, None)
         if facts is None:
             return ()
         return [each for each in sorted(facts, key=_stage) if self.take(each) is not None]
 
     def take(self, fact: RequestFact) -> RequestId | None:
-        """Take in a fact; return the request that it is about, None if it changes nothing now."""
+        """Record a fact; return the request that it is about, None if it changes nothing now."""
         number, stage = fact.number, _STAGES[type(fact)]
-        told = self.in_flight.get(number)
-        if told is None:
+        known = self.in_flight.get(number)
+        if known is None:
             self._keep(fact)
             return None
-        if stage < told.stage:
+        if stage < known.stage:
             return None
         if stage == _OVER:
             self._forget(number)
         else:
-            told.stage = stage
-        return told.request
+            known.stage = stage
+        return known.request
 
     def is_over(self, number: int) -> bool:
         """Return whether a request is known to have ended."""
         return number in self._over
 
     def ends_early(self, number: int) -> bool:
-        """Return whether the end of a request was told before itself."""
+        """Return whether the end of a request came before the request itself."""
         return any(_stage(each) == _OVER for each in self._early.get(number, ()))
 
     def end(self, number: int) -> RequestId | None:
-        """Take in that a request is not in flight any more; return it, None if it was not."""
-        told = self.in_flight.get(number)
-        if told is None:
+        """Record that a request is no longer in flight; return it, None if it was not."""
+        known = self.in_flight.get(number)
+        if known is None:
             return None
         self._forget(number)
-        return told.request
+        return known.request
 
     def end_all(self) -> list[RequestId]:
-        """Take in that nothing more will be told; return what was in flight."""
-        requests = [told.request for told in self.in_flight.values()]
+        """Record that no more facts will come; return what was in flight."""
+        requests = [known.request for known in self.in_flight.values()]
         self.in_flight.clear()
         self._by_id.clear()
         self._early.clear()
@@ -147,7 +147,7 @@ class RequestsOfPeer:
 
 
 def digest_of(numbers: Iterable[int]) -> int:
-    """Return what tells sets of requests' numbers apart, in any order: a sum of hashes."""
+    """Return a number that distinguishes sets of requests' numbers: a sum of hashes."""
     digest = 0
     for number in numbers:
         mixed = number * _FIRST & _DIGEST

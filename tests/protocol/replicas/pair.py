@@ -5,7 +5,7 @@ from collections import deque
 from epp.model.endpoint import EndpointId
 from epp.model.request_events import Admitted
 from epp.protocol.replicas.fact_reader import FactReader
-from epp.protocol.replicas.fact_writer import TOLD, FactWriter
+from epp.protocol.replicas.fact_writer import SHARED_EVENTS, FactWriter
 from tests.model.rig import Rig
 
 POOL = b"the pool"
@@ -20,21 +20,17 @@ class Replica(Rig):
         self.pool = pool
         self.forget_chains()
         self.told: deque[bytes] = deque()
-        self.hears = False
-        self.fleet.subscribe(TOLD, self.note)
 
     def forget_chains(self):
         endpoint_of = self.fleet.pods.endpoint
         self.writer = FactWriter(self.pool, self.number, endpoint_of, self.admission_of)
         self.reader = FactReader(self.writer)
+        self.fleet.unsubscribe("writer")
+        self.fleet.subscribe(SHARED_EVENTS, self.writer.note, "writer")
 
     def admission_of(self, request):
         found = self.fleet.in_flight.get(request)
         return None if found is None else Admitted(found.quote, found.pod.endpoint.id)
-
-    def note(self, event, now, guessed):
-        if not self.hears:
-            self.writer.note(event, now, guessed=guessed)
 
     def tell(self):
         """Write what was noted; return all messages that nobody took yet."""
@@ -49,21 +45,21 @@ class Replica(Rig):
     def hear(self, message):
         """Take in a message; return the answer, None without one."""
         heard = self.reader.read(message, self.now)
-        self.hears = True
+        self.writer.applying = True
         try:
             for event in heard.events:
                 self.apply(event)
         finally:
-            self.hears = False
+            self.writer.applying = False
         return self.writer.to_one(heard.answers, self.now) if heard.answers else None
 
     def lapse(self):
-        self.hears = True
+        self.writer.applying = True
         try:
             for event in list(self.reader.lapse(self.now)):
                 self.apply(event)
         finally:
-            self.hears = False
+            self.writer.applying = False
 
     @property
     def dropped(self):

@@ -52,16 +52,24 @@ def named(event, request):
 
 
 @st.composite
-def scripts(draw):
-    """Requests with what is seen of each, in an order in which it can be seen."""
-    begun, script = [], []
+def scripts(draw, *, served=False):
+    """Requests with what is seen of each, in an order in which it can be seen.
+
+    With `served` also who serves them, which is told as a request under another number.
+    """
+    begun, script, answered = [], [], set()
     for number in range(draw(st.integers(1, 8))):
         name = f"r{number}"
         begun.append(name)
         pod = draw(st.sampled_from(["pod-0", "pod-1"]))
         script.append(("admit", name, draw(st.sampled_from(PROMPTS)), pod))
         for other in draw(st.lists(st.sampled_from(begun), max_size=3, unique=True)):
-            what = draw(st.sampled_from(["first", "grow", "end", "end"]))
+            said = ["first", "grow", "end", "end"]
+            if served and other not in answered:
+                said.append("serve")
+            what = draw(st.sampled_from(said))
+            if what != "serve":  # who serves it is seen before what comes of it
+                answered.add(other)
             script.append((what, other, draw(st.sampled_from(ENDS)), draw(st.integers(1, 90))))
             if what == "end":
                 begun.remove(other)
@@ -74,6 +82,9 @@ def play(replica, script, messages_apart=1):
         match what:
             case "admit":
                 replica.admit(name, more, pod=last)
+            case "serve":
+                target = replica.pod(f"pod-{last % 2}").endpoint.target
+                replica.apply(Served(RequestId(name), target, retried=last % 3 == 0))
             case "first":
                 replica.apply(FirstToken(RequestId(name)))
             case "grow":
@@ -84,7 +95,7 @@ def play(replica, script, messages_apart=1):
             replica.told += replica.writer.messages()
 
 
-@given(scripts(), st.integers(1, 4))
+@given(scripts(served=True), st.integers(1, 4))
 def test_who_hears_everything_in_order_predicts_the_same(script, apart):
     one, other = Replica(1), Replica(2)
     play(one, script, apart)
@@ -136,7 +147,7 @@ def test_requests_that_are_sent_again_are_where_they_were_sent_last_in_any_order
 
 
 @settings(deadline=None)
-@given(st.data(), scripts())
+@given(st.data(), scripts(served=True))
 def test_what_was_lost_is_found_with_the_next_beat(data, script):
     one, other = Replica(1), Replica(2)
     play(one, script)
@@ -314,7 +325,9 @@ def test_all_know_where_a_response_is(early):
         assert other.fleet.responses.engine_of(name, other.now) == home
         assert one.fleet.responses.engine_of(name, one.now) == home
     assert in_flight(other) == in_flight(one) == {"b": "default/pod-1"}
-    assert (other.tell(), other.dropped, other.reader.applied) == ([], {}, 7)
+    # That `b` was sent to another endpoint at first comes too late, if it does.
+    late = ({"REPEATED": 1}, 6) if early else ({}, 8)
+    assert (other.tell(), other.dropped, other.reader.applied) == ([], *late)
 
 
 def test_that_requests_are_served_where_they_were_sent_is_told_once_a_second():
@@ -457,7 +470,6 @@ def test_without_peers_numbers_are_kept_and_nothing_is_written():
         one.admit(name, PROMPTS[0])
     one.apply(Finished(RequestId("b")))
     one.writer.skip()
-    assert not one.writer.waits
     assert one.tell() == []
     exchange(one, other, one.heartbeat())
     assert in_flight(other) == in_flight(one) == {"a": POD, "c": POD}

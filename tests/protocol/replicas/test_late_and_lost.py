@@ -2,8 +2,8 @@
 
 import pytest
 
-from epp.model.request import RequestId
-from epp.model.request_events import Finished
+from epp.model.request import RequestId, Usage
+from epp.model.request_events import Finished, Served
 from epp.protocol.replicas.facts import (
     AdmittedFact,
     ChainQuery,
@@ -13,7 +13,7 @@ from epp.protocol.replicas.facts import (
 )
 from epp.protocol.replicas.messages import read_facts, read_message
 from tests.protocol.growth import too_steep
-from tests.protocol.replicas.pair import POD, Replica, exchange, in_flight
+from tests.protocol.replicas.pair import POD, Replica, exchange, in_flight, settle
 from tests.strategies import text
 
 SHARED = text(2000)
@@ -64,6 +64,28 @@ def test_a_chain_is_asked_for_though_there_is_no_room_for_what_waits():
     assert peer.wait(2, fact, 1.0)
     assert peer.overdue_chains(1.0) == 1
     assert peer.believed() == set()
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_who_served_is_found_out_though_that_message_is_lost(over):
+    """What is seen of a response then counts for the endpoint that served it, or for none."""
+    one, other = Replica(1), Replica(2)
+    for number in range(5):
+        prompt, name = text(3000, seed=f"{number}x"), f"moved {number}"
+        one.admit(f"first {number}", prompt)
+        one.apply(Finished(RequestId(f"first {number}"), Usage(750, 1, 0)))
+        one.admit(name, prompt)
+        settle(one, other)
+        one.apply(Served(RequestId(name), one.pod("pod-1").endpoint.target, retried=True))
+        one.tell()
+        if over:
+            one.apply(Finished(RequestId(name), Usage(750, 1, 0)))
+            settle(one, other)
+        exchange(one, other, one.heartbeat())
+        assert in_flight(other) == in_flight(one) == ({} if over else {name: "default/pod-1"})
+        one.apply(Finished(RequestId(name), Usage(750, 1, 0)))
+        settle(one, other)
+    assert [each.pod("pod-0").cache_stats().trust for each in (one, other)] == [1, 1]
 
 
 def test_a_list_that_comes_late_ends_nothing_that_was_told_after_it():
