@@ -42,7 +42,7 @@ class ReleaseRate:
         if self._at == inf:
             self._at = now
 
-    def rest(self) -> None:
+    def pause(self) -> None:
         """Stop counting time: no request waits."""
         self._at = inf
 

@@ -46,9 +46,9 @@ def _seconds(candidate: Candidate) -> float:
     return own + candidate.crowding_seconds
 
 
-def _spares(pod: Pod, candidate: Candidate, seconds: float) -> bool:
+def _has_few_decodes(pod: Pod, candidate: Candidate, seconds: float) -> bool:
     """Return whether an endpoint has so few decodes that a long prefill takes at most `seconds`."""
-    return pod.steps_of_one <= _FEW_DECODES and _seconds(candidate) <= seconds
+    return pod.step_ratio <= _FEW_DECODES and _seconds(candidate) <= seconds
 
 
 def is_slot(place: EndpointId) -> bool:
@@ -102,7 +102,7 @@ class Fitting:
         pods = self._fleet.pods.values()
         steps = 0.0
         if waiting_seconds > 0 and pods:
-            steps = sum([pod.steps_of_one for pod in pods]) / len(pods)
+            steps = sum([pod.step_ratio for pod in pods]) / len(pods)
         self.share.update(waiting_seconds / max(1, len(pods)), steps, now)
 
     def forget(self, endpoint_id: EndpointId) -> None:
@@ -164,8 +164,10 @@ class Fitting:
                 pod is not None
                 and each.cached_tokens >= best.cached_tokens
                 and each.slot_seconds <= best.slot_seconds
-                and pod.steps_of_one <= SHORT_STEPS
-                and (each.prefill_seconds < self._short_prefill or _spares(pod, each, most))
+                and pod.step_ratio <= SHORT_STEPS
+                and (
+                    each.prefill_seconds < self._short_prefill or _has_few_decodes(pod, each, most)
+                )
                 and rooms.full(
                     pod, each.prefill_seconds, quote.tokens, now, model, response, quote.answers
                 )
@@ -225,11 +227,11 @@ class Fitting:
             found.add(ANYWHERE)
         return found
 
-    def is_news(self, roomy: set[EndpointId], *, batch: bool) -> bool:
+    def has_new_room(self, roomy: set[EndpointId], *, batch: bool) -> bool:
         """Return whether any of the endpoints with room had none when this was last asked."""
-        news = not roomy <= self._roomy.get(batch, set())
+        new = not roomy <= self._roomy.get(batch, set())
         self._roomy[batch] = roomy.copy()
-        return news
+        return new
 
     def discard_full(
         self, roomy: set[EndpointId], decision: Decision, now: float, *, batch: bool

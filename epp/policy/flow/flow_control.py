@@ -34,7 +34,7 @@ from epp.policy.flow.fitting import ANYWHERE, Fitting, is_slot
 from epp.policy.flow.gate import SaturationGate
 from epp.policy.flow.held import Agenda, Held
 from epp.policy.flow.line import Line
-from epp.policy.flow.refusals import QueueOutcome, Refusals, gone, outcome_of, ttft_due
+from epp.policy.flow.refusals import QueueOutcome, Refusals, failed_outcome, outcome_of, ttft_due
 from epp.policy.flow.rooms import Axis, Rooms
 from epp.policy.flow.settings import FlowSettings
 from epp.policy.plugins import PluginTimer
@@ -215,7 +215,7 @@ class FlowControl:
             self.refusals.withdraw(held)
         self._agenda.tidy(self.line.requests)
         if not self.line.requests:
-            self._rest()
+            self._pause()
 
     def _learn(self, event: Event, now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         if isinstance(event, LoadReported):
@@ -252,19 +252,19 @@ class FlowControl:
         finally:
             for held, outcome in released:
                 if not isinstance(outcome, Decision):
-                    self.on_outcome(held.request, *gone(held, outcome, now))
+                    self.on_outcome(held.request, *failed_outcome(held, outcome, now))
         self._plan(now)
 
     def _plan(self, now: float) -> None:
         self._agenda.tidy(self.line.requests)
         if not self.line.requests:
-            self._rest()
+            self._pause()
             return
         tick = max(_TICK_SECONDS, _TICK_PER_ENDPOINT * len(self._fleet.pods.values()))
         self.due = min(now + tick, self._agenda.next_at())
 
-    def _rest(self) -> None:
-        self.refusals.wait.rate.rest()
+    def _pause(self) -> None:
+        self.refusals.wait.rate.pause()
         self.due = inf
 
     def _release_due(self, released: list[tuple[Held, Outcome]], now: float) -> None:
@@ -280,7 +280,7 @@ class FlowControl:
             if (bound := self.refusals.bound(held)) > now:  # it takes less where it waits now
                 self._agenda.add(held, bound)
             elif self._fleet.pods.values() and held.request.priority >= 0 and bound == held.until:
-                if (outcome := self._decide(held, now, anyway=True)) is not None:
+                if (outcome := self._decide(held, now, force=True)) is not None:
                     released.append((held, outcome))
             else:
                 self.line.remove(held)
@@ -292,13 +292,13 @@ class FlowControl:
         """Send those that go next of the bands of negative priority (`batch`), or of all others."""
         fitting, line, tries = self.fitting, self.line, 0
         roomy = fitting.with_room(now, batch=batch)
-        fresh = fitting.is_news(roomy, batch=batch)
+        fresh = fitting.has_new_room(roomy, batch=batch)
         roomy |= line.slots() if roomy else set()
         while roomy and tries < _MAX_TRIES:
             held = line.next(roomy, now, *self._open_bands(now, batch=batch))
             if held is None:
                 break
-            if self._is_passed(held, tries, now, fresh=fresh):
+            if self._is_skipped(held, tries, now, fresh=fresh):
                 roomy.discard(held.endpoint_id)
                 continue
             tries += self._try(held, released, roomy, now, batch=batch)
@@ -310,7 +310,7 @@ class FlowControl:
             if fresh or now - held.tried_at >= _RETRY_SECONDS:
                 tries += self._try(held, released, roomy, now, batch=batch)
 
-    def _is_passed(self, held: Held, tries: int, now: float, *, fresh: bool) -> bool:
+    def _is_skipped(self, held: Held, tries: int, now: float, *, fresh: bool) -> bool:
         """Return whether others go before a request that is next where it waits."""
         again = fresh or now - held.tried_at >= _RETRY_SECONDS
         if is_slot(held.endpoint_id) and not (again and tries < _MAX_TRIES_FOR_SLOTS):
@@ -342,27 +342,27 @@ class FlowControl:
             self.fitting.discard_full(roomy, outcome, now, batch=batch)
         return False
 
-    def _decide(self, held: Held, now: float, *, anyway: bool = False) -> Outcome | None:
+    def _decide(self, held: Held, now: float, *, force: bool = False) -> Outcome | None:
         """Decide on a request that waits; None if it has to wait on, at the endpoint that is best.
 
-        With `anyway` it goes there, as it may wait no longer.
+        With `force` it goes there, as it may wait no longer.
         """
         request, quote, line = held.request, held.quote, self.line
         axis = None
         try:
             decision = self._scheduler.decide(request, quote, now, sheds=False)
-            if self.settings.holds and not anyway:
+            if self.settings.holds and not force:
                 worth = now - held.since + line.seconds_at(held, decision.endpoint.id)
                 decision, axis = self.fitting.fit(request, quote, decision, now, worth)
         except FAULTS as error:  # of a plug-in, too: the client is answered, and others go
-            if not anyway and self.refusals.may_come(error):
+            if not force and self.refusals.may_come(error):
                 line.move(held, ANYWHERE, held.seconds)
                 return None
             line.remove(held)
             return error
         place, seconds, held.work = self.fitting.price(quote, decision, axis)
-        late = not anyway and held.ttft_by < now + seconds  # with what is cached by now
-        if late or axis is not None or (not anyway and self._yields(held, place, now)):
+        late = not force and held.ttft_by < now + seconds  # with what is cached by now
+        if late or axis is not None or (not force and self._yields(held, place, now)):
             line.move(held, place, seconds)
             if not late:
                 return None

@@ -9,7 +9,7 @@ from epp.model.endpoint import EndpointId
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest
 
-_TOLD_SECONDS: Final = 0.05
+_VALID_SECONDS: Final = 0.05
 """For how long what another replica has told is believed."""
 
 Rank = tuple[float, float]
@@ -272,33 +272,33 @@ class OtherLines:
     """The requests that go next at each of the other replicas, as they said a moment ago."""
 
     def __init__(self) -> None:
-        self._told: dict[int, tuple[float, float, Sequence[WaitingElsewhere]]] = {}
+        self._reports: dict[int, tuple[float, float, Sequence[WaitingElsewhere]]] = {}
 
-    def hear(
+    def update(
         self, replica: int, waiting: Sequence[WaitingElsewhere], seconds: float, now: float
     ) -> None:
         """Take in what goes next at a replica, and the seconds of prefill of all that waits."""
         if waiting:
-            self._told[replica] = now, seconds, waiting
+            self._reports[replica] = now, seconds, waiting
         else:
-            self._told.pop(replica, None)
+            self._reports.pop(replica, None)
 
     def _forget(self, now: float) -> None:
         for replica in [
-            name for name, (at, _, _) in self._told.items() if now - at > _TOLD_SECONDS
+            name for name, (at, _, _) in self._reports.items() if now - at > _VALID_SECONDS
         ]:
-            del self._told[replica]
+            del self._reports[replica]
 
     def waiting(self, now: float) -> list[WaitingElsewhere]:
         """Return the requests that go next."""
-        if not self._told:
+        if not self._reports:
             return []
         self._forget(now)
-        return [each for _, _, waiting in self._told.values() for each in waiting]
+        return [each for _, _, waiting in self._reports.values() for each in waiting]
 
     def seconds(self, now: float) -> float:
         """Return the seconds of prefill that wait."""
-        if not self._told:
+        if not self._reports:
             return 0.0
         self._forget(now)
-        return sum([seconds for _, seconds, _ in self._told.values()])
+        return sum([seconds for _, seconds, _ in self._reports.values()])

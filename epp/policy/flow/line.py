@@ -32,9 +32,9 @@ MAX_FLOWS: Final = 1000
 OTHER_FLOWS: Final = "other"
 """The flow of the requests of all further ones."""
 
-MAX_TOLD: Final = 64
+MAX_SHARED: Final = 64
 """Requests that other replicas are told of, at most."""
-TELL_SECONDS, AGAIN_SECONDS = 0.002, 0.02
+SHARE_SECONDS, REPEAT_SECONDS = 0.002, 0.02
 """How soon they are told of a change, and how often while anything waits."""
 
 _Head = tuple[float, Held]
@@ -327,7 +327,7 @@ class Line:
         band = self._band(held.request.priority)
         return max(0.0, band.flow(held).start - band.passed)
 
-    def hear(
+    def update_replica(
         self, replica: int, waiting: Sequence[WaitingElsewhere], seconds: float, now: float
     ) -> None:
         """Take in what goes next at another replica, in place of what it told before.
@@ -336,7 +336,7 @@ class Line:
         """
         for each in waiting:
             each.rank = self._band(each.held.request.priority).order.rank(each.held)
-        self._others.hear(replica, waiting, seconds, now)
+        self._others.update(replica, waiting, seconds, now)
 
     def seconds_of_all(self, now: float) -> float:
         """Return the seconds of prefill that wait here and at other replicas."""

@@ -101,9 +101,9 @@ class Refusals:
         request that is refused itself displaces no other.
         """
         self._line.place(held)
-        if held.latest < now or self._hopeless(held, now):
+        if held.latest < now or self._cannot_meet(held, now):
             raise self.unmet(held, now)
-        others = self._yielding(held)
+        others = self._displaced_by(held)
         if others is None:
             raise _waited(self._full(held, now), 0.0)
         for other in others:
@@ -114,7 +114,7 @@ class Refusals:
         """Forget that a request was displaced: its client is gone."""
         self.displaced[:] = [each for each in self.displaced if each[0] is not held]
 
-    def _yielding(self, held: Held) -> list[Held] | None:
+    def _displaced_by(self, held: Held) -> list[Held] | None:
         """Return those whose places a request takes; None if there is no room for it anyway."""
         request, size = held.request, 0
         others: list[Held] = []
@@ -154,7 +154,7 @@ class Refusals:
             and line.bytes - less_size + request.size <= settings.max_bytes
         )
 
-    def _hopeless(self, held: Held, now: float) -> bool:
+    def _cannot_meet(self, held: Held, now: float) -> bool:
         left = held.latest - now
         return left < inf and self.wait.seconds(held, now) > _SURE * left
 
@@ -202,7 +202,7 @@ def _waited(error: RequestError, seconds: float) -> RequestError:
     return error
 
 
-def gone(held: Held, error: BaseException, now: float) -> tuple[QueueOutcome, float]:
+def failed_outcome(held: Held, error: BaseException, now: float) -> tuple[QueueOutcome, float]:
     """Return the outcome of a request that waited and was not sent, and how long it waited."""
     waited = max(0.0, now - held.since)
     if isinstance(error, RequestError):

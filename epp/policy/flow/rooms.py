@@ -40,6 +40,8 @@ _STEADY: Final = 0.05
 """The share of slots, at least one, that may be empty for a moment until they are filled again.
 
 More responses than that have to begin over these reports, so that some have replaced others."""
+_SURE_SECONDS: Final = 60.0
+"""For how long no more requests than were learned are tried where none may wait for a slot."""
 _NEXT: Final = 1
 """Requests that may wait in an engine for its next free slot, so that it is taken at once."""
 _MIN_SECONDS: Final = 1e-3
@@ -148,7 +150,7 @@ class Rooms:
 
     def _limit(self, pod: Pod) -> float:
         """Return how many tokens an endpoint may hold: more if its steps are short."""
-        return self.share.at(pod.steps_of_one) * pod.scheduler.capacity
+        return self.share.at(pod.step_ratio) * pod.scheduler.capacity
 
     def free(self, pod: Pod) -> float:
         """Return how many tokens more an endpoint may hold."""
@@ -216,13 +218,15 @@ class _Slots:
     """How many requests an engine runs at once: `known`, which is infinite until it is learned.
 
     It is the most that ever ran, once as many ran in report after report while others waited that
-    then ran too. This limits no engine below what it can do: if as many run as may be sent, with
-    those that may be `waiting`, and none waits, one more may.
+    then ran too. This limits no engine below what it can do: if more run, it has more. Where none
+    may be `waiting`, no more are sent than are known, so one more is tried now and then: if it has
+    to wait, requests of other priorities wait behind it.
     """
 
     def __init__(self, waiting: int) -> None:
         self.known = inf
-        self._waiting: Final = waiting
+        self._tries: Final = not waiting
+        self._sure_until = -inf  # until then none is tried
         self._most = 0.0
         self._in_a_row = 0
         self._since = 0.0
@@ -247,10 +251,12 @@ class _Slots:
             long = self._in_a_row >= _IN_A_ROW and load.at - self._since >= _ROW_SECONDS
             if long and begun - self._begun > few:
                 self.known = self._most
-        if running >= self.known + self._waiting and not load.waiting:
-            self.known = running + 1 - self._waiting
-        elif running > self.known:
-            self.known = running
+                self._sure_until = load.at + _SURE_SECONDS
+        if running > self.known:
+            self.known, self._sure_until = running, -inf
+        unsure = self._tries and load.at >= self._sure_until
+        if unsure and running >= self.known and not load.waiting:
+            self.known = running + 1
 
 
 class _Account:

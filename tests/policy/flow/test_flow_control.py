@@ -352,6 +352,16 @@ def test_a_batch_waits_in_no_engine_for_a_slot():
     assert rig.release() == ["batch"]
 
 
+def test_a_batch_tries_an_engine_for_one_more_slot_only_now_and_then():
+    rig = with_three_slots()
+    rig.end("5", 10, 10)  # three are left
+    assert rig.come("batch", 10, priority=-1) is None
+    for seconds, went in ((1, []), (50, []), (10, ["batch"])):
+        rig.wait(seconds)
+        rig.say("pod-0", running=3.0, kv_usage=0.1, counted=True)
+        assert rig.release() == went
+
+
 def test_slots_are_learned_from_responses_that_come_whole():
     rig = with_three_slots(stream=False)
     assert rig.come("next", 10) is None

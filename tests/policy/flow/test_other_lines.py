@@ -28,7 +28,7 @@ def waiting(ahead=0.0, **more):
 
 def line(*others, now=0.0):
     made = Line(ageing=0.1)
-    made.hear(OTHER, others, 5.0, now)
+    made.update_replica(OTHER, others, 5.0, now)
     return made
 
 
@@ -57,7 +57,7 @@ def test_a_flow_that_is_ahead_lets_others_go_first():
     made.place(mine)
     mine.work = 3.0
     made.charge(mine)
-    made.hear(OTHER, [waiting(ahead=2.9, seconds=9.0)], 9.0, 0.0)
+    made.update_replica(OTHER, [waiting(ahead=2.9, seconds=9.0)], 9.0, 0.0)
     assert made.ahead(held("next", fairness_id="mine")) == 3.0
     assert made.yields(held("next", fairness_id="mine"), A, 0.0)
     assert not made.yields(held("next", fairness_id="another"), A, 0.0)
@@ -73,11 +73,11 @@ def test_what_was_told_is_believed_for_a_moment():
 
 def test_each_replica_is_heard_for_itself_and_the_last_word_counts():
     made = line(waiting(seconds=0.5))
-    made.hear(8, [waiting(seconds=0.6)], 1.0, 0.0)
+    made.update_replica(8, [waiting(seconds=0.6)], 1.0, 0.0)
     assert made.seconds_of_all(0.0) == 6.0
-    made.hear(OTHER, [], 0.0, 0.0)
+    made.update_replica(OTHER, [], 0.0, 0.0)
     assert made.yields(held(), A, 0.0)
-    made.hear(8, [waiting(seconds=1.5)], 2.0, 0.0)
+    made.update_replica(8, [waiting(seconds=1.5)], 2.0, 0.0)
     assert not made.yields(held(), A, 0.0)
     assert made.seconds_of_all(0.0) == 2.0
 
@@ -91,7 +91,7 @@ def rig():
 
 
 def hears(rig, seconds=0.0, endpoint=A):
-    rig.flow.line.hear(
+    rig.flow.line.update_replica(
         OTHER, [waiting(seconds=seconds, endpoint=endpoint, since=rig.now - 5)], 1.0, rig.now
     )
 

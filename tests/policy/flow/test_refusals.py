@@ -51,7 +51,7 @@ class TestRate:
         rate.begin(0.0)
         for second in range(1, 11):
             rate.add(2.0, float(second))
-        rate.rest()
+        rate.pause()
         before = rate.value(10.0)
         rate.begin(5000.0)
         assert rate.value(5000.0) == before == pytest.approx(2.0, rel=0.1)
