@@ -9,7 +9,9 @@ _LONGEST = 9.2e9
 """Seconds of Go's longest duration, 292 years."""
 _SCALES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 _SCALES |= {f"{prefix}i": 1 << 10 * power for power, prefix in enumerate("KMGTPE", 1)}
-_QUANTITY = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)(k|[MGTPE]|[KMGTPE]i|)")
+_QUANTITY = re.compile(
+    r"(\d{1,18}(?:\.\d{1,9})?)(?:[eE]([-+]?(?:\d|1[0-8]))|(k|[MGTPE]|[KMGTPE]i|))"
+)
 
 
 def seconds(text: str, *, zero: bool = False) -> float:
@@ -31,11 +33,12 @@ def seconds(text: str, *, zero: bool = False) -> float:
 
 
 def quantity(value: str | float) -> int:
-    """Return a Kubernetes quantity (`16Mi`, `1k`, `65536`) as a number, rounded up.
+    """Return a Kubernetes quantity (`16Mi`, `1k`, `1e9`, `65536`) as a number, rounded up.
 
     Raises `ValueError` for anything else, and below 0.
     """
     found = _QUANTITY.fullmatch(str(value))
     if found is None:
         raise ValueError(f"`{value}` is not a quantity; write 1000, 1k or 16Mi")
-    return -int(-float(found[1]) * _SCALES[found[2]] // 1)
+    scale = 10.0 ** int(found[2]) if found[2] else _SCALES[found[3]]
+    return -int(-float(found[1]) * scale // 1)

@@ -185,4 +185,5 @@ class ModelsExtractor(PluginParameters, frozen=True):
 
     content: ClassVar[Content] = "models"
 
-    refuse_unlisted: bool = True
+    refuse_unlisted: bool | None = None
+    """None is true, but false beside a models-responder, as in llm-d-router."""

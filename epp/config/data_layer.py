@@ -1,10 +1,10 @@
 """The data layer: the sources that are polled, and what extractors take from their pages.
 
 A source is polled if `dataLayer.sources` refers to it with an extractor. The metrics page of every
-endpoint is polled too, unless `injectDefaults` is false.
+endpoint is polled too, unless `injectDefaults` is false; its list of models, if a plug-in needs it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -16,18 +16,25 @@ from epp.config.data_extractors import (
 )
 from epp.config.data_sources import (
     MetricsDataSource,
+    ModelsDataSource,
+    ModelsResponder,
     MulticlusterMetricsDataSource,
     PolledSource,
 )
+from epp.config.plugins import Plugins
+from epp.config.schema import DataLayer
 from epp.errors import ConfigError
-from epp.policy.endpoint_facts import LabelProducer, TopologyExtractor
 from epp.policy.plugins import Plugin
+from epp.policy.producers.endpoint_facts import LabelProducer, TopologyExtractor
 from epp.protocol.metrics.attribute_reader import AttributeMetric
 from epp.protocol.metrics.metric_names import BUILT_IN_ENGINES, EngineCatalog
 
 METRICS_SOURCE = MetricsDataSource.kind
 OLD_CORE_EXTRACTOR = "model-server-protocol-metrics"
 """The name of `core-metrics-extractor` in GIE up to 1.4."""
+
+_EVERY_MODELS = "5s"
+"""How often lists of models are read if a file does not name their source."""
 
 _Extractor = CoreMetricsExtractor | NumbersExtractor | ModelsExtractor
 
@@ -62,51 +69,41 @@ class DataLayerSettings(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-Wanted = Sequence[tuple[str, Sequence[str]]]
-"""The names in `dataLayer.sources`: each source with its extractors."""
-
-
-def data_layer(
-    wanted: Wanted, plugins: Mapping[str, object], *, inject_defaults: bool
-) -> DataLayerSettings:
-    """Return the sources to poll. Raises `ConfigError` for a combination that cannot work.
-
-    `plugins` has all configured plug-ins by their names.
-    """
+def data_layer(layer: DataLayer, plugins: Plugins) -> DataLayerSettings:
+    """Return the sources to poll. Raises `ConfigError` for a combination that cannot work."""
     pages: list[PolledPages] = []
     warnings: list[str] = []
-    for position, (name, extractors) in enumerate(wanted):
-        place = f"dataLayer.sources[{position}]"
-        _check_source(name, plugins[name], place)
-        source = plugins[name]
+    used: set[str] = set()
+    structs = plugins.structs
+    for position, wanted in enumerate(layer.sources):
+        name, place = wanted.plugin_ref, f"dataLayer.sources[{position}]"
+        plugins.refer(name, f"{place}.pluginRef")
+        extractors = [each.plugin_ref for each in wanted.extractors]
+        for index, extractor in enumerate(extractors):
+            plugins.refer(extractor, f"{place}.extractors[{index}].pluginRef")
+        used |= {name, *extractors}
+        source = structs[name]
+        if isinstance(source, _Extractor | TopologyExtractor | LabelProducer | Plugin):
+            raise ConfigError(f"`{name}` is not a source of data", f"{place}.pluginRef")
         if isinstance(source, PolledSource):
             warnings += (f"{name}: {each}" for each in source.warnings())
-            polled = _pages(name, source, extractors, plugins, place)
+            polled = _pages(name, source, extractors, structs, place)
             if polled is None:
                 warnings.append(f"{place}: `{name}` is not polled: no extractor reads its pages")
             else:
                 pages.append(polled)
-    if inject_defaults and not any(
-        isinstance(plugins[name], MetricsDataSource) for name, _ in wanted
-    ):
-        name, source = METRICS_SOURCE, plugins.get(METRICS_SOURCE)
-        source = source if isinstance(source, MetricsDataSource) else MetricsDataSource()
-        warnings += (f"{name}: {each}" for each in source.warnings())
-        pages.insert(0, _default_pages(source, plugins))
-        wanted = (*wanted, (name, (_default_extractor(plugins),)))
+    for unnamed, plugins_of_it in [*_lists_needed(pages, structs), *_default_pages(layer, structs)]:
+        warnings += (f"{unnamed.name}: {each}" for each in unnamed.source.warnings())
+        pages.insert(0, unnamed)
+        used |= plugins_of_it
     pages, more = _one_load(pages)
-    warnings += (*more, *_unused(wanted, plugins))
+    warnings += (*more, *_unused(used, structs))
     if not any(each.vital for each in pages):
         warnings.append(
             "no metrics of endpoints are read: their load, engine and cache stay unknown, and an"
             " endpoint that stops answering is not noticed"
         )
     return DataLayerSettings(tuple(pages), tuple(warnings))
-
-
-def _check_source(name: str, source: object, place: str) -> None:
-    if isinstance(source, _Extractor | TopologyExtractor | LabelProducer | Plugin):
-        raise ConfigError(f"`{name}` is not a source of data", f"{place}.pluginRef")
 
 
 def _pages(
@@ -144,7 +141,7 @@ def _pages(
         engines=core.catalog() if core is not None else BUILT_IN_ENGINES,
         numbers=tuple(metric for metrics in numbers for metric in metrics),
         models=bool(listing),
-        serves_others=any(not each.refuse_unlisted for each in listing),
+        serves_others=bool(listing) and _serves_others(listing, plugins),
         vital=core is not None or isinstance(source, MulticlusterMetricsDataSource),
     )
 
@@ -155,12 +152,47 @@ def _default_extractor(plugins: Mapping[str, object]) -> str:
     return OLD_CORE_EXTRACTOR if own[0] is None and own[1] is not None else CORE_EXTRACTOR
 
 
-def _default_pages(source: MetricsDataSource, plugins: Mapping[str, object]) -> PolledPages:
-    core = plugins.get(_default_extractor(plugins))
+_Unnamed = Iterator[tuple[PolledPages, set[str]]]
+"""Pages that no entry of `dataLayer.sources` names, with the names of their plug-ins."""
+
+
+def _default_pages(layer: DataLayer, plugins: Mapping[str, object]) -> _Unnamed:
+    named = (plugins[each.plugin_ref] for each in layer.sources)
+    if not layer.inject_defaults or any(isinstance(each, MetricsDataSource) for each in named):
+        return
+    own = plugins.get(METRICS_SOURCE)
+    source = own if isinstance(own, MetricsDataSource) else MetricsDataSource()
+    extractor = _default_extractor(plugins)
+    core = plugins.get(extractor)
     core = core if isinstance(core, CoreMetricsExtractor) else CoreMetricsExtractor()
-    return PolledPages(
-        name=METRICS_SOURCE, source=source, load=True, engines=core.catalog(), vital=True
+    yield (
+        PolledPages(
+            name=METRICS_SOURCE, source=source, load=True, engines=core.catalog(), vital=True
+        ),
+        {METRICS_SOURCE, extractor},
     )
+
+
+def _lists_needed(pages: Iterable[PolledPages], plugins: Mapping[str, object]) -> _Unnamed:
+    if not _answers_models(plugins) or any(each.models for each in pages):
+        return
+    sources = ((name, each) for name, each in plugins.items() if isinstance(each, ModelsDataSource))
+    name, source = next(sources, (ModelsDataSource.kind, ModelsDataSource(interval=_EVERY_MODELS)))
+    readers = {name: each for name, each in plugins.items() if isinstance(each, ModelsExtractor)}
+    serves_others = _serves_others(readers.values(), plugins)
+    yield (
+        PolledPages(name=name, source=source, models=True, serves_others=serves_others),
+        {name, *readers},
+    )
+
+
+def _answers_models(plugins: Mapping[str, object]) -> bool:
+    return any(isinstance(each, ModelsResponder) for each in plugins.values())
+
+
+def _serves_others(readers: Iterable[ModelsExtractor], plugins: Mapping[str, object]) -> bool:
+    said = [each.refuse_unlisted for each in readers if each.refuse_unlisted is not None]
+    return not all(said) if said else _answers_models(plugins)
 
 
 def _one_load(pages: Sequence[PolledPages]) -> tuple[list[PolledPages], list[str]]:
@@ -187,12 +219,9 @@ def _one_load(pages: Sequence[PolledPages]) -> tuple[list[PolledPages], list[str
     return result, warnings
 
 
-def _unused(wanted: Wanted, plugins: Mapping[str, object]) -> Iterator[str]:
+def _unused(used: Container[str], plugins: Mapping[str, object]) -> Iterator[str]:
     """Yield a warning for each source and extractor that nothing refers to."""
-    sources = {name for name, _ in wanted}
-    extractors = {name for _, names in wanted for name in names}
     for name, plugin in plugins.items():
-        if isinstance(plugin, PolledSource) and name not in sources:
-            yield f"{name}: it has no effect: no entry of `dataLayer.sources` refers to it"
-        if isinstance(plugin, _Extractor) and name not in extractors:
-            yield f"{name}: it has no effect: no extractor of `dataLayer.sources` refers to it"
+        if name not in used and isinstance(plugin, PolledSource | _Extractor):
+            what = "entry" if isinstance(plugin, PolledSource) else "extractor"
+            yield f"{name}: it has no effect: no {what} of `dataLayer.sources` refers to it"

@@ -8,15 +8,16 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import msgspec
 
+from epp.policy.bounds import BoundedParameters, at_least
 from epp.policy.effects import Effect, mapped_to, without_effect
 from epp.policy.plugins import PluginParameters
 from epp.quantities import seconds
 
-_LAST_PORT = 65_535
+LAST_PORT = 65_535
 _PATH = re.compile(r"[\x21-\x7e]*")
 _MAX_METRICS_BYTES, _MAX_CLUSTER_BYTES, _MAX_MODELS_BYTES = 4 << 20, 8 << 20, 1 << 20
 
-Port = Annotated[int, msgspec.Meta(ge=1, le=_LAST_PORT)]
+Port = Annotated[int, msgspec.Meta(ge=1, le=LAST_PORT)]
 Content = Literal["metrics", "models"]
 
 
@@ -133,6 +134,15 @@ class ModelsDataSource(_CertifiedSource, frozen=True):
     path: str = "/v1/models"
 
 
+class ModelsResponder(PluginParameters, frozen=True):
+    """Needs the lists of models, as llm-d-router does: of a source that need not be named."""
+
+    effect: ClassVar[Effect] = mapped_to(
+        "a models-data-source with its extractor; `GET /v1/models` is sent to one endpoint, which"
+        " lists its own models"
+    )
+
+
 class DcgmDataSource(PolledSource, frozen=True):
     """The pages of NVIDIA's DCGM exporter, in the pod or, with `use_node_address`, on its node."""
 
@@ -186,13 +196,13 @@ class MulticlusterFileDiscovery(FileDiscoveryConfig, frozen=True):
     host_names: ClassVar[bool] = True
 
 
-class RedisSyncer(PluginParameters, frozen=True):
+class RedisSyncer(BoundedParameters, frozen=True):
     """Connects replicas through a Redis or Valkey server."""
 
     address: str = "localhost:6379"
     password_env: str = ""
     password_file: str = ""
-    db: int = 0
+    db: Annotated[int, at_least(0, "a number, such as 0")] = 0
     state_ttl: Annotated[str, without_effect("streams expire by themselves")] = msgspec.field(
         default="2s", name="stateTTL"
     )
@@ -201,13 +211,12 @@ class RedisSyncer(PluginParameters, frozen=True):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         host, _, port = self.address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
             raise ValueError(f"`address` is not HOST:PORT: `{self.address}`")
         if self.password_env and self.password_file:
             raise ValueError("give only one of `passwordEnv` and `passwordFile`")
-        if self.db < 0:
-            raise ValueError("`db` must not be negative")
         seconds(self.state_ttl)
         seconds(self.coordination_ttl)
 

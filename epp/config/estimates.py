@@ -52,9 +52,13 @@ _VIDEO, _ = _group(
     maxVideoTokens=_SIZE,
 )
 _AUDIO, _ = _group(
+    # The first three are the form of 0.10.
     tokensPerSecond=_AMOUNT,
     overheadTokens=(int, 0),
     defaultBytesPerSecond=_AMOUNT,
+    mode=_MODE,
+    dynamic=_group(tokensPerSecond=_AMOUNT, fixedOverheadTokens=(int, 0), bytesPerSecond=_AMOUNT),
+    static=_group(staticToken=_SIZE),
     defaultDuration=_AMOUNT,
     maxAudioTokens=_SIZE,
 )

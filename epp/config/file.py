@@ -176,7 +176,8 @@ def load(
     handler, unrun = _handler(plugins, profiles)
     place = "schedulingProfiles[0].plugins" if written else "plugins"
     unused = [line for each in profiles.values() for line in _check_scores_are_used(each, place)]
-    sources = _data_layer(config.data_layer or DataLayer(), plugins)
+    layer = config.data_layer or DataLayer()
+    sources = data_layer(layer, plugins)
     section = config.flow_control or FlowControlSection()
     refer = partial(plugins.refer, known=PLUGINS)
     detector = saturation_detector(section, partial(plugins.refer, known=_DETECTORS))
@@ -184,7 +185,7 @@ def load(
     request_handler = config.request_handler or RequestHandler()
     refer_parser = partial(plugins.refer, known=PARSERS)
     parsers = parser_settings(request_handler.parsers, refer_parser, plugins.structs)
-    discovery = _discovery(config, plugins)
+    discovery = _discovery(layer, plugins)
     caches = cache_settings(plugins.structs.values())
     noted = (*plugins.warnings, *unhonoured_sections(config), *caches.warnings)
     read = (*sources.warnings, *parsers.warnings)
@@ -195,7 +196,7 @@ def load(
         flow=flow,
         endpoints_file=discovery.path if discovery else "",
         host_names=discovery is not None and discovery.host_names,
-        redis_syncer=_syncer(config, plugins),
+        redis_syncer=_syncer(layer, plugins),
         data_layer=sources,
         report_served=bool(plugins.having(ServedVerifier)),
         parsers=parsers,
@@ -343,21 +344,8 @@ def _check_scores_are_used(profile: Profile, place: str) -> tuple[str, ...]:
 # Other sections.
 
 
-def _data_layer(layer: DataLayer, plugins: Plugins) -> DataLayerSettings:
-    wanted = []
-    for position, source in enumerate(layer.sources):
-        place = f"dataLayer.sources[{position}]"
-        plugins.refer(source.plugin_ref, f"{place}.pluginRef")
-        extractors = [each.plugin_ref for each in source.extractors]
-        for index, extractor in enumerate(extractors):
-            plugins.refer(extractor, f"{place}.extractors[{index}].pluginRef")
-        wanted.append((source.plugin_ref, extractors))
-    return data_layer(wanted, plugins.structs, inject_defaults=layer.inject_defaults)
-
-
-def _discovery(config: EndpointPickerConfig, plugins: Plugins) -> FileDiscoveryConfig | None:
-    layer = config.data_layer
-    if layer is None or layer.discovery is None or layer.discovery.endpoints is None:
+def _discovery(layer: DataLayer, plugins: Plugins) -> FileDiscoveryConfig | None:
+    if layer.discovery is None or layer.discovery.endpoints is None:
         return None
     place = "dataLayer.discovery.endpoints.pluginRef"
     found = plugins.refer(layer.discovery.endpoints.plugin_ref, place)
@@ -366,9 +354,8 @@ def _discovery(config: EndpointPickerConfig, plugins: Plugins) -> FileDiscoveryC
     return found
 
 
-def _syncer(config: EndpointPickerConfig, plugins: Plugins) -> RedisSyncer | None:
-    layer = config.data_layer
-    if layer is None or layer.cross_replica is None or not layer.cross_replica.syncer_plugin_ref:
+def _syncer(layer: DataLayer, plugins: Plugins) -> RedisSyncer | None:
+    if layer.cross_replica is None or not layer.cross_replica.syncer_plugin_ref:
         return None
     place = "dataLayer.crossReplica.syncerPluginRef"
     found = plugins.refer(layer.cross_replica.syncer_plugin_ref, place)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 import msgspec
 
 from epp.errors import ConfigError
+from epp.policy.bounds import BoundedParameters, above_zero, at_least
 from epp.policy.effects import mapped_to, without_effect
 from epp.policy.filters.detectors import UtilizationDetector
 from epp.policy.flow.fairness import FairnessPolicy, StartTimeFairness
@@ -108,25 +109,20 @@ class EvictionPolicy(PluginParameters, frozen=True):
     effect = _RUNNING
 
 
-class CapacityLedger(PluginParameters, frozen=True):
+class CapacityLedger(BoundedParameters, frozen=True):
     """Books what requests hold of an engine, by its parameters."""
 
     effect = _LEDGER
 
-    slots_per_endpoint: int
-    step_token_budget: int
-    max_model_len: int
-    speculative_tokens: int = 0
+    slots_per_endpoint: Annotated[int, above_zero("requests, such as 256")]
+    step_token_budget: Annotated[int, above_zero("tokens, such as 8192")]
+    max_model_len: Annotated[int, above_zero("tokens, such as 32768")]
+    speculative_tokens: Annotated[int, at_least(0, "tokens, or 0 for none")] = 0
     reservation_ttl: str = msgspec.field(default="1s", name="reservationTTL")
     prefix_match_info_producer_name: str = ""
 
     def __post_init__(self) -> None:
-        if min(self.slots_per_endpoint, self.step_token_budget, self.max_model_len) <= 0:
-            raise ValueError(
-                "`slotsPerEndpoint`, `stepTokenBudget` and `maxModelLen` must be above 0"
-            )
-        if self.speculative_tokens < 0:
-            raise ValueError("`speculativeTokens` must not be negative")
+        super().__post_init__()
         seconds(self.reservation_ttl)
 
 

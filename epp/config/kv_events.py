@@ -3,28 +3,26 @@
 import re
 from typing import Annotated, Literal
 
+from epp.config.data_sources import LAST_PORT
 from epp.label_selector import parse_label_selector
+from epp.policy.bounds import BoundedParameters, at_least, within
 from epp.policy.effects import without_effect
 from epp.policy.plugins import PluginParameters
 
-_LAST_PORT = 65_535
 _ZMQ_ADDRESS = re.compile(r"(tcp://\S+:(\d{1,5}|\*)|ipc://\S+)")
+_TOKENS = at_least(0, "tokens, such as 16")
 _RANKS_KNOWN = without_effect("ranks are known by the pool's ports, or by labels")
 _OWN_ADDRESS = without_effect("the events of an endpoint are heard at its own address alone")
 _HASHED_AGAIN = without_effect("events carry the tokens, which are hashed again")
 
 
-class TokenProcessor(PluginParameters, frozen=True):
+class TokenProcessor(BoundedParameters, frozen=True):
     """Length and hashing of blocks of token ids."""
 
-    block_size_tokens: int = 0
-    block_size: int = 0
+    block_size_tokens: Annotated[int, _TOKENS] = 0
+    block_size: Annotated[int, _TOKENS] = 0
     hash_seed: Annotated[str, _HASHED_AGAIN] = ""
     hash_algorithm: Annotated[Literal["", "cbor-fnv", "xxh64"], _HASHED_AGAIN] = ""
-
-    def __post_init__(self) -> None:
-        if self.block_size_tokens < 0 or self.block_size < 0:
-            raise ValueError("a block size must not be negative")
 
     @property
     def tokens(self) -> int:
@@ -40,20 +38,19 @@ class RankPods(PluginParameters, frozen=True):
     ranks_per_pod: int = 0
 
 
-class PodDiscovery(PluginParameters, frozen=True):
+class PodDiscovery(BoundedParameters, frozen=True):
     """Ports at which each pod publishes; a data-parallel rank adds its number to both."""
 
-    socket_port: int = 5557
-    replay_socket_port: int = 0
+    socket_port: Annotated[int, within(1, LAST_PORT, "a port, such as 5557")] = 5557
+    replay_socket_port: Annotated[int, within(0, LAST_PORT, "a port, or 0 for none")] = 0
     pod_label_selector: str = ""
     pod_namespace: str = ""
     data_parallel_size: Annotated[int, _RANKS_KNOWN] = 0
     rank_pod_mapping: Annotated[RankPods | None, _OWN_ADDRESS] = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         parse_label_selector(self.pod_label_selector)
-        if not (0 < self.socket_port <= _LAST_PORT and self.replay_socket_port <= _LAST_PORT):
-            raise ValueError(f"a port must be from 1 to {_LAST_PORT}")
 
 
 _BY_FORM = without_effect("the events of vLLM and SGLang are recognised by their form")

@@ -9,7 +9,8 @@ import msgspec
 from epp.config.catalogue import DEPRECATED, PLUGINS
 from epp.config.registry import (
     build,
-    check_methods,
+    check_called,
+    check_scheduled,
     is_idle,
     plugin_class,
     plugin_code,
@@ -122,11 +123,13 @@ class Plugins(Mapping[str, Any]):
         try:
             with plugin_code(f"`{name}` does not start", self.place(name)):
                 started = self._begin(struct)
-            if self._is_users(name) and is_idle(struct):
-                self.warnings.append(
-                    f"{self._place_of_type(name)}: `{name}` has no method that the picker calls, "
-                    "such as `filter`, `score` or `pick`"
-                )
+            if self._is_users(name):
+                check_called(started, self._place_of_type(name))
+                if is_idle(struct):
+                    self.warnings.append(
+                        f"{self._place_of_type(name)}: `{name}` has no method that the picker"
+                        " calls, such as `filter`, `score` or `pick`"
+                    )
         except ConfigError as error:
             raise ConfigError(error.problem, error.place or self.place(name)) from error
         finally:
@@ -143,7 +146,7 @@ class Plugins(Mapping[str, Any]):
     def check_scheduled(self, name: str) -> None:
         """Raise `ConfigError` if a profile cannot call its plug-in, one of a user's."""
         if self._is_users(name):
-            check_methods(self[name], self._place_of_type(name))
+            check_scheduled(self[name], self._place_of_type(name))
 
     def _is_users(self, name: str) -> bool:
         return isinstance(self.structs[name], tuple(filter(None, self._users.values())))

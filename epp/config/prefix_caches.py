@@ -13,6 +13,7 @@ from epp.config.kv_events import KvEventsConfig, TokenProcessor
 from epp.config.tokens import TokenProducer
 from epp.errors import ConfigError
 from epp.policy.attribute_sources import FROM_FLEET, PrefixMatchInfo
+from epp.policy.bounds import BoundedParameters, at_least
 from epp.policy.effects import mapped_to, without_effect
 from epp.policy.plugins import PluginContext, PluginParameters, Scorer
 from epp.quantities import seconds
@@ -119,7 +120,7 @@ _BLOCKS = without_effect("blocks are those that engines report")
 _WHOLE = without_effect("prompts are matched whole")
 
 
-class ApproxProducer(PluginParameters, frozen=True):
+class ApproxProducer(BoundedParameters, frozen=True):
     """The first in a file is the fleet's index; any other one is an index of its own.
 
     The first one bounds the modelled cache of endpoints that do not report their capacity. The
@@ -133,11 +134,7 @@ class ApproxProducer(PluginParameters, frozen=True):
     block_size: Annotated[int, _BLOCKS] = 0
     max_prefix_blocks_to_match: Annotated[int, _WHOLE] = 2048
     max_prefix_tokens_to_match: Annotated[int, _WHOLE] = 131_072
-    lru_capacity_per_server: int = msgspec.field(default=31_250, name="lruCapacityPerServer")
-
-    def __post_init__(self) -> None:
-        if self.lru_capacity_per_server < 0:
-            raise ValueError("`lruCapacityPerServer` must not be negative")
+    lru_capacity_per_server: Annotated[int, at_least(0, "entries, such as 31250")] = 31_250
 
     def start(self, context: PluginContext) -> PrefixMatchInfo:
         """Return the fleet's index for the first in the file, and a separate one for any other."""

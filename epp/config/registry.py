@@ -6,14 +6,14 @@ Whatever the code of a plug-in raises while a file is read is an error of that f
 import inspect
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import msgspec
 
 from epp.config.catalogue import PLUGINS
-from epp.config.schema import near, without_nulls
+from epp.config.schema import as_go_reads, near
 from epp.errors import ConfigError
 from epp.policy import attribute_sources, plugins
 from epp.policy.flow import fairness, orders, usage_limits
@@ -21,11 +21,26 @@ from epp.protocol.conversion import convert, fields_at
 
 ENTRY_POINTS = "warmpick.plugins"
 """The entry point group of users' plug-ins."""
-_CALLED_WITH = {
+Calls = Mapping[str, tuple[str, ...]]
+"""Methods that the picker calls, each with its arguments."""
+_SCHEDULED: Calls = {
     "filter": ("request", "candidates"),
     "score": ("request", "candidates"),
     "pick": ("candidates", "totals", "context"),
 }
+"""The methods of plug-ins that a profile names."""
+_ALWAYS: Mapping[type[Any], Calls] = {
+    plugins.ProfileHandler: {"schedule": ("request", "run"), "check_profiles": ("names",)},
+    plugins.Screener: {"screen": ("request", "candidates")},
+    plugins.Admitter: {"admit": ("request", "candidates")},
+    plugins.RequestProcessor: {"process_request": ("request",)},
+    plugins.RequestHeaderSource: {"request_headers": ("request", "decision", "candidates")},
+    plugins.CommitObserver: {"committed": ("request", "decision", "now")},
+    plugins.ResponseProcessor: {"response_headers": ("request", "decision", "served")},
+    plugins.UsageReporter: {"report": ("usage",)},
+    plugins.StateDumper: {"dump_state": ()},
+}
+"""The methods, by kind, of every plug-in that has them."""
 _KINDS = tuple(
     kind
     for module in (plugins, attribute_sources, fairness, orders, usage_limits)
@@ -66,7 +81,7 @@ def users_class(name: str, place: str) -> type[Any] | None:
 def build(kind: type[Any], parameters: dict[str, Any], place: str) -> Any:  # noqa: ANN401 (any plug-in)
     """Return a plug-in's struct with the parameters. Raises `ConfigError` that names the place."""
     try:
-        return convert(without_nulls(parameters, kind), kind)
+        return convert(as_go_reads(parameters, kind), kind)
     except ConfigError as error:
         within = f"{place}.{error.place}" if error.place else place
         raise ConfigError(_explain(error, kind), within) from None
@@ -84,9 +99,20 @@ def _explain(error: ConfigError, kind: type[Any]) -> str:
 # The code of plug-ins.
 
 
-def check_methods(plugin: object, place: str) -> None:
+def check_scheduled(plugin: object, place: str) -> None:
     """Raise `ConfigError` for a profile's plug-in that cannot be called as the picker calls it."""
-    for name, given in _CALLED_WITH.items():
+    _check_methods(plugin, _SCHEDULED, place)
+
+
+def check_called(plugin: object, place: str) -> None:
+    """Raise `ConfigError` for a plug-in that cannot be called as the picker calls all it has."""
+    for kind, calls in _ALWAYS.items():
+        if isinstance(plugin, kind):
+            _check_methods(plugin, calls, place)
+
+
+def _check_methods(plugin: object, calls: Calls, place: str) -> None:
+    for name, given in calls.items():
         method = getattr(plugin, name, None)
         if not callable(method):
             continue

@@ -5,12 +5,13 @@ The fields are those of `llm-d.ai/v1`. Files of `llm-d.ai/v1alpha1`, and of the 
 has them. If a file has both, the one of v1 counts, as in llm-d-router.
 """
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from functools import cache
 from types import NoneType
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, NamedTuple, get_args
 
 import msgspec
 
@@ -24,6 +25,8 @@ from epp.quantities import seconds
 API_VERSION = "llm-d.ai/v1"
 OLD_API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
 KIND = "EndpointPickerConfig"
+_EXPONENT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+")
+"""A number with an exponent, as Go's YAML has it."""
 
 _BY_NAME = without_effect("`--replicas` names the other replicas")
 _AT_ONCE = without_effect("replicas share what they see within milliseconds")
@@ -147,12 +150,12 @@ def decode(text: str) -> tuple[EndpointPickerConfig, tuple[str, ...]]:
     if document is None:
         raise ConfigError("the configuration is empty")
     warnings: tuple[str, ...] = ()
-    document = without_nulls(document, EndpointPickerConfig)
+    document = as_go_reads(document, EndpointPickerConfig)
     if isinstance(document, dict):
         _check_version(document)
         if document.get("apiVersion") != API_VERSION:
             warnings = _modernize(document)
-            document = without_nulls(document, EndpointPickerConfig)
+            document = as_go_reads(document, EndpointPickerConfig)
     _check_numbers(document, "")
     try:
         return convert(document, EndpointPickerConfig), warnings
@@ -172,39 +175,64 @@ def decode(text: str) -> tuple[EndpointPickerConfig, tuple[str, ...]]:
         raise ConfigError(problem, error.place) from None
 
 
-def without_nulls(value: object, kind: object) -> object:
-    """Return a value for a type without fields that are null, which Go treats as absent.
+def as_go_reads(value: object, kind: object) -> object:
+    """Return a value for a type as Go reads it: null is absent, and `1e6` is a number.
 
     A null stays if its field accepts it, in a mapping that is not a struct, and under unknown keys.
     """
-    return _without_nulls(value, next(structs_in((kind,)), None))
+    return _as_go_reads(value, next(structs_in((kind,)), None))
 
 
-def _without_nulls(value: object, struct: type[msgspec.Struct] | None) -> object:
+def _as_go_reads(value: object, struct: type[msgspec.Struct] | None) -> object:
     if struct is None:
         return value
     if isinstance(value, list):
-        return [_without_nulls(each, struct) for each in value]
+        return [_as_go_reads(each, struct) for each in value]
     if not isinstance(value, dict):
         return value
     known = _within(struct)
     return {
-        key: _without_nulls(each, known[key][0] if key in known else None)
+        key: _field_as_go_reads(each, known[key]) if key in known else each
         for key, each in value.items()
-        if each is not None or key not in known or known[key][1]
+        if each is not None or key not in known or known[key].nullable
     }
+
+
+class _Field(NamedTuple):
+    struct: type[msgspec.Struct] | None
+    """The struct within it."""
+    nullable: bool
+    """Whether it may be null."""
+    number: bool
+    """Whether it is a number, and never text."""
+
+
+def _field_as_go_reads(value: object, field: _Field) -> object:
+    # YAML 1.1, and so PyYAML, takes an exponent only after a point and with a sign.
+    if field.number and isinstance(value, str) and _EXPONENT.fullmatch(value):
+        number = float(value)
+        return number if math.isfinite(number) else value
+    return _as_go_reads(value, field.struct)
 
 
 @cache
-def _within(struct: type[msgspec.Struct]) -> dict[str, tuple[type[msgspec.Struct] | None, bool]]:
-    """Return the struct within each field, by its name in a document, and if it may be null."""
+def _within(struct: type[msgspec.Struct]) -> dict[str, _Field]:
+    """Return the fields of a struct by their names in a document."""
     return {
-        field.encode_name: (
+        field.encode_name: _Field(
             next(structs_in((field.type,)), None),
             NoneType in get_args(field.type),
+            float in (parts := set(_parts(field.type))) and str not in parts,
         )
         for field in msgspec.structs.fields(struct)
     }
+
+
+def _parts(kind: object) -> Iterator[object]:
+    """Yield a type and the types in it."""
+    yield kind
+    for each in get_args(kind):
+        yield from _parts(each)
 
 
 def _check_numbers(value: object, place: str) -> None:

@@ -9,19 +9,19 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from epp.config.data_sources import LAST_PORT, Port
 from epp.config.estimates import MediaEstimates
 from epp.model.endpoint import Endpoint, target_of
+from epp.policy.bounds import BoundedParameters, at_least
 from epp.policy.effects import mapped_to, without_effect
 from epp.policy.filters.labels import LabelSelectorFilter
 from epp.policy.plugins import PluginParameters
 from epp.quantities import seconds
 
 _DEFAULT_URL = "http://localhost:8000"
-_LAST_PORT = 65_535
 _NO_LIMITS = without_effect("a server that refuses a prompt leaves it text")
 _EACH_ITS_OWN = mapped_to("the endpoints that each server turns out to have")
 _HASHES = without_effect("the hashes of media alone are asked for")
-_Port = Annotated[int, msgspec.Meta(ge=1, le=_LAST_PORT)]
 _RenderMode = Literal["", "auto", "native", "legacy"]
 
 
@@ -31,7 +31,7 @@ class RenderPortRule(PluginParameters, frozen=True):
     To `base_port` the index of the endpoint's port among those of its pool is added.
     """
 
-    base_port: _Port
+    base_port: Port
     selector: LabelSelectorFilter = LabelSelectorFilter()
 
 
@@ -63,7 +63,7 @@ class RenderDiscovery(PluginParameters, frozen=True):
             fitting = (rule for rule in self.port_rules if rule.selector.wants(endpoint.labels))
             rule = next(fitting, None)
             port = 0 if rule is None else rule.base_port + endpoint.port_index
-        return f"http://{target_of(endpoint.address, port)}" if 0 < port <= _LAST_PORT else ""
+        return f"http://{target_of(endpoint.address, port)}" if 0 < port <= LAST_PORT else ""
 
 
 class RenderEndpoint(PluginParameters, frozen=True):
@@ -128,7 +128,7 @@ _NO_SIDECAR = without_effect(
 )
 
 
-class TokenProducer(PluginParameters, frozen=True):
+class TokenProducer(BoundedParameters, frozen=True):
     """Configures tokenization; without `tokenizer`, `vllm` and `modelName` prompts stay text."""
 
     model_name: str = ""
@@ -144,14 +144,15 @@ class TokenProducer(PluginParameters, frozen=True):
     """A file with a chat template, in place of the tokenizer's."""
     chat_template_kwargs: dict[str, Any] = {}
     """What the template is given with each request."""
-    max_bytes: int = 4 << 20
+    max_bytes: Annotated[int, at_least(0, "bytes, such as 4194304")] = 4 << 20
     """Bytes of a body; a longer one stays text."""
-    cache_bytes: int = 64 << 20
+    cache_bytes: Annotated[int, at_least(0, "bytes, such as 67108864")] = 64 << 20
     """Bytes that are kept of prompts and their tokens."""
     patience: str = "2s"
     """How long a request waits for its tokens, as a Go duration."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         sidecar = bool(self.uds_tokenizer_config)
         alone = self.model_name and not (self.tokenizer or sidecar)
         rendered = self.vllm is not None or bool(alone)
@@ -159,8 +160,6 @@ class TokenProducer(PluginParameters, frozen=True):
             raise ValueError(
                 "only one of `estimate`, `vllm` (or `modelName`) and `tokenizer` can be given"
             )
-        if min(self.max_bytes, self.cache_bytes) < 0:
-            raise ValueError("a size must not be negative")
         seconds(self.patience)
 
     @property

@@ -21,6 +21,9 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 _DECODE = "decode"
 """The default profile of requests that name none."""
 
+_HEADERS = ("x-llm-d-epp-profile", "epp-profile")
+"""What llm-d's coordinator names the profile in, now and up to 0.10: each stands for both."""
+
 DATA_PARALLEL = "x-data-parallel-host-port"
 """The header by which llm-d's sidecar finds the rank of its pod that a request is for."""
 
@@ -66,7 +69,7 @@ class HeaderProfileHandler(PluginParameters, frozen=True):
     def start(self, _: PluginContext) -> "HeaderProfiles":
         """Return the handler; names that are blank are the defaults."""
         return HeaderProfiles(
-            self.header_name.strip().lower() or "epp-profile",
+            self.header_name.strip().lower() or _HEADERS[-1],
             self.default_profile.strip() or _DECODE,
         )
 
@@ -76,6 +79,7 @@ class HeaderProfiles:
 
     def __init__(self, header: str, default: str) -> None:
         self._header = header
+        self._headers = _HEADERS if header in _HEADERS else (header,)
         self._default = default
         self._names: Sequence[str] = ()
 
@@ -83,7 +87,8 @@ class HeaderProfiles:
         """Return the decision of the profile. Raises `MalformedRequest` if there is none."""
         if len(self._names) == 1:
             return run("", request)
-        name = request.headers.get(self._header, "").strip() or self._default
+        said = (request.headers.get(each, "").strip() for each in self._headers)
+        name = next(filter(None, said), self._default)
         if name not in self._names:
             known = ", ".join(self._names)
             problem = (

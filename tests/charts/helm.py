@@ -1,15 +1,17 @@
 """Charts as Helm itself renders them, in process; loud where Helm's library cannot be had."""
 
 import functools
-import json
 import os
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.charts.kept import Kept
+
 ROOT = Path(__file__).parents[2]
 CHARTS = ROOT / "charts"
+kept = Kept(CHARTS, ROOT / ".cache" / "charts")
 SAFE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's where it was built: the charts' tests read thousands of objects."""
 
@@ -44,32 +46,41 @@ def chart(name):
 
 def files(name, values, release="rel", namespace="inf"):
     """Render a chart: {path below the chart: text}. Raises HelmError where the chart refuses."""
-    return dict(_files(name, json.dumps(values), release, namespace))
-
-
-@functools.cache
-def _files(name, values, release, namespace):
-    """Render once what many tests look at."""
-    rendered = chart(name).render(json.loads(values), name=release, namespace=namespace)
-    return {path.removeprefix(f"{name}/"): text for path, text in rendered.items()}
+    return _unless_refused(_files(name, values, release, namespace))
 
 
 def objects(name, values, release="rel", namespace="inf"):
     """Every object that the chart renders, in the order of its files."""
-    return json.loads(_objects(name, json.dumps(values), release, namespace))
+    return _unless_refused(_objects(name, values, release, namespace))
 
 
-@functools.cache
-def _objects(*rendered):
-    return json.dumps(
-        [
-            thing
-            for path, text in sorted(_files(*rendered).items())
-            if not path.endswith("NOTES.txt")
-            for thing in yaml.load_all(text, Loader)
-            if thing is not None
-        ]
-    )
+def _unless_refused(made):
+    if isinstance(made, str):
+        raise HelmError(made)
+    return made
+
+
+@kept
+def _files(name, values, release, namespace):
+    try:
+        rendered = chart(name).render(values, name=release, namespace=namespace)
+    except HelmError as refused:
+        return str(refused)
+    return {path.removeprefix(f"{name}/"): text for path, text in rendered.items()}
+
+
+@kept
+def _objects(*given):
+    rendered = _files(*given)
+    if isinstance(rendered, str):
+        return rendered
+    return [
+        thing
+        for path, text in sorted(rendered.items())
+        if not path.endswith("NOTES.txt")
+        for thing in yaml.load_all(text, Loader)
+        if thing is not None
+    ]
 
 
 def notes(name, values):
@@ -94,6 +105,7 @@ def refused_or_rendered(name, values):
         return [], str(refused)
 
 
+@kept
 def lint(name, values):
     """What `helm lint --strict` complains of."""
     return [

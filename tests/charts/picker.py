@@ -1,7 +1,11 @@
 """The picker as the chart starts it."""
 
+import functools
+
 from epp.cli.go_arguments import with_command
 from epp.cli.main import _parser
+
+parser = functools.cache(_parser)
 
 
 def containers(pod):
@@ -24,4 +28,4 @@ def container(things):
 
 def arguments(things):
     """The rendered arguments as the picker's own parser reads them."""
-    return _parser().parse_args(with_command(container(things)["args"]))
+    return parser().parse_args(with_command(container(things)["args"]))

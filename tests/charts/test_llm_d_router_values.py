@@ -121,6 +121,54 @@ def test_names_that_values_had_before_v1_5_mean_what_they_meant():
     assert "- inferencePool.targetPortNumber: it belongs to v1alpha2" in said
 
 
+BEFORE_ROUTER = """
+  inferenceExtension:
+    flags:
+    endpointsServer:
+      createInferencePool: false
+      endpointSelector: app=vllm
+      targetPorts: [8000]
+      modelServerType: vllm
+      modelServerProtocol: grpc
+    sidecar:
+      enabled: true
+      proxyType: envoy
+      resources: {requests: {cpu: "4"}, limits: {memory: 16Gi}}
+      args: [-c, /etc/envoy/envoy.yaml]
+      agentgateway: {service: {create: true, name: "", namespace: "", ports: [8000]}}
+      presets:
+        envoy:
+          name: envoy-sidecar
+          image: registry.example/envoy:v1.33.2
+          command: envoy
+          args: [--log-level, trace, -c, /etc/envoy/envoy.yaml]
+          configMap: {name: envoy, data: {envoy.yaml: "admin: {}"}}
+          volumes: [{name: config, configMap: {name: envoy}}]
+        agentgateway: {image: registry.example/agentgateway:v1}
+    monitoring:
+      interval: 10s
+      provider: {name: gmp, gmp: {autopilot: true}}
+      prometheus: {enabled: true, auth: {enabled: true, secretName: reader}}
+  inferencePool: {modelServerProtocol: http}
+"""
+"""In the shape that llm-d-router's charts had before `router`."""
+
+
+def test_names_that_values_had_before_router_mean_what_they_meant():
+    things = objects("warmpick", yaml.safe_load(BEFORE_ROUTER))
+    assert [found for thing in things for found in complaints(thing)] == []
+    pod = only(things, "Deployment")["spec"]["template"]["spec"]
+    (proxy,) = pod["initContainers"]
+    assert (proxy["image"], proxy["command"]) == ("registry.example/envoy:v1.33.2", ["envoy"])
+    assert proxy["args"] == ["-c", "/etc/envoy/envoy.yaml"]
+    assert only(things, "ConfigMap", "envoy")["data"]["envoy.yaml"].strip() == "admin: {}"
+    assert [each["name"] for each in pod["volumes"]].count("config") == 1
+    assert "vllmgrpc-parser" in only(things, "ConfigMap", "rel-epp")["data"]["default-plugins.yaml"]
+    assert only(things, "PodMonitoring")["spec"]["endpoints"][0]["interval"] == "10s"
+    collector = {"kind": "ServiceAccount", "name": "collector", "namespace": "gke-gmp-system"}
+    assert [collector] in [each.get("subjects") for each in things]
+
+
 def test_a_pool_without_a_version_said_is_of_v1():
     unsaid = v.merged(v.POOL, {"inferencePool": {"apiVersion": ""}})
     assert objects("warmpick", unsaid) == objects("warmpick", v.POOL)

@@ -197,3 +197,25 @@ def test_values_of_llm_d_router_that_would_mislead_are_refused(base, values, wor
     things, reason = refused_or_rendered("warmpick", both(base, values))
     assert things == []
     assert words in reason
+
+
+@pytest.mark.parametrize(
+    ("values", "path"),
+    [
+        (v.epp(replicas=None), "inferenceExtension.replicas"),
+        (v.epp(tracing=None), "inferenceExtension.tracing"),
+        (v.epp(terminationGracePeriodSeconds=None), "inferenceExtension.terminationGracePeriodSec"),
+        (
+            v.epp(monitoring={"prometheus": {"auth": {"enabled": None}}}),
+            "inferenceExtension.monitoring.prometheus.auth.enabled",
+        ),
+        (v.epp(monitoring=None), "inferenceExtension.monitoring"),
+        ({"inferencePool": {"create": None}}, "inferencePool.create"),
+        ({"provider": None}, "provider"),
+        ({"inferenceExtension": None}, "inferenceExtension"),
+    ],
+)
+def test_null_does_not_stand_for_zero_or_off(values, path):
+    things, reason = refused_or_rendered("warmpick", v.merged(v.POOL, values))
+    assert (things, path in reason, "--reset-then-reuse-values" in reason) == ([], True, True)
+    assert " is null: leave it out" in reason

@@ -10,12 +10,13 @@ from epp.adapters.kube.kube_discovery import KubeDiscovery
 from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
 from epp.cli.pool_flags import pool_of
 from epp.protocol.kube.election import LeaderElectionConfig
-from tests.adapters.kube.rig import CRDS, QUICK, Changed, pod, running
+from tests.adapters.kube.rig import CRDS, QUICK, pod
 from tests.charts import router_values as r
 from tests.charts import values as v
 from tests.charts.helm import objects
 from tests.charts.picker import arguments
 from tests.kubeapi import FakeKubernetes
+from tests.tasks import Changed, running
 
 SHORT = LeaderElectionConfig(identity="", lease_duration=9, retry_period=0.5)
 
@@ -110,7 +111,8 @@ async def picking(settings):
     await discovery.load()
     async with running(discovery.run()):
         yield discovery, told
-        await discovery.release_lease()
+        if discovery.lease is not None:
+            await discovery.lease.release()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -82,7 +82,45 @@ def test_a_source_beside_it_does_not():
     assert (metrics.name, metrics.load, metrics.vital) == ("metrics-data-source", True, True)
     assert (models.source.path, models.source.every) == ("/v1/models", 5)
     assert (models.models, models.load, models.vital) == (True, False, False)
+    assert (metrics.serves_others, models.serves_others) == (False, False)
     assert settings.warnings == ()
+
+
+SOURCED = {"models-data-source": ["models-data-extractor"]}
+
+
+@pytest.mark.parametrize(
+    ("more", "sources", "source", "serves_others"),
+    [
+        ((), None, ("models-data-source", "http", 5), True),
+        (
+            (plugin("models-data-source", "{scheme: https, interval: 1m}", "mine"),),
+            None,
+            ("mine", "https", 60),
+            True,
+        ),
+        (
+            (plugin("models-data-extractor", "{refuseUnlisted: true}"),),
+            None,
+            ("models-data-source", "http", 5),
+            False,
+        ),
+        (
+            (plugin("models-data-source"), plugin("models-data-extractor")),
+            SOURCED,
+            ("models-data-source", "http", None),
+            True,
+        ),
+    ],
+    ids=["alone", "with-a-source", "with-an-extractor", "with-both"],
+)
+def test_a_responder_needs_the_lists_of_models(more, sources, source, serves_others):
+    settings = layer(plugin("models-responder", name="answers"), *more, sources=sources)
+    _, models = settings.data_layer.pages
+    assert (models.name, models.source.scheme, models.source.every) == source
+    assert (models.models, models.load, models.serves_others) == (True, False, serves_others)
+    (warning,) = settings.warnings
+    assert warning.startswith("answers: mapped to a models-data-source with its extractor")
 
 
 def test_without_defaults_nothing_is_read_and_that_is_said():

@@ -8,17 +8,7 @@ import pytest
 from epp.config.catalogue import PLUGINS
 from epp.config.file import load
 from epp.errors import ConfigError
-from tests.config.odd_parameters import (
-    BEYOND,
-    VALUES,
-    WITHIN,
-    at,
-    paths,
-    pick,
-    put,
-    text_of,
-    whole,
-)
+from tests.config.odd_parameters import BEYOND, VALUES, WITHIN, at, paths, pick, put, text_of, whole
 
 DRAWS = 20
 

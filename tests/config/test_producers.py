@@ -6,12 +6,7 @@ from epp.adapters.kvevents.publishers import SubscriptionSettings
 from epp.adapters.scrape.client_tls import ClientTlsSettings
 from epp.adapters.tokens.local.local_tokenizer import LocalLimits
 from epp.adapters.tokens.render.render_server import RenderSettings
-from epp.app.cache_sources import (
-    local_limits,
-    render_settings,
-    render_tls,
-    subscription_settings,
-)
+from epp.app.cache_sources import local_limits, render_settings, render_tls, subscription_settings
 from epp.config.file import load
 from epp.errors import ConfigError
 from epp.label_selector import parse_label_selector
@@ -57,6 +52,8 @@ IN_PROCESS = """{tokenizer: /m, modelName: m, chatTemplate: /t, chatTemplateKwar
         "{}",
         "{estimate: {}}",
         "{estimate: {image: {mode: static, static: {staticToken: 5}}}}",
+        "{estimate: {audio: {overheadTokens: 2, defaultBytesPerSecond: 9}}}",
+        "{estimate: {audio: {mode: dynamic, dynamic: {bytesPerSecond: 16}}}}",
         "{modelName: m, udsTokenizerConfig: {socketFile: /tmp/t}}",
     ],
 )
@@ -306,7 +303,7 @@ def test_assumed_capacity_of_an_endpoint_that_reports_none(parameters, capacity)
         ("token-producer", "{vllm: {}, tokenizer: /m}", "only one of"),
         ("token-producer", "{estimate: {}, modelName: m}", "only one of"),
         ("token-producer", "{tokenizer: /m, patience: 0s}", "must be above 0"),
-        ("token-producer", "{maxBytes: -1}", "must not be negative"),
+        ("token-producer", "{maxBytes: -1}", "`maxBytes` is -1, below 0"),
         ("precise-prefix-cache-producer", "{kvEventConfig: {}}", "kvEventsConfig"),
         (
             "precise-prefix-cache-producer",
@@ -334,16 +331,21 @@ def test_assumed_capacity_of_an_endpoint_that_reports_none(parameters, capacity)
         (
             "precise-prefix-cache-producer",
             "{kvEventsConfig: {podDiscoveryConfig: {socketPort: 70000}}}",
-            "a port must be",
+            "`socketPort` is 70000, above 65535",
+        ),
+        (
+            "precise-prefix-cache-producer",
+            "{kvEventsConfig: {podDiscoveryConfig: {replaySocketPort: -5}}}",
+            "`replaySocketPort` is -5, below 0",
         ),
         ("precise-prefix-cache-producer", "{speculativeTTL: x}", "`x` is not a duration"),
         (
             "precise-prefix-cache-producer",
             "{tokenProcessorConfig: {blockSizeTokens: -1}}",
-            "must not be negative",
+            "`blockSizeTokens` is -1, below 0",
         ),
         ("approx-prefix-cache-producer", "{lruCapacity: 1}", "lruCapacityPerServer"),
-        ("approx-prefix-cache-producer", "{lruCapacityPerServer: -1}", "must not be negative"),
+        ("approx-prefix-cache-producer", "{lruCapacityPerServer: -1}", "is -1, below 0"),
     ],
 )
 def test_invalid_parameters_are_refused(kind, parameters, words):

@@ -13,6 +13,7 @@ from epp.policy.flow.fairness import RoundRobinFairnessPolicy
 from epp.policy.flow.orders import EdfOrderingPolicy
 from epp.policy.flow.settings import FlowSettings
 from epp.policy.flow.usage_limits import PriorityHoldbackPolicy
+from epp.quantities import quantity
 
 OLD = """
 apiVersion: {version}
@@ -107,6 +108,46 @@ def test_a_parameter_without_a_value_has_its_default(kind, empty, absent):
 def test_a_null_stands_for_nothing_else(text, said):
     with pytest.raises(ConfigError, match=said):
         load(text)
+
+
+@pytest.mark.parametrize(
+    ("written", "number"), [("1e4", 1e4), ("1.5E3", 1500), (".5e+4", 5000), ("12000e-1", 1200)]
+)
+def test_a_number_may_have_an_exponent_as_in_gos_yaml(written, number):
+    filters = (
+        f"{{type: prefix-cache-affinity-filter, parameters: {{peakPrefillThroughput: {written}}}}}"
+    )
+    profile = f"{{name: p, plugins: [{{pluginRef: queue-scorer, weight: {written}}}]}}"
+    text = f"""
+        plugins: [{filters}, {{type: queue-scorer}}]
+        schedulingProfiles: [{profile}]
+    """
+    config, _ = decode(text)
+    assert config.scheduling_profiles[0].plugins[0].weight == number
+    affinity = Plugins(config.plugins).structs["prefix-cache-affinity-filter"]
+    assert affinity.peak_prefill_throughput == number
+
+
+def test_what_is_no_number_stays_text():
+    seeds = "plugins: [{type: session-id-producer, parameters: {headerName: 1e4}}]"
+    (found,) = Plugins(decode(seeds)[0].plugins).structs.values()
+    assert found.header_name == "1e4"
+    with pytest.raises(ConfigError, match="a number is expected, not text"):
+        load(
+            "plugins: [{type: prefix-cache-affinity-filter, parameters: {maxTTFTPenaltyMs: 1e999}}]"
+        )
+
+
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [("1e9", 10**9), ("12E3", 12_000), ("5E", 5 * 10**18), ("2.5e1", 25), ("11e-1", 2)],
+)
+def test_a_quantity_may_have_an_exponent(written, number):
+    settings = load(f"featureGates: [flowControl]\nflowControl: {{maxBytes: {written}}}")
+    section = settings.effective.flow_control
+    assert section is not None
+    assert section.max_bytes == written
+    assert quantity(written) == number
 
 
 def test_a_null_for_a_chat_template_reaches_it():

@@ -57,6 +57,22 @@ class Own(msgspec.Struct, frozen=True):
     def filter(self, request):
         return None
 
+class AsyncAdmitter(msgspec.Struct, frozen=True):
+    async def admit(self, request, candidates):
+        raise LookupError
+
+class AsyncObserver(msgspec.Struct, frozen=True):
+    def start(self, context):
+        return Observer()
+
+class Observer:
+    async def committed(self, request, decision, now):
+        pass
+
+class ShortProcessor(msgspec.Struct, frozen=True):
+    def process_request(self):
+        pass
+
 class Plain:
     pass
 '''
@@ -76,6 +92,9 @@ def users_plugins(tmp_path, monkeypatch):
         "misspelt = users_plugins_for_tests:Misspelt\n"
         "short = users_plugins_for_tests:Short\n"
         "async = users_plugins_for_tests:Async\n"
+        "async-admitter = users_plugins_for_tests:AsyncAdmitter\n"
+        "async-observer = users_plugins_for_tests:AsyncObserver\n"
+        "short-processor = users_plugins_for_tests:ShortProcessor\n"
         "own-filter = users_plugins_for_tests:Own\n"
         "missing = users_plugins_for_tests:Missing\n"
         "nowhere = no_such_module_at_all:Missing\n"
@@ -137,6 +156,9 @@ def test_a_users_plug_in_has_a_name_of_its_own():
         ("type: nowhere", "plugins[0].type", "cannot be imported: ModuleNotFoundError"),
         ("type: short", "plugins[0].type", "`score` cannot be called with (request, candidates)"),
         ("type: async", "plugins[0].type", "`pick` is async, and the picker does not await it"),
+        ("type: async-admitter", "plugins[0].type", "`admit` is async, and the picker does not"),
+        ("type: async-observer", "plugins[0].type", "`committed` is async, and the picker does"),
+        ("type: short-processor", "plugins[0].type", "`process_request` cannot be called with ("),
         ("type: shortest-score", "plugins[0].type", "did you mean `shortest-scorer`"),
         (
             "type: shortest-scorer, parameters: {scaleLen: 1}",

@@ -289,15 +289,60 @@ def test_attributes(operator, expected):
 
 
 @pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ({"type": "range", "range": {"min": 2, "max": 3}}, "bcd"),
+        ({"type": "range", "range": {"min": 5, "max": 9}}, ""),
+        ({"type": "topK", "topK": {"k": 1}}, "e"),
+        ({"type": "topK", "topK": {"k": 3}}, "bde"),  # c is as high as b, and comes later
+        ({"type": "topK", "topK": {"k": 2, "higherIsBetter": False}}, "ab"),
+        ({"type": "topK", "topK": {"k": 9}}, "abcde"),
+        # By the nearest rank: of five values the second is the 25th percentile.
+        ({"type": "percentile", "percentile": {"percentile": 25}}, "bcde"),
+        ({"type": "percentile", "percentile": {"percentile": 25, "higherIsBetter": False}}, "abc"),
+        ({"type": "percentile", "percentile": {"percentile": 100}}, "e"),
+        ({"type": "percentile", "percentile": {"percentile": 0}}, "abcde"),
+    ],
+)
+def test_attributes_by_their_ranks(rule, expected):
+    key = "load/core-metrics-extractor"
+    numbers = zip("abcde", (1.0, 2.0, 2.0, 3.0, 4.0), strict=True)
+    asked = [candidate(name, Load(attributes={key: value})) for name, value in numbers]
+    asked.insert(2, candidate("missing"))
+    kind, parameters = "endpoint-attribute-filter", {"attribute": "load", "algorithm": rule}
+    failing = filtered(kind, asked, **parameters, onMissing="Fail")
+    assert failing == list(expected)
+    passing = filtered(kind, asked, **parameters)
+    assert [each for each in passing if each != "missing"] == failing
+    assert "missing" in passing
+    assert filtered(kind, asked[2:3], **parameters) == ["missing"]
+
+
+@pytest.mark.parametrize(
     ("kind", "parameters", "said"),
     [
+        (
+            "endpoint-attribute-filter",
+            {"attribute": "a", "algorithm": {"type": "topK", "range": {"min": 1, "max": 2}}},
+            "`topK` is required if `type` is `topK`",
+        ),
+        (
+            "endpoint-attribute-filter",
+            {"attribute": "a", "algorithm": {"type": "range", "range": {"min": 2, "max": 1}}},
+            "`min` is 2.0, above `max`, 1.0",
+        ),
+        (
+            "endpoint-attribute-filter",
+            {"attribute": "a", "algorithm": {"type": "topK", "topK": {"k": 0}}},
+            "`int` >= 1",
+        ),
         ("prefix-cache-affinity-filter", {"affinityThreshold": 1.1}, "`affinityThreshold` is 1.1"),
-        ("prefix-cache-affinity-filter", {"explorationProbability": -1}, "not in 0..1"),
-        ("prefix-cache-affinity-filter", {"maxTTFTPenaltyMs": -1}, "must not be negative"),
-        ("prefix-cache-affinity-filter", {"maxTokensInFlightPenalty": -1}, "must not be negative"),
+        ("prefix-cache-affinity-filter", {"explorationProbability": -1}, "is -1, below 0"),
+        ("prefix-cache-affinity-filter", {"maxTTFTPenaltyMs": -1}, "is -1, below 0"),
+        ("prefix-cache-affinity-filter", {"maxTokensInFlightPenalty": -1}, "is -1, below 0"),
         ("prefix-cache-affinity-filter", {"peakPrefillThroughput": 0}, "above 0 if TTFTs"),
         ("prefix-cache-affinity-filter", {"ttftSource": "x"}, "Invalid enum value 'x'"),
-        ("slo-headroom-tier-filter", {"epsilonExploreNeg": 2}, "`epsilonExploreNeg` is 2.0"),
+        ("slo-headroom-tier-filter", {"epsilonExploreNeg": 2}, "`epsilonExploreNeg` is 2, above 1"),
         ("utilization-filter", {"conditions": []}, "`conditions` is empty"),
         (
             "utilization-filter",

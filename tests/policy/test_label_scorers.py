@@ -6,6 +6,7 @@ import pytest
 from epp.config.catalogue import PLUGINS
 from epp.errors import ConfigError
 from epp.model.candidate import Candidate
+from epp.model.decision import Decision
 from epp.model.endpoint import Load
 from epp.policy.attributes import find_attribute
 from epp.policy.scorers.labels import (
@@ -30,6 +31,19 @@ def test_header_and_label():
     assert scorer.score(request(headers={"x-slice": "two"}), asked) == [0, 1, 0, 0]
     assert scorer.score(request(headers={"x-slice": ""}), asked) == [0, 0, 0, 0]
     assert scorer.score(request(), asked) == [0, 0, 0, 0]
+
+
+def test_a_response_says_the_label_of_the_endpoint_that_served():
+    one, bare = labelled("one", slice="1"), labelled("bare")
+    two = Candidate(endpoint=endpoint("two", "10.0.0.2", labels={"slice": "2"}), load=Load())
+    chosen = Decision(endpoints=(one.endpoint, two.endpoint), candidates=(one, two, bare))
+    asked = request(headers={"x-slice": "2"})
+    scorer = HeaderLabelAffinityScorer(header_name="X-Slice", label_key="slice")
+    assert scorer.response_headers(asked, chosen, None) == (("x-slice", "1"),)
+    assert scorer.response_headers(asked, chosen, two.endpoint.target) == (("x-slice", "2"),)
+    assert scorer.response_headers(asked, Decision(endpoints=(bare.endpoint,)), None) == ()
+    silent = msgspec.structs.replace(scorer, stamp_response_header=False)
+    assert silent.response_headers(asked, chosen, None) == ()
 
 
 RANGES = [

@@ -82,6 +82,21 @@ def test_a_revision_is_drawn_by_its_pods(mode, weights, at):
         assert pool.left() == roles_of(revision)
 
 
+@pytest.mark.parametrize(
+    ("more", "header"),
+    [("", "x-llm-d-disagg-revision"), (", revisionHeaderName: X-Mine", "x-mine")],
+)
+def test_listed_roles_have_a_header_of_the_revision(more, header):
+    gating = f"revisionGating: {{mode: max-role, requiredRoles: [prefill, decode]{more}}}"
+    pool = Pool(*AB, settings=load(CONFIG.format(f"{SCOPE}, {gating}"), below=None))
+    assert pool.shares == {"A": 9, "B": 1}
+    assert pool.left() == roles_of("A")
+    assert pool.left(**{header: "B"}) == roles_of("B")
+    assert pool.left(**{header: "C"}) == set()
+    decision = pool.scheduler.route(request(), pool.rig.now)
+    assert dict(pool.screener.response_headers(request(), decision, None)) == {header: "A"}
+
+
 def test_empty_keys_of_labels_are_the_defaults():
     keys = "revisionLabelKey: '', roleLabelKey: ''"
     pool = Pool(*AB, settings=configured(f"sum, {keys}"))
@@ -180,7 +195,19 @@ OTHER = "{name: m, headerName: H, labelKey: l, mode: prefer}"
     [
         ("", "missing required field `scope`"),
         (SCOPE, "missing required field `revisionGating`"),
-        (f"{SCOPE}, revisionGating: {{mode: sum}}", "`requireRoles` is required"),
+        (f"{SCOPE}, revisionGating: {{mode: sum}}", "`requiredRoles` is required"),
+        (
+            f"{SCOPE}, revisionGating: {{mode: sum, requiredRoles: []}}",
+            "`requiredRoles` is required",
+        ),
+        (
+            f"{SCOPE}, revisionGating: {{mode: sum, requiredRoles: [a, a]}}",
+            "`requiredRoles` must list roles, each once",
+        ),
+        (
+            f"{SCOPE}, revisionGating: {{mode: sum, requiredRoles: [a], {ROLES}}}",
+            "give only one of `requiredRoles` and `requireRoles`",
+        ),
         (
             f"{SCOPE}, revisionGating: {{mode: most}}",
             "`most` is not one of sum, max-role, disabled",

@@ -43,6 +43,7 @@
 {{- fail (printf "%s must list ports from 1 to 65535, such as [8000] or \"8000,8001\", but is %q" $portsAt (toString $epp.endpointsServer.targetPorts)) -}}
 {{- end -}}
 {{- end -}}
+{{- include "warmpick.flagChecks" . -}}
 {{- $files := include "warmpick.configuration" . | fromYaml -}}
 {{- if not (hasKey $files $epp.pluginsConfigFile) -}}
 {{- fail (printf "%s.pluginsConfigFile is %q, but there is no such file: add it to %s.pluginsCustomConfig, or choose one of %s" $picker $epp.pluginsConfigFile $picker (keys $files | sortAlpha | join ", ")) -}}
@@ -154,6 +155,34 @@
 {{- end -}}
 {{- if eq .Values.provider.name "envoy-gateway" }}{{ include "warmpick.envoyGatewayChecks" . }}{{ end -}}
 {{- with .Values.fromLlmDRouter }}{{ include "warmpick.llmDRouterChecks" (dict "root" $ "router" .router) }}{{ end -}}
+{{- end -}}
+
+{{- /*
+Null takes a default away, and so does `helm upgrade --reuse-values` from a chart that did not have the
+value. The templates do without most defaults, but not without these; a map comes before what is in it.
+*/ -}}
+{{- define "warmpick.nullChecks" -}}
+{{- $paths := list "inferenceExtension" "inferencePool" "provider" "experimentalHttpRoute" -}}
+{{- range list
+      "replicas" "image" "image.repository" "extProcPort" "metricsPort" "grpcHealthPort" "failureMode"
+      "policy" "pluginsConfigFile" "endpointsServer" "endpointsServer.createInferencePool" "sidecar"
+      "monitoring" "monitoring.prometheus" "monitoring.prometheus.auth"
+      "monitoring.prometheus.auth.enabled" "tracing" "latencyPredictor" "metricsDataSource"
+      "metricsDataSource.scheme" "metricsDataSource.path" "metricsDataSource.insecureSkipVerify"
+      "renderer" "exchange" "serviceAccount" "tls" "tls.certManager" "tokenizer" "kvEvents" "recording"
+      "podDisruptionBudget" "autoscaling" "terminationGracePeriodSeconds" -}}
+{{- $paths = append $paths (printf "inferenceExtension.%s" .) -}}
+{{- end -}}
+{{- range list "create" "targetPorts" "modelServerType" "modelServers" -}}
+{{- $paths = append $paths (printf "inferencePool.%s" .) -}}
+{{- end -}}
+{{- range $path := $paths -}}
+{{- $value := $.Values -}}
+{{- range splitList "." $path }}{{ $value = index $value . }}{{ end -}}
+{{- if kindIs "invalid" $value -}}
+{{- fail (printf "%s is null: leave it out, for the chart's default, or give it a value. If you upgrade with --reuse-values, use --reset-then-reuse-values instead" $path) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{- /* What the charts of llm-d-router refuse, too. */ -}}

@@ -61,12 +61,6 @@ true
 {{- /* `router` in the words of this chart: a map of its trees. */ -}}
 {{- define "warmpick.translated" -}}
 {{- with .router -}}
-{{- $flags := dict -}}
-{{- range $name, $value := .epp.flags -}}
-{{- /* Guides write `name=false: ""`, to have one argument of it. */ -}}
-{{- $parts := splitList "=" $name -}}
-{{- $_ := set $flags (first $parts) (ternary (last $parts) $value (gt (len $parts) 1)) -}}
-{{- end -}}
 inferenceExtension:
   policy: {{ ternary "predicted-latency" "llm-d" .latencyPredictor.enabled }}
   replicas: {{ .epp.replicas }}
@@ -79,7 +73,7 @@ inferenceExtension:
   metricsPort: {{ .metricsPort }}
   clusterDomain: {{ .clusterDomain }}
   failureMode: {{ ternary "FailClose" .inferencePool.failureMode (eq .inferencePool.failureMode "FailClosed") }}
-  flags: {{ toJson $flags }}
+  flags: {{ include "warmpick.flagsSaid" .epp.flags }}
   env: {{ toJson .epp.env }}
   parsers: {{ toJson .epp.parsers }}
   metricsDataSource: {{ toJson .epp.metricsDataSource }}

@@ -1,11 +1,11 @@
-{{- /* Names that values of the `inferencepool` chart had before v1.5, as they are called since. */ -}}
+{{- /*
+Values of other versions of the `inferencepool` and `standalone` charts, as they are called here: of those
+before v1.5, and of those that llm-d-router had before `router`.
+*/ -}}
 {{- define "warmpick.older" -}}
+{{- include "warmpick.nullChecks" . -}}
 {{- $epp := .Values.inferenceExtension -}}
-{{- if kindIs "slice" $epp.flags -}}
-{{- $flags := dict -}}
-{{- range $epp.flags }}{{ $_ := set $flags .name .value }}{{ end -}}
-{{- $_ := set $epp "flags" $flags -}}
-{{- end -}}
+{{- $_ := set $epp "flags" (include "warmpick.flagsSaid" $epp.flags | fromJson) -}}
 {{- with $epp.image.hub }}{{ $_ := set $epp.image "registry" . }}{{ end -}}
 {{- with $epp.image.name }}{{ $_ := set $epp.image "repository" . }}{{ end -}}
 {{- with dig "secret" "name" "" $epp.monitoring }}{{ $_ := set $epp.monitoring.prometheus.auth "secretName" . }}{{ end -}}
@@ -13,10 +13,38 @@
 {{- $_ := set $epp.monitoring "provider" "gmp" -}}
 {{- $_ := set $epp.monitoring.prometheus "enabled" true -}}
 {{- end -}}
+{{- $provider := $epp.monitoring.provider -}}
+{{- if kindIs "map" $provider -}}
+{{- $_ := set $epp.monitoring "provider" ($provider.name | default "" | lower) -}}
+{{- if dig "gmp" "autopilot" false $provider }}{{ $_ := set $epp.monitoring "autopilot" true }}{{ end -}}
+{{- end -}}
+{{- /* A preset is what a proxy is before its own values. */ -}}
+{{- range $field, $value := dig ($epp.sidecar.proxyType | default "envoy" | lower) dict ($epp.sidecar.presets | default dict) -}}
+{{- if not (get $epp.sidecar $field) }}{{ $_ := set $epp.sidecar $field $value }}{{ end -}}
+{{- end -}}
 {{- with .Values.istio }}{{ $_ := set $.Values.provider "istio" . }}{{ end -}}
 {{- $pool := .Values.inferencePool -}}
+{{- if and $epp.endpointsServer.modelServerProtocol (not $epp.endpointsServer.createInferencePool) -}}
+{{- $_ := set $pool "modelServerProtocol" $epp.endpointsServer.modelServerProtocol -}}
+{{- end -}}
 {{- if not $pool.apiVersion }}{{ $_ := set $pool "apiVersion" "inference.networking.k8s.io/v1" }}{{ end -}}
 {{- if and $pool.targetPortNumber (eq $pool.apiVersion "inference.networking.x-k8s.io/v1alpha2") -}}
 {{- $_ := set $pool "targetPorts" (list (dict "number" $pool.targetPortNumber)) -}}
 {{- end -}}
+{{- end -}}
+
+{{- /*
+Flags by their names, of a map, or of a list as before v1.5. Null is none: it takes away a flag of another
+values file, and values files have `flags:` with comments alone. Guides write `name=false: ""`, to have one
+argument of it.
+*/ -}}
+{{- define "warmpick.flagsSaid" -}}
+{{- $flags := dict -}}
+{{- range $name, $value := . -}}
+{{- if kindIs "map" $value }}{{ $name = $value.name }}{{ $value = $value.value }}{{ end -}}
+{{- $parts := splitList "=" $name -}}
+{{- if gt (len $parts) 1 }}{{ $value = last $parts }}{{ end -}}
+{{- if not (kindIs "invalid" $value) }}{{ $_ := set $flags (first $parts) $value }}{{ end -}}
+{{- end -}}
+{{- toJson $flags -}}
 {{- end -}}

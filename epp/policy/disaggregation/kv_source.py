@@ -4,7 +4,6 @@ Type, parameters and rule are llm-d-router's
 (pkg/epp/framework/plugins/requestcontrol/dataproducer/p2psource).
 """
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -13,7 +12,7 @@ from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
-from epp.policy.plugins import Headers, PluginContext, PluginParameters
+from epp.policy.plugins import Candidates, Headers, PluginContext, PluginParameters
 
 KV_SOURCE = "x-kv-cache-source-host-port"
 _BLOCK_TOKENS = 16
@@ -38,19 +37,18 @@ class P2pSourceProducer(PluginParameters, frozen=True):
         return P2pSource(producer, self.min_cached_token_delta, profile)
 
 
-class P2pSource:
-    """Adds the header of the source to requests."""
+class P2pSource(msgspec.Struct, frozen=True):
+    """Adds the header of the source to requests: of one with `least` more tokens than `profile`."""
 
-    def __init__(self, producer: PrefixMatchInfo, least: int, profile: str) -> None:
-        self._producer = producer
-        self._least = least
-        self._profile = profile
+    producer: PrefixMatchInfo
+    least: int
+    profile: str
 
     def request_headers(
-        self, request: InferenceRequest, decision: Decision, candidates: Sequence[Candidate]
+        self, request: InferenceRequest, decision: Decision, candidates: Candidates
     ) -> Headers:
         """Return the header, if a source has enough more than the endpoint that computes."""
-        matches = self._producer.prefix_matches(request, candidates)
+        matches = self.producer.prefix_matches(request, candidates)
         cached = {
             each.endpoint.id: match.matched for each, match in zip(candidates, matches, strict=True)
         }
@@ -63,16 +61,16 @@ class P2pSource:
             if (tokens := cached[each.endpoint.id]) and tokens + _block(each) >= most
         ]
         source = _drawn(near, request.id).endpoint
-        computing = (decision.of(self._profile) or decision).endpoint
+        computing = (decision.of(self.profile) or decision).endpoint
         more = cached[source.id] - cached.get(computing.id, 0)
-        return ((KV_SOURCE, source.target),) if more >= self._least else ()
+        return ((KV_SOURCE, source.target),) if more >= self.least else ()
 
 
 def _block(candidate: Candidate) -> int:
     return candidate.load.block_size or _BLOCK_TOKENS
 
 
-def _drawn(sources: Sequence[Candidate], request: str) -> Candidate:
+def _drawn(sources: Candidates, request: str) -> Candidate:
     """Return one, drawn by the request's id with weights of `1 / (1 + waiting)`."""
     weights = [1 / (1 + int(each.waiting)) for each in sources]
     left = fnv32a(request.encode()) / (1 << _FNV_BITS) * sum(weights)

@@ -16,12 +16,14 @@ from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event
 from epp.model.request import InferenceRequest
-from epp.policy.plugins import Headers, PluginContext, PluginParameters
+from epp.policy.effects import without_effect
+from epp.policy.plugins import Candidates, Headers, PluginContext, PluginParameters
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 _DRAWS = 1 << 32
 _REVISION_LABEL = "disaggregatedset.x-k8s.io/revision"
 _ROLE_LABEL = "disaggregatedset.x-k8s.io/role"
+_REVISION_HEADER = "x-llm-d-disagg-revision"
 
 
 class RolloutScope(PluginParameters, frozen=True):
@@ -55,24 +57,47 @@ class RequiredRoles(PluginParameters, frozen=True):
 class RevisionGating(PluginParameters, frozen=True):
     """How a revision is chosen: by the pods of all roles, or of the role that has the most.
 
-    An empty key of a label stands for the default.
+    An empty key of a label stands for the default. `require_roles` is the older form of
+    `required_roles`, for which the headers are those of the selectors.
     """
 
     mode: Literal["sum", "max-role", "disabled"]
     revision_label_key: str = _REVISION_LABEL
     role_label_key: str = _ROLE_LABEL
     require_roles: RequiredRoles | None = None
+    required_roles: list[_Text] = []
+    revision_header_name: str = ""
+    disable_coordination: Annotated[
+        bool, without_effect("requests choose by themselves, unless they have the header")
+    ] = False
 
     def __post_init__(self) -> None:
-        if self.require_roles is None and self.mode != "disabled":
-            raise ValueError(f"`requireRoles` is required if `mode` is `{self.mode}`")
+        if self.require_roles is not None and self.required_roles:
+            raise ValueError("give only one of `requiredRoles` and `requireRoles`")
+        if len(set(self.required_roles)) < len(self.required_roles):
+            raise ValueError("`requiredRoles` must list roles, each once")
+        if self.mode != "disabled" and not self.roles:
+            raise ValueError(f"`requiredRoles` is required if `mode` is `{self.mode}`")
 
     @property
     def roles(self) -> Sequence[str]:
         """The roles that are required; none if gating is off."""
-        if self.require_roles is None or self.mode == "disabled":
+        if self.mode == "disabled":
             return ()
-        return self.require_roles.values
+        return self.required_roles if self.require_roles is None else self.require_roles.values
+
+    @property
+    def headers(self) -> Sequence[RolloutHeader]:
+        """The header of the revision, which is strict; none in the older form."""
+        if not self.required_roles and not self.revision_header_name:
+            return ()
+        header = RolloutHeader(
+            name="revision",
+            header_name=self.revision_header_name or _REVISION_HEADER,
+            label_key=self.revision_label_key or _REVISION_LABEL,
+            mode="strict",
+        )
+        return (header,)
 
 
 class DisaggregatedSetRolloutScreener(PluginParameters, frozen=True):
@@ -84,9 +109,14 @@ class DisaggregatedSetRolloutScreener(PluginParameters, frozen=True):
 
     def __post_init__(self) -> None:
         for field in ("name", "header_name"):
-            values = [getattr(each, field).lower() for each in self.header_selectors]
+            values = [getattr(each, field).lower() for each in self.headers]
             if len(set(values)) < len(values):
                 raise ValueError(f"two `headerSelectors` have the same {field.replace('_', ' ')}")
+
+    @property
+    def headers(self) -> Sequence[RolloutHeader]:
+        """The headers of the revision and of the selectors."""
+        return (*self.revision_gating.headers, *self.header_selectors)
 
     def start(self, context: PluginContext) -> "Rollout":
         """Return the screener, which follows the fleet's endpoints."""
@@ -104,7 +134,7 @@ class Rollout:
         self._gating = parameters.revision_gating
         self._revision_label = self._gating.revision_label_key or _REVISION_LABEL
         self._role_label = self._gating.role_label_key or _ROLE_LABEL
-        self._headers = [(each.header_name.lower(), each) for each in parameters.header_selectors]
+        self._headers = [(each.header_name.lower(), each) for each in parameters.headers]
         self._counts = parse_label_selector(parameters.scope.label_selector).selects
         self._below = below
         self._endpoints: dict[EndpointId, Endpoint] = {}
@@ -171,9 +201,7 @@ class Rollout:
             revision: numbers[totals.index(max(totals))] for revision, numbers in complete.items()
         }
 
-    def screen(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Sequence[Candidate]:
+    def screen(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return the endpoints of one revision, or of those that strict headers name."""
         wanted = [
             (each, value)
@@ -189,7 +217,7 @@ class Rollout:
                 self.unmatched[selector.name] += 1
         return candidates
 
-    def _of_revisions(self, candidates: Sequence[Candidate], *, alone: bool) -> list[Candidate]:
+    def _of_revisions(self, candidates: Candidates, *, alone: bool) -> list[Candidate]:
         """Return the endpoints of complete revisions; if `alone`, of one drawn at random."""
         key, weights = self._revision_label, self.weights
         revisions = [each.endpoint.labels.get(key, "") for each in candidates]

@@ -1,11 +1,11 @@
 """Filters by cached prefixes, and by predicted latencies against objectives."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from math import inf
+from typing import Annotated, Literal
 
 import msgspec
 
-from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import (
     InFlightLoad,
@@ -13,29 +13,31 @@ from epp.policy.attribute_sources import (
     PrefixMatchInfo,
     find_producer,
 )
-from epp.policy.plugins import PluginContext, PluginParameters, uniform
+from epp.policy.bounds import BoundedParameters, at_least, within
+from epp.policy.plugins import Candidates, PluginContext, uniform
 
-_NEVER = float("inf")
-_Costs = Callable[[InferenceRequest, Sequence[Candidate]], Sequence[float]]
+_Costs = Callable[[InferenceRequest, Candidates], Sequence[float]]
 
 
-class PrefixCacheAffinityFilter(PluginParameters, frozen=True):
+class PrefixCacheAffinityFilter(BoundedParameters, frozen=True):
     """Keeps the endpoints that have the prompt cached, until they are too busy.
 
     A penalty of 0 takes its condition away.
     """
 
-    affinity_threshold: float = 0.8
+    affinity_threshold: Annotated[float, within(-inf, 1, "a share, such as 0.8")] = 0.8
     """The share of the prompt that counts as cached; at 0 or less nothing is dropped."""
-    exploration_probability: float = 0.0
+    exploration_probability: Annotated[float, within(0, 1, "a chance, such as 0.01")] = 0.0
     """The chance that nothing is dropped."""
-    max_ttft_penalty_ms: float = msgspec.field(default=18_000.0, name="maxTTFTPenaltyMs")
+    max_ttft_penalty_ms: Annotated[float, at_least(0, "milliseconds, such as 18000")] = (
+        msgspec.field(default=18_000.0, name="maxTTFTPenaltyMs")
+    )
     """They are too busy if the soonest of them is this much later than the soonest other."""
-    max_tokens_in_flight_penalty: int = 0
+    max_tokens_in_flight_penalty: Annotated[int, at_least(0, "tokens, or 0 for none")] = 0
     """They are too busy if the least of their tokens in flight is this much more."""
     ttft_source: Literal["prefillThroughput", "latencyPredictor"] = "prefillThroughput"
     """With `prefillThroughput` a TTFT is tokens in flight over `peak_prefill_throughput`."""
-    peak_prefill_throughput: float = 15_928.0
+    peak_prefill_throughput: Annotated[float, at_least(0, "a rate, such as 15928")] = 15_928.0
     """Tokens per second."""
     prefix_match_info_producer_name: str = ""
     """The producer of prefix matches; empty: the default."""
@@ -45,16 +47,7 @@ class PrefixCacheAffinityFilter(PluginParameters, frozen=True):
     """The producer of loads in flight; empty: the default."""
 
     def __post_init__(self) -> None:
-        if not self.affinity_threshold <= 1:
-            raise ValueError(f"`affinityThreshold` is {self.affinity_threshold}, more than 1")
-        if not 0 <= self.exploration_probability <= 1:
-            raise ValueError(
-                f"`explorationProbability` is {self.exploration_probability}, not in 0..1"
-            )
-        if not self.max_ttft_penalty_ms >= 0 or not self.peak_prefill_throughput >= 0:
-            raise ValueError("`maxTTFTPenaltyMs` and `peakPrefillThroughput` must not be negative")
-        if self.max_tokens_in_flight_penalty < 0:
-            raise ValueError("`maxTokensInFlightPenalty` must not be negative")
+        super().__post_init__()
         by_tokens = self.ttft_source == "prefillThroughput" and self.max_ttft_penalty_ms > 0
         if by_tokens and not self.peak_prefill_throughput:
             raise ValueError(
@@ -82,15 +75,15 @@ class PrefixCacheAffinityFilter(PluginParameters, frozen=True):
 
 
 def _predicted(predictor: LatencyPredictionInfo) -> _Costs:
-    def times(request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def times(request: InferenceRequest, candidates: Candidates) -> list[float]:
         found = predictor.latencies(request, candidates)
-        return [_NEVER if each is None else each.ttft for each in found]
+        return [inf if each is None else each.ttft for each in found]
 
     return times
 
 
 def _of_tokens(load: InFlightLoad, throughput: float, unit: float) -> _Costs:
-    def costs(request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def costs(request: InferenceRequest, candidates: Candidates) -> list[float]:
         loads = load.in_flight(request, candidates)
         return [each.tokens / throughput * unit for each in loads]
 
@@ -103,9 +96,7 @@ class _UntilSaturated(msgspec.Struct, frozen=True):
     gates: tuple[tuple[_Costs, float], ...]
     below: Callable[[int], int]
 
-    def filter(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Sequence[Candidate]:
+    def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return those that have the prompt cached; all if none has, or they are too busy."""
         threshold, explored = (
             self.parameters.affinity_threshold,
@@ -124,7 +115,7 @@ class _UntilSaturated(msgspec.Struct, frozen=True):
     def _too_late(
         self,
         request: InferenceRequest,
-        candidates: Sequence[Candidate],
+        candidates: Candidates,
         sticky: Sequence[bool],
     ) -> bool:
         return any(_later(costs(request, candidates), sticky, most) for costs, most in self.gates)
@@ -132,7 +123,7 @@ class _UntilSaturated(msgspec.Struct, frozen=True):
 
 def _later(costs: Sequence[float], sticky: Sequence[bool], most: float) -> bool:
     """Return whether the least value of the sticky ones exceeds that of the others by `most`."""
-    least = {True: _NEVER, False: _NEVER}
+    least = {True: inf, False: inf}
     for held, cost in zip(sticky, costs, strict=True):
         least[held] = min(least[held], cost)
     if least[True] == least[False]:  # also if nothing is predicted
@@ -140,18 +131,14 @@ def _later(costs: Sequence[float], sticky: Sequence[bool], most: float) -> bool:
     return least[True] - least[False] > most
 
 
-class SloHeadroomTierFilter(PluginParameters, frozen=True):
+class SloHeadroomTierFilter(BoundedParameters, frozen=True):
     """Keeps the endpoints that are predicted to meet the request's objectives.
 
     With probability `epsilon_explore_neg` it keeps the others instead.
     """
 
-    epsilon_explore_neg: float = 0.01
+    epsilon_explore_neg: Annotated[float, within(0, 1, "a chance, such as 0.01")] = 0.01
     latency_prediction_info_producer_name: str = ""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.epsilon_explore_neg <= 1:
-            raise ValueError(f"`epsilonExploreNeg` is {self.epsilon_explore_neg}, not in 0..1")
 
     def start(self, context: PluginContext) -> "_ByHeadroom":
         """Return the started plug-in."""
@@ -165,9 +152,7 @@ class _ByHeadroom(msgspec.Struct, frozen=True):
     predictor: LatencyPredictionInfo
     below: Callable[[int], int]
 
-    def filter(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Sequence[Candidate]:
+    def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return one tier: both headrooms are 0 or more, or not, or unknown; all without any."""
         if len(candidates) <= 1:
             return candidates

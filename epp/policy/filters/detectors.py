@@ -1,44 +1,41 @@
 """Detectors of saturation, which are also filters: by endpoints' reports, or by requests sent."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import isinf
 from typing import Annotated, Literal
 
 import msgspec
 
 from epp.errors import EndpointsFull
-from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest, RequestId
 from epp.policy.attribute_sources import EndpointLoad, InFlightLoad, find_producer
+from epp.policy.bounds import Bound, BoundedParameters, above_zero, at_least
 from epp.policy.effects import mapped_to
 from epp.policy.filters.labels import DecodeFilter, PrefillFilter
-from epp.policy.plugins import PluginContext, PluginParameters, SaturationDetector
+from epp.policy.plugins import Candidates, PluginContext, PluginParameters, SaturationDetector
 from epp.quantities import seconds
 
 _NEVER_REPORTED = mapped_to(
     "loads of the moment: a report is corrected by what was sent since, so that only an endpoint"
     " that never reported counts as full"
 )
+_SHARE = Bound(0, "a share, such as 0.8", above=True, most=1)
+_Headroom = Annotated[float, at_least(0, "a share, such as 0.2")]
 
 
-class UtilizationDetector(PluginParameters, frozen=True):
+class UtilizationDetector(BoundedParameters, frozen=True):
     """Detects saturation by waiting queues and KV caches."""
 
-    queue_depth_threshold: int = 5
-    kv_cache_util_threshold: float = 0.8
+    queue_depth_threshold: Annotated[int, above_zero("requests, such as 5")] = 5
+    kv_cache_util_threshold: Annotated[float, _SHARE] = 0.8
     metrics_staleness_threshold: Annotated[str, _NEVER_REPORTED] = "200ms"
-    headroom: float = 0.0
+    headroom: _Headroom = 0.0
 
     def __post_init__(self) -> None:
-        if self.queue_depth_threshold <= 0:
-            raise ValueError("`queueDepthThreshold` must be above 0")
-        if not 0 < self.kv_cache_util_threshold <= 1:
-            raise ValueError("`kvCacheUtilThreshold` must be above 0 and at most 1")
-        if not self.headroom >= 0:
-            raise ValueError("`headroom` must not be negative")
+        super().__post_init__()
         seconds(self.metrics_staleness_threshold)
 
-    def saturation(self, candidates: Sequence[Candidate]) -> float:
+    def saturation(self, candidates: Candidates) -> float:
         """Return the mean of max(waiting / threshold, usage / threshold); 1 without endpoints.
 
         An endpoint that never reported counts as 1.
@@ -52,9 +49,7 @@ class UtilizationDetector(PluginParameters, frozen=True):
         ]
         return sum(shares) / len(shares)
 
-    def filter(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Sequence[Candidate]:
+    def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return those below both thresholds, with headroom; all if there are none."""
         queue = self.queue_depth_threshold * (1 + self.headroom)
         usage = self.kv_cache_util_threshold * (1 + self.headroom)
@@ -66,20 +61,14 @@ class UtilizationDetector(PluginParameters, frozen=True):
         return kept or candidates
 
 
-class ConcurrencyDetector(PluginParameters, frozen=True):
+class ConcurrencyDetector(BoundedParameters, frozen=True):
     """Detects saturation by the requests that this picker has sent."""
 
-    max_concurrency: int = 100
-    headroom: float = 0.0
+    max_concurrency: Annotated[int, above_zero("requests, such as 100")] = 100
+    headroom: _Headroom = 0.0
     concurrency_mode: Literal["requests", "tokens", "hybrid"] = "requests"
-    max_token_concurrency: int = 1_000_000
+    max_token_concurrency: Annotated[int, above_zero("tokens, such as 1000000")] = 1_000_000
     in_flight_load_producer_name: str = ""
-
-    def __post_init__(self) -> None:
-        if self.max_concurrency <= 0 or self.max_token_concurrency <= 0:
-            raise ValueError("`maxConcurrency` and `maxTokenConcurrency` must be above 0")
-        if self.headroom < 0:
-            raise ValueError("`headroom` must not be negative")
 
     def start(self, context: PluginContext) -> "_ByConcurrency":
         """Return the started plug-in."""
@@ -95,7 +84,7 @@ class _ByConcurrency(msgspec.Struct, frozen=True):
     parameters: ConcurrencyDetector
     producer: InFlightLoad
 
-    def saturation(self, candidates: Sequence[Candidate]) -> float:
+    def saturation(self, candidates: Candidates) -> float:
         """Return sent / allowed, summed up over the endpoints; 1 without endpoints.
 
         In mode `hybrid` it is the mean of the greater of both shares of each.
@@ -114,9 +103,7 @@ class _ByConcurrency(msgspec.Struct, frozen=True):
                 shares = [max(pair) for pair in zip(requests, tokens, strict=True)]
         return sum(shares) / len(shares)
 
-    def filter(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Sequence[Candidate]:
+    def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return those below the limit, with headroom. Raises `EndpointsFull` for none."""
         loads = self.producer.in_flight(request, candidates)
         kept = [each for each, load in zip(candidates, loads, strict=True) if self._admits(load)]
@@ -166,18 +153,18 @@ class SeveralDetectors(msgspec.Struct, frozen=True):
 
     children: tuple[tuple[str, SaturationDetector, tuple[Stage, ...]], ...]
 
-    def saturation(self, candidates: Sequence[Candidate]) -> float:
+    def saturation(self, candidates: Candidates) -> float:
         """Return the most that a detector finds, of all endpoints or those of its stages.
 
         A stage without endpoints counts as 0.
         """
         return max([0.0, *(value for _, value in self.found(candidates))])
 
-    def found(self, candidates: Sequence[Candidate]) -> list[tuple[str, float]]:
+    def found(self, candidates: Candidates) -> list[tuple[str, float]]:
         """Return the most that each finds, if its stages have endpoints."""
         found: list[tuple[str, float]] = []
         for name, detector, stages in self.children:
-            groups: list[Sequence[Candidate]] = [
+            groups: list[Candidates] = [
                 [each for each in candidates if _STAGES[stage].wants(each.endpoint.labels)]
                 for stage in stages
             ] or [candidates]

@@ -7,11 +7,10 @@ from typing import ClassVar, Literal
 import msgspec
 
 from epp.label_selector import Requirement
-from epp.model.candidate import Candidate
 from epp.model.endpoint import ROLE_LABEL
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import TopologyInfo, find_producer
-from epp.policy.plugins import PluginContext, PluginParameters
+from epp.policy.plugins import Candidates, PluginContext, PluginParameters
 
 Labels = Mapping[str, str]
 
@@ -32,9 +31,7 @@ class LabelFilter(PluginParameters, frozen=True):
         """Whether it distinguishes endpoints by their roles."""
         return True
 
-    def filter(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Sequence[Candidate]:
+    def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return those that it wants, in their order."""
         return [each for each in candidates if self.wants(each.endpoint.labels)]
 
@@ -164,9 +161,7 @@ class _NearPeer(msgspec.Struct, frozen=True):
     places: frozenset[str]
     producer: TopologyInfo
 
-    def filter(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Sequence[Candidate]:
+    def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return those in the same place; all if there are none, or nothing to be near to."""
         peer = self.producer.topology(request.peer) if request.peer is not None else None
         if peer is None:

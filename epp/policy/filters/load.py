@@ -1,17 +1,17 @@
 """Filters by load and by attributes of endpoints."""
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from epp.errors import EndpointsFull
-from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import InFlightLoad, find_producer
 from epp.policy.attributes import Attribute, find_attribute
-from epp.policy.plugins import PluginContext, PluginParameters
+from epp.policy.plugins import Candidates, PluginContext, PluginParameters
 
 Operator = Literal[
     "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Equal", "NotEqual"
@@ -61,9 +61,7 @@ class _WithinLimits(msgspec.Struct, frozen=True):
     parameters: UtilizationFilter
     producer: InFlightLoad
 
-    def filter(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Sequence[Candidate]:
+    def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return those within every limit; all if there are none and that is wanted.
 
         Raises `EndpointsFull` if there are none.
@@ -78,7 +76,7 @@ class _WithinLimits(msgspec.Struct, frozen=True):
         raise EndpointsFull("every endpoint is above a limit of `utilization-filter`")
 
     def _values(
-        self, metric: str, request: InferenceRequest, candidates: Sequence[Candidate]
+        self, metric: str, request: InferenceRequest, candidates: Candidates
     ) -> list[float]:
         match metric:
             case "active-requests":
@@ -97,19 +95,87 @@ class AttributeThreshold(PluginParameters, frozen=True):
     operator: Operator
     value: float = 0.0
 
+    def wanted(self, values: Sequence[float]) -> Sequence[bool]:
+        """Return which values are wanted."""
+        compare = _COMPARE[self.operator]
+        return [compare(each, self.value) for each in values]
 
-class ThresholdRule(PluginParameters, frozen=True):
-    """Which values of an attribute are wanted."""
 
-    type: Literal["threshold"]
-    threshold: AttributeThreshold
+class AttributeRange(PluginParameters, frozen=True):
+    """The least and the greatest value that are wanted."""
+
+    min: float
+    max: float
+
+    def __post_init__(self) -> None:
+        if not self.min <= self.max:
+            raise ValueError(f"`min` is {self.min}, above `max`, {self.max}")
+
+    def wanted(self, values: Sequence[float]) -> Sequence[bool]:
+        """Return which values are wanted."""
+        return [self.min <= each <= self.max for each in values]
+
+
+class AttributeTop(PluginParameters, frozen=True):
+    """How many of the highest or lowest values are wanted; of equal ones the first."""
+
+    k: Annotated[int, msgspec.Meta(ge=1)]
+    higher_is_better: bool = True
+
+    def wanted(self, values: Sequence[float]) -> Sequence[bool]:
+        """Return which values are wanted."""
+        sign = -1 if self.higher_is_better else 1
+        ranked = sorted(range(len(values)), key=lambda index: sign * values[index])
+        top = set(ranked[: self.k])
+        return [index in top for index in range(len(values))]
+
+
+class AttributePercentile(PluginParameters, frozen=True):
+    """The percentile, by the nearest rank, from which on, or up to which, values are wanted."""
+
+    percentile: Annotated[float, msgspec.Meta(ge=0, le=100)]
+    higher_is_better: bool = True
+
+    def wanted(self, values: Sequence[float]) -> Sequence[bool]:
+        """Return which values are wanted."""
+        rank = max(1, math.ceil(self.percentile / 100 * len(values)))
+        cutoff = sorted(values)[rank - 1] if values else 0.0
+        compare = operator.ge if self.higher_is_better else operator.le
+        return [compare(each, cutoff) for each in values]
+
+
+class AttributeRule(PluginParameters, frozen=True):
+    """Which values of an attribute are wanted: what the section says that `type` names."""
+
+    type: Literal["threshold", "range", "topK", "percentile"]
+    threshold: AttributeThreshold | None = None
+    range: AttributeRange | None = None
+    top_k: AttributeTop | None = None
+    percentile: AttributePercentile | None = None
+
+    def __post_init__(self) -> None:
+        _ = self.section
+
+    @property
+    def section(self) -> AttributeThreshold | AttributeRange | AttributeTop | AttributePercentile:
+        """What decides. Raises `ValueError` if it is missing."""
+        sections = {
+            "threshold": self.threshold,
+            "range": self.range,
+            "topK": self.top_k,
+            "percentile": self.percentile,
+        }
+        section = sections[self.type]
+        if section is None:
+            raise ValueError(f"`{self.type}` is required if `type` is `{self.type}`")
+        return section
 
 
 class EndpointAttributeFilter(PluginParameters, frozen=True):
     """Keeps endpoints by an attribute; an empty `on_missing` stands for the default."""
 
     attribute: str
-    algorithm: ThresholdRule
+    algorithm: AttributeRule
     producer: str | None = None
     on_missing: Literal["Pass", "Fail", ""] = "Pass"
     fallback_on_empty: bool = False
@@ -118,26 +184,24 @@ class EndpointAttributeFilter(PluginParameters, frozen=True):
         if not self.attribute:
             raise ValueError("`attribute` is empty")
 
-    def start(self, context: PluginContext) -> "_ByThreshold":
+    def start(self, context: PluginContext) -> "_ByAttribute":
         """Return the started plug-in."""
-        return _ByThreshold(self, find_attribute(context, self.attribute, self.producer))
+        return _ByAttribute(self, find_attribute(context, self.attribute, self.producer))
 
 
-class _ByThreshold(msgspec.Struct, frozen=True):
+class _ByAttribute(msgspec.Struct, frozen=True):
     parameters: EndpointAttributeFilter
     attribute: Attribute
 
-    def filter(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Sequence[Candidate]:
+    def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return those that are wanted; all if there are none and that is wanted."""
-        threshold = self.parameters.algorithm.threshold
-        wanted, limit = _COMPARE[threshold.operator], threshold.value
-        missing = self.parameters.on_missing != "Fail"
         values = self.attribute.values(candidates)
+        known = [value for value in values if value is not None]
+        wanted = iter(self.parameters.algorithm.section.wanted(known))
+        missing = self.parameters.on_missing != "Fail"
         kept = [
             each
             for each, value in zip(candidates, values, strict=True)
-            if (missing if value is None else wanted(value, limit))
+            if (missing if value is None else next(wanted))
         ]
         return candidates if not kept and self.parameters.fallback_on_empty else kept

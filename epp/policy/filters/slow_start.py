@@ -3,33 +3,27 @@
 Envoy: `slow_start_config` of its load balancing policies, with the aggression of 1.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable
+from typing import Annotated, Final
 
-from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId, Target
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, Listed
 from epp.model.request import InferenceRequest
-from epp.policy.plugins import PluginContext, PluginParameters, uniform
+from epp.policy.bounds import BoundedParameters, above_zero, within
+from epp.policy.plugins import Candidates, PluginContext, uniform
 
 _PERCENT: Final = 100.0
 
 
-class SlowStartFilter(PluginParameters, frozen=True):
+class SlowStartFilter(BoundedParameters, frozen=True):
     """Offers an endpoint that has joined to a part of the requests, which grows with its age.
 
     All are offered it once it is `window_seconds` old, and `min_weight_percent` of them at least.
     Those that were there when the picker began have not joined.
     """
 
-    window_seconds: float = 60.0
-    min_weight_percent: float = 10.0
-
-    def __post_init__(self) -> None:
-        if self.window_seconds <= 0:
-            raise ValueError("`windowSeconds` must be above 0; write seconds, such as 60")
-        if not 0 <= self.min_weight_percent <= _PERCENT:
-            raise ValueError("`minWeightPercent` must be from 0 to 100; write percent, such as 10")
+    window_seconds: Annotated[float, above_zero("seconds, such as 60")] = 60.0
+    min_weight_percent: Annotated[float, within(0, _PERCENT, "percent, such as 10")] = 10.0
 
     def start(self, context: PluginContext) -> "_SlowStart":
         """Return the started plug-in."""
@@ -63,9 +57,7 @@ class _SlowStart:
             case _:
                 pass  # it hears of no others
 
-    def filter(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Sequence[Candidate]:
+    def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return those that are offered this request; all if there are no others."""
         if not self._joined or not candidates:
             return candidates

@@ -5,7 +5,6 @@ from typing import Literal
 
 import msgspec
 
-from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import TextAttributes, find_producer
 from epp.policy.attributes import (
@@ -14,7 +13,7 @@ from epp.policy.attributes import (
     Attribute,
     find_attribute,
 )
-from epp.policy.plugins import PluginContext, PluginParameters
+from epp.policy.plugins import Candidates, PluginContext, PluginParameters
 from epp.policy.scorers.load import lower_is_better, places
 
 
@@ -81,7 +80,7 @@ class _ByAttribute(msgspec.Struct, frozen=True):
     attribute: Attribute
     algorithm: AttributeScale
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return the attribute's place in the range; 0 if it is missing."""
         values = self.attribute.values(candidates)
         scores = iter(self.algorithm.scores([value for value in values if value is not None]))
@@ -101,7 +100,7 @@ _USAGE = _ByAttribute(
 class MulticlusterQueueScorer(PluginParameters, frozen=True):
     """Prefers the cluster with the shortest average queue, relative to the others."""
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return (longest - own) / (longest - shortest); 0 if the attribute is missing."""
         return _QUEUE.score(request, candidates)
 
@@ -109,7 +108,7 @@ class MulticlusterQueueScorer(PluginParameters, frozen=True):
 class MulticlusterKvCacheUtilizationScorer(PluginParameters, frozen=True):
     """Prefers the cluster with the most room in its KV caches."""
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return 1 - usage; 0 if the attribute is missing."""
         return _USAGE.score(request, candidates)
 
@@ -142,7 +141,7 @@ class _ByWeight(msgspec.Struct, frozen=True):
     shares: Mapping[str, float]
     source: TextAttributes
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return weight / highest weight; that of the lowest for a value that has none."""
         lowest, find = min(self.shares.values()), self.source.text
         values = [find(each.endpoint, self.attribute_key) for each in candidates]

@@ -1,6 +1,5 @@
 """Scorers by the contents of endpoints: prefixes of the prompt, its media, the adapter."""
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -17,8 +16,9 @@ from epp.policy.attribute_sources import (
     PrefixMatchInfo,
     find_producer,
 )
+from epp.policy.bounds import BoundedParameters, within
 from epp.policy.effects import without_effect
-from epp.policy.plugins import PluginContext, PluginParameters, Scorer
+from epp.policy.plugins import Candidates, PluginContext, PluginParameters, Scorer
 
 _SIZES = without_effect("blocks and capacities are those that endpoints report")
 _WHOLE_PROMPTS = without_effect("prompts are matched whole")
@@ -33,10 +33,10 @@ _MAX_COLD_REQUESTS = 10_000
 _PREFILL_PROFILE = "prefill"
 
 
-class PrefixCacheScorer(PluginParameters, frozen=True):
+class PrefixCacheScorer(BoundedParameters, frozen=True):
     """Prefers the endpoint that is predicted to hold the longest prefix of the prompt."""
 
-    match_length_weight: float = 0.0
+    match_length_weight: Annotated[float, within(0, 1, "a weight, such as 0.5")] = 0.0
     """The weight of the matched length; the matched share has the rest."""
     match_length_scale_tokens: int = 8192
     """The length that scores 1."""
@@ -52,8 +52,7 @@ class PrefixCacheScorer(PluginParameters, frozen=True):
     indexer_config: Annotated[dict[str, Any], _SIZES] = {}
 
     def __post_init__(self) -> None:
-        if not 0 <= self.match_length_weight <= 1:
-            raise ValueError(f"`matchLengthWeight` is {self.match_length_weight}, not in 0..1")
+        super().__post_init__()
         if self.match_length_weight > 0 and self.match_length_scale_tokens <= 0:
             raise ValueError("`matchLengthScaleTokens` must be above 0 if lengths have a weight")
 
@@ -62,7 +61,7 @@ class PrefixCacheScorer(PluginParameters, frozen=True):
         producer = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
         return self if producer is FROM_FLEET else _ByMatches(self, producer)
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return (1 - w) * cached / prompt + w * min(1, cached / scale)^2; tokens."""
         weight, scale = self.match_length_weight, max(1, self.match_length_scale_tokens)
         found = [each.cached_tokens for each in candidates]
@@ -80,7 +79,7 @@ class _ByMatches(msgspec.Struct, frozen=True):
     parameters: PrefixCacheScorer
     producer: PrefixMatchInfo
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return the same, of the producer's matches."""
         weight = self.parameters.match_length_weight
         scale = max(1, self.parameters.match_length_scale_tokens)
@@ -123,7 +122,7 @@ class _ByLastColdRequest:
         self._used: dict[EndpointId, None] = {}  # the least recently used first
         self._cold: LRUCache[RequestId, None] = LRUCache(_MAX_COLD_REQUESTS)
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return 0.5 for all unless the request is cold; then a rank, in 0..1.
 
         Endpoints that no cold request went to come first, in their order, then the least recently
@@ -173,7 +172,7 @@ class MultimodalCacheScorer(PluginParameters, frozen=True):
 class _ByMedia(msgspec.Struct, frozen=True):
     producer: MultimodalMatchInfo
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return the size of the matching items as a share of all items; 0 without items."""
         return [each.ratio for each in self.producer.multimodal_matches(request, candidates)]
 
@@ -181,7 +180,7 @@ class _ByMedia(msgspec.Struct, frozen=True):
 class LoraAffinityScorer(PluginParameters, frozen=True):
     """Prefers the endpoint that has the request's adapter loaded, then one with room for it."""
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return 1 if loaded, room for another 0.8, waiting to be loaded 0.6, else 0."""
         return [self._affinity(request.target_model, candidate) for candidate in candidates]
 

@@ -1,13 +1,13 @@
 """Scorers by labels of endpoints: the value of a header, a range of lengths, a place."""
 
-from collections.abc import Sequence
-
 import msgspec
 
 from epp.model.candidate import Candidate
+from epp.model.decision import Decision
+from epp.model.endpoint import Target
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import TopologyInfo, find_producer
-from epp.policy.plugins import PluginContext, PluginParameters
+from epp.policy.plugins import Candidates, Headers, PluginContext, PluginParameters
 
 _CONTEXT_LABEL = "llm-d.ai/context-length-range"
 _NO_LABEL = 0.5
@@ -26,18 +26,31 @@ class HeaderLabelAffinityScorer(PluginParameters, frozen=True):
 
     header_name: str
     label_key: str
+    stamp_response_header: bool = True
 
     def __post_init__(self) -> None:
         if not self.header_name or not self.label_key:
             raise ValueError("`headerName` and `labelKey` are needed")
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return 1 if they are equal and not empty, else 0."""
         wanted, key = request.headers.get(self.header_name.lower(), ""), self.label_key
         return [
             1.0 if wanted and each.endpoint.labels.get(key) == wanted else 0.0
             for each in candidates
         ]
+
+    def response_headers(
+        self, _: InferenceRequest, decision: Decision, served: Target | None
+    ) -> Headers:
+        """Return the label of the endpoint that served the request, for a later one to prefer."""
+        endpoint = decision.endpoint
+        target = None if served is None else decision.served_at(served)
+        if target is not None and endpoint.target != target:
+            others = (each.endpoint for each in decision.candidates)
+            endpoint = next((each for each in others if each.target == target), endpoint)
+        value = endpoint.labels.get(self.label_key) if self.stamp_response_header else None
+        return ((self.header_name.lower(), value),) if value else ()
 
 
 class ContextLengthAware(PluginParameters, frozen=True):
@@ -53,9 +66,7 @@ class ContextLengthAware(PluginParameters, frozen=True):
         if not self.label:
             raise ValueError("`label` is empty")
 
-    def filter(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Sequence[Candidate]:
+    def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return those without the label, and those whose range contains the prompt's length."""
         if not self.enable_filtering:
             return candidates
@@ -68,7 +79,7 @@ class ContextLengthAware(PluginParameters, frozen=True):
             found is not None and found[0] <= candidate.prompt_tokens <= found[1]
         )
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return above 0.3 within the range, less outside, 0.5 without a label, 0 for a bad one.
 
         Within, narrow ranges and room above the prompt score more; outside, small distances.
@@ -118,7 +129,7 @@ class TopologyAffinityScorer(PluginParameters, frozen=True):
 class _ByPlace(msgspec.Struct, frozen=True):
     producer: TopologyInfo
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return 1 on the same host, 0.2 in the same rack, 0.05 zone, 0.02 region, else 0."""
         peer = self.producer.topology(request.peer) if request.peer is not None else None
         if peer is None:

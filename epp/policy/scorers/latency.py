@@ -1,11 +1,10 @@
 """The scorer of predicted latencies: llm-d-router's `latency-scorer`, with its formulas."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import (
     LatencyPrediction,
@@ -13,7 +12,8 @@ from epp.policy.attribute_sources import (
     PrefixMatchInfo,
     find_producer,
 )
-from epp.policy.plugins import PluginContext, PluginParameters
+from epp.policy.bounds import BoundedParameters, at_least
+from epp.policy.plugins import Candidates, PluginContext
 
 _EPSILON = 1e-9
 """Milliseconds within which headrooms count as equal."""
@@ -22,25 +22,21 @@ _Known = tuple[int, LatencyPrediction]
 """A candidate's position and predictions."""
 
 
-class LatencyScorer(PluginParameters, frozen=True):
+class LatencyScorer(BoundedParameters, frozen=True):
     """Prefers endpoints that are predicted to keep a request's objectives.
 
     Without any prediction it weighs room in the KV cache, the queue and the prefix. An empty
     `headroom_selection_strategy` stands for the default.
     """
 
-    ttft_weight: float = 0.8
-    tpot_weight: float = 0.2
+    ttft_weight: Annotated[float, at_least(0, "a weight, such as 0.8")] = 0.8
+    tpot_weight: Annotated[float, at_least(0, "a weight, such as 0.2")] = 0.2
     headroom_selection_strategy: Literal["least", "most", ""] = "least"
     composite_kv_weight: float = msgspec.field(default=1.0, name="compositeKVWeight")
     composite_queue_weight: float = 1.0
     composite_prefix_weight: float = 1.0
     latency_prediction_info_producer_name: str = ""
     prefix_match_info_producer_name: str = ""
-
-    def __post_init__(self) -> None:
-        if min(self.ttft_weight, self.tpot_weight) < 0:
-            raise ValueError("`ttftWeight` and `tpotWeight` must not be negative")
 
     def start(self, context: PluginContext) -> "_ByLatency":
         """Return the started plug-in."""
@@ -58,7 +54,7 @@ class _ByLatency(msgspec.Struct, frozen=True):
     predictor: LatencyPredictionInfo
     prefixes: PrefixMatchInfo
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Score the best group of endpoints by their headrooms; 0 for all others."""
         predictions = self.predictor.latencies(request, candidates)
         known = [(at, each) for at, each in enumerate(predictions) if each is not None]
@@ -98,7 +94,7 @@ class _ByLatency(msgspec.Struct, frozen=True):
         shares = combined if most else [1 - each for each in combined]
         return [min(1.0, (int(each * 100) + 1) / 100) for each in shares]
 
-    def _composite(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def _composite(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return kv * (1 - usage) + queue * (longest - own) / longest + prefix * match, in 1/100.
 
         The weights are made to add up to 1; if they are 0 or less, usage alone counts.

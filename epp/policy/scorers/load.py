@@ -10,12 +10,12 @@ from typing import Annotated
 
 import msgspec
 
-from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import InFlightLoad, find_producer
+from epp.policy.bounds import BoundedParameters, within
 from epp.policy.choice import ttft_costs
 from epp.policy.effects import without_effect
-from epp.policy.plugins import PluginContext, PluginParameters
+from epp.policy.plugins import Candidates, PluginContext, PluginParameters
 
 _DEFAULT_WAITING = 128
 _DEFAULT_TOKENS = 4_194_304
@@ -56,7 +56,7 @@ class LeastTtftScorer(PluginParameters, frozen=True):
     Alone, with `max-score-picker`, it picks the same as `least-ttft-picker`.
     """
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return lowest cost / own; 1 for all if they are equal."""
         return least_is_best(ttft_costs(candidates)) if candidates else []
 
@@ -64,7 +64,7 @@ class LeastTtftScorer(PluginParameters, frozen=True):
 class QueueScorer(PluginParameters, frozen=True):
     """Prefers the endpoint with the shortest waiting queue, relative to the others."""
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return (longest - own) / (longest - shortest); 1 for all if they are equal."""
         return lower_is_better([each.waiting for each in candidates])
 
@@ -72,7 +72,7 @@ class QueueScorer(PluginParameters, frozen=True):
 class RunningRequestsScorer(PluginParameters, frozen=True):
     """Prefers the endpoint that runs the fewest requests, relative to the others."""
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return (most - own) / (most - fewest); 1 for all if they are equal."""
         return lower_is_better([each.running for each in candidates])
 
@@ -80,7 +80,7 @@ class RunningRequestsScorer(PluginParameters, frozen=True):
 class KvCacheUtilizationScorer(PluginParameters, frozen=True):
     """Prefers the endpoint with the most room in its KV cache."""
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return 1 - usage."""
         return [min(1.0, max(0.0, 1.0 - each.kv_usage)) for each in candidates]
 
@@ -93,26 +93,22 @@ class LoadAwareScorer(PluginParameters, frozen=True):
 
     threshold: int = _DEFAULT_WAITING
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return 0.5 * (1 - min(waiting, threshold) / threshold)."""
         most = self.threshold if self.threshold > 0 else _DEFAULT_WAITING
         return [0.5 * (1 - min(each.waiting, most) / most) for each in candidates]
 
 
-class ActiveRequestScorer(PluginParameters, frozen=True):
+class ActiveRequestScorer(BoundedParameters, frozen=True):
     """Prefers the endpoint with the fewest requests of this picker, relative to the fullest.
 
     An `idle_threshold` of less than 0 counts as 0.
     """
 
     idle_threshold: int = 0
-    max_busy_score: float = 1.0
+    max_busy_score: Annotated[float, within(0, 1, "a score, such as 1")] = 1.0
     in_flight_load_producer_name: str = ""
     request_timeout: Annotated[str, without_effect("requests count until they end")] = ""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.max_busy_score <= 1:
-            raise ValueError(f"`maxBusyScore` is {self.max_busy_score}, not in 0..1")
 
     def start(self, context: PluginContext) -> "_ByActiveRequests":
         """Return the started plug-in."""
@@ -125,7 +121,7 @@ class _ByActiveRequests(msgspec.Struct, frozen=True):
     parameters: ActiveRequestScorer
     producer: InFlightLoad
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return 1 for idle endpoints, else (most - own) / most * maxBusyScore."""
         active = [each.requests for each in self.producer.in_flight(request, candidates)]
         most, idle = max(active, default=0), max(0, self.parameters.idle_threshold)
@@ -153,7 +149,7 @@ class _ByTokens(msgspec.Struct, frozen=True):
     most: int
     producer: InFlightLoad
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return 1 - min(tokens, threshold) / threshold."""
         loads = self.producer.in_flight(request, candidates)
         return [

@@ -1,0 +1,140 @@
+"""The flags that the chart lets through are those that the picker takes."""
+
+import re
+
+import pytest
+
+from epp.cli.llm_d_router_flags import REMOVED, check_removed
+from epp.errors import ConfigError
+from tests.charts import flags as table
+from tests.charts import router_values as r
+from tests.charts import values as v
+from tests.charts.helm import lint, objects, refused_or_rendered
+from tests.charts.picker import arguments, container
+
+WORDS = (
+    *("true", "False", "T", "yes", "0", "1", "", "-1", "007", "2.5", "1e3", "off", "on", "auto"),
+    *("9002", "70000", "500ms", "1m30s", "5 s", ".5h", "1.s", "2µs", "0", "30sec", "16Mi", "1G"),
+    *(
+        "1g",
+        "4KB",
+        "info",
+        "DEBUG",
+        "json",
+        "native",
+        "linear",
+        "least-ttft",
+        "best",
+        "/a/b",
+        "all",
+    ),
+    *("app=vllm", "8000,8001", "VersionTLS12", "envoyxlb"),
+    *(value for value, _ in REMOVED.values()),
+)
+"""Values of all kinds of flags, and of none."""
+FREE = {"config-text", "policy", "config-file"}
+"""Of these only one may be given."""
+SPELT = {"debugHeaders": True, "--v": 5, "-max-body-bytes": "16Mi", "drainTimeout": "5s"}
+
+
+def test_the_table_is_that_of_the_command():
+    """If this fails: python -m tests.charts.flags."""
+    assert table.FILE.read_text() == table.text()
+    assert table.SCHEMA.read_text() == table.schema()
+
+
+def taken(name, word):
+    """Whether the picker takes a value of a flag."""
+    try:
+        check_removed(table.parser().parse_args([f"--{name}={word}"]))
+    except (SystemExit, ConfigError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", table.flags())
+def test_the_chart_refuses_no_value_that_the_picker_takes(name):
+    _, pattern = table.flags()[name]
+    passed = [word for word in WORDS if not (word and pattern) or re.fullmatch(pattern, word)]
+    assert [word for word in WORDS if word not in passed and taken(name, word)] == []
+    if pattern:
+        assert [word for word in passed if taken(name, word)] != []
+
+
+def test_every_flag_of_the_picker_reaches_it():
+    given = {name: "" for name in table.flags() if name not in FREE}
+    things = objects("warmpick", v.merged(v.POOL, v.epp(flags=given | {"policy": "linear"})))
+    words = {word.partition("=")[0] for word in container(things)["args"]}
+    assert words >= {f"--{name}" for name in given}
+    said = arguments(objects("warmpick", v.merged(v.POOL, v.epp(flags=SPELT))))
+    assert (said.debug_headers, said.log_level) == (True, "debug")
+    assert (said.max_body_bytes, said.drain_timeout) == (16 << 20, 5.0)
+    on = v.epp(flags={"poll-models": True})
+    assert arguments(objects("warmpick", v.merged(v.POOL, on))).poll_models is True
+
+
+@pytest.mark.parametrize(
+    ("base", "values", "words"),
+    [
+        (v.POOL, v.epp(flags={"metricsProt": 1}), "inferenceExtension.flags.metricsProt: the pi"),
+        (v.POOL, v.epp(flags=[{"name": "help", "value": ""}]), "flags.help: the picker has no"),
+        (r.POOL, r.epp(flags={"vv=2": ""}), "router.epp.flags.vv: the picker has no such flag"),
+        (
+            v.POOL,
+            v.epp(flags={"hold": False}),
+            'flags.hold is "false", but must be one of auto, off',
+        ),
+        (
+            v.POOL,
+            v.epp(flags={"drain-timeout": "30sec"}),
+            'is "30sec", but must be a duration, such as 500ms or 1m30s',
+        ),
+        (r.POOL, r.epp(flags={"secureServing": "off"}), "but must be true or false"),
+    ],
+)
+def test_a_flag_that_would_fail_in_the_pod_is_refused(base, values, words):
+    things, reason = refused_or_rendered("warmpick", v.merged(base, values))
+    assert (things, words in reason) == ([], True), reason
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        v.merged(v.POOL, v.epp(flags={"metrics-prot": 1})),
+        v.merged(r.POOL, r.epp(flags={"metrics-prot": 1})),
+    ],
+)
+def test_helm_lint_says_that_there_is_no_such_flag(values):
+    (complaint, *_) = lint("warmpick", values)
+    assert "additional properties 'metrics-prot' not allowed" in complaint
+    things, reason = refused_or_rendered("warmpick", values)
+    assert (things, "'metrics-prot' not allowed" in reason) == ([], True)
+
+
+@pytest.mark.parametrize(
+    ("base", "epp"), [(v.POOL, v.epp), (v.SELECTOR, v.epp), (r.POOL, r.epp)], ids=str
+)
+def test_null_is_no_flag(base, epp):
+    """Of a values file that has comments alone below `flags:`, and over another file's flag."""
+    without = container(objects("warmpick", base))["args"]
+    assert container(objects("warmpick", v.merged(base, epp(flags=None))))["args"] == without
+    taken_away = v.merged(base, epp(flags={"v": 5}), epp(flags={"v": None}))
+    assert container(objects("warmpick", taken_away))["args"] == without
+
+
+@pytest.mark.parametrize(("base", "epp"), [(v.POOL, v.epp), (r.POOL, r.epp)], ids=str)
+def test_a_name_may_have_the_value_in_it(base, epp):
+    said = {"ha-enable-leader-election=false": "", "v": 4}
+    things = objects("warmpick", v.merged(base, epp(replicas=2, flags=said)))
+    args = set(container(things)["args"])
+    assert {"--ha-enable-leader-election=false", "--v=4"} <= args
+    assert "--ha-enable-leader-election=true" not in args
+    assert arguments(things).ha_enable_leader_election is False
+
+
+@pytest.mark.parametrize(("base", "epp"), [(v.POOL, v.epp), (r.POOL, r.epp)], ids=str)
+def test_another_images_flag_is_an_extra_argument(base, epp):
+    _, reason = refused_or_rendered("warmpick", v.merged(base, epp(flags={"newFlag": 1})))
+    assert "For a flag of another image, use inferenceExtension.extraArgs" in reason
+    extra = v.merged(base, epp(flags={"zap-devel": True}), v.epp(extraArgs=["--new-flag", "1"]))
+    assert container(objects("warmpick", extra))["args"][-2:] == ["--new-flag", "1"]
