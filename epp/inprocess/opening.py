@@ -60,6 +60,11 @@ def open_picker(  # noqa: PLR0913 (one for each flag)
 
     """
     settings = _settings(config, config_text, policy)
+    _check("scrape_interval", scrape_interval, scrape_interval > 0, "an interval in seconds")
+    _check("hold_timeout", hold_timeout, hold_timeout >= 0, "a number of seconds")
+    empty_ok = hold_empty_timeout >= 0
+    _check("hold_empty_timeout", hold_empty_timeout, empty_ok, "a number of seconds")
+    _check("eject_after", eject_after, eject_after >= 0, "a number of 0 or more")
     for warning in settings.warnings:
         warnings.warn(warning, stacklevel=2)
     source: Path | tuple[Endpoint, ...] = ()
@@ -84,6 +89,11 @@ def open_picker(  # noqa: PLR0913 (one for each flag)
     )
     given = () if endpoints is None or isinstance(endpoints, Path) else endpoints
     return InProcessPicker(options, given, metrics_port=metrics_port, unreachable=unreachable)
+
+
+def _check(name: str, value: float, usable: bool, meaning: str) -> None:  # noqa: FBT001 (a check)
+    if not usable:
+        raise ConfigError(f"{value!r} is not {meaning}", name)
 
 
 def _settings(config: str | os.PathLike[str] | None, text: str, policy: str) -> Settings:

@@ -54,7 +54,7 @@ class RawRequest(NamedTuple):
     path: str
 
 
-class Surroundings(NamedTuple):
+class PickerContext(NamedTuple):
     """What the picks of one picker share."""
 
     check: Callable[[], None]
@@ -87,7 +87,7 @@ class Pick:
     request has ended, nothing of this has an effect.
     """
 
-    def __init__(self, raw: RawRequest, context: Surroundings) -> None:
+    def __init__(self, raw: RawRequest, context: PickerContext) -> None:
         self._raw = raw
         self._context = context
         self._exchange = context.exchange(context.clock())

@@ -15,7 +15,7 @@ from epp.app.jobs import attempt, keep_running
 from epp.app.observing.views import DecisionView
 from epp.app.options import ServeOptions
 from epp.errors import ConfigError, ShuttingDown, reason
-from epp.inprocess.pick import Pick, RawRequest, Surroundings
+from epp.inprocess.pick import Pick, PickerContext, RawRequest
 from epp.model.endpoint import HTTPS, Endpoint, Target
 from epp.model.kv_changes import CacheCleared
 from epp.protocol.endpoints import parse_endpoints
@@ -30,6 +30,7 @@ Body = bytes | bytearray | memoryview | str | Mapping[str, object]
 """The body of a request: JSON, or what is encoded as JSON."""
 
 _LOOPBACK: Final = "127.0.0.1"
+_LAST_PORT: Final = 65535
 _NOT_OPEN: Final = "the picker is not open: async with open_picker(...) as picker"
 
 
@@ -51,6 +52,9 @@ class InProcessPicker:
         metrics_port: int | None = None,
         unreachable: tuple[type[BaseException], ...] = (ConnectionError,),
     ) -> None:
+        _check_unreachable(unreachable)
+        if metrics_port is not None and not 0 <= metrics_port <= _LAST_PORT:
+            raise ConfigError(f"{metrics_port} is not a port; 0 is any free one", "metrics_port")
         # No proxy limits how long a request waits, and what is told of a response is all read.
         self._options = msgspec.structs.replace(
             options, buffered_wait=math.inf, observation=Observation(1)
@@ -59,7 +63,7 @@ class InProcessPicker:
         self._metrics_port = metrics_port
         self._unreachable = unreachable
         self._core: PickerCore | None = None
-        self._context: Surroundings | None = None
+        self._context: PickerContext | None = None
         self._operators: OperatorServer | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._urls: Mapping[Target, str] = {}
@@ -76,7 +80,7 @@ class InProcessPicker:
             raise RuntimeError("a picker is opened once")
         self._loop = asyncio.get_running_loop()
         self._core = core = PickerCore(self._options, lambda: None, quiet=True)
-        self._context = Surroundings(
+        self._context = PickerContext(
             self._check,
             core.exchanges(),
             core.clock,
@@ -213,7 +217,7 @@ class InProcessPicker:
         core, _ = self._opened()
         return core.explain(request)
 
-    def _opened(self) -> tuple[PickerCore, Surroundings]:
+    def _opened(self) -> tuple[PickerCore, PickerContext]:
         if self._core is None or self._context is None:
             raise RuntimeError(_NOT_OPEN)
         return self._core, self._context
@@ -227,6 +231,13 @@ class InProcessPicker:
 
     def _url(self, endpoint: Endpoint) -> str:
         return self._urls.get(endpoint.target, f"http://{endpoint.target}")
+
+
+def _check_unreachable(kinds: object) -> None:
+    """Raise `ConfigError` for what `isinstance` would refuse, and only once a request fails."""
+    for kind in kinds if isinstance(kinds, tuple) else (kinds,):
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise ConfigError(f"{kind!r} is not a class of exceptions", "unreachable")
 
 
 def _encoded(body: Body) -> bytes:

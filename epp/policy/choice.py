@@ -3,7 +3,7 @@
 Compiled by mypyc: every request passes here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from operator import index
 from typing import Final, SupportsIndex
@@ -34,11 +34,19 @@ _LONGEST_TURN: Final = 1.5
 """How many times the best one's prefill an endpoint's may take for it to have its turn."""
 
 
-class Plan:
-    """A profile prepared to run: the methods of its plug-ins, in order."""
+def _class_name(plugin: object) -> str:
+    return type(plugin).__name__
 
-    def __init__(self, profile: Profile) -> None:
+
+class Plan:
+    """A profile prepared to run: the methods of its plug-ins, in order.
+
+    Errors call filters and the picker by their `name_of`.
+    """
+
+    def __init__(self, profile: Profile, name_of: Callable[[object], str] = _class_name) -> None:
         self._name: Final = profile.name
+        self._name_of: Final = name_of
         self._filters: Final = [(each, each.filter) for each in profile.filters]
         self._scorers: Final = [
             (each.name, each.weight, each.scorer, each.scorer.score) for each in profile.scorers
@@ -59,9 +67,10 @@ class Plan:
         Endpoints whose context is known to be too short are left out if the filters leave another
         one; if they do not, an engine will refuse the request.
 
-        Raises `NoEndpoints` if the filters leave no candidate, `PickerFault` if a scorer
-        returns more or fewer scores than there are candidates, or the picker no positions of
-        candidates. Plug-ins may return numbers of other types, such as NumPy's, and arrays of them.
+        Raises `NoEndpoints` if the filters leave no candidate, `PickerFault` if a filter returns no
+        sequence, a scorer something else than a number for each candidate, or the picker no
+        positions of candidates. Plug-ins may return numbers of other types, such as NumPy's, and
+        arrays of them.
         The calls of plug-ins are timed by `timer`.
         """
         fitting = _fitting(candidates)
@@ -82,14 +91,8 @@ class Plan:
         timer: PluginTimer | None,
     ) -> Decision:
         considered = candidates
-        for each, filtered in self._filters:
-            if timer is None:
-                candidates = filtered(request, candidates)
-            else:
-                candidates = timer("Filter", each, filtered, request, candidates)
-            if not candidates:
-                name = type(each).__name__
-                raise NoEndpoints(f"filter {name} left no endpoint", reason="filtered-out")
+        if self._filters:
+            candidates = self._filtered(request, candidates, timer)
         if request.response_id and context.home is not None:
             candidates = _at_home(candidates, context.home)
         totals, scores = self._score(request, candidates, timer)
@@ -99,10 +102,14 @@ class Plan:
         else:
             positions = timer("Picker", self._picker, self._pick, candidates, totals, context)
         try:
-            picked = [candidates[index(position)] for position in positions]
+            picked = _picked(candidates, positions)
             first = picked[0]
         except (IndexError, TypeError) as error:
-            raise self._misplaced(positions, len(candidates)) from error
+            raise _misreturned(
+                f"picker {self._name_of(self._picker)} of profile {self._name}",
+                positions,
+                f"positions among {len(candidates)} endpoints",
+            ) from error
         return Decision(
             endpoints=tuple([each.endpoint for each in picked]),
             profile=self._name,
@@ -116,14 +123,28 @@ class Plan:
             totals=totals,
         )
 
-    def _misplaced(self, positions: object, count: int) -> PickerFault:
-        """Return the error for what the picker returned instead of positions below `count`."""
-        name = type(self._picker).__name__
-        return PickerFault(
-            f"picker {name} of profile {self._name} returned {str(positions)[:100]} instead of"
-            f" positions among {count} endpoints",
-            reason="plugin-fault",
-        )
+    def _filtered(
+        self,
+        request: InferenceRequest,
+        candidates: Sequence[Candidate],
+        timer: PluginTimer | None,
+    ) -> Sequence[Candidate]:
+        """Return the candidates that all filters leave."""
+        for each, filtered in self._filters:
+            if timer is None:
+                candidates = filtered(request, candidates)
+            else:
+                candidates = timer("Filter", each, filtered, request, candidates)
+            try:
+                left = len(candidates)
+            except TypeError as error:
+                raise _misreturned(
+                    f"filter {self._name_of(each)}", candidates, "a sequence of candidates"
+                ) from error
+            if left == 0:
+                problem = f"filter {self._name_of(each)} left no endpoint"
+                raise NoEndpoints(problem, reason="filtered-out")
+        return candidates
 
     def _score(
         self,
@@ -143,14 +164,26 @@ class Plan:
                 values = score(request, candidates)
             else:
                 values = timer("Scorer", scorer, score, request, candidates)
-            if len(values) != len(totals):
-                raise PickerFault(
-                    f"scorer {name} returned {len(values)} scores for {len(totals)} endpoints",
-                    reason="plugin-fault",
-                )
-            clamped = _add_weighted(totals, weight, values)
+            try:
+                if len(values) != len(totals):
+                    raise PickerFault(
+                        f"scorer {name} returned {len(values)} scores for {len(totals)} endpoints",
+                        reason="plugin-fault",
+                    )
+                clamped = _add_weighted(totals, weight, values)
+            except (TypeError, ValueError) as error:
+                raise _misreturned(
+                    f"scorer {name}", values, "a number for each endpoint"
+                ) from error
             scores.append(Score(name, weight, values, clamped))
         return totals, scores
+
+
+def _misreturned(plugin: str, returned: object, wanted: str) -> PickerFault:
+    """Return the error for what a plug-in returned in place of what is wanted."""
+    return PickerFault(
+        f"{plugin} returned {str(returned)[:100]} instead of {wanted}", reason="plugin-fault"
+    )
 
 
 def _at_home(
@@ -158,6 +191,17 @@ def _at_home(
 ) -> Sequence[Candidate]:
     """Return only the candidate that has the response a request needs; all if none has it."""
     return [each for each in candidates if each.endpoint.engine == home] or candidates
+
+
+def _picked(candidates: Sequence[Candidate], positions: Sequence[SupportsIndex]) -> list[Candidate]:
+    """Return the candidates at these positions; `IndexError` and `TypeError` if there are none."""
+    picked: list[Candidate] = []
+    for position in positions:
+        place = index(position)
+        if place < 0:  # Python would count it from the end
+            raise IndexError(place)
+        picked.append(candidates[place])
+    return picked
 
 
 def _fitting(candidates: Sequence[Candidate]) -> Sequence[Candidate]:

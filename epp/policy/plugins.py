@@ -33,6 +33,8 @@ T = TypeVar("T")
 P = ParamSpec("P")
 _STEPS = 1 << 53
 """The floats of one distance in 0..1."""
+Candidates = Sequence[Candidate]
+"""The endpoints that a request may go to, as plug-ins see them."""
 Headers = tuple[tuple[str, str], ...]
 
 
@@ -85,9 +87,7 @@ class Filter(Protocol):
     A filter that distinguishes endpoints by their roles has a true `sees_roles`.
     """
 
-    def filter(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Sequence[Candidate]:
+    def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return those that remain, in their order; if none does the client gets status 503.
 
         A filter may raise another `RequestError`, such as `EndpointsFull` (429).
@@ -98,7 +98,7 @@ class Filter(Protocol):
 class Scorer(Protocol):
     """Rates candidates."""
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> Sequence[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> Sequence[float]:
         """Return one value in 0..1 for each candidate, in their order; more is better."""
 
 
@@ -111,7 +111,7 @@ class Picker(Protocol):
     """
 
     def pick(
-        self, candidates: Sequence[Candidate], totals: Sequence[float], context: PickContext
+        self, candidates: Candidates, totals: Sequence[float], context: PickContext
     ) -> Sequence[int]:
         """Return positions in `candidates` in the order of preference, at least one."""
 
@@ -156,9 +156,7 @@ class Decider(Protocol):
 class Screener(Protocol):
     """Drops endpoints before any profile runs."""
 
-    def screen(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Sequence[Candidate]:
+    def screen(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return those that remain, in their order; if none does the client gets status 503."""
 
 
@@ -166,7 +164,7 @@ class Screener(Protocol):
 class Admitter(Protocol):
     """Refuses requests before any profile runs."""
 
-    def admit(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> None:
+    def admit(self, request: InferenceRequest, candidates: Candidates) -> None:
         """Raise a `RequestError`, such as `Overloaded`, for a request that is refused."""
 
 
@@ -183,7 +181,7 @@ class RequestHeaderSource(Protocol):
     """Adds headers to requests, once they are decided on."""
 
     def request_headers(
-        self, request: InferenceRequest, decision: Decision, candidates: Sequence[Candidate]
+        self, request: InferenceRequest, decision: Decision, candidates: Candidates
     ) -> Headers:
         """Return headers for the model server; `candidates` are those that profiles saw."""
 
@@ -210,7 +208,7 @@ class ResponseProcessor(Protocol):
 class SaturationDetector(Protocol):
     """Says how busy endpoints are, for plug-ins that refuse or hold requests."""
 
-    def saturation(self, candidates: Sequence[Candidate]) -> float:
+    def saturation(self, candidates: Candidates) -> float:
         """Return 0 for idle endpoints, 1 and more for full ones; 1 for none."""
 
 

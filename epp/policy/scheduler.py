@@ -50,7 +50,9 @@ class Scheduler:
         self._scheduling = scheduling
         self._plain = scheduling.plain
         self._whole = scheduling.whole
-        self._plans = {name: Plan(each) for name, each in scheduling.profiles.items()}
+        self._plans = {
+            name: Plan(each, scheduling.name_of) for name, each in scheduling.profiles.items()
+        }
         self._plan = next(iter(self._plans.values()))
         self._below = below
         self._quoted = tuple(quoted)
@@ -165,7 +167,7 @@ class Scheduler:
             else:
                 candidates = timer("Screener", screener, screener.screen, request, candidates)
             if not candidates:
-                name = type(screener).__name__
+                name = scheduling.name_of(screener)
                 raise NoEndpoints(f"screener {name} left no endpoint", reason="screened-out")
         for admitter in scheduling.admitters:
             if timer is None:

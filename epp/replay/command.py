@@ -3,7 +3,7 @@
 import itertools
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +17,7 @@ from epp.printable import printable
 from epp.replay.plan import Policy, RunPlan, Traffic
 from epp.replay.results.bar import RunsBar
 from epp.replay.results.comparison import Comparison, compare
-from epp.replay.results.digest import Slo
+from epp.replay.results.digest import Digest, Slo
 from epp.replay.results.table import Screen, show
 from epp.replay.results.verdict import as_json
 from epp.replay.sweep import Task, on_cores, on_ray, read_traffic
@@ -68,12 +68,13 @@ def run(options: ReplayOptions) -> int:
     check_labels(tasks)
     if options.html is not None:
         check_report(options.html)
-    found = {}
+    found: dict[int, Digest] = {}
     ended = on_ray(tasks, options.ray) if options.ray else on_cores(tasks, options.jobs)
     with RunsBar(len(tasks)) as bar:
         for number, each in ended:
             found[number] = each
             bar.done(tasks[number].label)
+    say_faults(found.values())
     comparison = compare([found[number] for number in sorted(found)], options.baseline or None)
     if options.json:
         print(printable(as_json(comparison, options.command)))
@@ -93,6 +94,14 @@ def check_traffic(options: ReplayOptions) -> None:
             shown = "".join(f"\n  {printable(problem)}" for problem in trace.problems)
             said = f"epp: {printable(str(traffic.source))}: {trace.skipped} lines skipped{shown}"
             print(said, file=sys.stderr)
+
+
+def say_faults(runs: Iterable[Digest]) -> None:
+    """Say which policies have plug-ins that failed, each with one error."""
+    faults = {each.policy: each.fault for each in runs if each.fault}
+    for policy, fault in sorted(faults.items()):
+        said = f"epp: {printable(policy)}: a plug-in failed: {printable(fault)}"
+        print(said, file=sys.stderr)
 
 
 def check_labels(tasks: Sequence[Task]) -> None:

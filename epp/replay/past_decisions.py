@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from epp.app.observing.decision_ring import MAX_CANDIDATES
 from epp.app.observing.views import DecisionView, EndingView, RecordedPick
 from epp.config.file import Settings
-from epp.errors import RequestError
+from epp.errors import PickerFault, RequestError
 from epp.model.decision import Decision
 from epp.model.endpoint import ROLE_LABEL, Endpoint, EndpointId, Load
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event, Listed, LoadReported
@@ -160,6 +160,8 @@ class PastDecisions:
             decision = self._scheduler.decide(request, quote, now)
         except RequestError as error:
             refused = error.reason
+        except Exception:  # noqa: BLE001 (a plug-in's, which ends no picker)
+            refused = PickerFault.default_reason
         profiles = self._explained(decision)
         if line.endpoint:
             self._book(request, quote, decision, line, now)

@@ -50,12 +50,16 @@ plugins:
 - {type: %s}
 """
 """smg leaves out workers where 8 wait or 0.8 of the cache is used, while it has others."""
+_ONE_SCORER = (
+    *("aibrix-prefix-cache", "aibrix-vtc-basic", "d2lpm", "dualmap", "kubeai-chwbl", "lmetric"),
+    *("preble-e2", "production-stack-load-aware", "production-stack-prefix-aware"),
+    *("ray-prefix-affinity", "sglang-cache-aware", "vllm-cache-aware", "vllm-consistent-hash"),
+    *("vllm-kv-aware", "vllm-sticky-least-loaded"),
+)
+"""Policies that are one scorer of their name."""
 _PEERS: Mapping[str, str] = {
+    **{name: f"plugins: [{{type: {name}-scorer}}]" for name in _ONE_SCORER},
     "aibrix-least-kv-cache": "plugins: [{type: kv-cache-utilization-scorer}]",
-    "aibrix-prefix-cache": "plugins: [{type: aibrix-prefix-cache-scorer}]",
-    "aibrix-vtc-basic": "plugins: [{type: aibrix-vtc-basic-scorer}]",
-    "d2lpm": "plugins: [{type: d2lpm-scorer}]",
-    "dualmap": "plugins: [{type: dualmap-scorer}]",
     "dynamo": "plugins: [{type: dynamo-cost-scorer}]",
     "kthena": """
 plugins:
@@ -64,21 +68,10 @@ plugins:
 - {type: kthena-prefix-cache-scorer}
 - {type: kv-cache-utilization-scorer}
 """,
-    "kubeai-chwbl": "plugins: [{type: kubeai-chwbl-scorer}]",
-    "lmetric": "plugins: [{type: lmetric-scorer}]",
-    "preble-e2": "plugins: [{type: preble-e2-scorer}]",
-    "production-stack-load-aware": "plugins: [{type: production-stack-load-aware-scorer}]",
-    "production-stack-prefix-aware": "plugins: [{type: production-stack-prefix-aware-scorer}]",
-    "ray-prefix-affinity": "plugins: [{type: ray-prefix-affinity-scorer}]",
-    "sglang-cache-aware": "plugins: [{type: sglang-cache-aware-scorer}]",
     "smg-cache-aware": _SMG % "smg-cache-aware-scorer",
     "smg-least-load": _SMG % "smg-least-load-scorer",
     "smg-power-of-two": _SMG % "smg-power-of-two-picker",
     "smg-prefix-hash": _SMG % "smg-prefix-hash-scorer",
-    "vllm-cache-aware": "plugins: [{type: vllm-cache-aware-scorer}]",
-    "vllm-consistent-hash": "plugins: [{type: vllm-consistent-hash-scorer}]",
-    "vllm-kv-aware": "plugins: [{type: vllm-kv-aware-scorer}]",
-    "vllm-sticky-least-loaded": "plugins: [{type: vllm-sticky-least-loaded-scorer}]",
 }
 """Other routers' policies with their defaults; docs/policies.md has a line for each."""
 NAMED: Mapping[str, Policy] = {

@@ -1,4 +1,4 @@
-"""Many runs over all cores, or over a Ray cluster. A run is what it is wherever it takes place."""
+"""Many runs on all cores, or on a Ray cluster; where one takes place changes nothing in it."""
 
 import multiprocessing
 import os

@@ -1,5 +1,6 @@
 """The programs of docs/in-process.md run, in front of simulated model servers."""
 
+import asyncio
 import json
 import re
 import subprocess
@@ -64,6 +65,11 @@ async def test_a_stream_is_passed_on_and_learned_from(page):
             r"^llm_d_epp_request_output_tokens_sum\S* (\S+)", picker.metrics(), re.MULTILINE
         )
         assert float(tokens) == 8
+
+
+async def test_a_thread_picks_on_a_loop_beside_it(page):
+    async with simulators(2) as (servers, _):
+        assert await asyncio.to_thread(page["from_a_thread"], servers, CHAT) in servers
 
 
 async def test_numbers_are_told_in_place_of_bytes(page):

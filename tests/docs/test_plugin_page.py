@@ -1,19 +1,25 @@
-"""The plug-in of docs/write-a-plugin.md, packaged as the page says, is found and decides."""
+"""The plug-ins of docs/write-a-plugin.md, packaged as the page says, are found and decide."""
 
-import sys
+import asyncio
+import importlib
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from epp.cli.main import main
 from epp.config.file import load
+from epp.inprocess import open_picker
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, Load
 from epp.model.request import InferenceRequest, RequestId
 from tests.docs.pages import blocks
+from tests.plugin_packages import install
 
 PAGE = "docs/write-a-plugin.md"
+COMPLETIONS = "/v1/completions"
+ASKED = {"model": "m", "prompt": "Hello!"}
 
 
 def fence(language, *, number=0):
@@ -22,18 +28,18 @@ def fence(language, *, number=0):
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    project = tomllib.loads(fence("toml"))["project"]
-    points = project["entry-points"]["warmpick.plugins"]
-    info = tmp_path / "spot_scorer-1.0.dist-info"
-    info.mkdir()
-    head = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    (info / "METADATA").write_text(head)
-    lines = [f"{name} = {target}\n" for name, target in points.items()]
-    (info / "entry_points.txt").write_text("".join(["[warmpick.plugins]\n", *lines]))
-    (tmp_path / "spot_scorer.py").write_text(fence("python"))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield
-    sys.modules.pop("spot_scorer", None)
+    points = tomllib.loads(fence("toml"))["project"]["entry-points"]["warmpick.plugins"]
+    install(tmp_path, monkeypatch, "spot_scorer", fence("python"), points)
+
+
+def run(number):
+    """Return the names of a fence, and run the tests in it; say how many there were."""
+    namespace: dict[str, Any] = {}
+    exec(compile(fence("python", number=number), PAGE, "exec"), namespace)  # noqa: S102 (the page's)
+    tests = [each for name, each in namespace.items() if name.startswith("test_")]
+    for each in tests:
+        each()
+    return namespace, len(tests)
 
 
 @pytest.mark.usefixtures("installed")
@@ -46,11 +52,75 @@ def test_its_configuration_is_taken(tmp_path, capsys):
 
 @pytest.mark.usefixtures("installed")
 def test_the_test_of_the_page_passes():
-    namespace: dict[str, Any] = {}
-    exec(compile(fence("python", number=1), PAGE, "exec"), namespace)  # noqa: S102 (the page's)
-    (test,) = [each for name, each in namespace.items() if name.startswith("test_")]
-    test()
+    namespace, tests = run(1)
+    assert tests == 1
     assert namespace["SpotScorer"].__module__ == "spot_scorer"
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_test_with_a_picker_passes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("spot.yaml").write_text(fence("yaml"))
+    assert run(2)[1] == 1
+
+
+LAST = """
+plugins: [{type: last, parameters: {mostUsers: 2}}, {type: max-score-picker}]
+"""
+
+
+async def test_the_one_with_state_follows_users_and_forgets(tmp_path, monkeypatch):
+    points = {"last": "last_scorer:LastScorer"}
+    install(tmp_path, monkeypatch, "last_scorer", fence("python", number=3), points)
+    servers = [f"127.0.0.1:{port}" for port in range(1, 9)]
+    async with open_picker(servers, config_text=LAST) as picker:
+
+        async def of(user):
+            """Return the endpoint of a request, and the score by which it won."""
+            async with picker.pick(ASKED, {"X-User": user}, path=COMPLETIONS) as pick:
+                (profile,) = pick.explain().profiles
+                return pick.endpoint.target, profile.candidates[0].score
+
+        first, unknown = await of("ann")
+        assert unknown == 0
+        assert await of("ann") == (first, 1)
+        for user in ("bob", "cyd"):
+            await of(user)
+        _, dropped = await of("ann")
+        assert dropped == 0
+        gone, _ = await of("ann")
+        await picker.set_endpoints([each for each in servers if each != gone])
+        assert (await of("ann"))[1] == 0
+
+
+CARBON = """
+plugins:
+- {type: carbon, parameters: {url: "%s", seconds: 86400, label: zone}}
+- {type: max-score-picker}
+"""
+
+
+async def test_the_one_that_asks_a_service_scores_by_what_it_said(tmp_path, monkeypatch):
+    points = {"carbon": "carbon_scorer:CarbonScorer"}
+    install(tmp_path, monkeypatch, "carbon_scorer", fence("python", number=4), points)
+    page = tmp_path / "grams.json"
+    page.write_text('{"a": 800, "b": 200}')
+    servers = [
+        {"name": zone, "address": "127.0.0.1", "port": port, "labels": {"zone": zone}}
+        for port, zone in enumerate("ab", 1)
+    ]
+    async with open_picker(servers, config_text=CARBON % page.as_uri()) as picker:
+        feed = importlib.import_module("carbon_scorer").feed(page.as_uri(), 86400)
+        async with asyncio.timeout(10):
+            while not feed.grams:
+                await asyncio.sleep(0.01)
+        async with picker.pick(ASKED, path=COMPLETIONS) as pick:
+            (profile,) = pick.explain().profiles
+            assert pick.endpoint.name == "b"
+            assert {each.endpoint: each.score for each in profile.candidates} == {
+                "default/a": pytest.approx(0.2),
+                "default/b": pytest.approx(0.8),
+            }
 
 
 def test_the_page_installs_the_module_of_its_class():

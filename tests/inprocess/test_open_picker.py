@@ -319,6 +319,15 @@ def test_a_picker_is_opened_before_it_picks():
         ({"config": "missing.yaml"}, "missing.yaml: cannot be read: No such file"),
         ({"config_text": "plugins: [{type: x}]"}, "plugins"),
         ({"policy": "best"}, "policy: `best` is not one of"),
+        ({"scrape_interval": 0}, "scrape_interval: 0 is not an interval in seconds"),
+        ({"scrape_interval": float("nan")}, "scrape_interval: nan is not an interval in seconds"),
+        ({"hold_timeout": -1.0}, "hold_timeout: -1.0 is not a number of seconds"),
+        ({"hold_empty_timeout": -0.5}, "hold_empty_timeout: -0.5 is not a number of seconds"),
+        ({"eject_after": -1}, "eject_after: -1 is not a number of 0 or more"),
+        ({"metrics_port": 99999}, "metrics_port: 99999 is not a port"),
+        ({"metrics_port": -1}, "metrics_port: -1 is not a port"),
+        ({"unreachable": [OSError]}, r"unreachable: \[.*OSError.*\] is not a class of exceptions"),
+        ({"unreachable": (OSError, "x")}, "unreachable: 'x' is not a class of exceptions"),
     ],
 )
 def test_what_cannot_be_used_is_refused_at_once(given, problem):

@@ -17,7 +17,7 @@ from epp.app.core import PickerCore
 from epp.app.options import ServeOptions
 from epp.config.file import load
 from epp.errors import RequestError
-from epp.inprocess.pick import Pick, RawRequest, Surroundings
+from epp.inprocess.pick import Pick, PickerContext, RawRequest
 from epp.model.endpoint import Endpoint, Load
 from epp.model.events import LoadReported
 from epp.protocol.extproc.messages import (
@@ -178,7 +178,7 @@ class InProcess(Twin):
     def __init__(self, clock, config="", **options):
         super().__init__(clock, config, buffered_wait=float("inf"), **options)
         url = "http://{0.target}".format
-        self.context = Surroundings(
+        self.context = PickerContext(
             lambda: None, self.exchange, clock, url, self.core.explain, (ConnectionError,), set()
         )
 

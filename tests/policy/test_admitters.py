@@ -46,7 +46,7 @@ def test_others_are_admitted_whatever_the_load():
     "wrong", ["queue_depth_threshold", "kv_cache_util_threshold", "power", "k"]
 )
 def test_parameters_are_above_nothing(wrong):
-    with pytest.raises(ValueError, match="must be above 0"):
+    with pytest.raises(ValueError, match="is 0, not above 0"):
         ProbabilisticAdmitter(**{wrong: 0})
 
 

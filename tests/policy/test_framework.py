@@ -75,6 +75,17 @@ def test_a_screener_that_leaves_none_answers_503():
     assert (raised.value.status, raised.value.reason) == (503, "screened-out")
 
 
+def test_errors_call_plug_ins_as_the_file_does():
+    rig, filtering, screener = Rig(2), Keep(), Keep()
+    names = {id(filtering): ("keep", "spot"), id(screener): ("keep", "zone")}
+    desk = scheduler(rig, profile("p", filtering), plugin_names=names)
+    with pytest.raises(NoEndpoints, match="filter spot left no endpoint"):
+        desk.route(request(), rig.now)
+    desk = scheduler(rig, profile("p"), screeners=(screener,), plugin_names=names)
+    with pytest.raises(NoEndpoints, match="screener zone left no endpoint"):
+        desk.route(request(), rig.now)
+
+
 def test_an_admitter_sees_what_the_screeners_left_and_may_refuse():
     rig, admitter = Rig(3), Refusing()
     desk = scheduler(rig, profile("p"), screeners=(Keep("pod-1"),), admitters=(admitter,))

@@ -134,7 +134,7 @@ def test_a_named_producer_is_asked():
 @pytest.mark.parametrize(
     ("kind", "parameters", "said"),
     [
-        ("active-request-scorer", {"maxBusyScore": 1.5}, "`maxBusyScore` is 1.5, not in 0..1"),
+        ("active-request-scorer", {"maxBusyScore": 1.5}, "`maxBusyScore` is 1.5, above 1"),
         ("active-request-scorer", {"maxBusyScore": -1}, "`maxBusyScore`"),
         ("prefix-cache-scorer", {"matchLengthWeight": 1.1}, "`matchLengthWeight` is 1.1"),
         (
@@ -146,7 +146,7 @@ def test_a_named_producer_is_asked():
         (
             "latency-scorer",
             {"ttftWeight": -1},
-            "`ttftWeight` and `tpotWeight` must not be negative",
+            "`ttftWeight` is -1, below 0",
         ),
         ("latency-scorer", {"headroomSelectionStrategy": "best"}, "Invalid enum value 'best'"),
         ("header-label-affinity-scorer", {"headerName": "a", "labelKey": ""}, "are needed"),

@@ -95,7 +95,45 @@ def test_a_scorer_with_too_many_or_too_few_values_is_at_fault(values):
     assert (it.value.status, it.value.reason) == (500, "plugin-fault")
 
 
-@pytest.mark.parametrize("positions", [[], (3,), [0, 7], None, [0.5], array("d")])
+@pytest.mark.parametrize(
+    "values",
+    [None, 0.5, ["high"] * 3, [None] * 3, (each for each in (0, 1, 0)), {"a": 0, "b": 1, "c": 0}],
+)
+def test_a_scorer_that_returns_something_else_than_numbers_is_named(values):
+    class Scorer:
+        def score(self, request, candidates):
+            return values
+
+    with pytest.raises(
+        PickerFault, match=r"scorer s1 returned .* a number for each endpoint"
+    ) as it:
+        run([(1, Fixed(0, 1, 0.5)), (1, Scorer())])
+    assert (it.value.status, it.value.reason) == (500, "plugin-fault")
+
+
+def test_a_fault_in_a_scorer_stays_its_own():
+    class Scorer:
+        def score(self, request, candidates):
+            raise TypeError("mine")
+
+    with pytest.raises(TypeError, match="mine"):
+        run([(1, Scorer())])
+
+
+@pytest.mark.parametrize("left", [None, True, filter(None, [1]), iter([])])
+def test_a_filter_that_returns_no_sequence_is_named(left):
+    class Filter:
+        def filter(self, request, candidates):
+            return left
+
+    with pytest.raises(
+        PickerFault, match=r"filter Filter returned .* a sequence of candidates"
+    ) as it:
+        run(filters=[Keep("pod-0"), Filter()])
+    assert (it.value.status, it.value.reason) == (500, "plugin-fault")
+
+
+@pytest.mark.parametrize("positions", [[], (3,), [0, 7], [-1], [0, -3], None, [0.5], array("d")])
 def test_a_picker_that_returns_no_candidates_is_named(positions):
     class Picker:
         def pick(self, candidates, totals, context):

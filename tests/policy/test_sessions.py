@@ -165,7 +165,7 @@ def test_an_attribute_is_found_whatever_its_producer_is_called(kind, attribute, 
     [
         ({"strategy": "sticky"}, "Invalid enum value 'sticky'"),
         ({"sessionIdConfig": {"sources": [{}]}}, "exactly one of `header` and `attribute`"),
-        ({"sessionIdConfig": {"evictionTtlSeconds": -1}}, "must not be negative"),
+        ({"sessionIdConfig": {"evictionTtlSeconds": -1}}, "is -1, below 0"),
     ],
 )
 def test_what_is_out_of_range_is_an_error(parameters, said):

@@ -88,9 +88,9 @@ def test_window_and_least_weight_are_parameters():
 @pytest.mark.parametrize(
     ("parameters", "error"),
     [
-        ({"window_seconds": 0}, "`windowSeconds` must be above 0"),
-        ({"min_weight_percent": -1}, "`minWeightPercent` must be from 0 to 100"),
-        ({"min_weight_percent": 101}, "`minWeightPercent` must be from 0 to 100"),
+        ({"window_seconds": 0}, "`windowSeconds` is 0, not above 0"),
+        ({"min_weight_percent": -1}, "`minWeightPercent` is -1, below 0"),
+        ({"min_weight_percent": 101}, "`minWeightPercent` is 101, above 100"),
     ],
 )
 def test_bad_parameters(parameters, error):

@@ -1,19 +1,25 @@
 """`epp replay` as it is typed: what it prints, writes and refuses."""
 
+import gzip
 import html
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 from concurrent.futures.process import BrokenProcessPool
 
 import pytest
 
+from epp.cli.files import with_stdin
 from epp.cli.main import main
 from epp.errors import ConfigError
 from epp.printable import printable
 from epp.replay.plan import RunPlan, Traffic
 from epp.replay.policies import NAMED
 from epp.replay.sweep import Task, on_cores, processes
+from tests.plugin_packages import install
 
 SMALL = ("replay", "chat:sessions=6,rate=4", "--requests", "20", "--jobs", "1", "--pods", "2")
 
@@ -39,6 +45,60 @@ def test_the_same_seed_gives_the_same_bytes(capsys):
     assert found["seeds"] == [3, 4]
     assert found["baseline"] == "llm-d-router"
     assert [cell["pods"] for cell in found["cells"]] == [2]
+
+
+MOONCAKE = b"".join(
+    b'{"timestamp": %d, "input_length": 600, "output_length": 8, "hash_ids": [%d, 9]}\n'
+    % (number * 500, number % 3)
+    for number in range(20)
+)
+
+
+def replayed(*words, given=b""):
+    """Run `epp replay` with what comes on standard input."""
+    return subprocess.run(
+        [sys.executable, "-m", "epp", "replay", "--pods=2", *words, "--policy=random", "--json"],
+        input=given,
+        capture_output=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_traffic_may_come_from_standard_input(jobs, tmp_path):
+    (tmp_path / "stdin").write_bytes(MOONCAKE)
+    ran = replayed("-", f"--jobs={jobs}", "--seeds=2", given=gzip.compress(MOONCAKE))
+    assert ran.returncode == 0, ran.stderr
+    of_a_file = replayed(str(tmp_path / "stdin"), "--seeds=2")
+    expected = json.loads(of_a_file.stdout) | {"command": ""}
+    assert json.loads(ran.stdout) | {"command": ""} == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "given", "said"),
+    [
+        (["-"], b"", b"/stdin is empty"),
+        (["-", "--ray=auto"], MOONCAKE, b"--ray: other machines cannot read standard input"),
+        (["chat", "--requests=2", "-"], b"\n", b"/stdin is empty"),
+    ],
+)
+def test_standard_input_that_cannot_be_replayed_is_refused(words, given, said):
+    ran = replayed(*words, given=given)
+    assert (ran.returncode, said in ran.stderr) == (2, True), ran.stderr
+
+
+def test_standard_input_has_an_end():
+    reading, writing = os.pipe()
+    os.write(writing, bytes(11))
+    kept = os.dup(0)
+    try:
+        os.dup2(reading, 0)
+        with pytest.raises(ConfigError, match="longer than 10 bytes"), with_stdin(["-"], 10):
+            pass
+    finally:
+        os.dup2(kept, 0)
+        for each in (reading, writing, kept):
+            os.close(each)
 
 
 def test_a_sweep_has_a_cell_for_each_case(capsys):
@@ -230,3 +290,67 @@ def test_a_file_that_is_named_oddly_is_named_as_it_can_be_shown(capsys, tmp_path
 def test_ctrl_c_ends_a_process_in_the_middle_of_a_run():
     with processes(1) as pool, pytest.raises(BrokenProcessPool):
         pool.submit(signal.raise_signal, signal.SIGINT).result()
+
+
+FAILING = """
+import msgspec
+
+class Failing(msgspec.Struct, frozen=True):
+    def start(self, context):
+        return Started()
+
+class Started:
+    calls = 0
+
+    def score(self, request, candidates):
+        self.calls += 1
+        if self.calls % 2:
+            raise LookupError("not this one")
+        return [0.5] * len(candidates)
+
+class Forgetful(msgspec.Struct, frozen=True):
+    def committed(self, request, decision, now):
+        raise LookupError("no notes")
+
+class Short(msgspec.Struct, frozen=True):
+    def score(self, request, candidates):
+        return [1.0]
+"""
+PICKERS = {"failing": "max-score-picker", "short": "max-score-picker", "forgetful": "random-picker"}
+
+
+@pytest.fixture
+def failing(tmp_path, monkeypatch):
+    """Install plug-ins that fail; return the files that name them."""
+    points = {each: f"failing_plugins:{each.capitalize()}" for each in PICKERS}
+    install(tmp_path, monkeypatch, "failing_plugins", FAILING, points)
+    for name, picker in PICKERS.items():
+        (tmp_path / f"{name}.yaml").write_text(f"plugins: [{{type: {name}}}, {{type: {picker}}}]")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "refused", "said"),
+    [
+        ("failing", 0.5, "LookupError: not this one (failing_plugins.py:14 score)"),
+        ("short", 1, "scorer short returned 1 scores for 2 endpoints"),
+        ("forgetful", 0, "LookupError: no notes (failing_plugins.py:19 committed)"),
+    ],
+)
+def test_a_plug_in_that_fails_refuses_requests_and_is_named(name, refused, said, failing, capsys):
+    shown = printed(capsys, "--json", "--policy=random", f"--policy={failing / name}.yaml")
+    (cell,) = json.loads(shown.out)["cells"]
+    assert cell["standings"][name]["unanswered"] == refused
+    assert cell["standings"]["random"]["unanswered"] == 0
+    assert f"epp: {name}: a plug-in failed: {said}" in shown.err.splitlines()
+
+
+def test_a_plug_in_that_fails_on_a_request_that_waits_refuses_it(failing, capsys):
+    traffic = ("replay", "chat:sessions=80,rate=200", "--requests=200", "--jobs=1", "--pods=1")
+    full = ("--max-num-seqs=4", "--json", f"--policy={failing / 'failing'}.yaml")
+    assert main([*traffic, *full]) == 0
+    shown = capsys.readouterr()
+    (cell,) = json.loads(shown.out)["cells"]
+    # Of those that wait, some have been decided on before.
+    assert 0.5 < cell["standings"]["failing"]["unanswered"] < 1
+    assert "a plug-in failed: LookupError: not this one" in shown.err

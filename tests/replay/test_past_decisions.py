@@ -31,6 +31,7 @@ from epp.protocol.recording import (
 from epp.replay.past_decisions import PastDecisions
 from epp.replay.traffic.files.source import Problems, Source
 from epp.replay.traffic.recorded.parts import read_recording
+from tests.plugin_packages import install
 
 BLOCK, BLOCKS = 16, 64
 PODS = ("d/a", "d/b", "d/c")
@@ -262,6 +263,26 @@ def test_a_configuration_that_refuses_says_why(tmp_path):
     none = msgspec.structs.replace(POOL, endpoints=())
     found = views(written(tmp_path, lines({"endpoint": ""}), (none,)))
     assert [(each.refused, each.profiles) for each in found] == [("no-endpoints", ())]
+
+
+FAILING = """
+import msgspec
+
+class Failing(msgspec.Struct, frozen=True):
+    def score(self, request, candidates):
+        raise LookupError("not this one")
+"""
+
+
+def test_a_plug_in_that_raises_refuses_the_request_alone(tmp_path, monkeypatch, capsys):
+    install(tmp_path, monkeypatch, "raising", FAILING, {"failing": "raising:Failing"})
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("plugins: [{type: failing}, {type: max-score-picker}]")
+    path = written(tmp_path, lines({}))
+    assert main(["explain", "1", f"--recording={path}", f"--policy={mine}"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[2] == "refused by this configuration: internal"
+    assert shown[3].startswith("picked  d/b")
 
 
 def test_the_command_shows_it_as_a_running_pickers(tmp_path, capsys):

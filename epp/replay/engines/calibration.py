@@ -20,12 +20,12 @@ _UNITS: Mapping[str, float] = {
 }
 """The parameters, and their units in seconds."""
 _PRIOR_WEIGHT = 1e-5
-"""What the cost that is begun with counts, beside an observation: enough if there is none."""
+"""The weight of the prior, where an observation has 1: it decides what no observation does."""
 _OTHER_PRIOR = 2.0
 _MOVED = 0.1
-"""A parameter that moves by this share when the prior is doubled is the prior's."""
+"""A parameter that moves by more than this share when the prior is doubled is the prior's."""
 _LATE_WEIGHT = 0.1
-"""What an observation counts that took longer than said, if it may have waited."""
+"""The weight of an observation that took longer than predicted, if it may have waited."""
 _ROUNDS = 20
 _RESCALED = 3
 
@@ -74,7 +74,7 @@ def calibrate(
     scale = [getattr(prior, name) or getattr(StepCost(), name) for name in _UNITS]
     late = _LATE_WEIGHT if observed.queued else 1.0
     for _ in range(_RESCALED):
-        # If an engine is many times slower than the prior, that holds it back; no more then.
+        # Unless it is rescaled, the prior holds back the fit of an engine many times slower.
         shares = _fit(equations, scale, 1.0, late=late)
         scale = [each * max(1.0, share) for each, share in zip(scale, shares, strict=True)]
     found = _fit(equations, scale, 1.0, late=late)

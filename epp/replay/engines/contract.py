@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from epp.model.caches.lease import Lease
+from epp.model.caches.contract import Lease
 from epp.model.prompts.hashing import BlockHash
 from epp.replay.traffic.calls import Runs, tokens_in
 

@@ -21,6 +21,9 @@ TRANSFER_BYTES_PER_SECOND = 31e9
 llm-d blog of 2026-08-15 (P2P KV pulls: 2k tokens in 35 ms, 48k in 235 ms).
 """
 
+_CHUNK = 8192
+"""Tokens of a step's prefill at which rates were measured."""
+
 
 class EnginePreset(msgspec.Struct, frozen=True, kw_only=True):
     """An engine: what it may hold and compute, what steps cost, and where that is from."""
@@ -30,9 +33,10 @@ class EnginePreset(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes_per_token: int
     source: str
 
-    def transfer_seconds_per_token(self, bandwidth: float = TRANSFER_BYTES_PER_SECOND) -> float:
-        """Return what a prompt's KV cache takes to another engine, at this many bytes a second."""
-        return self.kv_bytes_per_token / bandwidth
+    @property
+    def transfer_seconds_per_token(self) -> float:
+        """What a prompt's KV cache takes to another engine."""
+        return self.kv_bytes_per_token / TRANSFER_BYTES_PER_SECOND
 
 
 def limits_of(
@@ -56,12 +60,12 @@ def limits_of(
 _OF_CPU = limits_of(8_160, block_size=32, max_num_batched_tokens=2048, max_num_seqs=128)
 
 
-def _at_rate(tokens_per_second: float, cost: StepCost, chunk: int = 8192) -> StepCost:
+def _at_rate(tokens_per_second: float, cost: StepCost) -> StepCost:
     """Return a cost at which prompts of one chunk are computed at a rate that was measured."""
-    work = StepWork(prefill=chunk, attended=chunk * chunk / 2)
+    work = StepWork(prefill=_CHUNK, attended=_CHUNK * _CHUNK / 2)
     free = msgspec.structs.replace(cost, prefill_us_per_token=0.0)
-    left = chunk / tokens_per_second - free.seconds(work)
-    return msgspec.structs.replace(cost, prefill_us_per_token=left * 1e6 / chunk)
+    left = _CHUNK / tokens_per_second - free.seconds(work)
+    return msgspec.structs.replace(cost, prefill_us_per_token=left * 1e6 / _CHUNK)
 
 
 PRESETS: Mapping[str, EnginePreset] = {

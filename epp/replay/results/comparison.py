@@ -14,7 +14,7 @@ from epp.replay.results.measures import BY_NAME, MEASURES, Better, mean
 LEADING = "ttft_mean"
 """The measure by which policies are ranked."""
 TOLERATED = 0.01
-"""So much more of its requests than another a policy may leave unanswered, and be best."""
+"""The best policy may leave this share of requests more unanswered than another one."""
 _T95 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
@@ -230,9 +230,9 @@ def _overall(by_cell: _Runs, policy: str, other: str, name: str) -> Paired:
 
 
 def _log_ratio(mine: float, theirs: float, better: Better) -> float:
-    """Return the logarithm of a ratio; NaN where there is none.
+    """Return the logarithm of a ratio; NaN if there is none.
 
-    Who has none of what should be more has 0 times what others have.
+    If more is better, none at all is 0 times what others have.
     """
     if 0 < mine < math.inf and 0 < theirs < math.inf:
         return math.log(mine) - math.log(theirs)

@@ -16,7 +16,7 @@ BINS = 60
 """Equal parts of a run's time."""
 ERROR_BINS = 33
 ERROR_REACH = 4.0
-"""The errors of predicted TTFT are binned from 1/16 to 16 times, by doublings."""
+"""Errors of predicted TTFT are binned from 1/16 to 16 times; this is the power of two."""
 WINDOW_SECONDS = 60.0
 """The window of `imbalance_windows`."""
 

@@ -43,6 +43,8 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Requests a second, or a factor on the trace's; NaN if unknown."""
     traffic: str = ""
     """What was sent; the same if the name is. Empty: unknown."""
+    fault: str = ""
+    """The first error of a plug-in; empty: there was none."""
 
 
 class Played(RunFacts, frozen=True, kw_only=True):

@@ -20,7 +20,8 @@ from matplotlib.ticker import (
 
 from epp.replay.results.comparison import Cell, Comparison, Paired, PolicyResult
 from epp.replay.results.digest import BINS, ERROR_BINS, ERROR_REACH, RANKS, Curves
-from epp.replay.results.look import (
+from epp.replay.results.measures import BY_NAME, Unit, format_value, mean
+from epp.replay.results.style import (
     ACCENT,
     CARD,
     EDGE,
@@ -30,7 +31,6 @@ from epp.replay.results.look import (
     legend_above,
     palette,
 )
-from epp.replay.results.measures import BY_NAME, Unit, format_value, mean
 
 WIDTH = 9.2
 ROW = 0.34

@@ -3,11 +3,10 @@
 import html
 import math
 from collections.abc import Iterable, Sequence
-from importlib.resources import files
-from string import Template
 
 from epp.replay.results.comparison import LEADING, Cell, Comparison, Spread
 from epp.replay.results.measures import BY_NAME, format_figure
+from epp.replay.results.page import page, table, tile
 from epp.replay.results.plots import cell_plots, ratio_plot, view
 from epp.replay.results.sweep_plots import sweep_plot
 from epp.replay.results.table import (
@@ -70,10 +69,11 @@ PLOTS = {
 
 def report(comparison: Comparison, command: str = "") -> str:
     """Return the page; the same comparison gives the same bytes. `command` repeats it."""
-    template = (files("epp.replay.results") / "report.html").read_text(encoding="utf-8")
     several = len(comparison.cells) > 1
-    return Template(template).substitute(
-        title=html.escape(", ".join(comparison.policies)),
+    return page(
+        "replay",
+        ", ".join(comparison.policies),
+        "epp.replay.results",
         headline=html.escape(headline(comparison)),
         confidence=html.escape(confidence(comparison)),
         reason=html.escape(reason(comparison)),
@@ -92,11 +92,7 @@ def _tiles(comparison: Comparison) -> Iterable[str]:
     for name in TILES:
         label, value = BY_NAME[name].label, format_figure(name, best.figures[name].mean)
         was = f"{baseline.policy}: {format_figure(name, baseline.figures[name].mean)}"
-        yield (
-            f'<div class="tile"><div class="name">{label}, {html.escape(best.policy)}</div>'
-            f'<div class="value">{value}</div>'
-            f'<div class="was">{html.escape(was)}</div></div>'
-        )
+        yield tile(f"{label}, {best.policy}", value, was)
     yield "</div>"
 
 
@@ -129,7 +125,7 @@ def _matrix(comparison: Comparison) -> str:
             lost = f"<small>{result.unanswered:.1%} unanswered</small>" if result and bad else ""
             values.append(f"<td{_class(best=cell.best == policy, bad=bad)}>{text}{lost}</td>")
         rows.append(f"<tr><th>{html.escape(cell.name)}</th>{''.join(values)}</tr>")
-    return _table(comparison.policies, rows)
+    return table(comparison.policies, rows)
 
 
 def _cells(comparison: Comparison) -> Iterable[str]:
@@ -158,7 +154,7 @@ def _cell(comparison: Comparison, cell: Cell) -> Iterable[str]:
             f"{''.join(_datum(cell, policy, row, column) for column in group)}</tr>"
             for row, policy in enumerate(cell.standings)
         ]
-        yield _table([column.heading for column in group], rows)
+        yield table([column.heading for column in group], rows)
     for name, plot in cell_plots(view(comparison, cell)).items():
         yield _section(*PLOTS[name])
         yield f"<figure>{plot}</figure>"
@@ -166,9 +162,8 @@ def _cell(comparison: Comparison, cell: Cell) -> Iterable[str]:
 
 def _abreast(comparison: Comparison, cell: Cell) -> Iterable[Sequence[Column]]:
     """Yield the columns of each table, with the statuses beside all latencies."""
-    latencies, others = columns(comparison, cell)
-    statuses = latencies[-len(NOT_SERVED) :]
-    for group, beside in ((latencies[: -len(NOT_SERVED)], statuses), (others, [])):
+    latencies, statuses, others = columns(comparison, cell)
+    for group, beside in ((latencies, statuses), (others, [])):
         for start in range(0, len(group), COLUMNS):
             yield [*group[start : start + COLUMNS], *beside]
 
@@ -198,14 +193,6 @@ def _class(*, best: bool, bad: bool) -> str:
     if not best and not bad:
         return ""
     return ' class="bad"' if bad else ' class="best"'
-
-
-def _table(headings: Sequence[str], rows: Iterable[str]) -> str:
-    head = "".join(f"<th>{html.escape(each)}</th>" for each in ("", *headings))
-    return (
-        f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
 
 
 def _section(title: str, caption: str) -> str:

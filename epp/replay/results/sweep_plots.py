@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from epp.replay.results.comparison import LEADING, Cell, Comparison
-from epp.replay.results.look import ACCENT, draw, in_seconds, palette
 from epp.replay.results.plots import WIDTH
+from epp.replay.results.style import ACCENT, draw, in_seconds, palette
 
 ACROSS = 3
 """Panels beside each other."""

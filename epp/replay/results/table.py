@@ -51,14 +51,15 @@ def show(comparison: Comparison, screen: Screen) -> str:
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def columns(comparison: Comparison, cell: Cell) -> tuple[list[Column], list[Column]]:
-    """Return the columns of latencies, the last of them the statuses, and all others."""
+def columns(comparison: Comparison, cell: Cell) -> tuple[list[Column], list[Column], list[Column]]:
+    """Return the columns of latencies, of the statuses, and all others."""
     latencies = [measure.name for measure in MEASURES if measure.latency]
     others = [measure.name for measure in MEASURES if measure.name not in {*latencies, *NOT_SERVED}]
-    first, *rest = (_column(cell, name) for name in (*latencies, *NOT_SERVED))
+    first, *rest = (_column(cell, name) for name in latencies)
     against = tuple(_against(comparison, each) for each in cell.standings.values())
     ratios = Column(f"to {comparison.baseline}", against)
-    return [first, ratios, *rest], [_column(cell, name) for name in others]
+    statuses, found = ([_column(cell, name) for name in names] for names in (NOT_SERVED, others))
+    return [first, ratios, *rest], statuses, found
 
 
 def _cell(comparison: Comparison, cell: Cell, screen: Screen) -> Iterator[str]:
@@ -67,9 +68,8 @@ def _cell(comparison: Comparison, cell: Cell, screen: Screen) -> Iterator[str]:
     yield f"{cell.name}: {requests:,.0f} requests, {format_fleet(cell)}, {cell.seconds:,.0f} s"
     yield ""
     names = tuple(cell.standings)
-    latencies, others = columns(comparison, cell)
-    statuses = latencies[-len(NOT_SERVED) :]
-    yield from _blocks(names, latencies[: -len(NOT_SERVED)], statuses, screen)
+    latencies, statuses, others = columns(comparison, cell)
+    yield from _blocks(names, latencies, statuses, screen)
     yield from _blocks(names, others, [], screen)
 
 

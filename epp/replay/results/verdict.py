@@ -16,7 +16,7 @@ TELLING = 0.05
 
 
 def headline(comparison: Comparison) -> str:
-    """Return which policy is best, and by how much."""
+    """Return which policy is best, and by how much; `Perhaps` if several seeds leave it open."""
     best, baseline = comparison.best, comparison.baseline
     if not _got_first_token(comparison, best):
         came = any(each.requests for cell in comparison.cells for each in cell.standings.values())
@@ -29,14 +29,15 @@ def headline(comparison: Comparison) -> str:
     found = comparison.overall[best][LEADING]
     if best == baseline or found.ratio == 1:
         return f"No policy is faster than {baseline} to the first token{_where(comparison)}."
+    choose = "Choose" if found.sure or found.seeds == 1 else "Perhaps choose"
     if len(comparison.cells) == 1:
         times = (
             f"the first token comes after {_means(comparison, best)} on average instead of "
             f"{_means(comparison, baseline)} with {baseline}"
         )
-        return f"Choose {best}: {times}, {found.ratio:.2f} times as long."
+        return f"{choose} {best}: {times}, {found.ratio:.2f} times as long."
     return (
-        f"Choose {best}: the first token takes {found.ratio:.2f} times as long as with {baseline}"
+        f"{choose} {best}: the first token takes {found.ratio:.2f} times as long as with {baseline}"
         f"{_where(comparison)}."
     )
 

@@ -5,6 +5,7 @@ from statistics import geometric_mean
 
 from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
+from epp.policy.plugins import Candidates
 from epp.replay.engines.arrival_costs import ArrivalCosts, arrival_costs
 from epp.replay.engines.contract import Job
 from epp.replay.engines.engine import Engine
@@ -24,9 +25,7 @@ class Oracle:
         self._calls = calls
         self._engines = engines
 
-    def filter(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Sequence[Candidate]:
+    def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return the same endpoints with what the request would meet there."""
         number = int(request.id)
         call = self._calls[number]
@@ -34,12 +33,12 @@ class Oracle:
         engines = [self._engines[each.endpoint.id] for each in candidates]
         speed = geometric_mean([engine.speed for engine in engines])
         return [
-            _told(each, job, engine, arrival_costs(engine, job), speed)
+            _with_truth(each, job, engine, arrival_costs(engine, job), speed)
             for each, engine in zip(candidates, engines, strict=True)
         ]
 
 
-def _told(
+def _with_truth(
     candidate: Candidate, job: Job, engine: Engine, truth: ArrivalCosts, class_speed: float
 ) -> Candidate:
     block, tokens = engine.limits.block_size, job.response_tokens

@@ -1,16 +1,18 @@
 """One picker of a run: the product's fleet and scheduler, and what it hears."""
 
 import random
+import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
+from epp.config.catalogue import PLUGINS
 from epp.config.file import Settings, load
-from epp.errors import RequestError
-from epp.model.candidate import Candidate
+from epp.errors import PickerFault, RequestError
 from epp.model.decision import Decision
 from epp.model.events import Event
 from epp.model.fleet import Fleet
@@ -20,9 +22,9 @@ from epp.model.request import InferenceRequest, RequestId
 from epp.model.request_events import Admitted, Generated
 from epp.policy.flow.flow_control import FlowControl, Outcome
 from epp.policy.flow.held import Held, WaitingElsewhere
-from epp.policy.flow.line import AGAIN_SECONDS, MAX_TOLD, TELL_SECONDS
+from epp.policy.flow.line import MAX_SHARED, REPEAT_SECONDS, SHARE_SECONDS
 from epp.policy.flow.settings import FlowSettings
-from epp.policy.plugins import Filter, Scorer, Unseen
+from epp.policy.plugins import Candidates, Filter, Scorer, Unseen
 from epp.policy.profile import Profile, Scheduling, WeightedScorer
 from epp.policy.scheduler import Scheduler
 from epp.replay.plan import Policy
@@ -36,7 +38,7 @@ class SimulatedPicker:
     """A policy over a fleet of its own. `draw(n)` returns a random number in 0..n-1.
 
     `outliers` says when endpoints are left out. The filters `before` come before those of each
-    profile.
+    profile. `fault` is the first error of a plug-in; empty: there was none.
     """
 
     def __init__(
@@ -62,7 +64,9 @@ class SimulatedPicker:
                 scheduling, lambda each: replace(each, filters=(*before, *each.filters))
             )
         self._processors = scheduling.request_processors
-        self._scheduler = Scheduler(self.fleet, scheduling, self.draw)
+        self.fault = ""
+        self._has_users = any(kind not in PLUGINS for kind, _ in scheduling.plugins.values())
+        self._scheduler = Scheduler(self.fleet, scheduling, self.draw, on_fault=self._failed)
         self._flow = FlowControl(self._scheduler, self.fleet, _flow(policy, settings))
         self.needs_end = self._flow.needs_end
         self._waiting: dict[Held, Callable[[Outcome], None]] = {}
@@ -80,12 +84,12 @@ class SimulatedPicker:
 
     def route(self, request: InferenceRequest, then: Callable[[Outcome], None]) -> None:
         """Decide on a request and admit it, at once or later; call `then` with the outcome."""
-        for processor in self._processors:
-            request = processor.process_request(request)
         try:
+            for processor in self._processors:
+                request = processor.process_request(request)
             outcome = self._flow.route(request, self._clock.now)
-        except RequestError as error:
-            then(error)
+        except Exception as error:  # noqa: BLE001 (a plug-in's, which ends no picker)
+            then(self._refused(error))
             return
         if isinstance(outcome, Held):
             self._waiting[outcome] = then
@@ -101,6 +105,19 @@ class SimulatedPicker:
             self._share(Admitted(in_flight.quote, outcome.endpoint.id, prefill_id))
         then(outcome)
 
+    def _refused(self, error: Exception) -> RequestError:
+        """Return what a request is refused with that ends with an error."""
+        if isinstance(error, PickerFault) or not isinstance(error, RequestError):
+            self._failed("", error)
+        return error if isinstance(error, RequestError) else PickerFault("a plug-in failed")
+
+    def _failed(self, _name: str, error: BaseException) -> None:
+        """Note the first error of a plug-in. Raises it if none is a user's: it is the picker's."""
+        if not self._has_users:
+            raise error
+        if not self.fault:
+            self.fault = _said(error)
+
     def _wake(self, at: float | None = None) -> None:
         """Have requests that wait be looked at now, or at a time that comes before others."""
         if self._waiting:
@@ -115,13 +132,14 @@ class SimulatedPicker:
         self._woken = inf
         released: list[tuple[Held, Outcome]] = []
         self._flow.release(self._clock.now, released)
-        for held, outcome in released:
+        for held, found in released:
+            outcome = self._refused(found) if isinstance(found, Exception) else found
             self._go(outcome, held.request.id, self._waiting.pop(held))
         self._wake()
 
     def _tell_soon(self) -> None:
         """Have others hear what goes next here; while anything waits, again and again."""
-        at = self._clock.now + TELL_SECONDS
+        at = self._clock.now + SHARE_SECONDS
         if self._others and self._told_at < self._clock.now:
             self._told_at = at
             self._clock.at(at, self._tell_waiting)
@@ -129,15 +147,15 @@ class SimulatedPicker:
     def _tell_waiting(self) -> None:
         now, line = self._clock.now, self._flow.line
         for other in self._others:
-            told = [(held, line.ahead(held)) for held in line.heads(now)[:MAX_TOLD]]
+            told = [(held, line.ahead(held)) for held in line.heads(now)[:MAX_SHARED]]
             self._clock.at(now + self._lag, partial(other.hear, self.number, told, line.seconds))
         if line.requests:
-            self._clock.at(now + AGAIN_SECONDS, self._tell_soon)
+            self._clock.at(now + REPEAT_SECONDS, self._tell_soon)
 
     def hear(self, number: int, told: Sequence[tuple[Held, float]], seconds: float) -> None:
         """Take in what goes next at another one."""
         waiting = [WaitingElsewhere(held, ahead) for held, ahead in told]
-        self._flow.line.hear(number, waiting, seconds, self._clock.now)
+        self._flow.line.update_replica(number, waiting, seconds, self._clock.now)
         self._wake(self._clock.now)
 
     def report(self, event: Event) -> None:
@@ -158,6 +176,15 @@ class SimulatedPicker:
             self._clock.at(self._clock.now + self._lag, partial(other.report, event))
 
 
+def _said(error: BaseException) -> str:
+    """Return an error in one line; with its place, unless it is the picker's about a plug-in."""
+    if isinstance(error, PickerFault):
+        return str(error)
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{Path(frame.filename).name}:{frame.lineno} {frame.name}"
+    return f"{type(error).__name__}: {error} ({place})"
+
+
 def _flow(policy: Policy, settings: Settings) -> FlowSettings:
     """Return when requests wait: by the file if its gate is on, and for room if the policy says."""
     holds = policy.flow is not None and policy.flow.holds
@@ -171,7 +198,7 @@ class _AsReported(msgspec.Struct, frozen=True):
 
     scorer: Scorer
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> Sequence[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> Sequence[float]:
         """Return the scores of the same candidates as they were reported."""
         return self.scorer.score(request, [replaced(each, current=None) for each in candidates])
 

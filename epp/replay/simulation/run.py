@@ -13,17 +13,8 @@ from math import isnan, nan
 from epp.errors import RequestError
 from epp.model.events import EndpointUpserted, Listed
 from epp.model.pods.outlier_settings import OutlierSettings
-from epp.model.request import (
-    Usage,
-)
-from epp.model.request_events import (
-    Aborted,
-    Failure,
-    Finished,
-    FirstToken,
-    Generated,
-    Unobserved,
-)
+from epp.model.request import Usage
+from epp.model.request_events import Aborted, Failure, Finished, FirstToken, Generated, Unobserved
 from epp.policy.flow.flow_control import Outcome
 from epp.policy.plugins import Filter
 from epp.replay.engines.contract import Job, Progress
@@ -42,9 +33,9 @@ _SAMPLE_SECONDS = 1.0
 _MAX_SAMPLES = 1 << 16
 """Samples of a run; if there would be more, they are further apart."""
 _IDLE_SECONDS = 0.5
-"""Seconds between scrapes, at least, that no decision waits for."""
+"""The shortest time between scrapes that no decision waits for, in seconds."""
 _LULL_SECONDS = 60.0
-"""Before a pause in which nothing is under way ends, there are scrapes for so long."""
+"""Scrapes are skipped in a pause of the traffic until so long before its end."""
 _REUSE_BLOCK = 64
 """Tokens of the blocks by which an infinite cache would share prompts."""
 _REFUSED = "connection refused"
@@ -57,7 +48,7 @@ MAX_TOKENS_UNDER_WAY = 1 << 30
 
 
 class Simulation:
-    """Plays a trace by a plan, once. Who looks on may have itself called by the `clock`.
+    """Plays a trace by a plan, once. Observers may schedule calls of their own on `clock`.
 
     A conversation goes on after a request that was refused or lost as after one that was served.
     """
@@ -124,13 +115,14 @@ class Simulation:
             pods=len(self._plan.pods),
             endpoints=len(self.pods),
             samples=self._samples,
+            fault=next((each.fault for each in self.pickers if each.fault), ""),
         )
 
     def _oracle(self) -> Filter:
         return Oracle(self._trace.calls, {pod.endpoint.id: pod.engine for pod in self.pods})
 
     def _prepare(self) -> None:
-        """Put all that is known beforehand onto the clock."""
+        """Schedule all that is known beforehand."""
         clock, plan = self.clock, self._plan
         for picker in self.pickers:
             for pod in self.pods:
@@ -163,7 +155,7 @@ class Simulation:
         self.clock.routinely_at(self.now + pause, partial(self._scrape, pod))
 
     def _refresh(self) -> None:
-        """Scrape what would have been scraped by now: often is as good as just before a decision.
+        """Scrape the pods that are due, just before a decision: more often would change nothing.
 
         A report is at most as old as the interval, and newer than it would be by half of that.
         """

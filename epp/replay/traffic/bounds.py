@@ -1,6 +1,6 @@
-"""How much traffic may be: more than is served anywhere, and less than a machine cannot bear.
+"""Limits of traffic: far above what anybody serves, and within what a machine can hold.
 
-A request beyond is left out and named; traffic that is beyond as a whole is refused.
+A request over a limit is left out and named; traffic that is over one as a whole is refused.
 """
 
 from epp.errors import ConfigError
@@ -31,8 +31,8 @@ def limit_of(max_tokens: int | None) -> int | None:
     return max_tokens
 
 
-class Room:
-    """What the calls of one traffic may take together. `name` is the traffic's."""
+class Budget:
+    """Counts the calls of one traffic, called `name`, against what they may take together."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -41,7 +41,7 @@ class Room:
         self._tokens = MAX_TOKENS_IN_ALL
 
     def __call__(self, call: Call) -> Call:
-        """Return a call, once it is counted. Raises `ConfigError` if it is one too many."""
+        """Count a call and return it. Raises `ConfigError` if it is one too many."""
         self._calls -= 1
         self._pieces -= len(call.prompt) + len(call.response) + len(call.marks)
         self._tokens -= tokens_in(call.prompt) + tokens_in(call.response)
@@ -51,7 +51,7 @@ class Room:
 
 
 def too_much(name: str) -> ConfigError:
-    """Return the error of traffic that is beyond as a whole."""
+    """Return the error of traffic that is over a limit as a whole."""
     return ConfigError(
         f"it is more than {MAX_REQUESTS:,} requests, {MAX_TOKENS_IN_ALL:,} tokens, or"
         f" {MAX_PIECES:,} messages in all its prompts: replay a part of it",

@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Iterable
 from msgspec.structs import replace
 
 from epp.errors import ConfigError
-from epp.replay.traffic.bounds import Room
+from epp.replay.traffic.bounds import Budget
 from epp.replay.traffic.calls import TOKEN_IDS, Call, Run, Runs, Trace, ordered
 
 SHARED = 0.1
-"""What this share of the conversations hold, and more than one does, is shared by copies."""
+"""Tokens that this share of the conversations have, and at least two, are shared by copies."""
 _APART = 3.0
-"""Seconds within which the copies of a conversation come, in open loop."""
+"""Seconds within which all copies of a conversation begin, in open loop."""
 
 
 def superposed(trace: Trace, copies: float, seed: int) -> Trace:
@@ -39,7 +39,7 @@ def superposed(trace: Trace, copies: float, seed: int) -> Trace:
     begun: list[int] = []  # for each call, the one with which what it goes on with began
     places: dict[int, float] = {}
     shifts: dict[tuple[int, int], float] = {}
-    made, room = list[Call](), Room(f"{copies:g} copies of {trace.name}")
+    made, budget = list[Call](), Budget(f"{copies:g} copies of {trace.name}")
     numbers: dict[tuple[int, int], int] = {}
     for number, call in enumerate(trace.calls):
         first = number if call.after is None else begun[call.after]
@@ -56,7 +56,7 @@ def superposed(trace: Trace, copies: float, seed: int) -> Trace:
                 session=call.session + copy * sessions,
                 after=None if call.after is None else numbers[call.after, copy],
             )
-            made.append(room(copied))
+            made.append(budget(copied))
     if not made:
         raise ConfigError(f"{copies:g} copies of {trace.name} hold no conversation")
     return replace(trace, calls=ordered(made))

@@ -3,12 +3,11 @@
 This file knows which format has which fields; what they mean is known to each format's module.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
 from epp.errors import ConfigError
 from epp.printable import printable
@@ -21,25 +20,29 @@ from epp.replay.traffic import (
     tabular,
     vllm_log,
 )
-from epp.replay.traffic.calls import Trace
+from epp.replay.traffic.calls import Call, Trace, ordered
 from epp.replay.traffic.files.source import UNREADABLE, Problems, Source
 from epp.replay.traffic.recorded import parts
 
-Reader = Callable[[Source, Problems, int], Trace]
+Reader = Callable[[Source, Problems, int], Sequence[Call]]
 """Reads all calls of a source; the seed is for what is not recorded, as times in their buckets."""
 
 
 class Format(NamedTuple):
-    """A format: what it is called, what its lines have, and whether a line's fields are such."""
+    """A format: what it is called, what its lines have, and whether a line's fields are such.
+
+    `closed`: what is recorded is a closed loop (`Trace`).
+    """
 
     name: str
     has: str
     knows: Callable[[frozenset[str]], bool]
     read: Reader
+    closed: bool = False
 
 
-def _having(name: str, fields: frozenset[str], read: Reader) -> Format:
-    return Format(name, ", ".join(sorted(fields)), fields.issubset, read)
+def _having(name: str, fields: frozenset[str], read: Reader, *, closed: bool = False) -> Format:
+    return Format(name, ", ".join(sorted(fields)), fields.issubset, read, closed)
 
 
 _SHOWN = 2000
@@ -50,7 +53,7 @@ FORMATS = (
     _having("recordings of epp serve --record", parts.FIELDS, parts.read),
     _having("Qwen-Bailian's traces", mooncake.BAILIAN_FIELDS, mooncake.read_bailian),
     _having("Mooncake's traces", mooncake.FIELDS, mooncake.read),
-    _having("LMCache's agent traces", lmcache.FIELDS, lmcache.read),
+    _having("LMCache's agent traces", lmcache.FIELDS, lmcache.read, closed=True),
     _having(
         "vllm bench serve --save-result --save-detailed",
         load_generators.VLLM_FIELDS,
@@ -84,13 +87,16 @@ def read_file(path: Path, *, seed: int = 0, strict: bool = False) -> Trace:
     problems = Problems(strict=strict)
     source = Source(path)
     try:
-        trace = _format_of(source).read(source, problems, seed)
+        found = _format_of(source)
+        calls = found.read(source, problems, seed)
     except ConfigError as error:  # may have words of the file
         raise ConfigError(printable(error.problem, _SHOWN), printable(error.place)) from error
-    if not trace.calls:
+    if not calls:
         raise ConfigError(f"{path} holds no request that can be used{problems.first}")
-    return replace(
-        trace,
+    return Trace(
+        name=source.name,
+        calls=calls if found.closed else ordered(calls),
+        closed=found.closed,
         skipped=problems.skipped,
         reordered=problems.reordered,
         problems=tuple(problems.shown),

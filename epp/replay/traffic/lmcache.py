@@ -13,8 +13,8 @@ from itertools import accumulate, pairwise
 
 import msgspec
 
-from epp.replay.traffic.bounds import MAX_REQUESTS, MAX_TOKENS, Room, too_much
-from epp.replay.traffic.calls import Call, Trace, joined, tokens_in
+from epp.replay.traffic.bounds import MAX_REQUESTS, MAX_TOKENS, Budget, too_much
+from epp.replay.traffic.calls import Call, joined, tokens_in
 from epp.replay.traffic.files.source import Problems, Source, decoded, in_order
 from epp.replay.traffic.texts import Texts
 
@@ -42,7 +42,7 @@ class _Line(msgspec.Struct, frozen=True):
             raise ValueError("its prompt is empty")
 
 
-def read(source: Source, problems: Problems, seed: int) -> Trace:
+def read(source: Source, problems: Problems, seed: int) -> list[Call]:
     """Read a trace; sessions begin in a random order. Raises `ConfigError`."""
     sessions = defaultdict[str, list[tuple[str, _Line]]](list)
     rows = decoded(source.lines(problems), msgspec.json.Decoder(_Line), problems)
@@ -53,12 +53,12 @@ def read(source: Source, problems: Problems, seed: int) -> Trace:
     draw, texts, at = random.Random(seed), Texts(), 0.0
     names = sorted(sessions)
     draw.shuffle(names)
-    calls, room = list[Call](), Room(str(source.path))
+    calls, budget = list[Call](), Budget(str(source.path))
     for name in names:
         at += draw.expovariate(SESSIONS_PER_SECOND)
         lines = in_order(sessions[name], lambda line: line.timestamp / 1e6, problems)
-        calls += map(room, _session(lines, at, len(calls), texts))
-    return Trace(name=source.name, calls=calls, closed=True)
+        calls += map(budget, _session(lines, at, len(calls), texts))
+    return calls
 
 
 def _session(lines: Sequence[_Line], at: float, first: int, texts: Texts) -> Iterator[Call]:

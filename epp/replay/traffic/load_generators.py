@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from epp.errors import ConfigError
-from epp.replay.traffic.bounds import Room
-from epp.replay.traffic.calls import Trace
-from epp.replay.traffic.files.source import UNREADABLE, Problems, Source, in_order
+from epp.replay.traffic.calls import Call
+from epp.replay.traffic.files.source import UNREADABLE, Problems, Source
 from epp.replay.traffic.tabular import TimedLengths, exchanges
 
 VLLM_FIELDS = frozenset({"input_lens", "output_lens"})
@@ -27,10 +26,9 @@ class _VllmResult(msgspec.Struct):
     errors: list[str] = []
 
 
-def read_vllm(source: Source, problems: Problems, _: int) -> Trace:
+def read_vllm(source: Source, problems: Problems, _: int) -> list[Call]:
     """Read a result, or several, of which one comes after the other. Raises `ConfigError`."""
-    rows = in_order(_vllm(source, problems), lambda row: row.at, problems, noted=False)
-    return Trace(name=source.name, calls=exchanges(rows, Room(str(source.path))))
+    return exchanges(source, _vllm(source, problems), problems)
 
 
 def _vllm(source: Source, problems: Problems) -> Iterator[tuple[str, TimedLengths]]:
@@ -55,13 +53,9 @@ def _vllm(source: Source, problems: Problems) -> Iterator[tuple[str, TimedLength
             yield from _checked(place, (run.start_times[request], *lengths, ""), problems)
 
 
-def read_guidellm(source: Source, problems: Problems, _: int) -> Trace:
-    """Read all benchmarks of a report, at the times at which they were run.
-
-    Raises `ConfigError`.
-    """
-    rows = in_order(_guidellm(source, problems), lambda row: row.at, problems, noted=False)
-    return Trace(name=source.name, calls=exchanges(rows, Room(str(source.path))))
+def read_guidellm(source: Source, problems: Problems, _: int) -> list[Call]:
+    """Read all benchmarks of a report, at the times they were run at. Raises `ConfigError`."""
+    return exchanges(source, _guidellm(source, problems), problems)
 
 
 def _guidellm(source: Source, problems: Problems) -> Iterator[tuple[str, TimedLengths]]:

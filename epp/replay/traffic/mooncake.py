@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import msgspec
 
-from epp.replay.traffic.bounds import Room, check_lengths
-from epp.replay.traffic.calls import Call, Run, Runs, TokenNames, Trace, cut, joined, ordered
+from epp.replay.traffic.bounds import Budget, check_lengths
+from epp.replay.traffic.calls import Call, Run, Runs, TokenNames, cut, joined
 from epp.replay.traffic.files.source import Problems, Source, decoded, in_order
 
 BLOCK = 512
@@ -97,7 +97,7 @@ def _fitting(tokens: int, named: int) -> str:
     return next(fits, "")
 
 
-def read(source: Source, problems: Problems, seed: int) -> Trace:
+def read(source: Source, problems: Problems, seed: int) -> list[Call]:
     """Read Mooncake's; if lines share a time, times are drawn between it and the next.
 
     Time counts from the first line. Raises `ConfigError`.
@@ -105,17 +105,16 @@ def read(source: Source, problems: Problems, seed: int) -> Trace:
     return _read(source, MooncakeLine, problems, seed)
 
 
-def read_bailian(source: Source, problems: Problems, seed: int) -> Trace:
+def read_bailian(source: Source, problems: Problems, seed: int) -> list[Call]:
     """Do the same with Qwen-Bailian's."""
     return _read(source, BailianLine, problems, seed)
 
 
-def _read(source: Source, kind: type[MooncakeLine], problems: Problems, seed: int) -> Trace:
+def _read(source: Source, kind: type[MooncakeLine], problems: Problems, seed: int) -> list[Call]:
     rows = decoded(source.lines(problems), msgspec.json.Decoder(kind), problems)
     lines = in_order(rows, lambda line: line.timestamp / kind.ticks, problems)
     times = _times(lines, kind.ticks, seed)
-    calls = _calls(lines, times, kind.block, Room(str(source.path)))
-    return Trace(name=source.name, calls=ordered(calls))
+    return _calls(lines, times, kind.block, Budget(str(source.path)))
 
 
 def _times(lines: Sequence[MooncakeLine], ticks: int, seed: int) -> list[float]:
@@ -158,7 +157,7 @@ class _Blocks:
 
 
 def _calls(
-    lines: Sequence[MooncakeLine], times: Sequence[float], block: int, room: Room
+    lines: Sequence[MooncakeLine], times: Sequence[float], block: int, budget: Budget
 ) -> list[Call]:
     """Find out who goes on with whom, and write the answers into the prompts that follow."""
     blocks, calls = _Blocks(block), list[Call]()
@@ -181,7 +180,7 @@ def _calls(
             after=after,
             marks=marks,
         )
-        calls.append(room(call))
+        calls.append(budget(call))
     return calls
 
 

@@ -11,16 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from epp.replay.traffic.bounds import MAX_TOKENS, Room, check_lengths, limit_of
-from epp.replay.traffic.calls import (
-    Call,
-    Runs,
-    TokenNames,
-    Trace,
-    joined,
-    ordered,
-    tokens_in,
-)
+from epp.replay.traffic.bounds import MAX_TOKENS, Budget, check_lengths, limit_of
+from epp.replay.traffic.calls import Call, Runs, TokenNames, joined, tokens_in
 from epp.replay.traffic.files.source import UNREADABLE, Problems, Source, in_order
 from epp.replay.traffic.tabular import seconds
 from epp.replay.traffic.texts import ROLE_TOKENS, Texts
@@ -64,13 +56,13 @@ def is_openai(fields: frozenset[str]) -> bool:
     return bool(fields & frozenset(REQUESTS)) or bool(fields & {"messages", "prompt"})
 
 
-def read(source: Source, problems: Problems, _: int) -> Trace:
+def read(source: Source, problems: Problems, _: int) -> list[Call]:
     """Read a log. Lines of a batch file have no time: all come at once. Raises `ConfigError`."""
     rows = in_order(_rows(source, problems), lambda row: row.at, problems)
     per_character = _per_character(rows)
     rows = [row for row in rows if _fits(row, per_character, problems)]
     texts = Texts(per_character)
-    sessions, calls, room = _Sessions(), list[Call](), Room(str(source.path))
+    sessions, calls, budget = _Sessions(), list[Call](), Budget(str(source.path))
     for number, row in enumerate(rows):
         parts = [texts.message(text, role) for role, text in row.messages]
         ends = tuple(accumulate(map(tokens_in, parts)))
@@ -88,8 +80,8 @@ def read(source: Source, problems: Problems, _: int) -> Trace:
             max_tokens=row.limit,
             tenant=row.user,
         )
-        calls.append(room(call))
-    return Trace(name=source.name, calls=ordered(calls))
+        calls.append(budget(call))
+    return calls
 
 
 def _response(texts: Texts, row: Logged, number: int) -> Runs:

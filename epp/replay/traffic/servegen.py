@@ -16,14 +16,8 @@ from typing import NamedTuple
 import msgspec
 
 from epp.errors import ConfigError
-from epp.replay.traffic.bounds import (
-    MAX_REQUESTS,
-    MAX_SECONDS,
-    Room,
-    check_lengths,
-    too_much,
-)
-from epp.replay.traffic.calls import Trace
+from epp.replay.traffic.bounds import MAX_REQUESTS, MAX_SECONDS, check_lengths, too_much
+from epp.replay.traffic.calls import Call
 from epp.replay.traffic.files.source import UNREADABLE, Problems, Source, SourceLine
 from epp.replay.traffic.tabular import TimedLengths, exchanges
 
@@ -48,7 +42,7 @@ class _Window(NamedTuple):
     shape: float
 
 
-def read(source: Source, problems: Problems, seed: int) -> Trace:
+def read(source: Source, problems: Problems, seed: int) -> list[Call]:
     """Draw an hour of all clients in a folder, or of one in a file. Raises `ConfigError`."""
     files = [source.path]
     if source.is_folder:
@@ -59,7 +53,7 @@ def read(source: Source, problems: Problems, seed: int) -> Trace:
         for window in windows:
             load[window.start // HOUR] += window.rate
     if not load:
-        return Trace(name=source.name, calls=[])
+        return []
     busiest = min(load, key=lambda hour: (-load[hour], hour))
     if load[busiest] * WINDOW_SECONDS > MAX_REQUESTS:
         raise too_much(str(source.path))
@@ -68,10 +62,8 @@ def read(source: Source, problems: Problems, seed: int) -> Trace:
         chosen = [window for window in windows if window.start // HOUR == busiest]
         if chosen:
             rows += _drawn(chosen, _lengths(path), draw)
-    return Trace(
-        name=source.name,
-        calls=exchanges(sorted(rows, key=lambda row: row.at), Room(str(source.path))),
-    )
+    place = str(source.path)
+    return exchanges(source, ((place, row) for row in rows), problems)
 
 
 def is_window(line: bytes) -> bool:

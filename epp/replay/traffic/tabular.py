@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from epp.replay.traffic.bounds import Room, check_lengths
-from epp.replay.traffic.calls import Call, Run, TokenNames, Trace, ordered
+from epp.replay.traffic.bounds import Budget, check_lengths
+from epp.replay.traffic.calls import Call, Run, TokenNames
 from epp.replay.traffic.files.source import UNREADABLE, Problems, Source, SourceLine, in_order
 
 TIMES = ("TIMESTAMP", "Timestamp", "timestamp", "time", "start_time", "arrival_time")
@@ -51,16 +51,25 @@ class TimedLengths(msgspec.Struct, frozen=True):
         check_lengths(self.prompt, self.response)
 
 
-def read(source: Source, problems: Problems, _: int) -> Trace:
+def read(source: Source, problems: Problems, _: int) -> list[Call]:
     """Read a trace of times and lengths. Raises `ConfigError`."""
-    rows = in_order(_rows(source, problems), lambda row: row.at, problems)
-    return Trace(name=source.name, calls=exchanges(rows, Room(str(source.path))))
+    return exchanges(source, _rows(source, problems), problems, noted=True)
 
 
-def exchanges(rows: Sequence[TimedLengths], room: Room) -> list[Call]:
-    """Make calls of requests in order of time, which counts from the first."""
-    ids, last, calls = TokenNames(), dict[str, int](), list[Call]()
-    sessions = TokenNames()
+def exchanges(
+    source: Source,
+    placed: Iterable[tuple[str, TimedLengths]],
+    problems: Problems,
+    *,
+    noted: bool = False,
+) -> list[Call]:
+    """Make calls of requests with their places; time counts from the first.
+
+    One that comes before the one before it is a problem if that is `noted`. Raises `ConfigError`.
+    """
+    rows = in_order(placed, lambda row: row.at, problems, noted=noted)
+    ids, sessions, last = TokenNames(), TokenNames(), dict[str, int]()
+    calls, budget = list[Call](), Budget(str(source.path))
     for number, row in enumerate(rows):
         name = row.session or str(number)
         token = ids((name, bool(row.session)))
@@ -74,9 +83,9 @@ def exchanges(rows: Sequence[TimedLengths], room: Room) -> list[Call]:
             marks=(row.prompt,),
             tenant=row.tenant,
         )
-        calls.append(room(call))
+        calls.append(budget(call))
         last[name] = number
-    return ordered(calls)
+    return calls
 
 
 def fields_of(line: bytes) -> frozenset[str]:

@@ -37,8 +37,8 @@ class Texts:
     def response(self, text: str, tokens: int | None, number: int) -> Runs:
         """Return the tokens of a response, as many as have been counted.
 
-        Those that its text does not have, as a chain of thought, are not another's. Of nothing that
-        is known there is one token.
+        Tokens beyond its text, as those of a chain of thought, are no other response's. A response
+        of which nothing is known has one token.
         """
         runs = self._chunks(text)
         missing = max(1, tokens or 0) - tokens_in(runs)

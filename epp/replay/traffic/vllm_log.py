@@ -12,14 +12,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from epp.replay.traffic.bounds import (
-    MAX_REQUESTS,
-    Room,
-    check_lengths,
-    limit_of,
-    too_much,
-)
-from epp.replay.traffic.calls import Call, Trace, tokens_in
+from epp.replay.traffic.bounds import MAX_REQUESTS, Budget, check_lengths, limit_of, too_much
+from epp.replay.traffic.calls import Call, tokens_in
 from epp.replay.traffic.files.source import Problems, Source, SourceLine, in_order
 from epp.replay.traffic.openai_logs import UNKNOWN_RESPONSE
 from epp.replay.traffic.texts import Texts
@@ -45,7 +39,7 @@ _LEAP_YEAR = 2024
 
 
 class _Seen(msgspec.Struct):
-    """What the log has said of a request so far; of a stream the response is in pieces."""
+    """What the log has said of a request so far; the response to a stream comes in pieces."""
 
     place: str
     at: float
@@ -56,14 +50,14 @@ class _Seen(msgspec.Struct):
     limit: int | None = None
     adapter: str = ""
 
-    def hear_of_prompt(self, text: str) -> None:
+    def read_prompt(self, text: str) -> None:
         """Take a prompt's text and token ids from a line."""
         prompt, ids = _PROMPT.search(text), _PROMPT_IDS.search(text)
         self.prompt = _text(prompt[1] if prompt else None) or self.prompt
         self.prompt_ids = _ids(ids[1] if ids else None) or self.prompt_ids
 
 
-def read(source: Source, problems: Problems, seed: int) -> Trace:
+def read(source: Source, problems: Problems, seed: int) -> list[Call]:
     """Read a log; lines that speak of no request are not a problem. Raises `ConfigError`."""
     seen: dict[str, _Seen] = {}
     last = 0.0
@@ -73,14 +67,13 @@ def read(source: Source, problems: Problems, seed: int) -> Trace:
             raise too_much(line.place)
     rows = ((each.place, each) for each in seen.values())
     asked = in_order(rows, lambda each: each.at, problems, noted=False)
-    texts, draw, room = Texts(), random.Random(seed), Room(str(source.path))
+    texts, draw, budget = Texts(), random.Random(seed), Budget(str(source.path))
     timed = ((each.at - asked[0].at + draw.random(), each) for each in asked)
-    calls = [
-        room(call)
+    return [
+        budget(call)
         for number, (at, each) in enumerate(sorted(timed, key=lambda pair: pair[0]))
         for call in _call(each, at, number, texts, problems)
     ]
-    return Trace(name=source.name, calls=calls)
 
 
 def _read_line(line: SourceLine, seen: dict[str, _Seen], last: float, problems: Problems) -> float:
@@ -98,7 +91,7 @@ def _read_line(line: SourceLine, seen: dict[str, _Seen], last: float, problems: 
         request.at = at
         request.limit = limit_of(int(limit[1])) if limit else None
         request.adapter = adapter[1] if adapter else ""
-        request.hear_of_prompt(received[2])
+        request.read_prompt(received[2])
         return at
     if details := _DETAILS.search(text):
         # vLLM writes it before the line of the request itself.
@@ -106,7 +99,7 @@ def _read_line(line: SourceLine, seen: dict[str, _Seen], last: float, problems: 
         request = seen.setdefault(
             details[1], _Seen(line.place, max(last, 0.0) if at is None else at)
         )
-        request.hear_of_prompt(details[2])
+        request.read_prompt(details[2])
     elif (generated := _GENERATED.search(text)) and generated[1] in seen:
         request = seen[generated[1]]
         request.response.append(_text(generated[2]))

@@ -6,11 +6,7 @@ from hypothesis import strategies as st
 
 from epp.config.file import load
 from epp.policy.choice import ttft_costs
-from epp.policy.explanations.ranking import (
-    ranked,
-    weight_of,
-    winner_position,
-)
+from epp.policy.explanations.ranking import ranked, weight_of, winner_position
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
 from tests.policy.explanations.decisions import decided

@@ -4,8 +4,6 @@ from functools import partial
 
 import pytest
 
-from epp.config.file import load
-from epp.errors import ConfigError
 from tests.policy.peers.desk import Desk, holding, tokens
 
 KIND = "aibrix-prefix-cache-scorer"
@@ -77,17 +75,3 @@ def test_the_index_forgets():
 def test_one_pod_and_prompts_without_a_block():
     at = desk(8)
     assert at.best(PROMPT) == at.best("short") == at.best() == [0]
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("imbalanceAbsCount", -1, "write requests, such as 16"),
-        ("standardDeviationFactor", -0.5, "write a factor, such as 2"),
-        ("blockNumber", 0, "write blocks, such as 200000"),
-        ("evictionDurationMins", 0, "write minutes, such as 20"),
-    ],
-)
-def test_what_is_out_of_range_is_an_error(name, value, words):
-    with pytest.raises(ConfigError, match=words):
-        load(f"plugins: [{{type: {KIND}, parameters: {{{name}: {value}}}}}]")

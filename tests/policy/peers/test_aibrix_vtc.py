@@ -2,8 +2,6 @@
 
 import pytest
 
-from epp.config.file import load
-from epp.errors import ConfigError
 from epp.model.decision import Decision
 from epp.model.endpoint import Load
 from epp.policy.client_keys import client_key
@@ -124,18 +122,3 @@ def test_users_are_bounded(monkeypatch):
     monkeypatch.setattr(aibrix, "_MAX_USERS", 2)
     counter = Counter((*TWO, ("ann", 1, 1.0), ("cleo", 1000, 1.0)))
     assert [*counter.scorer._served] == [client_key("ann"), client_key("cleo")]
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("fairnessWeight", -1, "write a weight, such as 1"),
-        ("outputRatio", -1, "write a ratio, such as 1.5"),
-        ("maxPodLoad", 0, "write requests, such as 100"),
-        ("windowMinutes", 0, "write minutes, such as 5"),
-        ("minTokens", 0, "write tokens, such as 1000"),
-    ],
-)
-def test_what_is_out_of_range_is_an_error(name, value, words):
-    with pytest.raises(ConfigError, match=words):
-        load(f"plugins: [{{type: aibrix-vtc-basic-scorer, parameters: {{{name}: {value}}}}}]")

@@ -2,8 +2,6 @@
 
 import pytest
 
-from epp.config.file import load
-from epp.errors import ConfigError
 from epp.model.decision import Decision
 from epp.model.events import EndpointRemoved
 from epp.model.request import RequestId, Usage
@@ -111,15 +109,3 @@ def test_what_goes_is_forgotten(monkeypatch):
         bank.spend("b", 1, client)
     assert [*bank.scorer._accounts] == [client_key("bob"), client_key("cleo")]
     assert bank.scorer.score(request(), []) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("workerQuantum", 0, "write tokens, such as 10000"),
-        ("outputTokenWeight", -1, "write a weight, such as 2"),
-    ],
-)
-def test_what_is_out_of_range_is_an_error(name, value, words):
-    with pytest.raises(ConfigError, match=words):
-        load(f"plugins: [{{type: d2lpm-scorer, parameters: {{{name}: {value}}}}}]")

@@ -2,8 +2,6 @@
 
 import pytest
 
-from epp.config.file import load
-from epp.errors import ConfigError
 from epp.model.events import EndpointRemoved
 from epp.model.prompts.chain import Chain
 from epp.policy.attribute_sources import PrefixMatch
@@ -92,15 +90,3 @@ def test_a_named_producer_is_asked():
     found = [candidate(name, chains=Map().chains) for name in NAMES]
     assert [NAMES[at] for at, score in enumerate(scorer.score(request(), found)) if score] == [cold]
     assert warm != cold
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("ttftSloSeconds", -1, "write seconds, such as 5"),
-        ("prefixCharLength", 0, "write characters, such as 100"),
-    ],
-)
-def test_what_is_out_of_range_is_an_error(name, value, words):
-    with pytest.raises(ConfigError, match=words):
-        load(f"plugins: [{{type: dualmap-scorer, parameters: {{{name}: {value}}}}}]")

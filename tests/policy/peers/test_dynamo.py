@@ -103,7 +103,7 @@ def test_prompts_are_held_as_often_as_they_are_sent():
 
 def test_where_another_computes_the_prompt_it_is_held_there_until_the_first_token():
     at = Desk(KIND, 3)
-    active = at.scorer._active
+    active = at.scorer.active
     quote = at.rig.quote("apart", FIRST)
     at.rig.apply(Admitted(quote, EndpointId("default/pod-0"), EndpointId("default/pod-1")))
     among = list(at.decide(tokens(1, 5000)).candidates)
@@ -120,7 +120,7 @@ def test_an_endpoint_that_goes_is_forgotten():
     assert at.route(FIRST) == 1  # the order of pods is that of their coming
     at.end(0)  # sent to the pod that went
     at.end(1)
-    active = at.scorer._active
+    active = at.scorer.active
     assert (len(active._tree), len(active._requests), len(active._counts)) == (0, 0, 0)
 
 
@@ -130,7 +130,7 @@ def test_text_is_held_as_long_as_it_is_estimated_to_be():
     prompt = "etaoinsh" * 64  # 512 bytes, 128 tokens
     at.route(prompt)
     at.begin(0)
-    active = at.scorer._active
+    active = at.scorer.active
     assert active.held(list(at.decide(prompt).candidates)) == [128, 128]
 
 

@@ -2,8 +2,6 @@
 
 import pytest
 
-from epp.config.file import load
-from epp.errors import ConfigError
 from epp.model.request import Prompt
 from tests.policy.peers.desk import BLOCK, Desk, tokens
 
@@ -122,16 +120,3 @@ def test_an_endpoint_that_goes_leaves_the_ring():
     assert len(ring) == 2
     assert chosen(at, tokens(4)) == second
     assert at.scores(tokens(4)) == {f"pod-{second}": 1, f"pod-{third}": 0}
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("meanLoadFactor", 99, "write percent, such as 125"),
-        ("replication", 0, "not 1 to 10000"),
-        ("prefixCharLength", 0, "write characters, such as 100"),
-    ],
-)
-def test_what_is_out_of_range_is_an_error(name, value, words):
-    with pytest.raises(ConfigError, match=words):
-        load(f"plugins: [{{type: {KIND}, parameters: {{{name}: {value}}}}}]")

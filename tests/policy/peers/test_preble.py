@@ -2,8 +2,6 @@
 
 import pytest
 
-from epp.config.file import load
-from epp.errors import ConfigError
 from epp.model.decision import Decision
 from epp.model.events import EndpointRemoved
 from epp.model.request import RequestId, Usage
@@ -46,7 +44,8 @@ class Office:
         self.rig.apply(Finished(RequestId("r1"), Usage(completion_tokens=tokens)))
 
     def loads(self, names="abc", now=0.0, requests=0):
-        return self.scorer._loads([candidate(name, now=now, requests=requests) for name in names])
+        found = [candidate(name, now=now, requests=requests) for name in names]
+        return [*self.scorer._loads(found).values()]
 
     def scores(self, now=10.0, cached=(0, 0, 0), requests=(0, 0, 0), total=1000):
         """Score a, b and c, where prefill takes a millisecond a token."""
@@ -141,18 +140,3 @@ def test_a_named_producer_is_asked():
     told = Told({"b": PrefixMatch(60, 100)}, PrefixMatch(0, 100))
     scorer = started(PrebleE2Scorer(prefix_match_info_producer_name="precise"), precise=told)
     assert scorer.score(request(), [candidate("a"), candidate("b")]) == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("parameters", "words"),
-    [
-        ("windowSeconds: 0", "write seconds, such as 180"),
-        ("rebalanceRatio: 0.9", "write a multiple, such as 1.5"),
-        ("rebalanceRequests: -1", "write requests, such as 50"),
-        ("outputTokens: 0", "write tokens, such as 45"),
-        ("secondsPerOutputToken: 0", "write seconds, such as 0.15"),
-    ],
-)
-def test_what_is_out_of_range_is_an_error(parameters, words):
-    with pytest.raises(ConfigError, match=words):
-        load(f"plugins: [{{type: preble-e2-scorer, parameters: {{{parameters}}}}}]")

@@ -5,8 +5,6 @@ from functools import partial
 import pytest
 from xxhash import xxh64_intdigest
 
-from epp.config.file import load
-from epp.errors import ConfigError
 from epp.policy.attribute_sources import EndpointLoad, PrefixMatch
 from epp.policy.peers.hash_ring import HashRing
 from epp.policy.peers.production_stack import ProductionStackLoadAwareScorer
@@ -119,18 +117,3 @@ def test_without_a_session_the_fewest_requests_in_a_minute_count():
     at = Desk(SESSION, 3, sessionKey="x-user-id")
     at.hold(PROMPT, 1, 0, 1)
     assert at.best() == at.best(headers={"x-user-id": ""}) == [1]
-
-
-@pytest.mark.parametrize(
-    ("kind", "parameters", "words"),
-    [
-        (PREFIX, "prefixMinMatchLength: -1", "write characters, such as 4096"),
-        (PREFIX, "maxBlocks: 0", "write blocks, such as 1000000"),
-        ("production-stack-load-aware-scorer", "beta: -1", "write the weight of the load"),
-        (SESSION, "sessionKey: ' '", "write a header, such as x-user-id"),
-        (SESSION, "", "sessionKey"),
-    ],
-)
-def test_what_is_out_of_range_is_an_error(kind, parameters, words):
-    with pytest.raises(ConfigError, match=words):
-        load(f"plugins: [{{type: {kind}, parameters: {{{parameters}}}}}]")

@@ -4,8 +4,6 @@ from functools import partial
 
 import pytest
 
-from epp.config.file import load
-from epp.errors import ConfigError
 from tests.policy.peers.desk import BLOCK, Desk, holding, tokens
 
 KIND = "ray-prefix-affinity-scorer"
@@ -107,18 +105,3 @@ def test_without_eviction_everything_is_kept_and_what_goes_is_forgotten():
     at.rig.add("pod-1", "10.0.0.7")
     at.rig.add("pod-2", "10.0.0.8")
     assert len(at.scorer._tree) == 0
-
-
-@pytest.mark.parametrize(
-    ("parameters", "words"),
-    [
-        ("imbalancedThreshold: -1", "write requests, or leave it out"),
-        ("matchRateThreshold: 1.5", "write a share, 0 to 1"),
-        ("evictionThresholdChars: 100", "such as 360000 and 400000"),
-        ("evictionTargetChars: 0", "such as 360000 and 400000"),
-        ("evictionIntervalSecs: 0", "write seconds, such as 10"),
-    ],
-)
-def test_what_is_out_of_range_is_an_error(parameters, words):
-    with pytest.raises(ConfigError, match=words):
-        load(f"plugins: [{{type: {KIND}, parameters: {{{parameters}}}}}]")

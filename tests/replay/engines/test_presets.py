@@ -15,7 +15,7 @@ def test_every_preset_costs_something_and_says_where_that_is_from(name):
     assert found.cost.step_ms > 0
     assert found.cost.prefill_us_per_token > 0
     assert found.limits.context > found.limits.block_size
-    assert 0 < found.transfer_seconds_per_token() < 1e-3
+    assert 0 < found.transfer_seconds_per_token < 1e-3
 
 
 @pytest.mark.parametrize(

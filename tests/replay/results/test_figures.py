@@ -354,6 +354,26 @@ def test_a_policy_that_changes_nothing_is_not_chosen():
     assert headline(alike).startswith("No policy is faster than b ")
 
 
+@pytest.mark.parametrize(
+    ("ours", "said"),
+    [
+        ((0.1, 0.1, 0.1), "Choose a: "),
+        ((0.1, 0.3, 0.1), "Perhaps choose a: "),  # against 0.2: once it is the slower one
+        ((0.1,), "Choose a: "),  # with one seed there is nothing to be sure by
+    ],
+)
+def test_what_seeds_leave_open_is_chosen_perhaps(ours, said):
+    runs = [
+        digest(run([outcome(ttft=ttft)], policy=policy, seed=seed))
+        for seed, mine in enumerate(ours)
+        for policy, ttft in (("a", mine), ("b", 0.2))
+    ]
+    for cells in (runs, [*runs, *(msgspec.structs.replace(each, cell="2") for each in runs)]):
+        found = compare(cells, "b")
+        assert headline(found).startswith(said)
+        assert (": sure." in confidence(found)) == (len(ours) > 1 and said == "Choose a: ")
+
+
 def test_one_traffic_is_said_and_never_sure():
     runs = [
         msgspec.structs.replace(each, traffic=traffic)

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 from epp.protocol.extproc.record import Outcome
 from epp.protocol.recording import RecordedPrompt, RecordedRequest
-from epp.replay.traffic.bounds import Room, limit_of
+from epp.replay.traffic.bounds import Budget, limit_of
 from epp.replay.traffic.calls import Call, Run, Runs, cut, tokens_in
 from epp.replay.traffic.recorded.block_tree import ROOT, BlockTree
 
 _UNKNOWN_RESPONSE = 128
 """Tokens of a response if a recording has observed none at all, and no limit was given."""
 _NEAR, _LATEST = 16, 100
-"""How many of what may have ended at a block count: messages after it, and other prompts."""
+"""For the end of an earlier prompt: how many message ends, and unmarked prompts, are tried."""
 _SLACK_SHARE, _SLACK_TOKENS = 8, 16
 """By how much a response may be longer than the message that repeats it: an eighth, and 16."""
 
@@ -113,7 +113,7 @@ class Conversations:
             if before is not None:
                 self._next.setdefault(before, number)
 
-    def calls(self, room: Room) -> list[Call]:
+    def calls(self, budget: Budget) -> list[Call]:
         """Return all calls, in order of time. Raises `ConfigError`."""
         calls: list[Call] = []
         began = self._asked[0].at if self._asked else 0.0
@@ -137,7 +137,7 @@ class Conversations:
                 tenant=request.tenant,
                 priority=request.priority,
             )
-            calls.append(room(call))
+            calls.append(budget(call))
         return calls
 
     def _continued(self) -> Iterator[int | None]:

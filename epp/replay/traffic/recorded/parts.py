@@ -29,11 +29,11 @@ from epp.replay.traffic.bounds import (
     MAX_REQUESTS,
     MAX_SECONDS,
     MAX_TOKENS,
-    Room,
+    Budget,
     check_lengths,
     too_much,
 )
-from epp.replay.traffic.calls import Call, Trace, ordered
+from epp.replay.traffic.calls import Call
 from epp.replay.traffic.files.source import UNREADABLE, Problems, Source, SourceLine, in_order
 from epp.replay.traffic.recorded.block_tree import ROOT, BlockTree
 from epp.replay.traffic.recorded.conversations import Asked, Conversations
@@ -58,9 +58,9 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
     """The policy's name or its file's, as the first part says."""
 
 
-def read(source: Source, problems: Problems, seed: int) -> Trace:
+def read(source: Source, problems: Problems, seed: int) -> Sequence[Call]:
     """Read recordings of one pool as traffic, as `read_recording` does."""
-    return Trace(name=source.name, calls=ordered(read_recording(source, problems, seed).calls))
+    return read_recording(source, problems, seed).calls
 
 
 def read_recording(source: Source, problems: Problems, seed: int) -> Recording:
@@ -86,7 +86,7 @@ def read_recording(source: Source, problems: Problems, seed: int) -> Recording:
             raise too_much(str(source.path))
     return Recording(
         prompts=asked,
-        calls=Conversations(asked, tree, parts.base_model, seed).calls(Room(str(source.path))),
+        calls=Conversations(asked, tree, parts.base_model, seed).calls(Budget(str(source.path))),
         pools=parts.pools,
         began=parts.began,
         configuration=parts.configuration,

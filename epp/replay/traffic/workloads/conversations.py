@@ -7,7 +7,7 @@ others in common than the shared ones before. So a prompt is of few runs, howeve
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from epp.replay.traffic.bounds import Room
+from epp.replay.traffic.bounds import Budget
 from epp.replay.traffic.calls import Call, Run, Runs, tokens_in
 
 
@@ -25,7 +25,7 @@ class Script:
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self._sessions = 0
-        self._room = Room("the workload")
+        self._budget = Budget("the workload")
 
     def write(self, prefix: Runs, own: Run, turns: Iterable[DrawnTurn], longest: int) -> Run:
         """Write a conversation; return its own tokens with the last answer.
@@ -51,7 +51,7 @@ class Script:
                 think=gap if after is not None else 0.0,
                 marks=marks,
             )
-            self.calls.append(self._room(call))
+            self.calls.append(self._budget(call))
             after = len(self.calls) - 1
             own = Run(own.token, asked.length + output)
             marks = (*marks, shared + own.length)
