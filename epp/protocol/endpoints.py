@@ -16,9 +16,10 @@ from epp.model.endpoint import (
     is_number,
     target_of,
 )
-from epp.model.events import EndpointRemoved, EndpointUpserted, Event
+from epp.model.events import EndpointRemoved, EndpointUpserted
 from epp.protocol.conversion import convert
-from epp.protocol.yaml import finish, yaml_steps
+from epp.protocol.steps import finish
+from epp.protocol.yaml import yaml_steps
 
 MAX_BYTES = 1 << 20
 """The longest file that is read: as much as a Kubernetes ConfigMap holds."""
@@ -55,7 +56,13 @@ class KnownEndpoints:
     def __init__(self) -> None:
         self._known: dict[EndpointId, Endpoint] = {}
 
-    def differences(self, endpoints: Sequence[Endpoint]) -> Iterator[Event]:
+    def ids(self) -> frozenset[EndpointId]:
+        """Return who is known."""
+        return frozenset(self._known)
+
+    def differences(
+        self, endpoints: Sequence[Endpoint]
+    ) -> Iterator[EndpointRemoved | EndpointUpserted]:
         """Yield the events of a list, removals first; another address or rank is another engine.
 
         What was yielded is known.

@@ -6,14 +6,13 @@ their reader does not expect. Dates are text.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
 from epp.errors import ConfigError
 from epp.protocol.conversion import short
-
-T = TypeVar("T")
+from epp.protocol.steps import finish
 
 _LOADER: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_DEPTH = 16
@@ -31,16 +30,6 @@ _NO_KEY = object()
 def load_yaml(text: bytes) -> object:
     """Parse one plain YAML document. Raises `ConfigError` with line and column."""
     return finish(yaml_steps(text))
-
-
-def finish(steps: Generator[None, None, T]) -> T:
-    """Take all steps at once; return their result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
 
 
 def yaml_steps(text: bytes) -> Generator[None, None, object]:

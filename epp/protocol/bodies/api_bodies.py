@@ -82,12 +82,13 @@ class EmbeddingsBody(AnyBody):
 
 
 class ResponsesBody(AnyBody):
-    """OpenAI's Responses API."""
+    """OpenAI's Responses API; `chat_template_kwargs` is vLLM's."""
 
     input: msgspec.Raw = ABSENT
     instructions: msgspec.Raw = ABSENT
     tools: msgspec.Raw = ABSENT
     reasoning: msgspec.Raw = ABSENT
+    chat_template_kwargs: msgspec.Raw = ABSENT
 
 
 class ConversationsBody(AnyBody):
@@ -97,11 +98,14 @@ class ConversationsBody(AnyBody):
 
 
 class MessagesBody(AnyBody):
-    """Anthropic's Messages API."""
+    """Anthropic's Messages API; `chat_template_kwargs` is vLLM's."""
 
     messages: list[ChatMessage] | None = None
     system: msgspec.Raw = ABSENT
     tools: msgspec.Raw = ABSENT
+    thinking: msgspec.Raw = ABSENT
+    output_config: msgspec.Raw = ABSENT
+    chat_template_kwargs: msgspec.Raw = ABSENT
 
 
 class GenerateBody(AnyBody):

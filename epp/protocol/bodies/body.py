@@ -26,7 +26,7 @@ from epp.protocol.bodies.coercion import (
     text_of,
 )
 from epp.protocol.bodies.json_tokens import Path, Span, members
-from epp.protocol.bodies.parsed import Parsed
+from epp.protocol.bodies.parsed import UNREAD, Parsed
 from epp.protocol.bodies.request_json import LONGEST_PROMPT, parse_request
 from epp.protocol.bodies.token_prompts import with_media
 
@@ -107,7 +107,7 @@ class Body:
 
         message = grpc_body.message_of(self.whole())
         if message is None:
-            return grpc_body.UNREAD
+            return UNREAD
         if self._api not in grpc_body.VERTEX:
             return grpc_body.parse_generate(message)
         self._message, self._inner = message, Body(Api.RAW_PREDICT)

@@ -17,7 +17,8 @@ cimport cython
 
 from epp.protocol.bodies.body_data cimport is_body_data
 from epp.protocol.bodies.coercion import LONGEST_VALUE
-from epp.protocol.bodies.content_blocks import BILLING_BYTES, billing_span
+from epp.protocol.bodies.content_blocks import BILLING_BYTES, NO_THINKING, billing_span
+from epp.protocol.bodies.json_tokens import member_span
 from epp.protocol.bodies.token_prompts import LONGEST_FEATURE
 
 include "json.pxi"
@@ -28,12 +29,13 @@ include "completion_prompts.pxi"
 cdef enum:
     _TURN_BYTES = 1 << 20  # at 12 ns a byte, of bodies that are made for it
 
+cdef tuple _NOTHING = (b"null", b"[]", b"{}")
 cdef Py_ssize_t _LONGEST_VALUE = LONGEST_VALUE
 cdef Py_ssize_t _LONGEST_FEATURE = LONGEST_FEATURE
 
 
 cdef class BodyReader(PromptReader):
-    """One body of an API."""
+    """One body of an API; `body_reader.py` says what its methods do."""
 
     cdef Pieces _pieces
     cdef readonly Py_ssize_t unread
@@ -45,7 +47,7 @@ cdef class BodyReader(PromptReader):
     cdef bint _is_block  # ... or else one that is no medium
     cdef Py_ssize_t _part
     cdef PromptWriter _media  # within the part
-    cdef Py_ssize_t _datum, _written_to  # ... the one that is being read; what stands behind the last
+    cdef Py_ssize_t _datum, _written_to  # the one that is being read; the end of the last
 
     def __cinit__(self, str api not None, Py_ssize_t longest, bint nameless=False):
         self._pieces = Pieces()
@@ -54,17 +56,14 @@ cdef class BodyReader(PromptReader):
 
     @property
     def pieces(self):
-        """What was fed, in order."""
         return self._pieces.pieces
 
     @property
     def model(self):
-        """Where the model's name lies, quotes included."""
         return self._last_of(_MODEL)
 
     @property
     def priority(self):
-        """Where the priority lies."""
         return self._last_of(_PRIORITY)
 
     cdef tuple _last_of(self, int field):
@@ -74,11 +73,9 @@ cdef class BodyReader(PromptReader):
 
     @property
     def multimodal(self):
-        """Whether a message that was read has an image, a video or a sound."""
         return self._writer.multimodal
 
     def feed(self, piece):
-        """Take the next bytes; long ones are left for `read_on`."""
         cdef Py_ssize_t size
         if not is_body_data(piece):
             raise TypeError("neither bytes nor a view of bytes")
@@ -95,7 +92,6 @@ cdef class BodyReader(PromptReader):
                 self.read(start_of(piece), size)
 
     def read_on(self):
-        """Read about a megabyte of what is `unread`."""
         cdef Py_ssize_t left = _TURN_BYTES, part
         while left and self.unread and self.state != _BROKEN:
             piece = self._pieces.pieces[self._next]
@@ -111,7 +107,6 @@ cdef class BodyReader(PromptReader):
 
     @property
     def enough(self):
-        """Whether more of the body would change nothing in the prompts, and the model is known."""
         if self.state == _BROKEN or self._declined or self._structured == _NONE:
             return False
         if self._body[_MODEL].end < 0 and not self._nameless:
@@ -119,10 +114,6 @@ cdef class BodyReader(PromptReader):
         return self._full or self._writer.size + self._size_within() >= self._longest
 
     def finish(self, bint whole=True):
-        """Return the fields found; None if the body must be read at the end.
-
-        If the body is not `whole`, the prompts are as far as they have arrived.
-        """
         if self._declined or (self._structured == _NONE and self._wanted != _ALWAYS):
             return None
         if self._wanted == _ALWAYS:
@@ -138,11 +129,9 @@ cdef class BodyReader(PromptReader):
 
     @property
     def broken_at(self):
-        """The offset of the first byte that makes no JSON, or of the end that came too early."""
         return -1 if self.state == _DONE else self.at
 
     def outline(self):
-        """Return the fields found without the prompts; None if the body is not JSON."""
         return (*self._fields(), []) if self.state == _DONE else None
 
     cdef bint _is_object(self) except -1:
@@ -158,9 +147,9 @@ cdef class BodyReader(PromptReader):
         cdef list found = []
         for field in range(_PROMPT_LOGPROBS):
             found.append(self._pieces.cut(self._body[field], _LONGEST_VALUE))
-        for field in range(_PROMPT_SAMPLES):
+        for field in range(_SAMPLED_PROMPT_LOGPROBS):
             found.append(self._pieces.cut(self._inner[field], _LONGEST_VALUE))
-        for field in range(_HASHES, _INNER_FIELDS):
+        for field in range(_MM_HASHES, _INNER_FIELDS):
             found.append(self._pieces.cut(self._inner[field], _LONGEST_FEATURE))
         found.append(self._logprobs())
         return found
@@ -169,15 +158,18 @@ cdef class BodyReader(PromptReader):
         """Return what says whether the cache is read; nothing if the body does not."""
         cdef Span* body = self._body
         cdef Span* inner = self._inner
-        if body[_PROMPT_LOGPROBS].end < 0 and body[_ECHO].end < 0:
-            if inner[_PROMPT_SAMPLES].end < 0 and inner[_SKIP_CACHE].end < 0:
-                return ()
+        if (
+            body[_PROMPT_LOGPROBS].end < 0 and body[_ECHO].end < 0
+            and inner[_SAMPLED_PROMPT_LOGPROBS].end < 0
+            and inner[_SKIP_READING_PREFIX_CACHE].end < 0
+        ):
+            return ()
         return (
             self._pieces.cut(body[_PROMPT_LOGPROBS], _LONGEST_VALUE),
             self._pieces.cut(body[_ECHO], _LONGEST_VALUE),
             self._pieces.cut(body[_LOGPROBS], _LONGEST_VALUE),
-            self._pieces.cut(inner[_PROMPT_SAMPLES], _LONGEST_VALUE),
-            self._pieces.cut(inner[_SKIP_CACHE], _LONGEST_VALUE),
+            self._pieces.cut(inner[_SAMPLED_PROMPT_LOGPROBS], _LONGEST_VALUE),
+            self._pieces.cut(inner[_SKIP_READING_PREFIX_CACHE], _LONGEST_VALUE),
         )
 
     cdef Py_ssize_t _size_within(self) noexcept:
@@ -241,17 +233,53 @@ cdef class BodyReader(PromptReader):
         cdef int field
         if self._writer.count == 0:
             return writer
-        for field in range(_TEMPLATE, _TOOLS):
-            if self._body[field].end >= 0:
-                writer.add(_DIGEST, self._body[field].start, self._body[field].end)
+        self._digest_template(writer)
         for field in range(_TOOLS, _MESSAGES):
-            if self._body[field].end >= 0:
+            if self._is_given(self._body[field]):
                 self._copy_head(writer, self._body[field])
         if writer.count and self._writer.steps[0].what != _USER_ROLE:
             writer.add(_MESSAGE_END)
         writer.extend(self._writer)
         writer.add(_PROMPT_END)
         return writer
+
+    cdef int _digest_template(self, PromptWriter writer) except -1:
+        """Digest what says how the prompt is written, but not in its own words."""
+        cdef Span template = self._body[_CHAT_TEMPLATE], effort = self._body[_REASONING_EFFORT]
+        if self._has_blocks:  # they are `thinking` and `output_config`
+            template = self._member(template, b"type")
+            if self._pieces.cut(template, _LONGEST_VALUE) == NO_THINKING:
+                effort.end = -1
+            else:
+                template.end = -1
+        if self._has_blocks or self._items_are_messages:
+            effort = self._member(effort, b"effort")
+        self._digest(writer, template)
+        self._digest(writer, self._body[_CHAT_TEMPLATE_KWARGS])
+        self._digest(writer, effort)
+        return 0
+
+    cdef int _digest(self, PromptWriter writer, Span field) except -1:
+        if self._is_given(field):
+            writer.add(_DIGEST, field.start, field.end)
+        return 0
+
+    cdef bint _is_given(self, Span field) except -1:
+        """Say whether the body has a field, and something in it."""
+        if field.end - field.start > 4:
+            return True
+        return field.end >= 0 and self._pieces.cut(field, 4) not in _NOTHING
+
+    cdef Span _member(self, Span field, bytes key) except *:
+        """Return the position of a key's value in a field that is an object."""
+        cdef Span within
+        within.start = within.end = -1
+        if field.end >= 0:
+            found = member_span(self._pieces.cut(field, _LONGEST_VALUE), key)
+            if found is not None:
+                within.start = field.start + <Py_ssize_t>found[0]
+                within.end = field.start + <Py_ssize_t>found[1]
+        return within
 
     cdef int _copy_head(self, PromptWriter writer, Span field) except -1:
         """Copy what stands before all messages, except a client's attribution."""

@@ -19,6 +19,8 @@ _MEDIA = frozenset(("image", "document", "container_upload"))
 BILLING_BYTES = 4096
 """Bytes of a system prompt in which its attribution is looked for."""
 _BILLING = b'"x-anthropic-billing-header'
+NO_THINKING = b'"disabled"'
+"""The one type of `thinking` that changes an engine's prompt."""
 _MAX_TOKENS = 50_000
 _IN_SOURCE = 3
 """Objects and arrays around `data` in the content of a tool's result: list, block, source."""

@@ -5,7 +5,7 @@ from libc.string cimport memcmp
 cdef enum:  # the fields of a body, a message, a part; of `sampling_params` and `features`
     _MODEL
     _STREAM
-    _SALT
+    _CACHE_SALT
     _USER
     _MAX_TOKENS
     _MAX_COMPLETION_TOKENS
@@ -14,12 +14,12 @@ cdef enum:  # the fields of a body, a message, a part; of `sampling_params` and 
     _PROMPT_LOGPROBS
     _ECHO
     _LOGPROBS
-    _SAMPLING
+    _SAMPLING_PARAMS
     _FEATURES
     _PRIORITY
-    _TEMPLATE
-    _TEMPLATE_KWARGS
-    _EFFORT
+    _CHAT_TEMPLATE
+    _CHAT_TEMPLATE_KWARGS
+    _REASONING_EFFORT
     _TOOLS
     _SYSTEM
     _INSTRUCTIONS
@@ -32,8 +32,8 @@ cdef enum:  # the fields of a body, a message, a part; of `sampling_params` and 
     _CONTENT
     _REASONING
     _REASONING_CONTENT
-    _CALLS
-    _CALL_ID
+    _TOOL_CALLS
+    _TOOL_CALL_ID
     _MESSAGE_FIELDS
     _TYPE = 0
     _PART_TEXT
@@ -41,17 +41,17 @@ cdef enum:  # the fields of a body, a message, a part; of `sampling_params` and 
     _THINKING
     _ID
     _NAME
-    _ARGUMENTS
-    _CALL
+    _TOOL_INPUT
+    _TOOL_USE_ID
     _RESULT
     _PART_FIELDS
-    _SAMPLED = 0
-    _NEW
-    _SAMPLES
-    _PROMPT_SAMPLES
-    _SKIP_CACHE
-    _HASHES
-    _PLACES
+    _SAMPLED_MAX_TOKENS = 0
+    _MAX_NEW_TOKENS
+    _SAMPLED_N
+    _SAMPLED_PROMPT_LOGPROBS
+    _SKIP_READING_PREFIX_CACHE
+    _MM_HASHES
+    _MM_PLACEHOLDERS
     _INNER_FIELDS
     _NONE = -1
 
@@ -74,6 +74,7 @@ _OTHER_NAMES = {
     "responses": {b"reasoning_effort": b"reasoning"},
     "conversations": {b"input": b"items"},
     "generate": {b"prompt": b"token_ids"},
+    "messages": {b"chat_template": b"thinking", b"reasoning_effort": b"output_config"},
     "sglang/generate": {b"prompt": b"input_ids", b"input": b"text", b"cache_salt": b"extra_key"},
 }
 _SAMPLING_KEYS = (
@@ -91,21 +92,24 @@ _BLOCK_KEYS = (
 _TEXT_BLOCKS = (b"text",)
 _MEDIA_BLOCKS = (b"image", b"document", b"container_upload")
 
-cdef int _ALWAYS = (1 << _SAMPLING) - 1 | 1 << _PRIORITY
-cdef int _TEMPLATES = 1 << _TEMPLATE | 1 << _TEMPLATE_KWARGS | 1 << _EFFORT
+cdef int _ALWAYS = (1 << _SAMPLING_PARAMS) - 1 | 1 << _PRIORITY
+cdef int _TEMPLATES = 1 << _CHAT_TEMPLATE | 1 << _CHAT_TEMPLATE_KWARGS | 1 << _REASONING_EFFORT
 cdef dict _WANTED = {
     "chat": _ALWAYS | 1 << _MESSAGES | 1 << _TOOLS | 1 << _DOCUMENTS | _TEMPLATES,
     "completions": _ALWAYS | 1 << _PROMPT,
     "embeddings": _ALWAYS | 1 << _INPUT | 1 << _MESSAGES,
-    "responses": _ALWAYS | 1 << _INPUT | 1 << _INSTRUCTIONS | 1 << _TOOLS | 1 << _EFFORT,
+    "responses": (
+        _ALWAYS | 1 << _INPUT | 1 << _INSTRUCTIONS | 1 << _TOOLS
+        | 1 << _CHAT_TEMPLATE_KWARGS | 1 << _REASONING_EFFORT
+    ),
     "conversations": _ALWAYS | 1 << _INPUT,
     "images": _ALWAYS | 1 << _PROMPT,
     "chat/render": _ALWAYS,  # an engine computes no prompt to render or to count one
     "completions/render": _ALWAYS,
     "messages/count_tokens": _ALWAYS,
-    "messages": _ALWAYS | 1 << _MESSAGES | 1 << _TOOLS | 1 << _SYSTEM,
-    "generate": _ALWAYS | 1 << _PROMPT | 1 << _SAMPLING | 1 << _FEATURES,
-    "sglang/generate": _ALWAYS | 1 << _PROMPT | 1 << _INPUT | 1 << _SAMPLING,
+    "messages": _ALWAYS | 1 << _MESSAGES | 1 << _TOOLS | 1 << _SYSTEM | _TEMPLATES,
+    "generate": _ALWAYS | 1 << _PROMPT | 1 << _SAMPLING_PARAMS | 1 << _FEATURES,
+    "sglang/generate": _ALWAYS | 1 << _PROMPT | 1 << _INPUT | 1 << _SAMPLING_PARAMS,
     "raw": _ALWAYS | 1 << _MESSAGES | 1 << _INPUT | 1 << _PROMPT | 1 << _INSTRUCTIONS | 1 << _TOOLS,
 }
 _ITEMS_ARE_MESSAGES = frozenset(("responses", "conversations", "raw"))
@@ -190,11 +194,11 @@ cdef class FieldReader(JsonReader):
         elif self.depth == _IN_PART and self._has_parts:
             keys = _BLOCK_KEYS if self._has_blocks else _PART_KEYS
             self._part_field = self._find(keys, size, self._text_part)
-        elif self.depth == _IN_FIELD and self._field == _SAMPLING:
+        elif self.depth == _IN_FIELD and self._field == _SAMPLING_PARAMS:
             self._inner_field = self._find(_SAMPLING_KEYS, size, self._inner)
         elif self.depth == _IN_FIELD and self._field == _FEATURES:
-            field = self._find(_FEATURE_KEYS, size, self._inner + _HASHES)
-            self._inner_field = field if field == _NONE else field + _HASHES
+            field = self._find(_FEATURE_KEYS, size, self._inner + _MM_HASHES)
+            self._inner_field = field if field == _NONE else field + _MM_HASHES
         elif self._has_blocks and self.depth == _IN_SOURCE and self._part_field == _RESULT:
             self._is_data = not self.escaped and size == 4 and memcmp(self._string, b"data", 4) == 0
         return 0

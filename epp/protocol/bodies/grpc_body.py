@@ -29,8 +29,6 @@ _MAX_IDS: Final = 1 << 19
 """Token ids of a prompt that are read: making numbers of a million takes some 40 ms."""
 _LONGEST_MEDIA: Final = 256 << 10
 """The longest description of a prompt's media, in bytes; media in longer ones are ignored."""
-UNREAD: Final = Parsed(model="", prompts=(), stream=False, max_tokens=None, cache_salt="")
-"""Stands for a message that is compressed or too long: it is routed by load."""
 VERTEX: Final = (Api.VERTEX_CHAT, Api.VERTEX_RAW)
 """The APIs whose messages contain the JSON of other APIs."""
 
@@ -67,11 +65,9 @@ def parse_generate(message: bytes) -> Parsed:
         prompt = _exact(read)
     limit = read.sampling_params
     return Parsed(
-        model="",
         prompts=(prompt,),
         stream=read.stream,
         max_tokens=min(limit.max_tokens, MAX_TOKENS) or None,
-        cache_salt="",
         multimodal=prompt.multimodal,
     )
 
@@ -105,6 +101,15 @@ def with_json(message: bytes, data: bytes) -> bytes:
     return read.SerializeToString()
 
 
+def _frames(data: bytes) -> Iterator[tuple[int, int, bool]]:
+    """Yield where each frame begins and ends, which may be behind `data`, and if it is not read."""
+    start = 0
+    while len(data) - start >= _HEAD:
+        end = start + _HEAD + int.from_bytes(data[start + 1 : start + _HEAD], "big")
+        yield start, end, bool(data[start]) or end - start > _LONGEST_ANSWER
+        start = end
+
+
 class Frames:
     """Fed with bytes in any pieces, it gives the messages of all frames but those not read."""
 
@@ -120,15 +125,13 @@ class Frames:
         self._skipping -= skipped
         data = self._held + chunk[skipped:]
         at = 0
-        while len(data) - at >= _HEAD:
-            end = at + _HEAD + int.from_bytes(data[at + 1 : at + _HEAD], "big")
-            unread = data[at] or end - at > _LONGEST_ANSWER
-            if end > len(data):
-                if unread:
-                    self._skipping, at = end - len(data), len(data)
+        for start, end, unread in _frames(data):
+            if unread:
+                self._skipping = max(0, end - len(data))
+            elif end <= len(data):
+                yield data[start + _HEAD : end]
+            else:
                 break
-            if not unread:
-                yield data[at + _HEAD : end]
             at = end
         self._held = data[at:]
 
@@ -152,15 +155,13 @@ class FrameRestorer:
         self._passing -= len(passed)
         data, done, at = self._held + chunk[len(passed) :], [passed], 0
         left = looked_at()
-        while len(data) - at >= _HEAD:
-            end = at + _HEAD + int.from_bytes(data[at + 1 : at + _HEAD], "big")
-            unread = data[at] or end - at > _LONGEST_ANSWER
+        for start, end, unread in _frames(data):
             if not unread and end > len(data):
                 break
-            frame = data[at:end]
+            frame = data[start:end]
             done.append(frame if unread else self._restored(frame, left))
-            self._passing = end - at - len(frame)
-            at += len(frame)
+            self._passing = max(0, end - len(data))
+            at = end
         self._held = b"" if last else data[at:]
         return b"".join([*done, data[at:]] if last else done)
 

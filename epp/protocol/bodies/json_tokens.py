@@ -9,9 +9,8 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
-TEXT_REST = rb'[^"\\]*+(?:\\.[^"\\]*+)*+(?:(")|\\?\Z)'
-"""What follows a text's first quote (`re.DOTALL`). Its group is the last one, if that is there."""
-TEXT = rb'"' + TEXT_REST
+TEXT = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:(")|\\?\Z)'
+"""A text (`re.DOTALL`). Its group is the last quote, if that is there."""
 TOKEN = re.compile(TEXT + rb"|[{}\[\]:]", re.DOTALL)
 LOOKED_AT = 2 << 20
 """Bytes in which members are looked for: 10 ms of work."""
@@ -67,6 +66,18 @@ def members(
                 yield value, token.span()
             key, value = b"", None
         previous = symbol
+
+
+def member_span(data: bytes, key: bytes) -> Span | None:
+    """Find the value of a key in an object, the last one; None if it has none, or null."""
+    span = dict(members(data, ((key,),))).get((key,))
+    return None if span is None or data[slice(*span)] == b"null" else span
+
+
+def member(data: bytes, key: bytes) -> bytes:
+    """Return the JSON that `member_span` finds; empty without any."""
+    span = member_span(data, key)
+    return b"" if span is None else data[slice(*span)]
 
 
 def _key(quoted: bytes) -> bytes:

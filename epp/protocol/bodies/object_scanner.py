@@ -3,13 +3,10 @@
 import re
 from collections.abc import Sequence
 
-from epp.protocol.bodies.json_tokens import TEXT, TEXT_REST
-
 KEY = b'"usage"'
 _OBJECT = re.compile(rb'"usage"\s*:\s*(\{)')
 _UNDECIDED = re.compile(rb'"usage"\s*(:\s*)?$')
-_TOKEN = re.compile(rb'"usage"\s*:\s*(\{)|' + TEXT + rb"|\\.|[{}\[\]\n]", re.DOTALL)
-_TEXT_REST = re.compile(TEXT_REST, re.DOTALL)
+_SYMBOL = re.compile(rb'\\.?|["{}\[\]\n]', re.DOTALL)
 _DEPTH = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 _TAIL = 64
 """A key that is further away from its object than this is not found if a chunk ends between."""
@@ -45,18 +42,16 @@ class ObjectScanner:
 
     def feed(self, chunk: bytes) -> Sequence[bytes]:
         """Take the next bytes; return the objects whose depth is now known."""
-        data = self._rest + chunk if self._rest else chunk
-        if not self._open and not self._walking and KEY not in data:
-            self._rest = data[-len(KEY) + 1 :]
-            return ()
+        data, self._rest = self._rest + chunk, b""
         settled: list[bytes] = []
         start = 0 if self._open else self._next(data, 0, settled)
         while start >= 0:
             end = _end(data, start)
             if end < 0:
                 self._open = len(data) - start <= _MAX
-                self._rest = data[start:] if self._open else b""
-                if not self._open:
+                if self._open:
+                    self._rest = data[start:]
+                else:
                     self._forget()
                 break
             self._open, self._walking = False, True
@@ -82,49 +77,34 @@ class ObjectScanner:
 
     def _next(self, data: bytes, at: int, settled: list[bytes]) -> int:
         """Return where the next object begins; -1 if there is none yet, and keep its beginning."""
-        if not self._walking:
-            return self._start(data, at)
-        if self._quoted and (at := self._text_end(data, at)) < 0:
-            return -1
-        return self._walk(data, at, settled)
-
-    def _walk(self, data: bytes, at: int, settled: list[bytes]) -> int:
-        """As `_next`, if one was found before in the same value, and no text has begun."""
-        seen = at
-        for token in _TOKEN.finditer(data, at):
-            symbol, seen = token[0], token.end()
-            if token.lastindex == 1:
-                return token.start(1)
-            if symbol[:1] == b'"':
-                if (symbol == KEY or not token.lastindex) and _undecided(data, token.start()):
-                    self._rest = data[token.start() :]
+        while self._walking:
+            symbol = _SYMBOL.search(data, at)
+            if symbol is None:
+                return -1
+            at = symbol.end()
+            if symbol[0] == b'"' and not self._quoted:
+                if found := _OBJECT.match(data, symbol.start()):
+                    return found.start(1)
+                if _undecided(data, symbol.start()):
+                    self._rest = data[symbol.start() :]
                     return -1
-                if not token.lastindex:
-                    return self._text_end(data, token.start() + 1)
-            elif symbol == b"\n" and self._lines:
-                self._settle(settled)
-                return self._start(data, seen)
-            self._depth += _DEPTH.get(symbol, 0)
-        self._rest = _lone_backslash(data, seen)
-        return -1
-
-    def _text_end(self, data: bytes, at: int) -> int:
-        """Return the position after the text that continues there; -1 while it is not complete."""
-        rest = _TEXT_REST.match(data, at)
-        self._quoted = rest is None or not rest.lastindex
-        if rest is not None and rest.lastindex:
-            return rest.end()
-        self._rest = _lone_backslash(data, at)
-        return -1
-
-    def _start(self, data: bytes, at: int) -> int:
-        """As `_next`, if none was found before in the same value."""
-        found = _OBJECT.search(data, at)
-        if found:
+            elif symbol[0] == b"\\":  # the next chunk begins with what it escapes
+                self._rest = symbol[0]
+            self._pass(symbol[0], settled)
+        if found := _OBJECT.search(data, at):
             return found.start(1)
         undecided = _UNDECIDED.search(data, max(at, len(data) - _TAIL))
         self._rest = data[undecided.start() :] if undecided else data[at:][-len(KEY) + 1 :]
         return -1
+
+    def _pass(self, symbol: bytes, settled: list[bytes]) -> None:
+        """Count what a symbol opens or closes; with `lines` a line break closes all."""
+        if symbol == b'"':
+            self._quoted = not self._quoted
+        elif not self._quoted:
+            self._depth += _DEPTH.get(symbol, 0)
+            if symbol == b"\n" and self._lines:
+                self._settle(settled)
 
 
 def _undecided(data: bytes, at: int) -> bool:
@@ -133,12 +113,6 @@ def _undecided(data: bytes, at: int) -> bool:
     return length <= _TAIL and (
         KEY.startswith(data[at:]) if length < len(KEY) else _UNDECIDED.match(data, at) is not None
     )
-
-
-def _lone_backslash(data: bytes, at: int) -> bytes:
-    """Return the backslash at the end of `data[at:]` that escapes the next byte, if any."""
-    rest = data[at:]
-    return b"\\" if (len(rest) - len(rest.rstrip(b"\\"))) % 2 else b""
 
 
 def _end(data: bytes, start: int) -> int:

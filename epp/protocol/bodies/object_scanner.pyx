@@ -40,7 +40,6 @@ cdef class ObjectScanner:
         self._rest = _NOTHING
 
     def feed(self, bytes chunk not None):
-        """Take the next bytes; return the objects whose depth is known with them."""
         cdef bytes data = self._rest + chunk if PyBytes_GET_SIZE(self._rest) else chunk
         cdef const char* at = PyBytes_AS_STRING(data)
         cdef const char* last = at + PyBytes_GET_SIZE(data)
@@ -73,7 +72,6 @@ cdef class ObjectScanner:
         return settled or _NONE
 
     def end(self):
-        """Return the objects whose depth is known with the end of all."""
         cdef list settled = []
         if not self._walking:
             return _NONE

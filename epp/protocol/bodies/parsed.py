@@ -15,11 +15,11 @@ class Parsed(Value):
     def __init__(  # noqa: PLR0913 (one fact each)
         self,
         *,
-        model: str,
-        prompts: tuple[Prompt, ...],
-        stream: bool,
-        max_tokens: int | None,
-        cache_salt: str,
+        model: str = "",
+        prompts: tuple[Prompt, ...] = (),
+        stream: bool = False,
+        max_tokens: int | None = None,
+        cache_salt: str = "",
         n: int = 1,
         user: str = "",
         multimodal: bool = False,
@@ -34,3 +34,7 @@ class Parsed(Value):
         self.user: Final = user
         self.multimodal: Final = multimodal
         self.skip_reading_prefix_cache: Final = skip_reading_prefix_cache
+
+
+UNREAD: Final = Parsed()
+"""Stands for a body that was not seen, or that could not be read: it is routed by load."""

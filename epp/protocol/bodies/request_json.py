@@ -45,15 +45,21 @@ from epp.protocol.bodies.coercion import (
     skips_reading,
     text_of,
 )
-from epp.protocol.bodies.content_blocks import Multimodal, billing_span, block_bytes, medium
-from epp.protocol.bodies.json_tokens import TEXT
+from epp.protocol.bodies.content_blocks import (
+    NO_THINKING,
+    Multimodal,
+    billing_span,
+    block_bytes,
+    medium,
+)
+from epp.protocol.bodies.json_tokens import TEXT, member
 from epp.protocol.bodies.parsed import Parsed
 from epp.protocol.bodies.token_prompts import Features, Sampling, packed, with_media
 
 _Piece = bytes | memoryview | msgspec.Raw
 _PartBytes = Callable[[bytes], bytes]
 _TEXT_PARTS = frozenset(("text", "input_text", "output_text"))
-_NOTHING = frozenset((b"", b"null", b"[]"))
+_NOTHING = frozenset((b"", b"null", b"[]", b"{}"))
 _OBJECTS = re.compile(rb"\[\s*(\[\s*)?\{")
 """Of lists of objects, or of lists of them (1), how they begin."""
 _CUT_OFF, _END = "Input data was truncated", 32
@@ -168,40 +174,52 @@ def _problem(body: bytes, error: Exception) -> str:
     return f"the body is not valid JSON: {error}"
 
 
-def _chat_prompts(body: ChatBody) -> tuple[Prompt, ...]:
+def _chat_prompts(body: ChatBody | MessagesBody | RawPredictBody) -> tuple[Prompt, ...]:
     if not body.messages:
         raise MalformedRequest("`messages` is missing or empty", reason="missing-prompt")
-    template = _digests(body.chat_template, body.chat_template_kwargs, body.reasoning_effort)
-    head = template + bytes(body.tools) + bytes(body.documents)
-    return (_conversation(body.messages, head),)
+    part_bytes = block_bytes if isinstance(body, MessagesBody) else _part_bytes
+    return (_conversation(body.messages, _head(body), part_bytes),)
 
 
-def _digests(*fields: msgspec.Raw) -> bytes:
+def _head(body: AnyBody) -> bytes:
+    """Return what stands before all messages."""
+    system = _given(body, "system")
+    if (billing := billing_span(system)) is not None:
+        system = system[: billing[0]] + system[billing[1] :]
+    others = (_given(body, name) for name in ("instructions", "documents"))
+    return b"".join((_template_digests(body), _given(body, "tools"), system, *others))
+
+
+def _template_digests(body: AnyBody) -> bytes:
     """Return what stands for fields that say how a prompt is written, but not in its own words.
 
     vLLM `build_chat_params`: a template knows `reasoning_effort`, and gpt-oss has it at the start
-    of the prompt.
+    of the prompt. The Messages API (vLLM anthropic/serving.py) and the Responses API have it in an
+    object, whose other members do not reach the prompt; without thinking there is none.
     """
-    return b"".join(xxh3_128_digest(text) for each in fields if (text := bytes(each)))
+    thinking = member(_value(body, "thinking"), b"type")
+    template, effort = _given(body, "chat_template"), _given(body, "reasoning_effort")
+    if thinking == NO_THINKING:
+        template = thinking
+    else:
+        for name in ("output_config", "reasoning"):
+            effort = effort or member(_value(body, name), b"effort")
+    fields = (template, _given(body, "chat_template_kwargs"), effort)
+    return b"".join([xxh3_128_digest(field) for field in fields if field not in _NOTHING])
 
 
-def _message_prompts(body: MessagesBody) -> tuple[Prompt, ...]:
-    if not body.messages:
-        raise MalformedRequest("`messages` is missing or empty", reason="missing-prompt")
-    system = bytes(body.system)
-    if (billing := billing_span(system)) is not None:
-        system = system[: billing[0]] + system[billing[1] :]
-    return (_conversation(body.messages, bytes(body.tools) + system, block_bytes),)
+def _given(body: AnyBody, name: str) -> bytes:
+    """Return the JSON of a field; empty if the body does not have it, or nothing in it."""
+    raw = bytes(getattr(body, name, ABSENT))
+    return b"" if raw in _NOTHING else raw
 
 
-def _conversation(
-    messages: Iterable[ChatMessage], head: bytes, part_bytes: _PartBytes | None = None
-) -> Prompt:
+def _conversation(messages: Iterable[ChatMessage], head: bytes, part_bytes: _PartBytes) -> Prompt:
     """Return messages as a prompt; a longer conversation starts with the bytes of a shorter one."""
     pieces: list[_Piece] = [head]
     size, marks = len(head), [len(head)] if head else []
     for message in islice(messages, _MAX_MESSAGES):
-        parts = _parts(message, part_bytes or _part_bytes)
+        parts = _parts(message, part_bytes)
         pieces += parts
         size += sum([memoryview(part).nbytes for part in parts])
         marks.append(size)
@@ -263,9 +281,11 @@ def _embedding_prompts(body: EmbeddingsBody) -> tuple[Prompt, ...]:
     for batch in (messages, raw):
         if (found := _OBJECTS.match(batch)) and found[1]:
             chats = _raw_items.decode(batch)[:_MAX_PROMPTS]
-            return tuple(_conversation(_messages.decode(chat) or (), b"") for chat in chats)
+            return tuple(
+                _conversation(_messages.decode(chat) or (), b"", _part_bytes) for chat in chats
+            )
     if chat := _messages.decode(messages):
-        return (_conversation(chat, b""),)
+        return (_conversation(chat, b"", _part_bytes),)
     if _OBJECTS.match(raw):  # messages for vLLM, texts with images for SGLang
         return _item_prompts(raw, "input", b"")
     return _prompts(raw, "input")
@@ -305,9 +325,7 @@ def _exact(raw: bytes, field: str) -> Prompt:
 
 
 def _response_prompts(body: ResponsesBody | RawPredictBody) -> tuple[Prompt, ...]:
-    effort = _digests(body.reasoning) if isinstance(body, ResponsesBody) else b""
-    head = effort + bytes(body.tools) + bytes(body.instructions)
-    return _item_prompts(bytes(body.input), "input", head)
+    return _item_prompts(bytes(body.input), "input", _head(body))
 
 
 def _item_prompts(raw: bytes, field: str, head: bytes) -> tuple[Prompt, ...]:
@@ -345,8 +363,7 @@ def _sglang_prompts(body: SglangGenerateBody) -> tuple[Prompt, ...]:
 
 def _raw_predict_prompts(body: RawPredictBody) -> tuple[Prompt, ...]:
     if body.messages:
-        head = bytes(body.tools) + bytes(body.instructions)
-        return (_conversation(body.messages, head),)
+        return _chat_prompts(body)
     if bytes(body.input) not in _NOTHING:
         return _response_prompts(body)
     return () if bytes(body.prompt) in _NOTHING else _prompts(bytes(body.prompt), "prompt")
@@ -365,7 +382,7 @@ _READERS: dict[Api, _Reader] = {
         lambda body: _item_prompts(bytes(body.items), "items", b""),
     ),
     Api.IMAGES: (msgspec.json.Decoder(CompletionsBody).decode, _completion_prompts),
-    Api.MESSAGES: (msgspec.json.Decoder(MessagesBody).decode, _message_prompts),
+    Api.MESSAGES: (msgspec.json.Decoder(MessagesBody).decode, _chat_prompts),
     Api.GENERATE: (
         msgspec.json.Decoder(GenerateBody).decode,
         lambda body: _prompts(bytes(body.token_ids), "token_ids"),

@@ -92,7 +92,7 @@ class Exchange:
     def __init__(
         self, director: Director, settings: ExchangeSettings, request_id: RequestId, now: float
     ) -> None:
-        self.record = RequestRecord(id=request_id, received_at=now)
+        self.record = RequestRecord(request_id, now)
         self.pending: PendingDecision | None = None
         self._director = director
         self._settings = settings

@@ -13,7 +13,7 @@ from epp.model.decision import Decision
 from epp.model.endpoint import VLLM, Endpoint
 from epp.model.request import DEFAULT_FAIRNESS_ID, Api, InferenceRequest, RequestId
 from epp.protocol.bodies.apis import ApiTable
-from epp.protocol.bodies.parsed import Parsed
+from epp.protocol.bodies.parsed import UNREAD, Parsed
 from epp.protocol.extproc.messages import Mutation
 from epp.protocol.extproc.names import (
     CONTROL_HEADERS,
@@ -30,9 +30,6 @@ from epp.protocol.extproc.settings import ExchangeSettings, Headers
 _REQUEST_ID: Final = "x-request-id"
 _ENGINE_LABEL: Final = "llm-d.ai/engine-type"
 _PATHS: Final = (":path", "x-original-path", "x-forwarded-path")
-
-_UNREAD: Final = Parsed(model="", prompts=(), stream=False, max_tokens=None, cache_salt="")
-"""Stands for a body that could not be read, or was not seen."""
 
 # Looked up once: docs/adr/0013-compiled.md says why.
 _OTHER: Final = Api.OTHER
@@ -91,7 +88,7 @@ class RequestFacts:
             rewrite = "" if parsed is None else _first(self.headers, REWRITE)
             objective = _first(self.headers, OBJECTIVE)
             fairness_id = _first(self.headers, FAIRNESS)
-        parsed = parsed or _UNREAD
+        parsed = parsed or UNREAD
         return InferenceRequest(
             id=record.id,
             size=record.request_bytes,

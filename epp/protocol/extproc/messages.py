@@ -50,7 +50,6 @@ class Message(Value):
 
     def __init__(
         self,
-        *,
         modes: Modes | None = None,
         subset: tuple[str, ...] | None = None,
         served: Target | None = None,
@@ -69,14 +68,13 @@ class Head(Message):
 
     def __init__(
         self,
-        *,
         headers: dict[str, str],
-        end_of_stream: bool = False,
+        end_of_stream: bool = False,  # noqa: FBT001, FBT002 (see `message_of`)
         modes: Modes | None = None,
         subset: tuple[str, ...] | None = None,
         served: Target | None = None,
     ) -> None:
-        super().__init__(modes=modes, subset=subset, served=served)
+        super().__init__(modes, subset, served)
         self.headers: Final = headers
         self.end_of_stream: Final = end_of_stream
 
@@ -87,14 +85,13 @@ class Piece(Message):
 
     def __init__(
         self,
-        *,
         body: BodyData,
-        end_of_stream: bool = False,
+        end_of_stream: bool = False,  # noqa: FBT001, FBT002 (see `message_of`)
         modes: Modes | None = None,
         subset: tuple[str, ...] | None = None,
         served: Target | None = None,
     ) -> None:
-        super().__init__(modes=modes, subset=subset, served=served)
+        super().__init__(modes, subset, served)
         self.body: Final = body
         self.end_of_stream: Final = end_of_stream
 
@@ -250,31 +247,15 @@ def message_of(  # noqa: PLR0913, PLR0917 (what a message has)
     """Return the message of a request or a response; trailers have no content."""
     if content is None:
         if response:
-            return ResponseTrailers(modes=modes, subset=subset, served=served)
-        return RequestTrailers(modes=modes, subset=subset, served=served)
+            return ResponseTrailers(modes, subset, served)
+        return RequestTrailers(modes, subset, served)
     if isinstance(content, dict):
         if response:
-            return ResponseHeaders(
-                headers=content,
-                end_of_stream=end_of_stream,
-                modes=modes,
-                subset=subset,
-                served=served,
-            )
-        return RequestHeaders(
-            headers=content,
-            end_of_stream=end_of_stream,
-            modes=modes,
-            subset=subset,
-            served=served,
-        )
+            return ResponseHeaders(content, end_of_stream, modes, subset, served)
+        return RequestHeaders(content, end_of_stream, modes, subset, served)
     if response:
-        return ResponseBody(
-            body=content, end_of_stream=end_of_stream, modes=modes, subset=subset, served=served
-        )
-    return RequestBody(
-        body=content, end_of_stream=end_of_stream, modes=modes, subset=subset, served=served
-    )
+        return ResponseBody(content, end_of_stream, modes, subset, served)
+    return RequestBody(content, end_of_stream, modes, subset, served)
 
 
 def chunks(body: BodyData, *, response: bool, last: bool) -> list[Reply]:

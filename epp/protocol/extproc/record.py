@@ -42,71 +42,47 @@ class RequestRecord:
     seconds of the monotonic clock; None if something did not happen or was not seen.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0915 (one fact each)
-        self,
-        *,
-        id: RequestId,  # noqa: A002 (what the rest of the product calls it)
-        received_at: float,
-        request: InferenceRequest | None = None,
-        decision: Decision | None = None,
-        error: RequestError | None = None,
-        outcome: Outcome | None = None,
-        read_at: float | None = None,
-        decided_at: float | None = None,
-        first_byte_at: float | None = None,
-        finished_at: float | None = None,
-        status: int | None = None,
-        streaming: bool = False,
-        served: Target | None = None,
-        request_bytes: int = 0,
-        response_bytes: int = 0,
-        response_chunks: int = 0,
-        usage: Usage | None = None,
-        must_stay: MustStayReason | None = None,
-        failure: Failure | None = None,
-        denied: bool = False,
-        span: BegunSpan | None = None,
-    ) -> None:
+    def __init__(self, id: RequestId, received_at: float) -> None:  # noqa: A002, PLR0915 (one fact each)
         self.id = id
         self.received_at = received_at
         """When the first message came."""
-        self.request = request
+        self.request: InferenceRequest | None = None
         """The request, once it was read."""
-        self.decision = decision
+        self.decision: Decision | None = None
         """Where it was sent."""
-        self.error = error
+        self.error: RequestError | None = None
         """Why the picker rejected it."""
-        self.outcome = outcome
+        self.outcome: Outcome | None = None
         """How it ended."""
-        self.read_at = read_at
+        self.read_at: float | None = None
         """When the part that decides it was complete."""
-        self.decided_at = decided_at
+        self.decided_at: float | None = None
         """When it was decided on."""
-        self.first_byte_at = first_byte_at
+        self.first_byte_at: float | None = None
         """When the first byte of the response's body came; in a stream, of generated output."""
-        self.finished_at = finished_at
+        self.finished_at: float | None = None
         """When it ended."""
-        self.status = status
+        self.status: int | None = None
         """The HTTP status of the response; 0: not a number."""
-        self.streaming = streaming
+        self.streaming = False
         """Whether the response is a stream of events."""
-        self.served = served
+        self.served: Target | None = None
         """The target that served it, as the proxy reported."""
-        self.request_bytes = request_bytes
+        self.request_bytes = 0
         """The size of the request's body."""
-        self.response_bytes = response_bytes
+        self.response_bytes = 0
         """The size of the response's body."""
-        self.response_chunks = response_chunks
+        self.response_chunks = 0
         """The pieces of the response's body."""
-        self.usage = usage
+        self.usage: Usage | None = None
         """The tokens that the server reported."""
-        self.must_stay = must_stay
+        self.must_stay: MustStayReason | None = None
         """Why the stream stayed open to the response's end although it was to be closed early."""
-        self.failure = failure
+        self.failure: Failure | None = None
         """How the endpoint failed the request."""
-        self.denied = denied
+        self.denied = False
         """Whether a response over gRPC is an error, which its HTTP status does not say."""
-        self.span = span
+        self.span: BegunSpan | None = None
         """The span that stands for it; None if its trace is not sampled."""
 
     @property

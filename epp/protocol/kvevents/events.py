@@ -10,7 +10,7 @@ that vLLM would have sent.
 What one event says of many blocks is read as several changes, which together say the same.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -111,6 +111,7 @@ class _StoredArray(msgspec.Struct, array_like=True, gc=False):
     extra_keys: msgspec.Raw = _NONE
     group_idx: _Group = None
     kv_cache_spec_kind: str | None = None
+    cache_salt: ClassVar[str | None] = None
     lookahead_token_ids: ClassVar[msgspec.Raw] = _NONE
 
 
@@ -127,11 +128,11 @@ class _RemovedArray(msgspec.Struct, array_like=True, gc=False):
     group_idx: _Group = None
 
 
-class _Named(msgspec.Struct):
+class _Type(msgspec.Struct):
     type: str
 
 
-class _NamedArray(msgspec.Struct, array_like=True):
+class _TypeArray(msgspec.Struct, array_like=True):
     type: str
 
 
@@ -140,26 +141,23 @@ def read_event(event: msgspec.Raw, model: str) -> Event | None:
 
     `model` is the model of events without a LoRA adapter.
     """
-    forms = _MAPS if memoryview(event)[0] in _MAP_BYTES else _ARRAYS
-    reader = forms.readers.get(forms.name.decode(event).type)
-    return reader(event, model) if reader else None
+    kind, decoders = _MAPS if memoryview(event)[0] in _MAP_BYTES else _ARRAYS
+    decoder = decoders.get(kind.decode(event).type)
+    if decoder is None:
+        return None
+    it: _Stored | _StoredArray | _Removed | _RemovedArray | _Type | _TypeArray
+    it = decoder.decode(event)
+    if isinstance(it, _Stored | _StoredArray):
+        return _stored(it, model)
+    if isinstance(it, _Removed | _RemovedArray):
+        return Event(array_head(it.block_hashes)[0], _removed_parts(it))
+    return Event(0, iter((BlocksCleared(),)))
 
 
-def _stored(event: msgspec.Raw, model: str) -> Event:
-    it = _STORED.decode(event)
-    return _stored_of(it, it.lora_name, it.cache_salt, model)
-
-
-def _stored_array(event: msgspec.Raw, model: str) -> Event:
-    it = _STORED_ARRAY.decode(event)
-    if isinstance(it.lora_name, _Salted):
-        return _stored_of(it, None, it.lora_name.cache_salt, model)
-    return _stored_of(it, it.lora_name, None, model)
-
-
-def _stored_of(
-    it: _Stored | _StoredArray, adapter: str | None, salt: str | None, model: str
-) -> Event:
+def _stored(it: _Stored | _StoredArray, model: str) -> Event:
+    name = it.lora_name
+    adapter = None if isinstance(name, _Salted) else name
+    salt = name.cache_salt if isinstance(name, _Salted) else it.cache_salt
     count, _ = array_head(it.block_hashes)
     length, _ = array_head(it.token_ids)
     full = it.kv_cache_spec_kind in _FULL_KINDS
@@ -204,27 +202,10 @@ def _stored_parts(
         parent = some[-1] if some else parent
 
 
-def _removed(event: msgspec.Raw, _: str) -> Event:
-    return _removed_of(_REMOVED.decode(event))
-
-
-def _removed_array(event: msgspec.Raw, _: str) -> Event:
-    return _removed_of(_REMOVED_ARRAY.decode(event))
-
-
-def _removed_of(it: _Removed | _RemovedArray) -> Event:
-    count, _ = array_head(it.block_hashes)
-    return Event(count, _removed_parts(it))
-
-
 def _removed_parts(it: _Removed | _RemovedArray) -> Iterator[Change]:
     hashes, medium = _HASHES.decode(it.block_hashes), _medium(it.medium)
     for start in range(0, max(1, len(hashes)), MAX_BLOCKS):
         yield BlocksRemoved(_hashes(hashes[start : start + MAX_BLOCKS]), medium, it.group_idx)
-
-
-def _cleared(_: msgspec.Raw, __: str) -> Event:
-    return Event(0, iter((BlocksCleared(),)))
 
 
 def _hash(value: Hash) -> EngineHash:
@@ -274,25 +255,24 @@ def _extra(keys: Sequence[msgspec.Raw], adapter: str | None) -> tuple[str, Seque
     return salt, content if any(content) else ()
 
 
-class _Forms(msgspec.Struct, frozen=True):
-    """Decoders of one wire form: of the event's type, and of the rest by type."""
-
-    name: msgspec.msgpack.Decoder[_Named] | msgspec.msgpack.Decoder[_NamedArray]
-    readers: dict[str, Callable[[msgspec.Raw, str], Event]]
-
-
+_Decoders = tuple[msgspec.msgpack.Decoder[Any], dict[str, msgspec.msgpack.Decoder[Any]]]
+"""Of one wire form: of an event's type, and of events by their type."""
 _HASHES = msgspec.msgpack.Decoder(list[Hash])
 _RAWS = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _KEYS = msgspec.msgpack.Decoder(_Keys | None)
-_STORED = msgspec.msgpack.Decoder(_Stored)
-_STORED_ARRAY = msgspec.msgpack.Decoder(_StoredArray)
-_REMOVED = msgspec.msgpack.Decoder(_Removed)
-_REMOVED_ARRAY = msgspec.msgpack.Decoder(_RemovedArray)
-_MAPS = _Forms(
-    msgspec.msgpack.Decoder(_Named),
-    {"BlockStored": _stored, "BlockRemoved": _removed, "AllBlocksCleared": _cleared},
+_MAPS: _Decoders = (
+    msgspec.msgpack.Decoder(_Type),
+    {
+        "BlockStored": msgspec.msgpack.Decoder(_Stored),
+        "BlockRemoved": msgspec.msgpack.Decoder(_Removed),
+        "AllBlocksCleared": msgspec.msgpack.Decoder(_Type),
+    },
 )
-_ARRAYS = _Forms(
-    msgspec.msgpack.Decoder(_NamedArray),
-    {"BlockStored": _stored_array, "BlockRemoved": _removed_array, "AllBlocksCleared": _cleared},
+_ARRAYS: _Decoders = (
+    msgspec.msgpack.Decoder(_TypeArray),
+    {
+        "BlockStored": msgspec.msgpack.Decoder(_StoredArray),
+        "BlockRemoved": msgspec.msgpack.Decoder(_RemovedArray),
+        "AllBlocksCleared": msgspec.msgpack.Decoder(_TypeArray),
+    },
 )

@@ -20,6 +20,7 @@ from epp.protocol.metrics.metric_names import (
 from epp.protocol.metrics.page import Labels, Page
 from epp.protocol.metrics.page_text import number
 from epp.protocol.metrics.values import MetricValues
+from epp.protocol.steps import finish
 from epp.values import Value
 
 _MAX_ADAPTERS = 1e6
@@ -69,13 +70,7 @@ class MetricsReader:
 
     def read(self, page: Page, at: float) -> Reading:
         """Read a page scraped at `at` (seconds); without any known metric the last load is kept."""
-        steps = self.steps(page, at)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                reading: Reading = end.value
-                return reading
+        return finish(self.steps(page, at))
 
     def steps(self, page: Page, at: float) -> Generator[None, None, Reading]:
         """Read a page as `read` does, but yield after each step of at most some milliseconds."""

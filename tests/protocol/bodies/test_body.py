@@ -110,6 +110,13 @@ SAMPLING = st.fixed_dictionaries(
         "x": st.just({"max_tokens": 7}),
     },
 )
+EFFORTS = st.sampled_from(
+    [
+        *({"effort": "high", "input": "no"}, {"format": {"effort": "no"}, "effort": "é\n"}),
+        *({"effort": None}, {"effort": 5}, {"effort": {"effort": "no"}}, [{"effort": "no"}]),
+        *({"effort": {}}, {"effort": []}, {}),
+    ]
+)
 FIELDS = {
     "model": mostly(st.sampled_from(["m", "org/model", "modèle", "m" * 100])),
     "messages": mostly(st.lists(MESSAGES, min_size=1, max_size=4)),
@@ -137,9 +144,11 @@ OPTIONAL = st.fixed_dictionaries(
         "tools": mostly(st.just([{"type": "function", "model": "no"}])),
         "documents": mostly(st.just([{"title": "a", "messages": "no"}])),
         "chat_template": mostly(TEXTS),
-        "chat_template_kwargs": mostly(st.just({"tools": [], "x": True})),
+        "chat_template_kwargs": mostly(st.sampled_from([{"tools": [], "x": True}, {}])),
         "reasoning_effort": mostly(st.sampled_from(["low", "high", None])),
-        "reasoning": mostly(st.just({"effort": "high", "input": "no"})),
+        "reasoning": mostly(EFFORTS),
+        "thinking": mostly(st.sampled_from([{"type": "disabled"}, {"type": "adaptive", "x": 1}])),
+        "output_config": mostly(EFFORTS),
         "instructions": mostly(TEXTS),
         "system": mostly(TEXTS | st.lists(st.sampled_from([BILLING, {"text": "be"}]), max_size=3)),
         "sampling_params": mostly(SAMPLING),
@@ -275,6 +284,8 @@ ORDINARY = [
     (Api.CONVERSATIONS, json.dumps({"items": [{"role": "user", "content": "a"}]}).encode()),
     (Api.IMAGES, json.dumps({"prompt": "a cat", "model": "m"}).encode()),
     (Api.MESSAGES, chat([{"type": "tool_result", "content": [IMAGE]}], system=[BILLING])),
+    (Api.MESSAGES, chat("a", thinking={"type": "disabled"}, output_config={"effort": "low"})),
+    (Api.MESSAGES, chat("a", thinking={"x": "y" * 20_000}, output_config={"effort": "low"})),
     (Api.GENERATE, tokens(9000)[0].replace(b"prompt", b"token_ids")),
     (Api.GENERATE, json.dumps({"token_ids": [1, 2], "features": FITTING}).encode()),
     (Api.GENERATE, json.dumps({"token_ids": [1, 2], "features": FITTING | {"x": LONG}}).encode()),

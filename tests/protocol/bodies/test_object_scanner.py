@@ -15,26 +15,9 @@ FAR = 40
 """Twice as many spaces are more than may stand between a key and its object, if they are split."""
 PARTS = st.sampled_from(
     [
-        b'"usage"',
-        b'"usage":null',
-        b'"usage" : {',
-        b'"usage"usage":{',
-        b'"usa',
-        b'ge"',
-        b":",
-        b" ",
-        b"\n",
-        b" " * FAR,
-        b"{",
-        b"}",
-        b"x",
-        b'"',
-        b"[",
-        b"]",
-        b"\\",
-        b'"usage":{"a":1}',
-        b'{"usage":{}}',
-        b'{"usage":{}}\n',
+        *(b'"usage"', b'"usage":null', b'"usage" : {', b'"usage"usage":{', b'"usa', b'ge"', b":"),
+        *(b" ", b"\n", b" " * FAR, b"{", b"}", b"x", b'"', b"[", b"]", b"\\", b'"usage":{"a":1}'),
+        *(b'{"usage":{}}', b'{"usage":{}}\n'),
     ]
 )
 

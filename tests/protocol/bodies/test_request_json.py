@@ -12,6 +12,7 @@ from epp.protocol.bodies.body import Body
 from epp.protocol.bodies.request_json import parse_request
 
 TEXT = {"role": "user", "content": "hi"}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:,x"}}
 
 
 def parse(api: Api, **body):
@@ -31,34 +32,72 @@ def test_order_of_keys_and_white_space_do_not_matter():
     assert parse_request(Api.CHAT, one) == parse_request(Api.CHAT, two)
 
 
+LOW = {"effort": "low"}
+
+
 @pytest.mark.parametrize(
-    "other",
+    ("api", "more"),
     [
-        {"messages": [{"role": "system", "content": "hi"}]},
-        {"messages": [{"role": "user", "content": "hi!"}]},
-        {"messages": [TEXT], "tools": [{"type": "function"}]},
-        {"messages": [TEXT], "documents": [{"title": "a", "text": "b"}]},
-        {"messages": [TEXT], "chat_template": "{{ messages }}"},
-        {"messages": [TEXT], "chat_template_kwargs": {"enable_thinking": False}},
-        {"messages": [TEXT], "reasoning_effort": "high"},
-        {"messages": [TEXT | {"tool_calls": [{"id": "x"}]}]},
-        {"messages": [TEXT | {"reasoning_content": "hm"}]},
-        {"messages": [TEXT | {"reasoning": "hm"}]},
-        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}]},
+        (Api.CHAT, {"messages": [{"role": "system", "content": "hi"}]}),
+        (Api.CHAT, {"messages": [{"role": "user", "content": "hi!"}]}),
+        (Api.CHAT, {"tools": [{"type": "function"}]}),
+        (Api.CHAT, {"documents": [{"title": "a", "text": "b"}]}),
+        (Api.CHAT, {"chat_template": "{{ messages }}"}),
+        (Api.CHAT, {"chat_template_kwargs": {"enable_thinking": False}}),
+        (Api.CHAT, {"reasoning_effort": "high"}),
+        (Api.CHAT, {"messages": [TEXT | {"tool_calls": [{"id": "x"}]}]}),
+        (Api.CHAT, {"messages": [TEXT | {"reasoning_content": "hm"}]}),
+        (Api.CHAT, {"messages": [TEXT | {"reasoning": "hm"}]}),
+        (Api.CHAT, {"messages": [{"role": "user", "content": [IMAGE]}]}),
+        (Api.RESPONSES, {"reasoning": LOW}),
+        (Api.RESPONSES, {"chat_template_kwargs": {"enable_thinking": False}}),
+        (Api.MESSAGES, {"thinking": {"type": "disabled"}}),
+        (Api.MESSAGES, {"output_config": LOW}),
+        (Api.MESSAGES, {"output_config": LOW, "thinking": {"type": "adaptive"}}),
+        (Api.MESSAGES, {"chat_template_kwargs": {"enable_thinking": False}}),
     ],
 )
-def test_fields_that_the_engine_sees_change_the_prompt(other):
-    assert parse(Api.CHAT, **other).prompts != parse(Api.CHAT, messages=[TEXT]).prompts
+def test_fields_that_reach_the_engines_prompt_change_this_one(api, more):
+    assert prompts(api, **more) != prompts(api)
+
+
+@pytest.mark.parametrize(
+    ("api", "one", "other"),
+    [
+        # A server may leave out the tools (`--exclude-tools-when-tool-choice-none`): not by default
+        (Api.CHAT, {"tools": [5]}, {"tools": [5], "tool_choice": "none"}),
+        (Api.CHAT, {}, {"response_format": {"type": "json_object"}}),
+        (Api.CHAT, {}, {"tools": None, "chat_template": None, "reasoning_effort": None}),
+        (Api.CHAT, {}, {"tools": [], "documents": [], "chat_template_kwargs": {}}),
+        (Api.RESPONSES, {"reasoning": LOW}, {"reasoning": {"summary": "auto", **LOW}}),
+        (Api.RESPONSES, {}, {"reasoning": {"summary": "auto", "effort": None}}),
+        (Api.RESPONSES, {}, {"text": {"format": {"type": "json_object"}}}),
+        (Api.MESSAGES, {}, {"thinking": {"type": "enabled", "budget_tokens": 2048}}),
+        (Api.MESSAGES, {}, {"thinking": {"type": "adaptive"}}),
+        (Api.MESSAGES, {}, {"output_config": {"format": {"effort": "low"}}}),
+        (
+            Api.MESSAGES,
+            {"thinking": {"type": "disabled"}},
+            {"output_config": LOW, "thinking": {"type": "disabled"}},
+        ),
+    ],
+)
+def test_fields_that_do_not_reach_the_engines_prompt_leave_this_one(api, one, other):
+    assert prompts(api, **one) == prompts(api, **other)
+
+
+def prompts(api, **more):
+    return parse(api, **{"messages": [TEXT], "input": "hi"} | more).prompts
 
 
 def test_the_effort_of_a_response_is_before_its_instructions():
     one, other = (
-        parse(Api.RESPONSES, input="hi", instructions="be", reasoning={"effort": effort}).prompts[0]
+        prompts(Api.RESPONSES, instructions="be", reasoning={"effort": effort})[0]
         for effort in ("low", "high")
     )
     assert len(one.data) == len(other.data)
     assert one.data[:16] != other.data[:16]
-    assert one.data[16:] == parse(Api.RESPONSES, input="hi", instructions="be").prompts[0].data
+    assert one.data[16:] == prompts(Api.RESPONSES, instructions="be")[0].data
 
 
 def test_parts_of_text_are_text_and_media_count_as_one_picture():
@@ -210,7 +249,6 @@ def test_any_bytes_are_refused_or_read(data, api):
         assert error.status == 400  # noqa: PT017 (either outcome will do)
 
 
-IMAGE = {"type": "image_url", "image_url": {"url": "data:,x"}}
 BLOCK = {"type": "image", "source": {"type": "base64", "data": "eA=="}}
 
 

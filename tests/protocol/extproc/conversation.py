@@ -25,8 +25,6 @@ from epp.protocol.extproc.messages import (
     Reply,
     RequestBody,
     RequestHeaders,
-    ResponseHeaders,
-    TrailersReply,
 )
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings
@@ -93,10 +91,14 @@ class Stub:
 
 
 class Machine:
-    """An exchange whose replies come as lists; `wants` tells what its last step said."""
+    """An exchange whose replies come as lists; `wants` tells what its last step said.
 
-    def __init__(self, machine: Exchange) -> None:
+    `stub` is its director.
+    """
+
+    def __init__(self, machine: Exchange, stub: Stub) -> None:
         self.exchange = machine
+        self.stub = stub
         self.record = machine.record
         self._wants = Wants.NEXT
 
@@ -124,8 +126,9 @@ class Machine:
         assert self._wants is Wants.END
 
 
-def exchange(stub: Stub, **settings: Any) -> Machine:
-    return Machine(Exchange(stub, ExchangeSettings(**settings), RequestId("own-id"), 0.0))
+def exchange(stub: Stub | None = None, **settings: Any) -> Machine:
+    stub = stub or Stub()
+    return Machine(Exchange(stub, ExchangeSettings(**settings), RequestId("own-id"), 0.0), stub)
 
 
 def play(machine: Machine, messages: Iterable[Message]) -> list[Reply]:
@@ -180,30 +183,15 @@ def outcome(replies: Sequence[Reply]) -> Outcome:
     return seen
 
 
+def request_of(*messages: Message, **settings: Any) -> InferenceRequest:
+    """Play messages; return the request as the director got it."""
+    machine = exchange(**settings)
+    play(machine, messages)
+    (request,) = machine.stub.requests
+    return request
+
+
 def error_of(replies: Sequence[Reply]) -> tuple[int, dict[str, str], dict[str, str]]:
     (reply,) = replies
     assert isinstance(reply, ImmediateReply)
     return reply.status, json.loads(reply.body)["error"], dict(reply.headers)
-
-
-__all__ = [
-    "CHAT",
-    "DUPLEX",
-    "OK",
-    "POD",
-    "SSE",
-    "Machine",
-    "Outcome",
-    "RequestHeaders",
-    "ResponseHeaders",
-    "Stub",
-    "TrailersReply",
-    "Wants",
-    "body",
-    "chat_body",
-    "error_of",
-    "exchange",
-    "headers",
-    "outcome",
-    "play",
-]

@@ -35,6 +35,7 @@ from tests.protocol.extproc.conversation import (
     exchange,
     outcome,
     play,
+    request_of,
 )
 
 ALL = ApiTable((OPENAI, ANTHROPIC, VLLM_HTTP, SGLANG_HTTP, VLLM_GRPC, VERTEX), passthrough=True)
@@ -99,11 +100,10 @@ def head(path, **more):
 @pytest.mark.parametrize("path", BODIES)
 def test_a_body_is_read_and_its_model_rewritten(path):
     api, fields, prompt, limit = BODIES[path]
-    stub = Stub()
     data = json.dumps(fields).encode()
-    machine = exchange(stub, apis=ALL)
+    machine = exchange(apis=ALL)
     replies = play(machine, [head(path, **{REWRITE: "theirs"}), body(data)])
-    (request,) = stub.requests
+    (request,) = machine.stub.requests
     assert (request.api, request.model, request.target_model) == (api, "mine", "theirs")
     assert [each.data for each in request.prompts] == ([] if prompt is None else [prompt])
     assert request.max_tokens == limit
@@ -117,11 +117,11 @@ def test_a_body_is_read_and_its_model_rewritten(path):
 def test_a_body_without_a_model_is_not_refused(path):
     _, fields, prompt, _ = BODIES[path]
     for name in ({}, {"model": None}):
-        stub = Stub()
         data = json.dumps({key: fields[key] for key in fields if key != "model"} | name).encode()
-        assert outcome(play(exchange(stub, apis=ALL), [head(path), body(data)])).request == data
-        assert stub.requests[0].prompts[0].data == prompt
-        assert stub.requests[0].model == ""
+        machine = exchange(apis=ALL)
+        assert outcome(play(machine, [head(path), body(data)])).request == data
+        (request,) = machine.stub.requests
+        assert (request.prompts[0].data, request.model) == (prompt, "")
 
 
 START = (
@@ -139,7 +139,7 @@ REST = (
 def test_a_stream_of_anthropics_names_the_clients_model(size):
     data = START + REST
     pieces = [data[at : at + size] for at in range(0, len(data), size)]
-    machine = exchange(Stub(), apis=ALL)
+    machine = exchange(apis=ALL)
     request = json.dumps(MESSAGES | {"stream": True}).encode()
     replies = play(
         machine,
@@ -164,10 +164,8 @@ def test_cache_control_moves_and_the_prompt_stays():
     plain = [*later[:1], {"role": "user", "content": "go on"}]
     prompts = []
     for each in (turns, later, plain):
-        stub = Stub()
         data = json.dumps(MESSAGES | {"messages": each}).encode()
-        play(exchange(stub), [head("/v1/messages"), body(data)])
-        prompts.append(stub.requests[0].prompts[0].data)
+        prompts.append(request_of(head("/v1/messages"), body(data)).prompts[0].data)
     assert prompts[1].startswith(prompts[0])
     assert prompts[2] == prompts[1]
 
@@ -177,10 +175,8 @@ def test_the_attribution_of_claude_code_is_left_out():
     for number in (1, 2):
         billing = f"x-anthropic-billing-header: cc_version=2; cch={number};"
         system = [{"type": "text", "text": billing}, *MESSAGES["system"]]
-        stub = Stub()
         data = json.dumps(MESSAGES | {"system": system}).encode()
-        play(exchange(stub), [head("/v1/messages"), body(data)])
-        prompts.append(stub.requests[0].prompts[0].data)
+        prompts.append(request_of(head("/v1/messages"), body(data)).prompts[0].data)
     assert prompts == [MESSAGES_PROMPT, MESSAGES_PROMPT]
 
 
@@ -190,9 +186,7 @@ def test_a_picture_in_a_result_counts_as_a_picture():
         source = {"type": "base64", "media_type": "image/png", "data": "A" * size}
         block = {"type": "tool_result", "content": [{"type": "image", "source": source}]}
         data = json.dumps(MESSAGES | {"messages": [{"role": "user", "content": [block]}]}).encode()
-        stub = Stub()
-        play(exchange(stub), [head("/v1/messages"), body(data)])
-        sizes.append(len(stub.requests[0].prompts[0].data))
+        sizes.append(len(request_of(head("/v1/messages"), body(data)).prompts[0].data))
     assert sizes[0] == sizes[1]
 
 
@@ -202,10 +196,8 @@ def test_the_same_tokens_under_other_pictures_are_another_prompt():
     for name in ("one", "two", None):
         places = {"mm_placeholders": {"image": [{"offset": 2, "length": 4}]}}
         features = places | {"mm_hashes": {"image": [name]}}
-        stub = Stub()
         asked = json.dumps(data | {"features": features}).encode()
-        play(exchange(stub), [head("/inference/v1/generate"), body(asked)])
-        prompts.append(stub.requests[0].prompts[0].data)
+        prompts.append(request_of(head("/inference/v1/generate"), body(asked)).prompts[0].data)
     plain = b"\7\0\0\0" * 8
     assert prompts[2] == plain
     assert len({*prompts}) == 3
@@ -213,25 +205,22 @@ def test_the_same_tokens_under_other_pictures_are_another_prompt():
 
 
 def test_extra_key_salts_the_cache():
-    stub = Stub()
     data = json.dumps({"text": "hi", "extra_key": "tenant"}).encode()
-    play(exchange(stub, apis=ALL), [head("/generate"), body(data)])
-    assert stub.requests[0].cache_salt == "tenant"
+    assert request_of(head("/generate"), body(data), apis=ALL).cache_salt == "tenant"
 
 
 def test_a_path_without_a_parser_is_refused_where_nothing_passes_through():
-    status, error, _ = error_of(play(exchange(Stub(), apis=STRICT), [head("/v1/messages")]))
+    status, error, _ = error_of(play(exchange(apis=STRICT), [head("/v1/messages")]))
     assert (status, error["code"]) == (400, "unknown-path")
     get = RequestHeaders(headers={":method": "GET", ":path": "/v1/models"}, end_of_stream=True)
-    assert outcome(play(exchange(Stub(), apis=STRICT), [get])).destination
+    assert outcome(play(exchange(apis=STRICT), [get])).destination
 
 
 def test_with_passthrough_alone_nothing_is_read():
-    stub = Stub()
-    machine = exchange(stub, apis=ApiTable((), passthrough=True))
+    machine = exchange(apis=ApiTable((), passthrough=True))
     replies = play(machine, [head("/v1/chat/completions", **{REWRITE: "x"}), body(b"no JSON")])
     assert outcome(replies).request == b"no JSON"
-    assert (stub.requests[0].api, stub.requests[0].model) == (Api.OTHER, "")
+    assert (machine.stub.requests[0].api, machine.stub.requests[0].model) == (Api.OTHER, "")
 
 
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}]'

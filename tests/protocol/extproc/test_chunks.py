@@ -21,7 +21,7 @@ from epp.protocol.extproc.messages import (
     ResponseBody,
     ResponseHeaders,
 )
-from tests.protocol.extproc.conversation import CHAT, OK, Stub, chat_body, exchange
+from tests.protocol.extproc.conversation import CHAT, OK, chat_body, exchange
 
 COUNT = 10_000
 USAGE = Usage(31, 10_000, 16)
@@ -84,8 +84,7 @@ def cut(data, count, seed):
 
 def converse(head, pieces, response=BodyMode.FULL_DUPLEX_STREAMED):
     """What the client gets, and the record of it."""
-    stub = Stub()
-    machine = exchange(stub)
+    machine = exchange()
     modes = Modes(BodyMode.FULL_DUPLEX_STREAMED, response)
     machine.receive(RequestHeaders(headers=CHAT, modes=modes), 0)
     machine.receive(RequestBody(body=chat_body(), end_of_stream=True), 0)
@@ -97,7 +96,7 @@ def converse(head, pieces, response=BodyMode.FULL_DUPLEX_STREAMED):
         out.append(passed(piece, replies))
         ends += [last and reply is replies[-1] for reply in replies]
     assert ends[-1]
-    return b"".join(out), stub.closed[0]
+    return b"".join(out), machine.stub.closed[0]
 
 
 def passed(piece, replies):

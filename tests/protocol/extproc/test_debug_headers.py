@@ -27,7 +27,7 @@ ASKED = [RequestHeaders(headers=CHAT), RequestBody(body=chat_body(), end_of_stre
 
 def told(header_sources, served=None):
     """What the response headers have more than the model server's, by the proxy's account."""
-    machine = exchange(Stub(), header_sources=header_sources)
+    machine = exchange(header_sources=header_sources)
     play(machine, ASKED)
     return outcome(machine.receive(ResponseHeaders(headers=OK, served=served), 2)).response_headers
 

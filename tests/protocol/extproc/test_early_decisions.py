@@ -18,13 +18,13 @@ from epp.protocol.extproc.messages import (
     ResponseHeaders,
 )
 from epp.protocol.extproc.record import Outcome
+from epp.protocol.extproc.step import Wants
 from tests.native.built import needs
 from tests.protocol.extproc.conversation import (
     CHAT,
     OK,
     POD,
     Stub,
-    Wants,
     body,
     chat_body,
     error_of,
@@ -52,21 +52,20 @@ def pieces(data, size=PIECE):
     ]
 
 
-def ask_until_decided(machine, stub, data, **more):
+def ask_until_decided(machine, data, **more):
     """Send pieces until the director is asked; return the replies and what was not sent yet."""
     machine.receive(headers(**more), 0)
     upward, replies = pieces(data), []
-    while not stub.requests:
+    while not machine.stub.requests:
         replies = machine.receive(upward.pop(0), 1)
     return replies, upward
 
 
 def test_a_long_prompt_is_decided_on_before_its_end():
-    stub = Stub()
-    machine = exchange(stub)
-    replies, upward = ask_until_decided(machine, stub, LONG)
+    machine = exchange()
+    replies, upward = ask_until_decided(machine, LONG)
     assert LONGEST_PROMPT < machine.record.request_bytes < LONGEST_PROMPT + 2 * PIECE
-    assert len(stub.requests[0].prompts[0].data) == LONGEST_PROMPT
+    assert len(machine.stub.requests[0].prompts[0].data) == LONGEST_PROMPT
     for message in upward:
         while machine.wants() is Wants.ROOM:
             replies += machine.proceed(1)
@@ -101,7 +100,7 @@ LATE = [b"", b',"model":"m"', b',"\\u006dodel" : "m","x":{"model":"m"}', b',"pri
 def test_another_models_name_waits_for_the_end(told, late):
     data = LONG[:-1] + late + b"}"
     more = {"content-length": str(len(data))} if told else {}
-    seen = ask_to_the_end(exchange(Stub()), data, **REWRITE, **more)
+    seen = ask_to_the_end(exchange(), data, **REWRITE, **more)
     assert json.loads(seen.request) == json.loads(data) | {"model": "target"}
     assert seen.set_headers["content-length"] == str(len(seen.request))
 
@@ -109,46 +108,41 @@ def test_another_models_name_waits_for_the_end(told, late):
 @pytest.mark.parametrize("late", LATE)
 def test_a_priority_waits_for_the_end(late):
     data = LONG[:-1] + late + b"}"
-    seen = ask_to_the_end(exchange(Stub(), propagate_priority=True), data)
+    seen = ask_to_the_end(exchange(propagate_priority=True), data)
     assert json.loads(seen.request) == json.loads(data) | {"priority": 0}
 
 
 def test_a_model_that_stays_waits_for_nothing():
-    stub = Stub()
-    machine = exchange(stub)
-    _, upward = ask_until_decided(machine, stub, LONG, **{"x-llm-d-model-name-rewrite": "m"})
+    machine = exchange()
+    _, upward = ask_until_decided(machine, LONG, **{"x-llm-d-model-name-rewrite": "m"})
     assert upward
 
 
 def test_a_model_that_comes_last_is_waited_for():
     fields = json.loads(LONG)
     late = json.dumps({key: fields[key] for key in ("messages", "n", "model")}).encode()
-    stub = Stub()
-    machine = exchange(stub)
-    _, upward = ask_until_decided(machine, stub, late)
+    machine = exchange()
+    _, upward = ask_until_decided(machine, late)
     assert upward == []
-    assert stub.requests[0].model == "m"
+    assert machine.stub.requests[0].model == "m"
 
 
 def test_a_picture_does_not_end_a_prompt():
     picture = {"type": "image_url", "image_url": {"url": "data:" + "A" * SIZE}}
     data = chat_body(messages=[{"role": "user", "content": [picture]}])
-    stub = Stub()
-    _, upward = ask_until_decided(exchange(stub), stub, data)
+    _, upward = ask_until_decided(exchange(), data)
     assert upward == []
 
 
 def test_a_tokenizer_gets_no_body_without_its_end():
-    stub = Stub()
-    ask_until_decided(exchange(stub, keep_body=True), stub, LONG)
-    assert stub.requests[0].body == b""
+    machine = exchange(keep_body=True)
+    ask_until_decided(machine, LONG)
+    assert machine.stub.requests[0].body == b""
 
 
 def test_a_decision_that_comes_later_finds_what_came_meanwhile():
-    pending = PendingDecision()
-    stub = Stub(pending)
-    machine = exchange(stub)
-    _, upward = ask_until_decided(machine, stub, LONG)
+    machine = exchange(Stub(PendingDecision()))
+    _, upward = ask_until_decided(machine, LONG)
     assert machine.wants() is Wants.DECISION
     for message in upward:
         assert machine.receive(message, 1) == []
@@ -160,24 +154,22 @@ def test_a_decision_that_comes_later_finds_what_came_meanwhile():
 
 
 def test_a_limit_holds_for_what_follows_a_decision():
-    stub = Stub()
-    machine = exchange(stub, max_body_bytes=LONGEST_PROMPT * 2)
-    _, upward = ask_until_decided(machine, stub, LONG)
+    machine = exchange(max_body_bytes=LONGEST_PROMPT * 2)
+    _, upward = ask_until_decided(machine, LONG)
     replies = play(machine, upward)
     assert outcome(replies).error == 413
     assert machine.record.outcome is Outcome.ABORTED
-    assert stub.kinds == ["Aborted"]
+    assert machine.stub.kinds == ["Aborted"]
 
 
 def test_a_long_message_is_read_in_turns():
-    stub = Stub()
-    machine = exchange(stub)
+    machine = exchange()
     machine.receive(RequestHeaders(headers=CHAT, modes=BUFFERED), 0)
     assert machine.receive(body(LONG), 1) == []
     turns = 0
     replies = []
     while machine.wants() is Wants.TURN:
-        assert not stub.requests
+        assert not machine.stub.requests
         assert machine.exchange.held_bytes == len(LONG)
         replies = machine.proceed(1)
         turns += 1
@@ -187,8 +179,7 @@ def test_a_long_message_is_read_in_turns():
 
 
 def test_a_half_close_waits_for_what_is_read():
-    stub = Stub()
-    machine = exchange(stub)
+    machine = exchange()
     machine.receive(headers(), 0)
     machine.receive(body(LONG), 1)
     machine.half_closed(1)
@@ -200,7 +191,7 @@ def test_a_half_close_waits_for_what_is_read():
 
 
 def test_what_is_no_json_is_refused_in_its_turn():
-    machine = exchange(Stub())
+    machine = exchange()
     machine.receive(headers(), 0)
     assert machine.receive(body(b'{"model" "m"' + LONG), 1) == []
     status, said, _ = error_of(machine.proceed(1))
@@ -208,18 +199,17 @@ def test_what_is_no_json_is_refused_in_its_turn():
 
 
 def test_a_reset_while_a_body_is_read_ends_it():
-    stub = Stub()
-    machine = exchange(stub)
+    machine = exchange()
     machine.receive(headers(), 0)
     machine.receive(body(LONG), 1)
     machine.cancelled(1)
     assert machine.proceed(2) == []
-    assert (stub.requests, machine.record.outcome) == ([], Outcome.ABORTED)
+    assert (machine.stub.requests, machine.record.outcome) == ([], Outcome.ABORTED)
 
 
 @pytest.mark.parametrize("length", ["101", "9" * 5000])
 def test_a_length_over_the_limit_is_refused_at_once(length):
-    machine = exchange(Stub(), max_body_bytes=100)
+    machine = exchange(max_body_bytes=100)
     status, said, _ = error_of(machine.receive(headers(**{"content-length": length}), 0))
     assert status == 413
     assert "larger than 100 bytes" in said["message"]
@@ -227,13 +217,13 @@ def test_a_length_over_the_limit_is_refused_at_once(length):
 
 @pytest.mark.parametrize("length", ["100", "-5", "", "²", "ten"])
 def test_other_lengths_are_the_bodys_own_affair(length):
-    machine = exchange(Stub(), max_body_bytes=100)
+    machine = exchange(max_body_bytes=100)
     assert machine.receive(headers(**{"content-length": length}), 0) == []
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "x" * 500])
 def test_a_compressed_body_is_refused_with_415(coding):
-    machine = exchange(Stub())
+    machine = exchange()
     status, said, more = error_of(machine.receive(headers(**{"content-encoding": coding}), 0))
     assert (status, more["x-warmpick-reason"]) == (415, "unsupported-content-encoding")
     assert more["accept-encoding"] == "identity"
@@ -243,20 +233,20 @@ def test_a_compressed_body_is_refused_with_415(coding):
 
 @pytest.mark.parametrize("coding", ["identity", "Identity", ""])
 def test_a_body_that_is_said_to_be_as_it_is_is_read(coding):
-    machine = exchange(Stub())
+    machine = exchange()
     assert machine.receive(headers(**{"content-encoding": coding}), 0) == []
 
 
 @pytest.mark.parametrize("status", ["²", "99999", "", "abc", "20", "9" * 5000])
 def test_a_status_that_is_no_number_is_none(status):
-    machine = exchange(Stub())
+    machine = exchange()
     play(machine, [headers(), body(chat_body()), ResponseHeaders(headers={":status": status})])
     assert machine.record.status == 0
     assert machine.record.error is None
 
 
 def test_what_a_client_must_still_send_is_known():
-    machine = exchange(Stub())
+    machine = exchange()
     assert machine.exchange.awaits_request
     machine.receive(headers(), 0)
     assert machine.wants() is Wants.REST
@@ -268,14 +258,12 @@ def test_what_a_client_must_still_send_is_known():
 
 
 def test_the_header_reply_comes_first():
-    stub = Stub()
-    replies, _ = ask_until_decided(exchange(stub), stub, LONG)
+    replies, _ = ask_until_decided(exchange(), LONG)
     assert isinstance(replies[0], HeadersReply)
 
 
 def test_a_model_of_the_wrong_type_is_named_as_such_in_a_long_body():
-    stub = Stub()
-    machine = exchange(stub)
+    machine = exchange()
     replies = machine.receive(headers(), 0)
     upward = pieces(LONG.replace(b'"model": "m"', b'"model": 5'))
     while not replies:
@@ -283,4 +271,4 @@ def test_a_model_of_the_wrong_type_is_named_as_such_in_a_long_body():
     status, said, _ = error_of(replies)
     assert status == 400
     assert said["message"] == "`model` must be a string"
-    assert not stub.requests
+    assert not machine.stub.requests

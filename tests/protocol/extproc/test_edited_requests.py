@@ -14,10 +14,11 @@ from epp.protocol.extproc.messages import (
     RequestHeaders,
     RequestTrailers,
 )
+from epp.protocol.extproc.step import Wants
 from epp.values import replaced
 from tests.protocol.bodies.odd_bodies import NAME, PRIORITY, edited, requests
 from tests.protocol.bodies.test_body import cut
-from tests.protocol.extproc.conversation import DUPLEX, Stub, Wants, exchange, outcome
+from tests.protocol.extproc.conversation import DUPLEX, exchange, outcome
 
 HEAD = {":method": "POST", ":path": "/v1/completions"}
 
@@ -28,7 +29,7 @@ def resolved(request):
 
 def sent(mode, pieces, *, trailers):
     """Ask; return the body that the model server gets, and the length that it is told."""
-    machine = exchange(Stub(), propagate_priority=True, resolve=resolved)
+    machine = exchange(propagate_priority=True, resolve=resolved)
     replies = machine.receive(RequestHeaders(headers=HEAD, modes=Modes(request=mode)), 0)
     for number, piece in enumerate(pieces, 1):
         end = number == len(pieces) and not trailers

@@ -20,13 +20,12 @@ from epp.protocol.extproc.messages import (
     TrailersReply,
 )
 from epp.protocol.extproc.record import Outcome
+from epp.protocol.extproc.step import Wants
 from tests.protocol.extproc.conversation import (
     CHAT,
     DUPLEX,
     OK,
     SSE,
-    Stub,
-    Wants,
     body,
     chat_body,
     error_of,
@@ -34,14 +33,14 @@ from tests.protocol.extproc.conversation import (
     headers,
     outcome,
     play,
+    request_of,
 )
 from tests.reachable import longest_text
 
 
 class TestFullDuplex:
     def test_headers_wait_for_the_body(self):
-        stub = Stub()
-        machine = exchange(stub)
+        machine = exchange()
         assert machine.receive(headers(), 0) == []
         assert machine.receive(body(chat_body()[:10], end=False), 1) == []
         replies = machine.receive(body(chat_body()[10:]), 2)
@@ -53,50 +52,45 @@ class TestFullDuplex:
             "x-gateway-destination-endpoint": "10.0.0.1:8000"
         }
         assert second == Chunk(False, chat_body(), True)
-        assert stub.requests[0].api is Api.CHAT
+        assert machine.stub.requests[0].api is Api.CHAT
         assert machine.record.decided_at == 2
 
     def test_text_is_not_kept_while_the_response_runs(self):
-        stub = Stub()
-        machine = exchange(stub, keep_body=True)
+        machine = exchange(keep_body=True)
         data = chat_body(messages=[{"role": "user", "content": "x" * 20_000}])
         play(machine, [headers(), body(data), ResponseHeaders(headers=OK)])
-        stub.requests.clear()
+        machine.stub.requests.clear()
         assert longest_text(machine) < 2_000
 
     def test_long_bodies_go_on_in_pieces_that_envoy_takes(self):
         data = chat_body(messages=[{"role": "user", "content": "x" * 200_000}])
-        seen = outcome(play(exchange(Stub()), [headers(), body(data)]))
+        seen = outcome(play(exchange(), [headers(), body(data)]))
         assert seen.request == data
         assert seen.request_ended
 
     def test_body_that_is_an_exact_number_of_chunks_ends_once(self):
         data = b"x" * 124_000
         message = RequestHeaders(headers={":method": "POST", ":path": "/upload"})
-        seen = outcome(play(exchange(Stub()), [message, body(data)]))
+        seen = outcome(play(exchange(), [message, body(data)]))
         assert (seen.request, seen.request_ended) == (data, True)
 
     def test_end_by_trailers(self):
-        replies = play(
-            exchange(Stub()), [headers(), body(chat_body(), end=False), RequestTrailers()]
-        )
+        replies = play(exchange(), [headers(), body(chat_body(), end=False), RequestTrailers()])
         assert [type(reply) for reply in replies] == [HeadersReply, Chunk, TrailersReply]
         assert replies[1] == Chunk(False, chat_body(), False)
 
     def test_second_end_of_stream_is_ignored(self):
-        stub = Stub()
-        machine = exchange(stub)
+        machine = exchange()
         play(machine, [headers(), body(chat_body())])
         assert machine.receive(body(b""), 9) == []
         assert machine.receive(body(b"more"), 9) == []
-        assert len(stub.requests) == 1
+        assert len(machine.stub.requests) == 1
 
     def test_response_passes_byte_for_byte(self):
         messages: list[Message] = [ResponseHeaders(headers=OK)]
         messages += [ResponseBody(body=chunk) for chunk in SSE]
         messages += [ResponseBody(body=b"", end_of_stream=True)]
-        stub = Stub()
-        machine = exchange(stub)
+        machine = exchange()
         seen = outcome(play(machine, [headers(), body(chat_body()), *messages]))
         assert seen.response == b"".join(SSE)
         assert seen.response_ended
@@ -106,11 +100,11 @@ class TestFullDuplex:
             "response HeadersReply",
             "response Chunk",
         ]
-        assert stub.events == [
+        assert machine.stub.events == [
             FirstToken(machine.record.id),
             Finished(machine.record.id, Usage(9, 2, 4), 2),
         ]
-        (record,) = stub.closed
+        (record,) = machine.stub.closed
         assert record.outcome is Outcome.COMPLETED
         assert record.usage == Usage(9, 2, 4)
         assert (record.status, record.streaming, record.response_chunks) == (200, True, 2)
@@ -126,19 +120,17 @@ class TestFullDuplex:
         ],
     )
     def test_a_comment_in_a_stream_is_no_first_token(self, first, at):
-        stub = Stub()
-        machine = exchange(stub)
+        machine = exchange()
         pieces = [ResponseBody(body=each) for each in (first, *SSE)]
         ended = ResponseBody(body=b"", end_of_stream=True)
         messages = [headers(), body(chat_body()), ResponseHeaders(headers=OK), *pieces, ended]
         seen = outcome(play(machine, messages))
         assert seen.response == first + b"".join(SSE)
-        assert stub.kinds == ["FirstToken", "Finished"]
-        assert stub.closed[0].first_byte_at == at
+        assert machine.stub.kinds == ["FirstToken", "Finished"]
+        assert machine.stub.closed[0].first_byte_at == at
 
     def test_response_trailers_end_the_exchange(self):
-        stub = Stub()
-        machine = exchange(stub)
+        machine = exchange()
         replies = play(
             machine,
             [
@@ -151,41 +143,37 @@ class TestFullDuplex:
         )
         assert replies[-1] == TrailersReply(response=True)
         assert machine.wants() is Wants.END
-        assert stub.kinds == ["FirstToken", "Finished"]
+        assert machine.stub.kinds == ["FirstToken", "Finished"]
 
     def test_unknown_path_passes_through_by_load_alone(self):
-        stub = Stub()
-        machine = exchange(stub, max_body_bytes=4)
+        machine = exchange(max_body_bytes=4)
         head = RequestHeaders(headers={":method": "POST", ":path": "/tokenize"})
         assert [type(each) for each in machine.receive(head, 0)] == [HeadersReply]
         assert machine.receive(body(b"not json", end=False), 1) == [
             Chunk(False, b"not json", False)
         ]
         assert machine.receive(body(b"!"), 2) == [Chunk(False, b"!", True)]
-        assert stub.requests[0].api is Api.OTHER
-        assert stub.requests[0].prompts == ()
+        assert machine.stub.requests[0].api is Api.OTHER
+        assert machine.stub.requests[0].prompts == ()
 
 
 class TestHeadersOnly:
     @pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions", "/", ""])
     def test_get_is_routed(self, path):
-        stub = Stub()
         message = RequestHeaders(headers={":method": "GET", ":path": path}, end_of_stream=True)
-        (reply,) = exchange(stub).receive(message, 0)
+        (reply,) = exchange().receive(message, 0)
         assert isinstance(reply, HeadersReply)
         assert reply.mutation.destination == "10.0.0.1:8000"
 
     def test_subset_counts_for_a_get(self):
-        stub = Stub()
         message = RequestHeaders(
             headers={":method": "GET", ":path": "/x"}, end_of_stream=True, subset=("10.0.0.9",)
         )
-        exchange(stub).receive(message, 0)
-        assert stub.requests[0].subset == ("10.0.0.9",)
+        assert request_of(message).subset == ("10.0.0.9",)
 
     def test_post_without_a_body_is_refused(self):
         message = RequestHeaders(headers=CHAT, end_of_stream=True)
-        status, error, sent = error_of(exchange(Stub()).receive(message, 0))
+        status, error, sent = error_of(exchange().receive(message, 0))
         assert (status, error["code"], sent["x-warmpick-reason"]) == (
             400,
             "empty-body",
@@ -195,7 +183,7 @@ class TestHeadersOnly:
 
 class TestOtherModes:
     def test_buffered_answers_headers_at_once_and_routes_with_the_body(self):
-        machine = exchange(Stub())
+        machine = exchange()
         head = RequestHeaders(headers=CHAT, modes=Modes(BodyMode.BUFFERED, BodyMode.BUFFERED))
         assert machine.receive(head, 0) == [HeadersReply(response=False)]
         (reply,) = machine.receive(body(chat_body()), 1)
@@ -207,7 +195,7 @@ class TestOtherModes:
         assert reply == BodyReply(response=True)
 
     def test_buffered_body_before_trailers_has_no_end(self):
-        machine = exchange(Stub())
+        machine = exchange()
         head = RequestHeaders(headers=CHAT, modes=Modes(BodyMode.BUFFERED, DUPLEX))
         machine.receive(head, 0)
         (reply,) = machine.receive(body(chat_body(), end=False), 1)
@@ -221,7 +209,7 @@ class TestOtherModes:
             headers={":method": "POST", ":path": "/v1/files"}, modes=Modes(mode, DUPLEX)
         )
         for pieces in ([], [body(b"x", end=False)]):
-            machine = exchange(Stub(), max_body_bytes=0)
+            machine = exchange(max_body_bytes=0)
             (reply,) = machine.receive(message, 0)
             assert isinstance(reply, HeadersReply)
             assert reply.mutation.destination == "10.0.0.1:8000"
@@ -231,8 +219,7 @@ class TestOtherModes:
     @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions", "/v1/realtime"])
     def test_a_websocket_is_routed_at_the_headers_and_its_frames_pass(self, path):
         # RFC 6455 §4.1: nothing follows until the server has agreed; it may also refuse.
-        stub = Stub()
-        machine = exchange(stub, max_body_bytes=1)
+        machine = exchange(max_body_bytes=1)
         asked = {":method": "GET", ":path": path, "connection": "Upgrade", "upgrade": "WebSocket"}
         (reply,) = machine.receive(RequestHeaders(headers=asked, modes=Modes(DUPLEX, DUPLEX)), 0)
         assert isinstance(reply, HeadersReply)
@@ -242,21 +229,20 @@ class TestOtherModes:
         passed = outcome(play(machine, [agreed, *frames]))
         assert (passed.request, passed.response) == (b"{}{}", b"[]")
         machine.receive(ResponseBody(body=b"", end_of_stream=True), 9)
-        assert [record.outcome for record in stub.closed] == [Outcome.COMPLETED]
+        assert [record.outcome for record in machine.stub.closed] == [Outcome.COMPLETED]
 
     @pytest.mark.parametrize(
         ("status", "said"), [("101", Outcome.COMPLETED), ("200", Outcome.ABORTED)]
     )
     def test_a_reset_is_how_a_websocket_ends(self, status, said):
         # Envoy 1.40 shows neither the end of its request's body nor of its response's.
-        stub = Stub()
-        machine = exchange(stub)
+        machine = exchange()
         asked = {":method": "GET", ":path": "/v1/realtime", "upgrade": "websocket"}
         machine.receive(RequestHeaders(headers=asked, modes=Modes(DUPLEX, DUPLEX)), 0)
         agreed = ResponseHeaders(headers={":status": status})
         play(machine, [agreed, body(b"{}", end=False), ResponseBody(body=b"[]")])
         machine.cancelled(9)
-        assert [record.outcome for record in stub.closed] == [said]
+        assert [record.outcome for record in machine.stub.closed] == [said]
 
     @pytest.mark.parametrize("mode", [DUPLEX, BodyMode.BUFFERED, BodyMode.STREAMED])
     def test_a_request_whose_headers_are_not_shown_is_refused_at_once(self, mode):
@@ -265,26 +251,24 @@ class TestOtherModes:
             RequestBody(body=chat_body(), end_of_stream=True, modes=modes),
             RequestTrailers(modes=modes),
         ):
-            stub = Stub()
-            machine = exchange(stub)
+            machine = exchange()
             status, error, sent = error_of(machine.receive(message, 0))
             assert (status, sent["x-warmpick-reason"]) == (500, "headers-not-shown")
             assert "`request_header_mode` must be SEND" in error["message"]
             assert machine.wants() is Wants.END
-            assert stub.requests == []
-            assert [record.outcome for record in stub.closed] == [Outcome.REJECTED]
+            assert machine.stub.requests == []
+            assert [record.outcome for record in machine.stub.closed] == [Outcome.REJECTED]
 
     def test_partial_body_that_was_cut_is_routed_by_load(self):
-        stub = Stub()
-        machine = exchange(stub)
+        machine = exchange()
         head = RequestHeaders(headers=CHAT, modes=Modes(BodyMode.BUFFERED_PARTIAL, DUPLEX))
         machine.receive(head, 0)
         (reply,) = machine.receive(body(chat_body()[:12], end=False), 1)
         assert isinstance(reply, BodyReply)
-        assert stub.requests[0].prompts == ()
+        assert machine.stub.requests[0].prompts == ()
 
     def test_partial_body_that_was_not_cut_is_refused_as_any_other(self):
-        machine = exchange(Stub())
+        machine = exchange()
         head = RequestHeaders(headers=CHAT, modes=Modes(BodyMode.BUFFERED_PARTIAL, DUPLEX))
         machine.receive(head, 0)
         status, error, _ = error_of(machine.receive(body(chat_body()[:12]), 1))
@@ -292,28 +276,26 @@ class TestOtherModes:
 
     @pytest.mark.parametrize("mode", [BodyMode.STREAMED, BodyMode.NONE])
     def test_unseen_bodies_are_routed_at_the_headers(self, mode):
-        stub = Stub()
-        machine = exchange(stub)
+        machine = exchange()
         (reply,) = machine.receive(RequestHeaders(headers=CHAT, modes=Modes(mode, mode)), 0)
         assert isinstance(reply, HeadersReply)
         assert reply.mutation.destination == "10.0.0.1:8000"
         assert machine.receive(body(b"{", end=False), 1) == [BodyReply(response=False)]
         assert machine.receive(body(b"}"), 2) == [BodyReply(response=False)]
-        assert len(stub.requests) == 1
+        assert len(machine.stub.requests) == 1
 
     def test_response_without_body_mode_ends_with_the_stream(self):
-        stub = Stub()
-        machine = exchange(stub)
+        machine = exchange()
         modes = Modes(DUPLEX, BodyMode.NONE)
         play(machine, [RequestHeaders(headers=CHAT, modes=modes), body(chat_body())])
         machine.receive(ResponseHeaders(headers=OK), 3)
         machine.half_closed(4)
         assert machine.wants() is Wants.NEXT
         machine.half_closed(5)
-        assert stub.closed[0].outcome is Outcome.COMPLETED
+        assert machine.stub.closed[0].outcome is Outcome.COMPLETED
 
     def test_streamed_response_is_acknowledged(self):
-        machine = exchange(Stub())
+        machine = exchange()
         modes = Modes(DUPLEX, BodyMode.STREAMED)
         play(machine, [RequestHeaders(headers=CHAT, modes=modes), body(chat_body())])
         machine.receive(ResponseHeaders(headers=OK), 2)

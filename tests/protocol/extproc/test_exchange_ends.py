@@ -5,7 +5,7 @@ import pytest
 from epp.errors import NoEndpoints, Overloaded
 from epp.model.decision import Decision
 from epp.model.endpoint import Target
-from epp.model.request_events import Aborted, Failure, FirstToken, Served, Unobserved
+from epp.model.request_events import Aborted, Failure, Served, Unobserved
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.messages import (
     BodyMode,
@@ -19,6 +19,7 @@ from epp.protocol.extproc.messages import (
     TrailersReply,
 )
 from epp.protocol.extproc.record import Outcome
+from epp.protocol.extproc.step import Wants
 from tests.protocol.extproc.conversation import (
     CHAT,
     OK,
@@ -26,7 +27,6 @@ from tests.protocol.extproc.conversation import (
     SSE,
     Machine,
     Stub,
-    Wants,
     body,
     chat_body,
     error_of,
@@ -58,43 +58,39 @@ LAST = ResponseBody(body=b"{}", end_of_stream=True)
     ids=["whole", "reset", "half-closed"],
 )
 def test_an_end_is_reported_once_and_recorded_whatever_its_event_raises(end):
-    stub = Failing()
-    machine = exchange(stub)
+    machine = exchange(Failing())
     play(machine, [headers(), body(chat_body())])
     plain = {":status": "200", "content-type": "application/json"}
     machine.receive(ResponseHeaders(headers=plain), 1)
     with pytest.raises(KeyError):
         end(machine)
     machine.cancelled(3)
-    assert len(stub.events) == 1
-    assert [record.finished_at for record in stub.closed] == [2]
+    assert len(machine.stub.events) == 1
+    assert [record.finished_at for record in machine.stub.closed] == [2]
 
 
 class TestEnds:
-    def routed(self, stub: Stub) -> Machine:
-        machine = exchange(stub)
+    def routed(self) -> Machine:
+        machine = exchange()
         play(machine, [headers(), body(chat_body())])
         return machine
 
     def test_half_close_after_the_request(self):
-        stub = Stub()
-        machine = self.routed(stub)
+        machine = self.routed()
         machine.half_closed(5)
         assert machine.wants() is Wants.END
-        assert stub.events == [Unobserved(machine.record.id)]
-        assert stub.closed[0].outcome is Outcome.UNOBSERVED
+        assert machine.stub.events == [Unobserved(machine.record.id)]
+        assert machine.stub.closed[0].outcome is Outcome.UNOBSERVED
 
     def test_half_close_before_anything(self):
-        stub = Stub()
-        machine = exchange(stub)
+        machine = exchange()
         machine.half_closed(0)
-        assert stub.events == []
-        assert stub.closed[0].outcome is Outcome.ABORTED
+        assert machine.stub.events == []
+        assert machine.stub.closed[0].outcome is Outcome.ABORTED
 
     @pytest.mark.parametrize("point", range(6))
     def test_reset_at_every_point_ends_the_exchange_once(self, point):
-        stub = Stub()
-        machine = exchange(stub)
+        machine = exchange()
         messages = [
             headers(),
             body(chat_body()[:5], end=False),
@@ -106,50 +102,46 @@ class TestEnds:
         machine.cancelled(9)
         machine.cancelled(10)
         machine.half_closed(11)
-        assert len(stub.closed) == 1
-        assert stub.closed[0].outcome is Outcome.ABORTED
-        assert stub.closed[0].finished_at == 9
+        assert len(machine.stub.closed) == 1
+        assert machine.stub.closed[0].outcome is Outcome.ABORTED
+        assert machine.stub.closed[0].finished_at == 9
         routed = point >= 3
-        assert [type(event) for event in stub.events if not isinstance(event, FirstToken)] == (
-            [Aborted] if routed else []
-        )
+        ends = [kind for kind in machine.stub.kinds if kind != "FirstToken"]
+        assert ends == (["Aborted"] if routed else [])
         assert machine.receive(ResponseBody(body=b"late"), 12) == []
 
     def test_tokens_streamed_before_a_disconnect_are_counted(self):
-        stub = Stub()
-        machine = self.routed(stub)
+        machine = self.routed()
         machine.receive(ResponseHeaders(headers=OK), 2)
         machine.receive(ResponseBody(body=SSE[0]), 3)
         machine.cancelled(4)
-        assert stub.events[-1] == Aborted(machine.record.id, 1)
+        assert machine.stub.events[-1] == Aborted(machine.record.id, 1)
 
     @pytest.mark.parametrize(("status", "failure"), [("400", None), ("503", Failure.GATEWAY)])
     def test_error_status_means_that_nothing_was_computed(self, status, failure):
-        stub = Stub()
-        machine = self.routed(stub)
+        machine = self.routed()
         machine.receive(ResponseHeaders(headers={":status": status}, end_of_stream=True), 3)
-        assert stub.events == [Aborted(machine.record.id, refused=True, failure=failure)]
-        assert stub.closed[0].status == int(status)
+        assert machine.stub.events == [Aborted(machine.record.id, refused=True, failure=failure)]
+        assert machine.stub.closed[0].status == int(status)
 
     @pytest.mark.parametrize(("first", "status"), [([headers()], "408"), ([], "426"), ([], "301")])
     def test_answer_of_the_proxys_own_before_any_decision_is_no_completion(self, first, status):
         # Envoy shows what it answers to requests that are not shown: too old, too large, broken.
-        stub = Stub()
         answer = ResponseHeaders(headers={":status": status}, end_of_stream=True)
-        play(exchange(stub), [*first, answer])
-        assert stub.closed[0].outcome is Outcome.ABORTED
+        machine = exchange()
+        play(machine, [*first, answer])
+        assert machine.stub.closed[0].outcome is Outcome.ABORTED
 
     def test_half_close_of_a_proxy_that_announced_its_modes_may_be_a_reset(self):
         for reset, ended in ((True, Outcome.ABORTED), (False, Outcome.UNOBSERVED)):
-            stub = Stub()
-            machine = exchange(stub)
+            machine = exchange()
             play(machine, [RequestHeaders(headers=CHAT, modes=Modes()), body(chat_body())])
             machine.half_closed(5)
             assert machine.wants() is Wants.NEXT
-            assert stub.closed == []
+            assert machine.stub.closed == []
             machine.cancelled(6) if reset else machine.half_closed(6)
             assert machine.wants() is Wants.END
-            assert [record.outcome for record in stub.closed] == [ended]
+            assert [record.outcome for record in machine.stub.closed] == [ended]
 
     @pytest.mark.parametrize("request_mode", [m for m in BodyMode if m is not BodyMode.GRPC])
     def test_reset_of_a_proxy_that_shows_no_response_leaves_the_request_running(self, request_mode):
@@ -157,8 +149,7 @@ class TestEnds:
         # request; if the client leaves, it half-closes before.
         modes = Modes(request_mode, BodyMode.NONE)
         for left, ended in ((False, Outcome.UNOBSERVED), (True, Outcome.ABORTED)):
-            stub = Stub()
-            machine = exchange(stub)
+            machine = exchange()
             unseen = request_mode is BodyMode.NONE
             play(
                 machine,
@@ -170,96 +161,65 @@ class TestEnds:
             if left:
                 machine.half_closed(5)
             machine.cancelled(5)
-            assert [record.outcome for record in stub.closed] == [ended]
+            assert [record.outcome for record in machine.stub.closed] == [ended]
             name = machine.record.id
-            assert stub.events == [Aborted(name) if left else Unobserved(name)]
+            assert machine.stub.events == [Aborted(name) if left else Unobserved(name)]
 
     def test_reset_before_the_whole_request_leaves_nothing_running(self):
         modes = Modes(BodyMode.FULL_DUPLEX_STREAMED, BodyMode.NONE)
-        stub = Stub()
-        machine = exchange(stub)
+        machine = exchange()
         opaque = CHAT | {":path": "/v1/audio/transcriptions"}
         play(machine, [RequestHeaders(headers=opaque, modes=modes), body(b"a", end=False)])
         machine.cancelled(5)
-        assert stub.events == [Aborted(machine.record.id)]
+        assert machine.stub.events == [Aborted(machine.record.id)]
 
     def test_response_only_stream_passes(self):
-        stub = Stub()
-        seen = outcome(
-            play(
-                exchange(stub),
-                [
-                    ResponseHeaders(headers=OK, served=Target("1.2.3.4:5")),
-                    ResponseBody(body=b"x", end_of_stream=True),
-                ],
-            )
-        )
+        machine = exchange()
+        head = ResponseHeaders(headers=OK, served=Target("1.2.3.4:5"))
+        seen = outcome(play(machine, [head, ResponseBody(body=b"x", end_of_stream=True)]))
         assert (seen.response, seen.response_ended) == (b"x", True)
-        assert stub.events == []
+        assert machine.stub.events == []
 
     def test_served_elsewhere_is_reported_once(self):
-        stub = Stub()
-        machine = self.routed(stub)
+        machine = self.routed()
         served = Target("10.0.0.2:8000")
         machine.receive(ResponseHeaders(headers=OK, served=served), 3)
         machine.receive(ResponseBody(body=b"x", served=served), 4)
-        assert stub.events[0] == Served(machine.record.id, served)
-        assert [type(event) for event in stub.events].count(Served) == 1
+        assert machine.stub.events[0] == Served(machine.record.id, served)
+        assert [type(event) for event in machine.stub.events].count(Served) == 1
 
     @pytest.mark.parametrize("served", ["10.0.0.1:8000", "10.0.0.2:8000"])
     @pytest.mark.parametrize("tried", ["1", "2", "3", ""])
     def test_that_the_proxy_tried_again_elsewhere_is_reported(self, served, tried):
-        stub = Stub()
-        machine = self.routed(stub)
+        machine = self.routed()
         # Envoy: `include_attempt_count_in_response`.
         said = OK | ({"x-envoy-attempt-count": tried} if tried else {})
         machine.receive(ResponseHeaders(headers=said, served=Target(served)), 3)
         retried = tried in {"2", "3"} and served == "10.0.0.2:8000"
-        assert stub.events[0] == Served(machine.record.id, Target(served), retried=retried)
+        assert machine.stub.events[0] == Served(machine.record.id, Target(served), retried=retried)
+
+
+MALFORMED, NAMELESS, MESSAGES = "malformed-request", "missing-model", b'"messages":[{}]}'
+BAD_BODIES = {
+    "empty": (b"", MALFORMED, "empty"),
+    "truncated": (b"{", MALFORMED, "not valid JSON"),
+    "unclosed": (b'{"model":"m"', MALFORMED, "not valid JSON"),
+    "not an object": (b"[1]", MALFORMED, "Expected `object`"),
+    "model a number": (b'{"model":5}', MALFORMED, "`model` must be"),
+    "messages": (b'{"model":"m","messages":"x"}', MALFORMED, "$.messages"),
+    "no messages": (b'{"model":"m"}', "missing-prompt", "`messages`"),
+    "no model": (b"{" + MESSAGES, NAMELESS, "`model`"),
+    "empty model": (b'{"model":"",' + MESSAGES, NAMELESS, "`model`"),
+    "null model": (b'{"model":null,' + MESSAGES, NAMELESS, "`model`"),
+    "not UTF-8": (b'{"model":"\xff"}', MALFORMED, "utf-8"),
+    "deep": (b'{"model":"m","x":' + b"[" * 99_999, "nested-too-deeply", "deep"),
+}
 
 
 class TestErrors:
-    @pytest.mark.parametrize(
-        ("data", "reason", "says"),
-        [
-            pytest.param(b"", "malformed-request", "empty", id="empty"),
-            pytest.param(b"{", "malformed-request", "not valid JSON", id="truncated"),
-            pytest.param(b'{"model":"m"', "malformed-request", "not valid JSON", id="unclosed"),
-            pytest.param(b"[1]", "malformed-request", "Expected `object`", id="not an object"),
-            pytest.param(
-                b'{"model":5}', "malformed-request", "`model` must be", id="model a number"
-            ),
-            pytest.param(
-                b'{"model":"m","messages":"x"}', "malformed-request", "$.messages", id="messages"
-            ),
-            pytest.param(b'{"model":"m"}', "missing-prompt", "`messages`", id="no messages"),
-            pytest.param(
-                b'{"messages":[{"role":"user","content":"x"}]}',
-                "missing-model",
-                "`model`",
-                id="no model",
-            ),
-            pytest.param(
-                b'{"model":"","messages":[{"role":"user","content":"x"}]}',
-                "missing-model",
-                "`model`",
-                id="empty model",
-            ),
-            pytest.param(
-                b'{"model":null,"messages":[{"role":"user","content":"x"}]}',
-                "missing-model",
-                "`model`",
-                id="null model",
-            ),
-            pytest.param(b'{"model":"\xff"}', "malformed-request", "utf-8", id="not UTF-8"),
-            pytest.param(
-                b'{"model":"m","x":' + b"[" * 99_999, "nested-too-deeply", "deep", id="deep"
-            ),
-        ],
-    )
+    @pytest.mark.parametrize(("data", "reason", "says"), BAD_BODIES.values(), ids=BAD_BODIES)
     def test_bad_bodies(self, data, reason, says):
-        stub = Stub()
-        machine = exchange(stub)
+        machine = exchange()
         machine.receive(headers(), 0)
         status, error, sent = error_of(machine.receive(body(data), 1))
         assert status == 400
@@ -268,16 +228,15 @@ class TestErrors:
         assert says in error["message"]
         assert sent["content-type"] == "application/json"
         assert machine.wants() is Wants.END
-        assert stub.requests == []
-        assert stub.closed[0].outcome is Outcome.REJECTED
+        assert machine.stub.requests == []
+        assert machine.stub.closed[0].outcome is Outcome.REJECTED
 
     def test_numbers_that_python_cannot_hold_pass(self):
-        stub = Stub()
         data = chat_body()[:-1] + b', "temperature": 1e400}'
-        assert outcome(play(exchange(stub), [headers(), body(data)])).request == data
+        assert outcome(play(exchange(), [headers(), body(data)])).request == data
 
     def test_body_over_the_limit(self):
-        machine = exchange(Stub(), max_body_bytes=10)
+        machine = exchange(max_body_bytes=10)
         machine.receive(headers(), 0)
         assert machine.receive(body(b"x" * 10, end=False), 1) == []
         status, error, _ = error_of(machine.receive(body(b"x", end=False), 2))
@@ -285,8 +244,7 @@ class TestErrors:
         assert "10 bytes" in error["message"]
 
     def test_no_endpoints(self):
-        stub = Stub(NoEndpoints("nobody", retry_after=1))
-        machine = exchange(stub)
+        machine = exchange(Stub(NoEndpoints("nobody", retry_after=1)))
         machine.receive(headers(), 0)
         status, error, sent = error_of(machine.receive(body(chat_body()), 1))
         assert (status, error["message"]) == (503, "nobody")
@@ -300,7 +258,7 @@ class TestErrors:
             ResponseBody(body=b"x"),
             ResponseTrailers(),
         ):
-            machine = exchange(Stub())
+            machine = exchange()
             machine.receive(first, 0)
             machine.receive(first, 1)
             machine.cancelled(2)
@@ -308,57 +266,54 @@ class TestErrors:
 
 
 class TestPending:
-    def waiting(self) -> tuple[Stub, Machine]:
-        stub = Stub(PendingDecision())
-        machine = exchange(stub)
+    def waiting(self) -> Machine:
+        machine = exchange(Stub(PendingDecision()))
         assert play(machine, [headers(), body(chat_body())]) == []
         assert machine.wants() is Wants.DECISION
-        return stub, machine
+        return machine
 
     def test_resumes_where_it_stopped(self):
-        _, machine = self.waiting()
+        machine = self.waiting()
         seen = outcome(machine.resume(Decision(endpoints=(POD,)), 5))
         assert (seen.request, seen.destination) == (chat_body(), "10.0.0.1:8000")
         assert machine.record.decided_at == 5
 
     def test_keeps_the_body_once(self):
-        stub, machine = self.waiting()
-        assert stub.requests[0].prompts
+        machine = self.waiting()
+        assert machine.stub.requests[0].prompts
         assert machine.record.request is not None
         assert (machine.record.request.prompts, machine.record.request.body) == ((), b"")
-        assert machine.record.request.id == stub.requests[0].id
+        assert machine.record.request.id == machine.stub.requests[0].id
 
     def test_ends_with_an_error(self):
-        stub, machine = self.waiting()
+        machine = self.waiting()
         status, _, sent = error_of(machine.resume(Overloaded("full", retry_after=3), 5))
         assert (status, sent["retry-after"]) == (429, "3")
-        assert stub.closed[0].outcome is Outcome.REJECTED
+        assert machine.stub.closed[0].outcome is Outcome.REJECTED
 
     def test_decision_after_a_reset_is_undone(self):
-        stub, machine = self.waiting()
+        machine = self.waiting()
         machine.cancelled(4)
         assert machine.resume(Decision(endpoints=(POD,)), 5) == []
-        assert stub.events == [Aborted(machine.record.id, refused=True)]
+        assert machine.stub.events == [Aborted(machine.record.id, refused=True)]
 
     def test_half_close_waits_for_the_decision(self):
-        stub, machine = self.waiting()
+        machine = self.waiting()
         machine.half_closed(4)
         assert machine.wants() is Wants.DECISION
         assert outcome(machine.resume(Decision(endpoints=(POD,)), 5)).request == chat_body()
         assert machine.wants() is Wants.END
-        assert stub.closed[0].outcome is Outcome.UNOBSERVED
+        assert machine.stub.closed[0].outcome is Outcome.UNOBSERVED
 
     def test_body_that_comes_while_pending_is_kept(self):
-        stub = Stub(PendingDecision())
-        machine = exchange(stub)
+        machine = exchange(Stub(PendingDecision()))
         head = RequestHeaders(headers={":method": "POST", ":path": "/tokenize"})
         play(machine, [head, body(b"ab", end=False), body(b"cd", end=False), RequestTrailers()])
         replies = machine.resume(Decision(endpoints=(POD,)), 5)
         assert replies[1:] == [Chunk(False, b"abcd", False), TrailersReply(response=False)]
 
     def test_body_that_comes_while_pending_has_a_limit(self):
-        stub = Stub(PendingDecision())
-        machine = exchange(stub, max_body_bytes=3)
+        machine = exchange(Stub(PendingDecision()), max_body_bytes=3)
         head = RequestHeaders(headers={":method": "POST", ":path": "/tokenize"})
         replies = play(machine, [head, body(b"ab", end=False), body(b"cd", end=False)])
         assert error_of(replies)[0] == 413

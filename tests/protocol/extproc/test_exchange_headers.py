@@ -34,6 +34,7 @@ from tests.protocol.extproc.conversation import (
     headers,
     outcome,
     play,
+    request_of,
 )
 from tests.strategies import candidate
 
@@ -44,8 +45,7 @@ class TestQueueDuration:
     """The header that says for how long a request waited in the picker."""
 
     def shown(self, waited, **settings):
-        stub = Stub(PendingDecision())
-        machine = exchange(stub, **settings)
+        machine = exchange(Stub(PendingDecision()), **settings)
         play(machine, [headers(), body(chat_body())])
         machine.resume(Decision(endpoints=(POD,), waited=waited), 5)
         seen = outcome(play(machine, [ResponseHeaders(headers=OK)]))
@@ -77,37 +77,34 @@ class TestHeaders:
             "x-prefiller-host-port": "evil:1",
             "authorization": "Bearer x",
         }
-        stub = Stub()
-        seen = outcome(play(exchange(stub), [headers(**sent), body(chat_body())]))
+        machine = exchange()
+        seen = outcome(play(machine, [headers(**sent), body(chat_body())]))
         assert set(seen.removed) == set(sent) - {"authorization"}
-        assert (stub.requests[0].objective, stub.requests[0].fairness_id) == ("gold", "tenant")
+        (request,) = machine.stub.requests
+        assert (request.objective, request.fairness_id) == ("gold", "tenant")
 
     def test_newer_header_names_win(self):
         sent = {
             "x-llm-d-inference-objective": "new",
             "x-gateway-inference-objective": "old",
         }
-        stub = Stub()
-        play(exchange(stub), [headers(**sent), body(chat_body())])
-        assert stub.requests[0].objective == "new"
+        assert request_of(headers(**sent), body(chat_body())).objective == "new"
 
     def test_own_request_id_where_the_client_has_none(self):
         head = RequestHeaders(headers={":method": "POST", ":path": "/v1/chat/completions"})
-        seen = outcome(play(exchange(Stub()), [head, body(chat_body())]))
+        seen = outcome(play(exchange(), [head, body(chat_body())]))
         assert seen.set_headers["x-request-id"] == "own-id"
 
     def test_several_endpoints_and_ipv6(self):
         pods = (Endpoint("d", "a", "fd00::1", 8000), POD)
-        stub = Stub(Decision(endpoints=pods))
-        seen = outcome(play(exchange(stub), [headers(), body(chat_body())]))
+        machine = exchange(Stub(Decision(endpoints=pods)))
+        seen = outcome(play(machine, [headers(), body(chat_body())]))
         assert seen.destination == "[fd00::1]:8000,10.0.0.1:8000"
         assert seen.set_headers["x-gateway-destination-endpoint"] == seen.destination
 
     def test_original_path_names_the_api(self):
-        stub = Stub()
         rewritten = headers(**{":path": "/internal", "x-original-path": "/v1/chat/completions"})
-        play(exchange(stub), [rewritten, body(chat_body())])
-        assert stub.requests[0].api is Api.CHAT
+        assert request_of(rewritten, body(chat_body())).api is Api.CHAT
 
     def test_decision_is_shown_on_request(self):
         decision = Decision(
@@ -152,23 +149,21 @@ class TestHeaders:
         }
 
     def test_orca_is_requested_and_reported(self):
-        stub = Stub()
-        machine = exchange(stub, request_orca=True)
+        machine = exchange(request_orca=True)
         seen = outcome(play(machine, [headers(), body(chat_body())]))
         assert seen.set_headers["endpoint-load-metrics-format"] == "JSON"
         report = 'JSON {"named_metrics": {"num_requests_waiting": 3, "kv_cache_usage_perc": 0.5}}'
         machine.receive(ResponseHeaders(headers=OK | {"endpoint-load-metrics": report}), 2)
-        (event,) = stub.events
+        (event,) = machine.stub.events
         assert isinstance(event, OrcaReported)
         assert (event.target, event.waiting, event.kv_usage) == ("10.0.0.1:8000", 3, 0.5)
 
     @pytest.mark.parametrize("report", ["", "JSON {", "TEXT", "BIN x", "nonsense"])
     def test_broken_orca_is_ignored(self, report):
-        stub = Stub()
-        machine = exchange(stub)
+        machine = exchange()
         play(machine, [headers(), body(chat_body())])
         machine.receive(ResponseHeaders(headers=OK | {"endpoint-load-metrics": report}), 2)
-        assert stub.events == []
+        assert machine.stub.events == []
 
 
 class TestRewrite:
@@ -176,11 +171,12 @@ class TestRewrite:
 
     def test_only_the_name_changes_upstream(self):
         data = b'{ "messages": [{"role":"user","content":"\\"model\\": x"}],  "model" : "m"}'
-        stub = Stub()
-        seen = outcome(play(exchange(stub), [headers(**self.rewrite), body(data)]))
+        machine = exchange()
+        seen = outcome(play(machine, [headers(**self.rewrite), body(data)]))
         assert seen.request == data.replace(b': "m"', b': "target"')
         assert seen.set_headers["content-length"] == str(len(seen.request))
-        assert (stub.requests[0].model, stub.requests[0].target_model) == ("m", "target")
+        (request,) = machine.stub.requests
+        assert (request.model, request.target_model) == ("m", "target")
 
     @pytest.mark.parametrize(
         ("data", "wanted"),
@@ -197,27 +193,26 @@ class TestRewrite:
     def test_a_body_without_a_model_gets_one(self, data, wanted, more, other):
         targets = WeightedTargets.of([(other, 1)], "of-all") if other else None
         rules = RoutingTable(other=targets)
-        stub = Stub()
-        machine = exchange(stub, resolve=lambda request: rules.resolve(request, lambda _: 0))
+        machine = exchange(resolve=lambda request: rules.resolve(request, lambda _: 0))
         seen = outcome(play(machine, [headers(**more), body(data)]))
         assert seen.request == wanted
         assert seen.set_headers["content-length"] == str(len(wanted))
-        assert (stub.requests[0].model, stub.requests[0].target_model) == ("", "target")
+        (request,) = machine.stub.requests
+        assert (request.model, request.target_model) == ("", "target")
 
     @pytest.mark.parametrize("path", ["/v1/chat/completions", "/other"])
     def test_a_body_that_is_not_read_keeps_its_model(self, path):
         rules = RoutingTable(
             priorities={"urgent": 3}, other=WeightedTargets.of([("target", 1)], "of-all")
         )
-        stub = Stub()
-        machine = exchange(stub, resolve=lambda request: rules.resolve(request, lambda _: 0))
+        machine = exchange(resolve=lambda request: rules.resolve(request, lambda _: 0))
         head = CHAT | self.rewrite | {":path": path, "x-gateway-inference-objective": "urgent"}
         machine.receive(RequestHeaders(headers=head, modes=Modes(BodyMode.NONE)), 0)
-        (request,) = stub.requests
+        (request,) = machine.stub.requests
         assert (request.target_model, request.rewrite, request.priority) == ("", "", 3)
 
     def test_buffered_body_is_replaced(self):
-        machine = exchange(Stub())
+        machine = exchange()
         modes = Modes(BodyMode.BUFFERED, BodyMode.BUFFERED)
         machine.receive(RequestHeaders(headers=CHAT | self.rewrite, modes=modes), 0)
         (reply,) = machine.receive(body(chat_body()), 1)
@@ -229,7 +224,7 @@ class TestRewrite:
         assert reply.mutation.body == b'{"model":"m"}'
 
     def test_client_reads_its_own_name(self):
-        machine = exchange(Stub())
+        machine = exchange()
         play(machine, [headers(**self.rewrite), body(chat_body())])
         (head,) = machine.receive(ResponseHeaders(headers=OK | {"content-length": "9"}), 2)
         assert isinstance(head, HeadersReply)
@@ -245,7 +240,7 @@ class TestRewrite:
         assert got.response_ended
 
     def test_compressed_responses_pass_unchanged(self):
-        machine = exchange(Stub())
+        machine = exchange()
         play(machine, [headers(**self.rewrite), body(chat_body())])
         machine.receive(ResponseHeaders(headers=OK | {"content-encoding": "gzip"}), 2)
         data = b'{"model":"target"}'

@@ -20,16 +20,16 @@ from epp.protocol.extproc.messages import (
     ResponseTrailers,
 )
 from epp.protocol.extproc.record import RequestRecord
+from epp.protocol.extproc.step import Wants
 from tests.protocol.extproc.conversation import (
     CHAT,
     OK,
     Outcome,
-    Stub,
-    Wants,
     chat_body,
     exchange,
     outcome,
     play,
+    request_of,
 )
 
 REQUEST = chat_body(messages=[{"role": "user", "content": 'grüße 😀 "model": "m"'}])
@@ -76,10 +76,10 @@ def response(pieces: Sequence[bytes], kind: str, *, trailers: bool) -> list[Mess
 
 
 def facts(messages: list[Message]) -> tuple[Outcome, object]:
-    stub = Stub()
-    seen = outcome(play(exchange(stub), messages))
+    machine = exchange()
+    seen = outcome(play(machine, messages))
     seen.order = [each for each in seen.order if "Chunk" not in each]
-    (record,) = stub.closed
+    (record,) = machine.stub.closed
     return seen, what_counts(record)
 
 
@@ -164,16 +164,13 @@ def test_directions_do_not_wait_for_each_other(messages):
     modes=st.sampled_from([Modes(), Modes(BodyMode.FULL_DUPLEX_STREAMED, BodyMode.STREAMED)]),
 )
 def test_subset_counts_on_whichever_request_message_it_comes(place, modes):
-    stub = Stub()
-    messages: list[Message] = [
-        RequestHeaders(headers=CHAT, modes=modes, subset=("10.0.0.1",) if place == 0 else None),
-        RequestBody(body=REQUEST[:9], subset=("10.0.0.1",) if place == 1 else None),
-        RequestBody(
-            body=REQUEST[9:], end_of_stream=True, subset=("10.0.0.1",) if place == 2 else None
-        ),
-    ]
-    play(exchange(stub), messages)
-    assert stub.requests[0].subset == ("10.0.0.1",)
+    hints = [("10.0.0.1",) if place == number else None for number in range(3)]
+    request = request_of(
+        RequestHeaders(headers=CHAT, modes=modes, subset=hints[0]),
+        RequestBody(body=REQUEST[:9], subset=hints[1]),
+        RequestBody(body=REQUEST[9:], end_of_stream=True, subset=hints[2]),
+    )
+    assert request.subset == ("10.0.0.1",)
 
 
 ANY = st.one_of(
@@ -209,8 +206,7 @@ ANY = st.one_of(
 @settings(max_examples=300)
 @given(st.lists(ANY, max_size=12), st.booleans())
 def test_nothing_that_is_sent_raises_and_every_exchange_closes_once(messages, half_close):
-    stub = Stub()
-    machine = exchange(stub)
+    machine = exchange()
     try:
         play(machine, messages)
     except UnicodeEncodeError as error:  # only text that no peer can send: lone surrogates
@@ -220,6 +216,6 @@ def test_nothing_that_is_sent_raises_and_every_exchange_closes_once(messages, ha
         machine.half_closed(99)
         assert machine.wants() is Wants.END
     machine.cancelled(100)
-    assert len(stub.closed) == 1
-    ends = [kind for kind in stub.kinds if kind in {"Finished", "Aborted", "Unobserved"}]
-    assert len(ends) == (1 if stub.closed[0].decision else 0)
+    assert len(machine.stub.closed) == 1
+    ends = [kind for kind in machine.stub.kinds if kind in {"Finished", "Aborted", "Unobserved"}]
+    assert len(ends) == (1 if machine.stub.closed[0].decision else 0)

@@ -21,7 +21,6 @@ from tests.protocol.extproc.conversation import (
     CHAT,
     OK,
     SSE,
-    Stub,
     body,
     chat_body,
     exchange,
@@ -39,8 +38,7 @@ FRAMED = ResponseBody(body=b"\0\0\0\0\0")
 
 def ended(*response, path=CHAT[":path"], data=None, mode=BodyMode.STREAMED):
     """Play a request, and its response; return the event at its end."""
-    stub = Stub()
-    machine = exchange(stub, apis=ALL)
+    machine = exchange(apis=ALL)
     modes = Modes(BodyMode.FULL_DUPLEX_STREAMED, mode)
     bare = data == b""
     named = {**CHAT, ":path": path, ":method": "OPTIONS" if bare else "POST"}
@@ -48,8 +46,8 @@ def ended(*response, path=CHAT[":path"], data=None, mode=BodyMode.STREAMED):
     sent = [] if bare else [body(chat_body() if data is None else data)]
     play(machine, [asked, *sent, *response])
     machine.cancelled(9)
-    assert stub.closed[0].finished_at is not None
-    return stub.events[-1]
+    assert machine.stub.closed[0].finished_at is not None
+    return machine.stub.events[-1]
 
 
 def head(headers=OK, *, end=True, **more):
@@ -170,11 +168,10 @@ def test_a_client_that_leaves_is_no_failure(response):
 
 
 def test_the_outcome_is_that_of_the_exchange():
-    stub = Stub()
-    machine = exchange(stub)
+    machine = exchange()
     play(machine, [RequestHeaders(headers=CHAT), body(chat_body()), head(OK)])
-    assert stub.closed[0].outcome is Outcome.COMPLETED
-    assert stub.closed[0].failure is Failure.EMPTY
+    assert machine.stub.closed[0].outcome is Outcome.COMPLETED
+    assert machine.stub.closed[0].failure is Failure.EMPTY
 
 
 def framed(**response):

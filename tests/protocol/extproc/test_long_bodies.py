@@ -25,12 +25,12 @@ from epp.protocol.extproc.messages import (
     next_chunks,
 )
 from epp.protocol.extproc.record import Outcome
+from epp.protocol.extproc.step import Wants
 from tests.protocol.extproc.conversation import (
     CHAT,
     OK,
     POD,
     Stub,
-    Wants,
     chat_body,
     exchange,
     outcome,
@@ -79,7 +79,7 @@ def rest(machine):
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("trailers", [False, True])
 def test_a_long_body_is_sent_on_in_order(size, trailers):
-    machine = exchange(Stub())
+    machine = exchange()
     first = ask(machine, LONG, size, trailers=trailers)
     assert isinstance(first[0], HeadersReply)
     assert sum(len(each.body) for each in first[1:]) < BREATH
@@ -93,7 +93,7 @@ def test_a_long_body_is_sent_on_in_order(size, trailers):
 
 
 def test_a_renamed_body_goes_on_as_the_other_does():
-    machine = exchange(Stub())
+    machine = exchange()
     seen = outcome(ask(machine, LONG, 20_000, **REWRITE) + rest(machine))
     assert json.loads(seen.request) == {**json.loads(LONG), "model": "target"}
     assert seen.set_headers["content-length"] == str(len(seen.request))
@@ -101,8 +101,7 @@ def test_a_renamed_body_goes_on_as_the_other_does():
 
 @pytest.mark.parametrize("size", [16 << 10, 1 << 22])
 def test_a_response_may_begin_before_the_request_is_through(size):
-    machine, stub = exchange(Stub()), Stub()
-    machine = exchange(stub)
+    machine = exchange()
     replies = ask(machine, LONG, size)
     replies += machine.receive(ResponseHeaders(headers=OK), 2)
     replies += machine.receive(ResponseBody(body=b"data: one\n\n"), 2)
@@ -111,32 +110,29 @@ def test_a_response_may_begin_before_the_request_is_through(size):
     replies += machine.receive(ResponseBody(body=b"data: two\n\n", end_of_stream=True), 3)
     seen = outcome(replies)
     assert (seen.request, seen.response) == (LONG, b"data: one\n\ndata: two\n\n")
-    assert stub.closed[0].outcome is Outcome.COMPLETED
+    assert machine.stub.closed[0].outcome is Outcome.COMPLETED
 
 
 def test_a_half_closed_stream_still_gets_the_rest():
-    stub = Stub()
-    machine = exchange(stub)
+    machine = exchange()
     replies = ask(machine, LONG, 1 << 20)
     machine.half_closed(2)
-    assert stub.closed == []
+    assert machine.stub.closed == []
     assert outcome(replies + rest(machine)).request == LONG
     assert machine.wants() is Wants.END
-    assert stub.closed[0].outcome is Outcome.UNOBSERVED
+    assert machine.stub.closed[0].outcome is Outcome.UNOBSERVED
 
 
 def test_a_reset_stream_gets_nothing():
-    stub = Stub()
-    machine = exchange(stub)
+    machine = exchange()
     ask(machine, LONG, 1 << 20)
     machine.cancelled(2)
     assert machine.proceed(3) == []
-    assert stub.closed[0].outcome is Outcome.ABORTED
+    assert machine.stub.closed[0].outcome is Outcome.ABORTED
 
 
 def test_pieces_that_waited_for_a_decision_stay_in_order():
-    stub = Stub(answer=PendingDecision())
-    machine = exchange(stub)
+    machine = exchange(Stub(answer=PendingDecision()))
     machine.receive(RequestHeaders(headers=CHAT | {":path": "/tokenize"}), 0)
     pieces = cut(LONG, 300_000)
     for piece in pieces[:-2]:
@@ -150,7 +146,7 @@ def test_pieces_that_waited_for_a_decision_stay_in_order():
 
 
 def test_a_body_that_the_proxy_holds_is_not_repeated():
-    machine = exchange(Stub())
+    machine = exchange()
     modes = Modes(BodyMode.BUFFERED, BodyMode.FULL_DUPLEX_STREAMED)
     replies = machine.receive(RequestHeaders(headers=CHAT, modes=modes), 0)
     replies += read_on(machine, machine.receive(RequestBody(body=LONG, end_of_stream=True), 0))
@@ -189,7 +185,7 @@ def test_pieces_that_fit_are_not_copied():
 
 
 def test_long_bodies_are_read():
-    stub = Stub()
-    ask(exchange(stub), LONG, 30_000)
-    (prompt,) = stub.requests[0].prompts
+    machine = exchange()
+    ask(machine, LONG, 30_000)
+    (prompt,) = machine.stub.requests[0].prompts
     assert prompt.data == b"\n<user>" + json.dumps(WORDS * 45_000).encode()

@@ -21,7 +21,8 @@ from epp.protocol.extproc.messages import (
 )
 from epp.protocol.extproc.observation import AUTO, Observation, must_stay_reason
 from epp.protocol.extproc.record import MustStayReason, Outcome
-from tests.protocol.extproc.conversation import CHAT, OK, Stub, Wants, chat_body, exchange, play
+from epp.protocol.extproc.step import Wants
+from tests.protocol.extproc.conversation import CHAT, OK, Stub, chat_body, exchange, play
 
 DUPLEX, STREAMED = BodyMode.FULL_DUPLEX_STREAMED, BodyMode.STREAMED
 LEAVABLE = Modes(DUPLEX, STREAMED)
@@ -99,17 +100,16 @@ def test_ties(request_mode, response):
     assert must_stay_reason(modes, announced=True) is stays
 
 
-def routed(stub, *, modes=LEAVABLE, end_early=True, **more):
+def routed(*, modes=LEAVABLE, end_early=True, needed=False, **more):
     """An exchange whose request is answered, in these modes."""
-    machine = exchange(stub, end_early=end_early)
+    machine = exchange(Stub(needed=needed), end_early=end_early)
     head = RequestHeaders(headers=CHAT | more, modes=modes)
     play(machine, [head, RequestBody(body=chat_body(), end_of_stream=True)])
     return machine
 
 
 def test_a_stream_is_closed_after_its_first_piece():
-    stub = Stub()
-    machine = routed(stub)
+    machine = routed()
     assert machine.receive(ResponseHeaders(headers=OK), 2) == [HeadersReply(response=True)]
     assert machine.receive(ResponseBody(body=b""), 3) == [BodyReply(response=True)]
     assert machine.wants() is Wants.NEXT
@@ -117,58 +117,55 @@ def test_a_stream_is_closed_after_its_first_piece():
     assert machine.wants() is Wants.END
     assert machine.receive(ResponseBody(body=PIECE), 5) == []
     machine.cancelled(6)
-    assert stub.events == [
+    assert machine.stub.events == [
         FirstToken(machine.record.id),
         Unobserved(machine.record.id, begun=True),
     ]
-    (record,) = stub.closed
+    (record,) = machine.stub.closed
     assert (record.outcome, record.finished_at) == (Outcome.UNOBSERVED, 4)
     assert (record.status, record.first_byte_at, record.usage) == (200, 4, None)
     assert record.must_stay is None
 
 
 def test_a_stream_whose_end_is_needed_is_seen_to_it():
-    stub = Stub(needed=True)
-    machine = routed(stub)
+    machine = routed(needed=True)
     machine.receive(ResponseHeaders(headers=OK), 2)
     for _ in range(3):
         machine.receive(ResponseBody(body=PIECE), 3)
         assert machine.wants() is Wants.NEXT
     machine.receive(ResponseBody(body=USAGE + DONE), 4)
     machine.receive(ResponseBody(body=b"", end_of_stream=True), 5)
-    assert stub.asked == 1
-    assert stub.closed[0].outcome is Outcome.COMPLETED
-    assert stub.events[-1] == Finished(machine.record.id, Usage(9, 2), 4)
+    assert machine.stub.asked == 1
+    assert machine.stub.closed[0].outcome is Outcome.COMPLETED
+    assert machine.stub.events[-1] == Finished(machine.record.id, Usage(9, 2), 4)
 
 
 @pytest.mark.parametrize("end_early", [True, False])
 def test_nobody_is_asked_where_it_stays_anyway(end_early):
-    stub = Stub()
     modes = Modes(DUPLEX, DUPLEX) if end_early else LEAVABLE
-    machine = routed(stub, modes=modes, end_early=end_early)
+    machine = routed(modes=modes, end_early=end_early)
     machine.receive(ResponseHeaders(headers=OK), 2)
     machine.receive(ResponseBody(body=PIECE), 3)
     assert machine.wants() is Wants.NEXT
-    assert stub.asked == 0
+    assert machine.stub.asked == 0
 
 
 @pytest.mark.parametrize("end", [b"", USAGE])
 def test_a_stream_whose_first_piece_is_all_of_it_is_complete(end):
-    stub = Stub()
-    machine = routed(stub)
+    machine = routed()
     machine.receive(ResponseHeaders(headers=OK), 2)
     machine.receive(ResponseBody(body=PIECE + end + DONE), 3)
     usage = Usage(9, 2) if end else None
-    assert stub.events[-1] == Finished(machine.record.id, usage, 1)
-    assert stub.closed[0].outcome is Outcome.COMPLETED
+    assert machine.stub.events[-1] == Finished(machine.record.id, usage, 1)
+    assert machine.stub.closed[0].outcome is Outcome.COMPLETED
 
 
 def test_usage_so_far_is_no_usage():
-    stub = Stub()
-    machine = routed(stub)
+    machine = routed()
     machine.receive(ResponseHeaders(headers=OK), 2)
     machine.receive(ResponseBody(body=USAGE), 3)
-    assert (stub.closed[0].outcome, stub.closed[0].usage) == (Outcome.UNOBSERVED, None)
+    (record,) = machine.stub.closed
+    assert (record.outcome, record.usage) == (Outcome.UNOBSERVED, None)
 
 
 @pytest.mark.parametrize(
@@ -181,13 +178,12 @@ def test_usage_so_far_is_no_usage():
     ],
 )
 def test_where_the_proxy_cannot_go_on_alone_the_stream_stays_open(modes, told):
-    stub = Stub()
-    machine = routed(stub, modes=modes)
+    machine = routed(modes=modes)
     machine.receive(ResponseHeaders(headers=OK), 2)
     machine.receive(ResponseBody(body=PIECE), 3)
     assert machine.wants() is Wants.NEXT
     machine.receive(ResponseBody(body=USAGE, end_of_stream=True), 4)
-    (record,) = stub.closed
+    (record,) = machine.stub.closed
     assert (record.outcome, record.usage) == (Outcome.COMPLETED, Usage(9, 2))
     assert record.must_stay is told
 
@@ -200,29 +196,26 @@ def test_where_the_proxy_cannot_go_on_alone_the_stream_stays_open(modes, told):
     ],
 )
 def test_responses_to_be_edited_or_read_are_observed(headers, more):
-    stub = Stub()
-    machine = routed(stub, **more)
+    machine = routed(**more)
     machine.receive(ResponseHeaders(headers=headers), 2)
     machine.receive(ResponseBody(body=PIECE), 3)
     assert machine.wants() is Wants.NEXT
     machine.receive(ResponseBody(body=b"", end_of_stream=True), 4)
-    assert stub.closed[0].outcome is Outcome.COMPLETED
+    assert machine.stub.closed[0].outcome is Outcome.COMPLETED
 
 
 def test_a_response_that_is_no_stream_is_observed():
-    stub = Stub()
-    machine = exchange(stub, end_early=True)
+    machine = exchange(end_early=True)
     head = RequestHeaders(headers=CHAT, modes=LEAVABLE)
     play(machine, [head, RequestBody(body=chat_body(stream=False), end_of_stream=True)])
     machine.receive(ResponseHeaders(headers=JSON), 2)
     machine.receive(ResponseBody(body=b'{"usage":{"prompt_tokens":9,'), 3)
     machine.receive(ResponseBody(body=b'"completion_tokens":2}}', end_of_stream=True), 4)
-    assert stub.events == [Finished(machine.record.id, Usage(9, 2), 0)]
+    assert machine.stub.events == [Finished(machine.record.id, Usage(9, 2), 0)]
 
 
 def test_a_duplex_request_under_way_keeps_the_stream_open():
-    stub = Stub()
-    machine = exchange(stub, end_early=True)
+    machine = exchange(end_early=True)
     opaque = CHAT | {":path": "/v1/files"}
     machine.receive(RequestHeaders(headers=opaque, modes=LEAVABLE), 0)
     machine.receive(RequestBody(body=b"first half"), 1)
@@ -236,17 +229,15 @@ def test_a_duplex_request_under_way_keeps_the_stream_open():
 
 @pytest.mark.parametrize("mode", [BodyMode.NONE, STREAMED])
 def test_a_request_that_the_proxy_passes_lets_the_stream_close(mode):
-    stub = Stub()
-    machine = exchange(stub, end_early=True)
+    machine = exchange(end_early=True)
     machine.receive(RequestHeaders(headers=CHAT, modes=Modes(mode, STREAMED)), 0)
     machine.receive(ResponseHeaders(headers=OK), 2)
     machine.receive(ResponseBody(body=PIECE), 3)
-    assert stub.closed[0].outcome is Outcome.UNOBSERVED
+    assert machine.stub.closed[0].outcome is Outcome.UNOBSERVED
 
 
 def test_the_proxys_own_response_is_observed():
-    stub = Stub()
-    machine = exchange(stub, end_early=True)
+    machine = exchange(end_early=True)
     machine.receive(RequestHeaders(headers=CHAT, modes=LEAVABLE), 0)
     machine.receive(ResponseHeaders(headers=OK), 1)
     machine.receive(ResponseBody(body=PIECE), 2)
@@ -254,16 +245,14 @@ def test_the_proxys_own_response_is_observed():
 
 
 def test_a_client_that_goes_before_the_first_piece_is_seen():
-    stub = Stub()
-    machine = routed(stub)
+    machine = routed()
     machine.receive(ResponseHeaders(headers=OK), 2)
     machine.cancelled(3)
-    assert stub.events == [Aborted(machine.record.id, 0)]
+    assert machine.stub.events == [Aborted(machine.record.id, 0)]
 
 
 def test_sampled_responses_are_observed():
-    stub = Stub()
-    machine = routed(stub, end_early=False)
+    machine = routed(end_early=False)
     machine.receive(ResponseHeaders(headers=OK), 2)
     machine.receive(ResponseBody(body=PIECE), 3)
     assert machine.wants() is Wants.NEXT
@@ -286,25 +275,23 @@ ADDED = b'event: response.output_item.added\ndata: {"item":{}}\n\n'
 @pytest.mark.parametrize("answer", [ADDED, b"event: error\r\ndata: {}\r\n\r\n"])
 def test_what_a_stream_of_responses_opens_with_is_not_a_token(answer, size):
     # vLLM says so much before it computes anything.
-    stub = Stub()
-    machine = exchange(stub, end_early=True)
+    machine = exchange(end_early=True)
     head = RequestHeaders(headers=CHAT | {":path": "/v1/responses"}, modes=LEAVABLE)
     asked = b'{"model":"m","input":"hi","stream":true}'
     play(machine, [head, RequestBody(body=asked, end_of_stream=True), ResponseHeaders(headers=OK)])
     for at in range(0, len(CREATED), size):
         machine.receive(ResponseBody(body=CREATED[at : at + size]), 10)
-    assert (stub.events, machine.wants()) == ([], Wants.NEXT)
+    assert (machine.stub.events, machine.wants()) == ([], Wants.NEXT)
     for at in range(0, len(answer), size):
         machine.receive(ResponseBody(body=answer[at : at + size]), 20)
-    assert stub.events[0] == FirstToken(machine.record.id)
+    assert machine.stub.events[0] == FirstToken(machine.record.id)
     assert (machine.record.first_byte_at, machine.wants()) == (20, Wants.END)
 
 
 def test_responses_without_names_of_events_begin_with_their_first_byte():
-    stub = Stub()
-    machine = exchange(stub)
+    machine = exchange()
     head = RequestHeaders(headers=CHAT | {":path": "/v1/responses"}, modes=LEAVABLE)
     asked = b'{"model":"m","input":"hi","stream":true}'
     play(machine, [head, RequestBody(body=asked, end_of_stream=True), ResponseHeaders(headers=OK)])
     machine.receive(ResponseBody(body=b'data: {"type":"response.output_text.delta"}\n\n'), 10)
-    assert stub.events == [FirstToken(machine.record.id)]
+    assert machine.stub.events == [FirstToken(machine.record.id)]

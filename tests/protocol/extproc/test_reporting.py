@@ -18,7 +18,7 @@ from epp.protocol.extproc.messages import (
     TrailersReply,
 )
 from tests.protocol.extproc.codecs import CODECS
-from tests.protocol.extproc.conversation import CHAT, OK, Stub, body, chat_body, exchange, play
+from tests.protocol.extproc.conversation import CHAT, OK, body, chat_body, exchange, play
 
 USAGE = json.dumps({"usage": {"prompt_tokens": 5, "completion_tokens": 2}}).encode()
 
@@ -32,7 +32,7 @@ def nothing(_):
 
 
 def replies_to(*response, mode=BodyMode.FULL_DUPLEX_STREAMED, reporters=(total, nothing)):
-    machine = exchange(Stub(), reporters=reporters)
+    machine = exchange(reporters=reporters)
     modes = Modes(response=mode)
     asked = [RequestHeaders(headers=CHAT, modes=modes), body(chat_body())]
     replies = play(machine, [*asked, ResponseHeaders(headers=OK), *response])

@@ -16,7 +16,14 @@ from epp.protocol.extproc.messages import (
     ResponseHeaders,
 )
 from epp.protocol.extproc.step import Wants
-from tests.protocol.extproc.conversation import DUPLEX, OK, Stub, chat_body, exchange, play
+from tests.protocol.extproc.conversation import (
+    DUPLEX,
+    OK,
+    chat_body,
+    exchange,
+    play,
+    request_of,
+)
 
 JSON = {":status": "200", "content-type": "application/json"}
 USAGE = {"input_tokens": 900, "output_tokens": 7, "input_tokens_details": {"cached_tokens": 800}}
@@ -26,9 +33,9 @@ ADDED = b'event: response.output_item.added\ndata: {"item":{"id":"msg_1"}}\n\n'
 LEAVABLE = Modes(DUPLEX, BodyMode.STREAMED)
 
 
-def ask(stub, asked=None, path="/v1/responses", method="POST", **settings):
+def ask(asked=None, path="/v1/responses", method="POST", **settings):
     """Play a request whose body is an object, bytes as they are, or nothing; return the exchange"""
-    machine = exchange(stub, **settings)
+    machine = exchange(**settings)
     data = json.dumps(asked).encode() if isinstance(asked, dict) else asked
     head = {":method": method, ":path": path}
     messages: list[Message] = [
@@ -41,9 +48,7 @@ def ask(stub, asked=None, path="/v1/responses", method="POST", **settings):
 
 
 def named_by(asked=None, path="/v1/responses", method="POST"):
-    stub = Stub()
-    ask(stub, asked, path, method)
-    return stub.requests[0].response_id
+    return ask(asked, path, method).stub.requests[0].response_id
 
 
 def follow_up(previous):
@@ -65,10 +70,8 @@ def test_a_path_names_the_response_that_a_request_is_about(method, path):
 
 
 def test_a_gateway_may_have_rewritten_the_path():
-    stub = Stub()
     head = {":method": "GET", ":path": "/", "x-original-path": "/v1/responses/resp_1"}
-    exchange(stub).receive(RequestHeaders(headers=head, end_of_stream=True), 0.0)
-    assert stub.requests[0].response_id == "resp_1"
+    assert request_of(RequestHeaders(headers=head, end_of_stream=True)).response_id == "resp_1"
 
 
 @pytest.mark.parametrize(
@@ -95,26 +98,23 @@ def test_of_a_prompt_that_is_decided_on_before_its_end_no_more_is_read():
 
 
 def test_the_request_that_waits_still_names_it():
-    stub = Stub()
-    ask(stub, follow_up("resp_1"))
-    assert stub.requests[0].without_text().response_id == "resp_1"
+    machine = ask(follow_up("resp_1"))
+    assert machine.stub.requests[0].without_text().response_id == "resp_1"
 
 
 @pytest.mark.parametrize("size", [1, 5, 1000])
 @pytest.mark.parametrize(("head", "answer"), [(JSON, WHOLE), (OK, CREATED + ADDED)])
 def test_an_answer_tells_its_id_once(head, answer, size):
-    stub = Stub()
-    machine = ask(stub, {"model": "m", "input": "hi"})
+    machine = ask({"model": "m", "input": "hi"})
     machine.receive(ResponseHeaders(headers=head), 2)
     for at in range(0, len(answer), size):
         machine.receive(ResponseBody(body=answer[at : at + size]), 3)
-    told = [each for each in stub.events if isinstance(each, ResponseNamed)]
+    told = [each for each in machine.stub.events if isinstance(each, ResponseNamed)]
     assert told == [ResponseNamed(machine.record.id, "resp_1")]
 
 
 def test_a_stream_that_is_left_early_has_told_its_id():
-    stub = Stub()
-    machine = ask(stub, {"model": "m", "input": "hi", "stream": True}, end_early=True)
+    machine = ask({"model": "m", "input": "hi", "stream": True}, end_early=True)
     machine.receive(ResponseHeaders(headers=OK), 2)
     machine.receive(ResponseBody(body=CREATED), 3)
     assert machine.wants() is Wants.NEXT
@@ -122,7 +122,7 @@ def test_a_stream_that_is_left_early_has_told_its_id():
     assert machine.wants() is Wants.END
     own = machine.record.id
     told = [ResponseNamed(own, "resp_1"), FirstToken(own), Unobserved(own, begun=True)]
-    assert stub.events == told
+    assert machine.stub.events == told
 
 
 @pytest.mark.parametrize(
@@ -134,21 +134,19 @@ def test_a_stream_that_is_left_early_has_told_its_id():
     ],
 )
 def test_what_is_no_answer_of_the_api_tells_none(path, head):
-    stub = Stub()
     asked = {"model": "m", "input": "hi", "messages": [{"role": "user", "content": "hi"}]}
-    machine = ask(stub, asked, path)
+    machine = ask(asked, path)
     machine.receive(ResponseHeaders(headers=head), 2)
     machine.receive(ResponseBody(body=WHOLE, end_of_stream=True), 3)
-    assert "ResponseNamed" not in stub.kinds
+    assert "ResponseNamed" not in machine.stub.kinds
 
 
 def usage_learned(asked):
-    stub = Stub()
-    machine = ask(stub, asked)
+    machine = ask(asked)
     machine.receive(ResponseHeaders(headers=JSON), 2)
     machine.receive(ResponseBody(body=WHOLE, end_of_stream=True), 3)
     assert machine.record.usage == Usage(900, 7, 800)
-    (end,) = [each for each in stub.events if isinstance(each, Finished)]
+    (end,) = [each for each in machine.stub.events if isinstance(each, Finished)]
     return end.usage
 
 

@@ -13,6 +13,7 @@ from epp.protocol.metrics.metric_names import ENGINES, EngineCatalog, Metric
 from epp.protocol.metrics.metric_specs import EngineSpecs, engine_of, parse_spec
 from epp.protocol.metrics.metrics_reader import MetricsReader
 from epp.protocol.metrics.page import Page
+from epp.protocol.steps import finish
 from tests.adapters.vllm_page import vllm_page
 
 LABEL = "llm-d.ai/engine-type"
@@ -145,15 +146,7 @@ def test_vllm_with_a_metric_more_is_read_as_vllm_is():
 
 
 def numbers(metrics, text, pod="pod-a"):
-    return returned(AttributeReader(metrics).steps(Page(text), pod))
-
-
-def returned(steps):
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
+    return finish(AttributeReader(metrics).steps(Page(text), pod))
 
 
 GPUS = b"""DCGM_FI_DEV_GPU_UTIL{gpu="0",pod="pod-a"} 40
@@ -195,7 +188,7 @@ def test_of_other_numbers_the_first_counts():
 
 def test_what_is_missing_is_said_once():
     reader = AttributeReader((DCGM,))
-    said = [list(returned(reader.steps(Page(b"x 1\n"), "a")).warnings) for _ in range(2)]
+    said = [list(finish(reader.steps(Page(b"x 1\n"), "a")).warnings) for _ in range(2)]
     assert said == [
         ["its page has no DCGM_FI_DEV_GPU_UTIL that can be GPUUtilization/dcgm-extractor"],
         [],

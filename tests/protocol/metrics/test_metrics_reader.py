@@ -9,6 +9,7 @@ from epp.model.endpoint import UNREPORTED, Endpoint, Load
 from epp.protocol.metrics.metric_names import ENGINES, SGLANG, VLLM
 from epp.protocol.metrics.metrics_reader import MetricsReader
 from epp.protocol.metrics.page import Page, PageBefore
+from epp.protocol.steps import finish
 from tests.adapters.vllm_page import vllm_page
 
 PREVIOUS = Load(
@@ -44,12 +45,7 @@ def read(text, at=0.0, previous=UNREPORTED, engine=None, **endpoint):
 
 def engine_of(labels, text):
     """The engine that a page is read for."""
-    steps = Page(text).engine(labels)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
+    return finish(Page(text).engine(labels))
 
 
 def lora(value, running="", waiting="", max_lora="4", engine="0"):
@@ -390,17 +386,8 @@ def test_the_label_decides_before_the_page(labels, page, engine):
 PIECES = st.sampled_from(
     [
         *(line + b"\n" for line in vllm_page().splitlines()[::9]),
-        b"vllm:num_requests_waiting",
-        b"vllm:cache_config_info{",
-        b'block_size="',
-        b'"',
-        b"\\",
-        b"}",
-        b" ",
-        b"\n",
-        b"1e999",
-        b"-1",
-        b"NaN",
+        *(b"vllm:num_requests_waiting", b"vllm:cache_config_info{", b'block_size="', b'"', b"\\"),
+        *(b"}", b" ", b"\n", b"1e999", b"-1", b"NaN"),
     ]
 )
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.protocol.metrics.page_text import KnownLines, PageText, Sample, number
+from epp.protocol.steps import finish
 from tests.adapters.vllm_page import vllm_page
 
 FAMILIES = ("a", "ab", "abc", "b", "c:d")
@@ -18,15 +19,6 @@ pages = st.lists(blocks, max_size=6, unique_by=lambda block: block[0])
 def read(text, family):
     """Read a family's values."""
     return [number(sample[1]) for sample in text.samples(family) if sample]
-
-
-def has_line(text, start):
-    steps = text.has_line(start)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
 
 
 def write(page):
@@ -83,4 +75,4 @@ def test_a_family_that_pages_may_lack_is_looked_for_on_each_eighth_page():
     ("start", "there"), [(b"vllm:", True), (b"vllm:some_1_", True), (b"sglang:", False)]
 )
 def test_a_line_that_starts_so(start, there):
-    assert has_line(PageText(vllm_page()), start) is there
+    assert finish(PageText(vllm_page()).has_line(start)) is there
