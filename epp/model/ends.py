@@ -9,7 +9,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from epp.model.caches.lease import Lease
+from epp.model.caches.contract import Lease
 from epp.model.learning.output_lengths import OutputLengths
 from epp.model.learning.trust import Verdict
 from epp.model.pods.growth import Growth
@@ -61,7 +61,7 @@ class RequestEnds:
     def _believed(self, quote: Quote, usage: Usage) -> Usage:
         """Return the reported usage, without a number of prompt tokens that cannot be true."""
         tokens, chain = usage.prompt_tokens, quote.chains[0]
-        if not tokens or self._prompts.believes(chain, tokens, quote.kind):
+        if not tokens or self._prompts.estimator.believes(chain, tokens, quote.kind):
             return usage
         return replaced(usage, prompt_tokens=0)
 
@@ -77,31 +77,23 @@ class RequestEnds:
     ) -> None:
         """Learn from the reported cached tokens, and record that the output is cached."""
         pod, quote, cached = in_flight.pod, in_flight.quote, usage.cached_tokens
-        if in_flight.disaggregated:
-            # Which of the two caches is meant depends on the sidecar's connector.
-            self._remember_response(in_flight, sequence, usage)
-            return
-        if cached is not None:
-            verdict = pod.judge(in_flight.cached, cached, sequence)
-            if verdict is not Verdict.HELD:
-                in_flight.take_back()
-            if verdict is Verdict.RESTARTED:
-                self._pods.refresh()
-                return
-        chain, offsets = quote.chains[0], quote.token_offsets[0]
-        self._prompts.learn_prefix(chain, offsets, in_flight.matched, cached or 0, pod.engine_block)
-        self._remember_response(in_flight, sequence, usage)
-
-    def _remember_response(
-        self, in_flight: InFlightRequest, sequence: SequenceState, usage: Usage
-    ) -> None:
-        if usage.prompt_tokens and in_flight.quote.answers == 1:
-            generated = usage.completion_tokens
-            self._remember(in_flight.pod, sequence, usage.prompt_tokens, generated)
+        # Of two endpoints, which cache is meant depends on the sidecar's connector.
+        if not in_flight.disaggregated:
+            if cached is not None:
+                verdict = pod.judge(in_flight.cached, cached, sequence)
+                if verdict is not Verdict.HELD:
+                    in_flight.take_back()
+                if verdict is Verdict.RESTARTED:
+                    self._pods.refresh()
+                    return
+            chain, offsets, block = quote.chains[0], quote.token_offsets[0], pod.engine_block
+            self._prompts.learn_prefix(chain, offsets, in_flight.matched, cached or 0, block)
+        if usage.prompt_tokens:
+            self._remember(in_flight, sequence, usage.prompt_tokens, usage.completion_tokens)
 
     def _remember(  # noqa: PLR0913 (as `GeneratedBlocks`)
         self,
-        pod: Pod,
+        in_flight: InFlightRequest,
         sequence: SequenceState,
         prompt_tokens: int,
         generated: int,
@@ -109,9 +101,9 @@ class RequestEnds:
         broken: bool = False,
         guessed: bool = False,
     ) -> None:
-        """Remember the output that a response left in a pod's cache after its prompt's blocks."""
-        chain, lease = sequence.chain, sequence.lease
-        if generated <= 1 or lease is None or not chain.hashes:
+        """Remember the output that an only answer left in a cache, after its prompt's blocks."""
+        pod, chain, lease = in_flight.pod, sequence.chain, sequence.lease
+        if in_flight.quote.answers != 1 or generated <= 1 or lease is None or not chain.hashes:
             return
         if sequence.cache is pod.scheduler.cache:
             self._prompts.generated.remember(
@@ -137,15 +129,9 @@ class RequestEnds:
             in_flight.record_generated(0, seen)
         finally:
             in_flight.release(now, revoked=event.refused)
-        if len(sequences) == in_flight.quote.answers == 1 and not event.refused:
-            self._remember(
-                in_flight.pod,
-                sequences[0],
-                sequences[0].offsets.total,
-                seen,
-                broken=True,
-                guessed=in_flight.unobserved,
-            )
+        if len(sequences) == 1 and not event.refused:
+            tokens, guessed = sequences[0].offsets.total, in_flight.unobserved
+            self._remember(in_flight, sequences[0], tokens, seen, broken=True, guessed=guessed)
 
 
 @mypyc_attr(free_list_len=1, acyclic=True)
@@ -172,7 +158,11 @@ class _OutputAtPod:
 def lost_at(pod: Pod, in_flight: Mapping[RequestId, InFlightRequest]) -> list[RequestId]:
     """Return the requests in an endpoint's books that are over, or are not in flight there."""
     found = [(each, in_flight.get(each)) for each in sorted(pod.booked)]
-    return [each for each, request in found if request is None or request.is_lost_at(pod)]
+    return [
+        each
+        for each, request in found
+        if request is None or request.is_over or not request.is_at(pod)
+    ]
 
 
 def keep_those_at(pod: Pod, in_flight: Mapping[RequestId, InFlightRequest], now: float) -> None:

@@ -85,6 +85,7 @@ class Fleet:
         self._on_fault: Final = on_fault
         self._prompts: Final = Prompts(hasher)
         self._index: Final = PrefixIndex(index_bytes)
+        self._full_bytes: Final = 0.96 * index_bytes  # less is forgotten at once than what remains
         self.pods: Final = Pods(self._index, hasher, capacity)
         self.in_flight: Final[dict[RequestId, InFlightRequest]] = {}
         self.output_lengths: Final = OutputLengths()
@@ -109,6 +110,11 @@ class Fleet:
     def indexed_blocks(self) -> int:
         """How many different blocks the index has."""
         return len(self._index)
+
+    @property
+    def full(self) -> bool:
+        """Whether the index has little room left, as while blocks are forgotten for want of it."""
+        return self._index.used_bytes > self._full_bytes
 
     def serves(self, model: str) -> bool | None:
         """Return whether any endpoint serves a model; None while that is not known.
@@ -246,18 +252,16 @@ class Fleet:
 
     def _of_pod(self, event: PodEvent, now: float) -> None:
         if (pod := self.pods.get(event.endpoint_id)) is not None:
-            before = pod.standing
+            before = pod.eligibility
             pod.apply(event)
-            if pod.standing != before:
+            if pod.eligibility != before:
                 self.pods.refresh()
-            if self.pods.size_blocks(pod) and self._prompts.align_blocks(self.pods.engine_blocks):
+            resized = self.pods.note_block_size(pod)
+            if resized and self._prompts.align_blocks(self.pods.engine_blocks):
                 self.pods.follow_anew()
             self.pods.save_memory()
             if isinstance(event, ScrapeFailed):
                 self._learn_found(self._outliers.missed(pod, event.reason, now), now)
-
-    def _follow_outlier(self, event: Ejected | Returned, now: float) -> None:
-        self._outliers.apply(event, now)
 
     def _reported(self, event: LoadReported, now: float) -> None:
         if (pod := self.pods.get(event.endpoint_id)) is None:
@@ -384,8 +388,8 @@ _HANDLERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {
     Finished: Fleet._finished,  # noqa: SLF001
     Aborted: Fleet._aborted,  # noqa: SLF001
     Unobserved: Fleet._left_unobserved,  # noqa: SLF001
-    Ejected: Fleet._follow_outlier,  # noqa: SLF001
-    Returned: Fleet._follow_outlier,  # noqa: SLF001
+    Ejected: lambda fleet, event, now: fleet._outliers.apply(event, now),  # noqa: SLF001
+    Returned: lambda fleet, event, now: fleet._outliers.apply(event, now),  # noqa: SLF001
     BooksCorrected: Fleet._corrected,  # noqa: SLF001
     ResponseRepeated: lambda fleet, event, _: fleet._prompts.assign_hashes(event),  # noqa: SLF001
     LearnedCopied: lambda fleet, event, now: fleet.pods.take_over(event, fleet.output_lengths, now),

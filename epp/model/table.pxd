@@ -10,14 +10,14 @@ What is returned as a pointer holds until the next entry comes or goes.
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
 from libc.stdint cimport uint32_t, uint64_t
 
+cdef enum:
+    PARTS = 1024
+    MIN_ROOM = 8
+
 cdef extern from * nogil:
     """
-    #define PARTS 1024
-    #define MIN_ROOM 8
     static inline void prefetch(const void* place) { __builtin_prefetch(place); }
     """
-    enum: PARTS
-    enum: MIN_ROOM
     void prefetch(const void* place)
 
 

@@ -7,7 +7,7 @@ from math import isclose
 from cachetools import Cache
 
 from epp.model.caches import radix_tree, vllm_v0_evictor
-from epp.model.caches.lease import own
+from epp.model.caches.contract import own
 from epp.model.caches.offload import TieredLease
 from epp.model.caches.sglang import RadixLease
 from epp.model.caches.vllm_v0 import CachedLease
@@ -199,7 +199,7 @@ def _second_tier(tier):
 def _reported(reported):
     """The engine holds the blocks aside, and the cache does not."""
     check(
-        aside_is_held=all(map(reported._holds, reported.aside)),
+        aside_is_held=all(each in reported._held for each in reported.aside),
         aside_is_not_cached=reported.aside.keys().isdisjoint(reported.cache.hashes()),
     )
 

@@ -37,7 +37,7 @@ def rig():
         serve(rig, f"new {number}", WHOLE, 0, **own)
     serve(rig, "first", WHOLE, 0, **shared("first"))
     serve(rig, "second", PrefillModel().seconds(108, 992), 992, **shared("second"))
-    rig.pod("pod-0").feedback.tells = True  # and its start time stays the same
+    rig.pod("pod-0").feedback.reports_start = True  # and its start time stays the same
     assert rig.pod("pod-0").pace.prefill_slowness.value == pytest.approx(1.0)
     return rig
 

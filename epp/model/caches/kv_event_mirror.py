@@ -74,23 +74,22 @@ class KvEventCounts(msgspec.Struct):
 class KvEventMirror:
     """The blocks that one engine is known to hold.
 
-    `model` is hashed into blocks whose event has no model. At most about `most_blocks` are
-    followed, and no more than a cache holds twice of `room` tokens.
+    At most about `most_blocks` are followed, and twice as many as a cache of `room` tokens holds.
     """
 
-    def __init__(self, hasher: BlockHasher, model: str, most_blocks: int = MAX_BLOCKS) -> None:
+    def __init__(self, hasher: BlockHasher, most_blocks: int = MAX_BLOCKS) -> None:
         self.counts = KvEventCounts()
         self._hasher = hasher
-        self._model = model
         self._most_blocks = most_blocks
-        self._unfollowed: set[Group] = set()
         self._leaving: deque[_Leaving] = deque()
         self._stored_again: dict[Medium, set[BlockHash]] = {}  # since the last clear
         self._begin()
         self.room = most_blocks * self._block
 
     def _begin(self) -> None:
+        """Follow no blocks yet."""
         self._groups: dict[Group, int] = {}
+        self._unfollowed: set[Group] = set()
         self._block = self._hasher.token_block  # which may be another by the next beginning
         # Keyed, so that no engine can choose hashes that fall side by side.
         secret = self._hasher.root("", "", exact=True)
@@ -106,10 +105,9 @@ class KvEventMirror:
     def apply(self, change: Change, pool: CacheModel | ReportedBlocks) -> None:
         """Apply one change to the model of the cache, or to its `offload_tier` if it is there."""
         self.purge(pool)
-        lower = pool.offload_tier
         match change:
             case BlocksStored():
-                tier, group = self._tier(change.medium, pool, lower), (change.medium, change.group)
+                tier, group = _tier(change.medium, pool), (change.medium, change.group)
                 known = group in self._groups or len(self._groups) < MAX_GROUPS
                 if tier is not None and change.full and known:
                     self._store(change, tier)
@@ -117,13 +115,9 @@ class KvEventMirror:
                     self._unfollowed.add(group)
                     self.counts.skipped += len(change.hashes)
             case BlocksRemoved():
-                self._remove(change, self._tier(change.medium, pool, lower))
+                self._remove(change, _tier(change.medium, pool))
             case BlocksCleared():
                 self._clear(change.reason, pool)
-
-    @staticmethod
-    def _tier(medium: Medium, pool: Tier, lower: Tier | None) -> Tier | None:
-        return {Medium.GPU: pool, Medium.CPU: lower}.get(medium)
 
     def _store(self, change: BlocksStored, tier: Tier) -> None:
         group = self._groups.setdefault((change.medium, change.group), len(self._groups))
@@ -146,7 +140,7 @@ class KvEventMirror:
             return self._blocks.copy(change.hashes, group)
         root = 0
         if change.parent is None:
-            root = self._hasher.root(change.model or self._model, change.salt, exact=True)
+            root = self._hasher.root(change.model, change.salt, exact=True)
         added = self._blocks.store(change, root, group)
         if added is None:
             return 0, ()
@@ -193,16 +187,12 @@ class KvEventMirror:
             if lower is not None:
                 self._leaving.append(_Leaving(in_steps(lower.hashes()), (Medium.CPU,)))
             self._leaving.append(_Leaving(self._blocks.drain(), ()))
-        self._follow_nothing()
+        self._begin()
         self.purge(pool)
 
     def forget(self, held: Iterable[Sequence[BlockHash]] = ()) -> None:
         """Forget all followed blocks; `purge` frees their memory, and that of `held`."""
         self._leaving.append(_Leaving(chain(self._blocks.drain(), held), ()))
-        self._follow_nothing()
-
-    def _follow_nothing(self) -> None:
-        self._unfollowed.clear()
         self._begin()
 
     def drain(self) -> Iterator[BlockHash]:
@@ -217,8 +207,9 @@ class KvEventMirror:
         """Whether anything is left for `purge`."""
         return bool(self._leaving)
 
-    def purge(self, pool: CacheModel | ReportedBlocks, blocks: int = _PURGED) -> None:
-        """Take about this many blocks out that were cleared."""
+    def purge(self, pool: CacheModel | ReportedBlocks) -> None:
+        """Take some of the blocks out that were cleared."""
+        blocks = _PURGED
         while self._leaving and blocks > 0:
             leaving = self._leaving[0]
             some = next(leaving.blocks, None)
@@ -226,7 +217,7 @@ class KvEventMirror:
                 self._leaving.popleft()
                 continue
             for medium in leaving.media:
-                tier = self._tier(medium, pool, pool.offload_tier)
+                tier = _tier(medium, pool)
                 again = self._stored_again.get(medium, ())
                 if tier is not None:
                     tier.discard([each for each in some if each not in again])
@@ -238,6 +229,10 @@ class _Leaving(NamedTuple):
 
     blocks: Iterator[Sequence[BlockHash]]
     media: Sequence[Medium]
+
+
+def _tier(medium: Medium, pool: CacheModel | ReportedBlocks) -> Tier | None:
+    return {Medium.GPU: pool, Medium.CPU: pool.offload_tier}.get(medium)
 
 
 def _all_of(pool: CacheModel | ReportedBlocks) -> Iterator[Sequence[BlockHash]]:

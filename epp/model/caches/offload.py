@@ -24,8 +24,7 @@ from collections.abc import Sequence
 from itertools import chain, islice, takewhile
 
 from epp.model.caches.content_changes import ContentChanges
-from epp.model.caches.contract import CacheModel
-from epp.model.caches.lease import Lease, own
+from epp.model.caches.contract import CacheModel, Lease, own
 from epp.model.prompts.hashing import BlockHash
 
 
@@ -62,9 +61,15 @@ class OffloadTier:
         offered = zip(hashes, sizes, strict=False)
         new = {key: size for key, size in offered if key not in self._sizes}
         lacking = self.used + sum(new.values()) - self.capacity
-        # vLLM `prepare_store`: "Chunks from the original input are excluded from eviction".
-        gone = self._eviction(lacking, frozenset(hashes))
-        if gone is None:
+        spared, gone = frozenset(hashes), list[BlockHash]()
+        for block_hash, size in self._sizes.items():
+            if lacking <= 0:
+                break
+            # vLLM `prepare_store`: "Chunks from the original input are excluded from eviction".
+            if block_hash not in spared:
+                gone.append(block_hash)
+                lacking -= size
+        if lacking > 0:
             return ()
         self.discard(gone)
         self._sizes.update(new)
@@ -91,22 +96,6 @@ class OffloadTier:
             self.used -= self._sizes.pop(block_hash, 0)
         self.alone.difference_update(hashes)
         self._changes.record_evicted(hashes)
-
-    def resize(self, capacity: int) -> None:
-        """Change the capacity, in tokens; evict what no longer fits."""
-        self.capacity = capacity
-        self.discard(self._eviction(self.used - capacity, frozenset()) or ())
-
-    def _eviction(self, tokens: int, spared: frozenset[BlockHash]) -> Sequence[BlockHash] | None:
-        """Return the least recently used blocks that have `tokens`; None if all have fewer."""
-        chosen: list[BlockHash] = []
-        for block_hash, size in self._sizes.items():
-            if tokens <= 0:
-                break
-            if block_hash not in spared:
-                chosen.append(block_hash)
-                tokens -= size
-        return None if tokens > 0 else chosen
 
 
 class TieredLease(Lease):

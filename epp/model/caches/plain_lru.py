@@ -14,7 +14,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
 from epp.model.caches.content_changes import ContentChanges
-from epp.model.caches.lease import Lease
+from epp.model.caches.contract import Lease
 from epp.model.caches.single_tier import SingleTierCache
 from epp.model.prompts.hashing import BlockHash
 

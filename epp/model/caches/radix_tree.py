@@ -19,7 +19,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 
 from epp.model.caches.content_changes import ContentChanges
-from epp.model.caches.lease import Key
+from epp.model.caches.contract import Key
 from epp.model.prompts.hashing import BlockHash
 
 _SLACK = 64
@@ -127,12 +127,6 @@ class RadixTree:
             return owner
         return self._split(owner, owner.keys.index(key) + 1, owner.last_access_time)
 
-    def append(self, node: Node, keys: Sequence[Key], sizes: Sequence[int]) -> None:
-        """Append blocks to a node. The caller knows that the tree holds none of them."""
-        node.keys += keys
-        node.sizes += sizes
-        self._attach_keys(node, keys, sum(sizes))
-
     def truncate(self, node: Node, length: int) -> None:
         """Remove a leaf's blocks after the first `length`; without any the leaf goes too."""
         keys, tokens = node.keys[length:], sum(node.sizes[length:])
@@ -164,7 +158,9 @@ class RadixTree:
         """
         if self.owners.keys().isdisjoint(keys):
             last, size = len(node.keys) - 1, node.sizes[-1]
-            self.append(node, keys, sizes)
+            node.keys += keys
+            node.sizes += sizes
+            self._attach_keys(node, keys, sum(sizes))
             del self.owners[node.keys.pop(last)], node.sizes[last]
             node.tokens -= size
             self.tokens -= size

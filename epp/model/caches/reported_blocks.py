@@ -88,7 +88,7 @@ class ReportedBlocks:
         aside, came, gone = self.aside, self._came, self._gone
         for block_hash in stored:
             aside.pop(block_hash, None)
-        kept = [each for each in evicted if self._holds(each)] if self._room > 0 else []
+        kept = [each for each in evicted if each in self._held] if self._room > 0 else []
         aside.update(dict.fromkeys(kept))
         self._came, self._gone = [], []
         self.changing = self._room > 0 or bool(aside)
@@ -112,9 +112,6 @@ class ReportedBlocks:
     def drain(self) -> Iterator[BlockHash]:
         """Yield the blocks that the engine was known to hold, and free their memory."""
         return chain.from_iterable(self._held.drain())
-
-    def _holds(self, block_hash: BlockHash) -> bool:
-        return block_hash in self._held
 
     def _drop(self, hashes: Sequence[BlockHash]) -> None:
         for block_hash in hashes:

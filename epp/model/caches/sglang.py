@@ -17,16 +17,15 @@ that chunked prefill leaves in the tree are not modelled. Output that gets its h
 leave boundaries that SGLang does not have.
 """
 
-from bisect import bisect_right
 from collections.abc import Container, Sequence
-from itertools import accumulate, count, takewhile
+from itertools import count, takewhile
 
 from cachetools import LRUCache
 
-from epp.model.caches.lease import Key, Lease, own
+from epp.model.caches.contract import Key, Lease, own
 from epp.model.caches.radix_tree import Node, RadixTree
 from epp.model.caches.sglang_eviction import DEFAULT_STRATEGY, STRATEGIES
-from epp.model.caches.single_tier import SingleTierCache
+from epp.model.caches.single_tier import SingleTierCache, count_fitting
 from epp.model.prompts.hashing import BlockHash
 
 _MAX_LEASES = 1 << 12
@@ -162,11 +161,11 @@ class RadixCache(SingleTierCache):
         new, parts = hashes[before:], sizes[before : len(hashes)]
         if held.node is not None:
             left = self._output(held) - sum(held.output_sizes)
-            hashed = bisect_right(list(accumulate(parts)), left)
+            hashed = count_fitting(parts, left)
             held.output_hashes += new[:hashed]
             held.output_sizes += parts[:hashed]
         else:
-            owner = self._tree.owners.get(held.unhashed_key) if held.unhashed_key else None
+            owner = self._unhashed_output(held)
             hashed = 0 if owner is None else self._hash_output(held, owner, new, parts)
         if hashed:
             self._by_last_block[new[hashed - 1]] = held
@@ -176,12 +175,15 @@ class RadixCache(SingleTierCache):
         """Return how many leading hashes output of `lease` has: KV events may have given them."""
         known: Container[Key] = lease.output_hashes
         if lease.node is None:
-            held = hashes and hashes[0] in self._tree.owners
-            owner = (
-                self._tree.owners.get(lease.unhashed_key) if lease.unhashed_key and held else None
-            )
+            if not hashes or hashes[0] not in self._tree.owners:
+                return 0
+            owner = self._unhashed_output(lease)
             known = () if owner is None else self._tree.keys_up_to(owner)
         return sum(1 for _ in takewhile(known.__contains__, hashes))
+
+    def _unhashed_output(self, lease: RadixLease) -> Node | None:
+        """Return the node that ends with the output of a finished request, without hashes."""
+        return self._tree.owners.get(lease.unhashed_key) if lease.unhashed_key else None
 
     def release(self, lease: Lease) -> None:
         """End a request: insert the whole pages that it computed, and unlock its path."""
@@ -227,7 +229,7 @@ class RadixCache(SingleTierCache):
         placed = known and hashes[known - 1] in tree.owners
         start = tree.node_ending_at(hashes[known - 1]) if placed else tree.root
         tree.inc_lock_ref(start)
-        fit = bisect_right(list(accumulate(sizes[known : len(hashes)])), self.free)
+        fit = count_fitting(sizes[known : len(hashes)], self.free)
         new, parts = hashes[known : known + fit], sizes[known : known + fit]
         self._make_room(sum(parts))
         tree.insert(start, new, parts).computed = True
@@ -292,7 +294,7 @@ class RadixCache(SingleTierCache):
     ) -> int:
         """Give hashes to the output that a finished request left in the tree."""
         tree, size = self._tree, owner.sizes[-1]
-        hashed = bisect_right(list(accumulate(sizes)), size)
+        hashed = count_fitting(sizes, size)
         if not hashed:
             return 0
         rest = size - sum(sizes[:hashed])

@@ -1,10 +1,11 @@
 """The common part of models with one tier: its blocks, and their changes."""
 
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
-from itertools import filterfalse
+from itertools import accumulate, filterfalse
 
 from epp.model.caches.content_changes import ContentChanges
-from epp.model.caches.lease import Key
+from epp.model.caches.contract import Key
 from epp.model.prompts.hashing import BlockHash
 
 
@@ -51,3 +52,8 @@ class SingleTierCache:
     def take_evicted(self) -> Sequence[BlockHash]:
         """Return the blocks that could be found at the last call and cannot any more."""
         return self._changes.take_evicted()
+
+
+def count_fitting(sizes: Sequence[int], space: int) -> int:
+    """Return how many of the first blocks, of `sizes` tokens, fit into so many tokens together."""
+    return bisect_right(list(accumulate(sizes)), space)

@@ -14,13 +14,12 @@ Until 0.6 a request's last full block counts as computed once there is one more;
 """
 
 import sys
-from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate, count
+from itertools import count
 
 from epp.model.caches.content_changes import ContentChanges
-from epp.model.caches.lease import Key, Lease, own
-from epp.model.caches.single_tier import SingleTierCache
+from epp.model.caches.contract import Key, Lease, own
+from epp.model.caches.single_tier import SingleTierCache, count_fitting
 from epp.model.caches.vllm_v0_evictor import LruEvictor
 from epp.model.prompts.hashing import BlockHash
 
@@ -148,7 +147,7 @@ class VllmV0Cache(SingleTierCache):
         held = own(CachedLease, lease)
         sizes = sizes[: len(hashes)]
         left = self._sizes.get(held.unhashed_key, 0) if held.release_seq else held.unhashed_tokens
-        hashed = bisect_right(list(accumulate(sizes)), left)
+        hashed = count_fitting(sizes, left)
         if not hashed:
             return 0
         if held.release_seq:
@@ -189,7 +188,7 @@ class VllmV0Cache(SingleTierCache):
             self._make_evictable(key, step)
         depth = self._depths[hashes[known - 1]] if known else 0
         space = self.free - sum([self._sizes[key] for key in unreferenced])
-        fit = bisect_right(list(accumulate(sizes[known : len(hashes)])), space)
+        fit = count_fitting(sizes[known : len(hashes)], space)
         rooted = known > 0 and self._depths[hashes[0]] == 1
         self._prefix_closed = self._prefix_closed and (rooted or not (known or fit))
         self._reported = self._reported or fit > 0

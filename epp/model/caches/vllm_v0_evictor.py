@@ -8,7 +8,7 @@ are too many.
 
 from heapq import heapify, heappop, heappush
 
-from epp.model.caches.lease import Key
+from epp.model.caches.contract import Key
 
 _SLACK = 64
 

@@ -7,16 +7,15 @@ least recently used entry is evicted as a whole. Entries share nothing: equal pr
 once for each. Not modelled: llama.cpp skips entries of which little would be used.
 """
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate, count
+from itertools import count
 from math import inf
 
 from cachetools import LRUCache
 
 from epp.model.caches.content_changes import ContentChanges
-from epp.model.caches.lease import Lease, own
-from epp.model.caches.single_tier import SingleTierCache
+from epp.model.caches.contract import Lease, own
+from epp.model.caches.single_tier import SingleTierCache, count_fitting
 from epp.model.prompts.hashing import BlockHash
 
 
@@ -127,7 +126,7 @@ class WholePromptCache(SingleTierCache):
         if entry.finished and entry.number not in self._entries:
             return 0
         left = entry.unhashed if entry.finished else max(0, entry.computed - entry.tokens)
-        hashed = bisect_right(list(accumulate(sizes)), left)
+        hashed = count_fitting(sizes, left)
         tokens = sum(sizes[:hashed])
         entry.tokens += tokens
         entry.hashes += hashes[:hashed]

@@ -149,8 +149,11 @@ class Fit:
         first.add(one, one / predicted, terms, seconds)
         second.add(two, two / predicted, terms, seconds)
         third.add(three, three / predicted, terms, seconds)
+        prior = max(_MIN_PRIOR, min(_MAX_PRIOR, _PRIOR / self._count))
         for _ in range(_SWEEPS):
-            self._sweep()
+            self._solve(first, first.first, prior)
+            self._solve(second, second.second, prior)
+            self._solve(third, third.third, prior)
         self._publish()
 
     def multiply(self, times: float) -> float:
@@ -188,13 +191,6 @@ class Fit:
             second.default * second.share,
             third.default * third.share,
         )
-
-    def _sweep(self) -> None:
-        prior = max(_MIN_PRIOR, min(_MAX_PRIOR, _PRIOR / self._count))
-        first, second, third = self._first, self._second, self._third
-        self._solve(first, first.first, prior)
-        self._solve(second, second.second, prior)
-        self._solve(third, third.third, prior)
 
     def _solve(self, term: _Term, own: float, prior: float) -> None:
         """Set a term's share to what measurements say if the other shares are right."""

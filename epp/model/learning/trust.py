@@ -49,7 +49,7 @@ class PredictionTrust:
 
     def __init__(self) -> None:
         self.trust = 1.0
-        self.suspicious = self.tells = False
+        self.suspicious = self.reports_start = False
         self.reports = 0
         self._reported = False
         self._drops_last = False
@@ -72,7 +72,7 @@ class PredictionTrust:
         only reported zeros may not report at all, so it is not suspected.
         """
         self._reported = self._reported or actual > 0
-        self.suspicious = self.suspicious and not self.tells and actual <= fresh + block
+        self.suspicious = self.suspicious and not self.reports_start and actual <= fresh + block
         if predicted <= 0:
             return Verdict.HELD
         held, lacks = min(predicted, actual) / predicted, predicted - actual
@@ -90,7 +90,7 @@ class PredictionTrust:
         if not self.suspicious:
             self._failures, self._failed = 1, predicted - actual
             empty = held < _LITTLE and predicted >= max(_LARGE_TOKENS, 2 * block)
-            self.suspicious = empty and self._reported and not self.tells
+            self.suspicious = empty and self._reported and not self.reports_start
             return Verdict.MISSED
         self._failures += 1
         self._failed += predicted - actual

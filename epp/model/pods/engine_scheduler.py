@@ -11,9 +11,8 @@ from itertools import chain
 from typing import Final
 
 from epp.model.caches.choice import CacheSpec
-from epp.model.caches.contract import CacheModel
+from epp.model.caches.contract import CacheModel, Lease
 from epp.model.caches.kv_event_mirror import KvEventMirror
-from epp.model.caches.lease import Lease
 from epp.model.caches.reported_blocks import ReportedBlocks
 from epp.model.kv_changes import CacheCleared, CacheCopied, Change
 from epp.model.pods.ledger import Ledger
@@ -160,7 +159,7 @@ class EngineScheduler:
     def begin_reports(self, hasher: BlockHasher) -> KvEventMirror:
         """Expect KV events from here on; return what follows them."""
         self.reported = ReportedBlocks(self.cache)
-        return KvEventMirror(hasher, "")
+        return KvEventMirror(hasher)
 
     def apply_change(self, mirror: KvEventMirror, change: Change) -> None:
         """Correct the cache by one of the engine's own KV events."""

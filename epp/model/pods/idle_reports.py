@@ -54,7 +54,7 @@ class IdleReports:
         self.over_before = self._times[0] - _LATE_SECONDS
         return True
 
-    def heard(self, before: float) -> None:
+    def record_activity(self, before: float) -> None:
         """Take in a sign of life of a request, the first since the time `before`."""
         if before + _LATE_SECONDS < self._at:
             self._times.clear()

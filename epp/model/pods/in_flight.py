@@ -38,7 +38,7 @@ class InFlightRequest:
         self.quote = quote
         self.pod = pod
         self.sent_at = sent_at
-        self.heard_at = sent_at
+        self.active_at = sent_at
         """When it last showed life; infinite if no one observes it."""
         self.cached = 0
         """How many tokens were predicted to hit."""
@@ -105,25 +105,21 @@ class InFlightRequest:
     @property
     def unobserved(self) -> bool:
         """Whether its response is not observed."""
-        return self.heard_at == inf
+        return self.active_at == inf
 
     @property
     def is_over(self) -> bool:
         """Whether each endpoint that it is at shows that it has long ended (`IdleReports`)."""
-        return all(self.heard_at < each.pod.idle_reports.over_before for each in self.parts)
+        return all(self.active_at < each.pod.idle_reports.over_before for each in self.parts)
 
     def is_at(self, pod: Pod) -> bool:
         """Whether it is at an endpoint."""
         return any(each.pod is pod for each in self.parts)
 
-    def is_lost_at(self, pod: Pod) -> bool:
-        """Whether an endpoint's books have it although it is over, or is not there."""
-        return self.is_over or not self.is_at(pod)
-
     def record_activity(self, now: float) -> None:
         """Record a sign of life."""
-        self.pod.idle_reports.heard(self.heard_at)
-        self.heard_at = max(self.heard_at, now)
+        self.pod.idle_reports.record_activity(self.active_at)
+        self.active_at = max(self.active_at, now)
 
     def record_first_token(self, now: float) -> None:
         """Record the end of the prefill; learn its duration where it met an idle endpoint."""
@@ -140,7 +136,8 @@ class InFlightRequest:
         pod.count_time(now)
         span = pod.ledger.record_first_token(self.quote.request_id, now)
         if span is not None:
-            self._taught = pod.pace.learn_prefill(span.expected, span.seconds, now)
+            expected, seconds = span
+            self._taught = pod.pace.learn_prefill(expected, seconds, now)
         admission = self._admission
         met_idle = admission is not None and admission.met_idle and not self._slept(self.sent_at)
         if admission is not None and met_idle and uncached >= _MIN_LEARNED_TOKENS:
@@ -262,7 +259,7 @@ class InFlightRequest:
         before = pod if self.prefill is None else self.prefill.pod
         before.ledger.mark_unobserved(quote.request_id)
         self._mark = None
-        self.heard_at = inf
+        self.active_at = inf
         return UnobservedRequest(
             id=quote.request_id,
             endpoint_id=pod.endpoint.id,

@@ -12,7 +12,6 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from epp.model.request import RequestId
-from epp.values import Value
 
 OVERDUE_SECONDS: Final = 60.0
 """Seconds past its prediction after which a prefill whose first token is missing is over."""
@@ -55,15 +54,6 @@ class _Prefill:
     def grace(self) -> float:
         """Seconds past its prediction after which it is over."""
         return 0.0 if self.deadline_only else OVERDUE_SECONDS
-
-
-@mypyc_attr(free_list_len=1, acyclic=True)
-class PrefillSpan(Value):
-    """Prefills one after the other: what their class at first predicted, and what they took."""
-
-    def __init__(self, expected: float, seconds: float) -> None:
-        self.expected: Final = expected
-        self.seconds: Final = seconds
 
 
 class Ledger:
@@ -201,13 +191,13 @@ class Ledger:
         self._requests.add(request)
         self.sent += 1
 
-    def record_first_token(self, request: RequestId, now: float) -> PrefillSpan | None:
+    def record_first_token(self, request: RequestId, now: float) -> tuple[float, float] | None:
         """End a request's prefill; a request without one changes nothing.
 
-        Returns a span of prefills, if one is over: all up to this one, once the queue is empty, or
-        those before it, after a quarter of a second. Prompts of one step end together, so that a
-        span ends with a step. One that took less than the decodes beside it were to says nothing of
-        prefill: that is about those.
+        Returns, if a span of prefills is over, the seconds that its class at first predicted, and
+        those that it took. A span is all prefills up to this one, once the queue is empty, or those
+        before it, after a quarter of a second: prompts of one step end together, so that a span
+        ends with a step. One that took less than the decodes beside it teaches nothing of prefill.
         """
         self._advance(now)
         self.begun += 1
@@ -222,19 +212,23 @@ class Ledger:
         self._drop(request, now)
         return span if self._prefills else self._end_span(0.0)
 
-    def _end_span(self, least: float) -> PrefillSpan | None:
+    def _end_span(self, least: float) -> tuple[float, float] | None:
         """Return what was measured, if it has so many seconds; begin anew."""
         expected, seconds, beside = self._span_expected, self._span_seconds, self._span_beside
         if not expected or max(expected, seconds) < least:
             return None
         self._span_expected = self._span_seconds = self._span_beside = 0.0
-        return PrefillSpan(expected, seconds) if seconds > beside else None
+        return (expected, seconds) if seconds > beside else None
 
     def _drop(self, request: RequestId, now: float) -> None:
         """End a request's prefill, of whose first token nothing is known."""
         self._advance(now)
-        if request in self._prefills:
-            self._end_prefill(request, now)
+        entry = self._prefills.get(request)
+        if entry is not None:
+            self._remove(entry)
+            if entry is self._head:
+                self._head = next(iter(self._prefills.values()), None)
+                self._head_since = now
         elif self._elsewhere:
             self._elsewhere.discard(request)
 
@@ -247,13 +241,6 @@ class Ledger:
         """Remove a request and its prefill."""
         self._drop(request, now)
         self._requests.discard(request)
-
-    def _end_prefill(self, request: RequestId, since: float) -> None:
-        entry = self._prefills[request]
-        self._remove(entry)
-        if entry is self._head:
-            self._head = next(iter(self._prefills.values()), None)
-            self._head_since = since
 
     def _remove(self, entry: _Prefill) -> None:
         del self._prefills[entry.request]

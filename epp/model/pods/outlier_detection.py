@@ -191,7 +191,7 @@ class OutlierDetection:
         back = {pod.endpoint.id for pod in ejected if pod.outlier.until <= now}
         for role in {_role(pod) for pod in ejected}:
             peers = self._peers(role)
-            out = sorted(filter(_out, peers), key=_until)
+            out = sorted(filter(_out, peers), key=lambda pod: pod.outlier.until)
             surplus = max(0, len(out) - most_ejected(len(peers)))
             back.update(pod.endpoint.id for pod in out[:surplus])
         return [Returned(pod.endpoint.id) for pod in ejected if pod.endpoint.id in back]
@@ -245,7 +245,7 @@ class OutlierDetection:
             pod.outlier.eject(event.reason, event.seconds, now)
             self.due = min(self.due, pod.outlier.until)
         else:
-            pod.outlier.give_back(now)
+            pod.outlier.uneject(now)
         self._pods.refresh()
 
 
@@ -311,7 +311,3 @@ def _role(pod: Pod) -> str:
 
 def _out(pod: Pod) -> bool:
     return pod.outlier.ejected is not None
-
-
-def _until(pod: Pod) -> float:
-    return pod.outlier.until

@@ -52,8 +52,8 @@ class OutlierState:
     """One endpoint. `failures` came in a row; it last showed a sign of life at `alive_at`.
 
     `ejected` says why it is left out, None while it is not: since `ejected_at`, and until `until`
-    at the latest. It was last given back at `returned_at`, with its failures: one more ejects it
-    again, unless it succeeds first. `blamed`: others failed on requests whose prompts it computed.
+    at the latest. It last returned at `returned_at`, with its failures: one more ejects it again,
+    unless it succeeds first. `blamed`: others failed on requests whose prompts it computed.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class OutlierState:
         """Record a failure; return whether it counts.
 
         Of a request that was sent before one that was served it does not, nor of one that was sent
-        before the endpoint was given back: it tells of the time before that. A prompt that may be
+        before the endpoint returned: it tells of the time before that. A prompt that may be
         why counts once. A row goes as far as none of the `unanswered` requests, of which their
         times are given, was sent in between.
         """
@@ -114,7 +114,7 @@ class OutlierState:
             return False
         if prompt is not None and any(each.prompt == prompt for each in self._failed):
             return False
-        insort(self._failed, request, key=_sent_at)
+        insort(self._failed, request, key=lambda each: each.sent_at)
         del self._failed[:-_MAX_FAILURES]
         after, before = -inf, inf
         for each in unanswered:
@@ -145,11 +145,7 @@ class OutlierState:
         self._well_since = inf
         self._ejections += 1
 
-    def give_back(self, now: float) -> None:
+    def uneject(self, now: float) -> None:
         """Have the endpoint be picked again."""
         self.ejected = None
         self.returned_at = now
-
-
-def _sent_at(request: FailedRequest) -> float:
-    return request.sent_at

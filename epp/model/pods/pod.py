@@ -114,7 +114,7 @@ class Pod:
         return self.scheduler.slot
 
     @property
-    def standing(self) -> tuple[Slot, Speed, bool]:
+    def eligibility(self) -> tuple[Slot, Speed, bool]:
         """The facts that `EligiblePods` depends on."""
         return self.slot, self.speed, self.reachable
 
@@ -166,7 +166,7 @@ class Pod:
         return self.pace.decode_seconds(running, self.books.held_tokens) if running > 0 else 0.0
 
     @property
-    def steps_of_one(self) -> float:
+    def step_ratio(self) -> float:
         """How many times what it takes for one sequence a step takes, with what runs now."""
         alone = self.pace.step_seconds(1.0, 0.0)
         return self.pace.step_seconds(max(1.0, self.running), self.books.held_tokens) / alone
@@ -328,7 +328,7 @@ class Pod:
         """
         started, queries = self._started_at, self._queries
         self._started_at = load.started_at or started
-        self.feedback.tells = self._started_at is not None
+        self.feedback.reports_start = self._started_at is not None
         self._queries = queries if load.cache_queries is None else load.cache_queries
         if started is not None and load.started_at is not None:
             return started != load.started_at

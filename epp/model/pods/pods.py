@@ -174,7 +174,7 @@ class Pods:
         """
         if quote.tokens + (quote.max_tokens or 0) <= self.shortest_context:
             return 0
-        return quote.least_context(prompts.length_error(quote.target_model, quote.kind))
+        return quote.least_context(prompts.estimator.error(quote.target_model, quote.kind))
 
     def _unlist(self, pod: Pod) -> None:
         if pod.models is not None:
@@ -193,7 +193,7 @@ class Pods:
             return True
         return None if self._listed - self._open < len(self._by_id) else False
 
-    def size_blocks(self, pod: Pod) -> bool:
+    def note_block_size(self, pod: Pod) -> bool:
         """Note the size of an engine's blocks, once it has reported; return whether it is new."""
         if not pod.reported or self._blocks.get(pod.endpoint.id) == pod.engine_block:
             return False
@@ -230,7 +230,7 @@ class Pods:
         return False
 
     def refresh(self) -> None:
-        """Discard the lists of eligible pods: a pod's `standing` has changed, or it is ejected."""
+        """Discard the lists of eligible pods: a pod's `eligibility` changed, or it is ejected."""
         self.changes += 1
         self._eligible = self._whole = None
 

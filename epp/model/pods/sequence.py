@@ -6,8 +6,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from epp.model.caches.contract import CacheModel
-from epp.model.caches.lease import Lease
+from epp.model.caches.contract import CacheModel, Lease
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.token_offsets import TokenOffsets
 from epp.model.request import RequestId

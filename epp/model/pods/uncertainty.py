@@ -88,7 +88,7 @@ class Uncertainty:
         guessed = request.cached - quote.token_offsets[0].known
         if guessed <= 0:
             return False
-        wrong = guessed * self._prompts.length_error(quote.target_model, quote.kind)
+        wrong = guessed * self._prompts.estimator.error(quote.target_model, quote.kind)
         return wrong > _TOLERATED * max(_MIN_TOKENS, quote.tokens)
 
 

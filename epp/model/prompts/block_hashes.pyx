@@ -38,18 +38,15 @@ cdef class BlockHashes:
         return self._held
 
     def __iter__(self):
-        """Go through the different ones, which must not change meanwhile."""
         cdef Py_ssize_t at
         for at in range(self._places):
             if self._at[at].count:
                 yield self._at[at].key
 
     def count(self, block_hash):
-        """Return how often one is there."""
         return self._place_of(PyLong_AsUnsignedLongLong(block_hash)).count
 
     def add(self, hashes):
-        """Add each once more."""
         cdef UInt64View words
         cdef Py_ssize_t position
         cdef Place* place
@@ -68,7 +65,6 @@ cdef class BlockHashes:
             release_view(&words)
 
     def remove(self, hashes):
-        """Remove each once; return those that are there no more."""
         cdef UInt64View words
         cdef array gone
         cdef Py_ssize_t position, found = 0
@@ -91,7 +87,6 @@ cdef class BlockHashes:
         return _cut(gone, found)
 
     def missing(self, hashes):
-        """Return those blocks of a prompt that are not there, in their order."""
         cdef UInt64View words
         cdef array absent
         cdef Py_ssize_t position, found = 0
@@ -107,7 +102,6 @@ cdef class BlockHashes:
         return _cut(absent, found)
 
     def last(self, hashes):
-        """Return how many blocks a prompt has up to the last one that is there, 0 if none is."""
         cdef UInt64View words
         cdef Py_ssize_t blocks
         acquire_view(&words, hashes)

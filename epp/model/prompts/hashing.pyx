@@ -17,13 +17,14 @@ cdef extern from * nogil:
     """
     #define XXH_INLINE_ALL
     #include <xxhash.h>
-    #define GRID_ROOM 512
     """
     uint64_t XXH3_64bits_withSeed(const void* data, size_t size, uint64_t seed)
-    const Py_ssize_t GRID_ROOM
 
 cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object, int* overflow) except? -1
+
+cdef enum:
+    GRID_ROOM = 512
 
 BlockHash = NewType("BlockHash", int)
 FIRST_BLOCK_BYTES = 128
@@ -54,7 +55,6 @@ _draw_grid()
 
 
 def text_chain(parent, bytes text not None, marks):
-    """Cut a text on the grid and at `marks`, and hash its blocks: return hashes, and ends."""
     cdef uint64_t seed = PyLong_AsUnsignedLongLong(parent)
     cdef array ends = block_ends(PyBytes_GET_SIZE(text), marks)
     return _chained(seed, text, words_of(ends), len(ends), 1), ends
@@ -109,7 +109,6 @@ cdef uint64_t _within(mark, uint64_t size) except? 0:
 
 
 def extend(parent, bytes data not None, ends, Py_ssize_t unit=1):
-    """Hash the blocks of `data` up to each of `ends`, each seeded with the hash before it."""
     cdef uint64_t seed = PyLong_AsUnsignedLongLong(parent)
     cdef UInt64View words
     if unit < 1:

@@ -82,11 +82,9 @@ cdef class KnownPrefixLengths:
         return count
 
     def record(self, block_hash, tokens):
-        """Record the tokens from the start of a prompt to the end of a block, as counted."""
         self._record(PyLong_AsUnsignedLongLong(block_hash), _checked(tokens), 0)
 
     def record_at_most(self, block_hash, tokens):
-        """Record a length that may be too great or too small, up to the first one of its kind."""
         cdef uint64_t key = PyLong_AsUnsignedLongLong(block_hash)
         cdef int64_t seen = _checked(tokens)
         cdef Length known = self._known(key)[0]
@@ -96,12 +94,10 @@ cdef class KnownPrefixLengths:
             self._record(key, min(seen, known.most) if known.most else known.tokens - 1, known.most)
 
     def most(self, block_hash):
-        """Return the greatest length that is up to a block; -1 if none is known."""
         cdef Length* known = self._known(PyLong_AsUnsignedLongLong(block_hash))
         return max(known.tokens - 1, known.most if known.tokens else -1)
 
     def among(self, hashes):
-        """Return the positions of blocks of known length, with their tokens, which never fall."""
         cdef UInt64View words
         cdef Py_ssize_t position
         cdef int64_t tokens, longest = 0

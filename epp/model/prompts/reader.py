@@ -28,16 +28,15 @@ Learn = Callable[[ResponseRepeated, float], None]
 
 
 class Prompts:
-    """The lengths of prompts and the blocks generated after them.
+    """The lengths of prompts (`estimator`) and the blocks `generated` after them, in caches.
 
-    `hasher` hashes blocks; replicas share its secret. `generated` has the blocks that responses
-    left in caches.
+    `hasher` hashes blocks; replicas share its secret.
     """
 
     def __init__(self, hasher: BlockHasher) -> None:
         self.hasher = hasher
         self.generated = GeneratedIndex()
-        self._estimator = TokenEstimator()
+        self.estimator = TokenEstimator()
         self._aligned = hasher.configured
 
     def align_blocks(self, engine_blocks: Iterable[int]) -> bool:
@@ -72,20 +71,20 @@ class Prompts:
             if not prompt.exact:
                 kind = _kind_of(prompt)
             chains.append(chain)
-            token_offsets.append(self._estimator.offsets(chain, model, prompt.data, kind))
+            token_offsets.append(self.estimator.offsets(chain, model, prompt.data, kind))
         return tuple(chains), tuple(token_offsets), kind
 
     def _find_repeated(
         self, chain: Chain, prompt: Prompt, model: str, now: float, learn: Learn
     ) -> None:
-        rate = self._estimator.rate(model, "prose")
+        rate = self.estimator.rate(model, "prose")
         for blocks, first, last in self.generated.repeated_in(chain, prompt, rate):
             if blocks.output.gone:
                 self.generated.pop(blocks.anchor, blocks.request_id)
                 continue
             if not chain.exact and not blocks.broken:
-                self._estimator.prefixes.record(chain.hashes[last - 1], blocks.computed)
-            offsets = self._estimator.offsets(chain, model, prompt.data, _kind_of(prompt))
+                self.estimator.prefixes.record(chain.hashes[last - 1], blocks.computed)
+            offsets = self.estimator.offsets(chain, model, prompt.data, _kind_of(prompt))
             hashes, sizes = chain.hashes[first:last], offsets.sizes()[first:last]
             learn(ResponseRepeated(blocks.request_id, blocks.anchor, hashes, sizes), now)
 
@@ -95,7 +94,7 @@ class Prompts:
         if blocks is None or blocks.output.gone:
             return
         if not blocks.exact and not blocks.broken:
-            self._estimator.prefixes.record(event.hashes[-1], blocks.computed)
+            self.estimator.prefixes.record(event.hashes[-1], blocks.computed)
         output = blocks.output
         output.assign_hashes(event.hashes, _within(blocks, event.sizes, output.engine_block))
 
@@ -106,25 +105,17 @@ class Prompts:
         if chain.exact or not prompt_tokens:
             return offsets
         if len(model) <= LONGEST_NAME:
-            self._estimator.learn_error(model, kind, offsets, prompt_tokens)
-            self._estimator.learn(model, kind, chain.size, prompt_tokens)
+            self.estimator.learn_error(model, kind, offsets, prompt_tokens)
+            self.estimator.learn(model, kind, chain.size, prompt_tokens)
         whole = bool(chain.hashes) and chain.ends[-1] == chain.size
         if whole:
-            self._estimator.prefixes.record(chain.hashes[-1], prompt_tokens)
+            self.estimator.prefixes.record(chain.hashes[-1], prompt_tokens)
         if abs(prompt_tokens - offsets.total) <= offsets.total * _EXACT_ENOUGH:
             return offsets
-        known = self._estimator.known_offsets(chain) if whole else None
+        known = self.estimator.known_offsets(chain) if whole else None
         return known or TokenOffsets(
             prompt_tokens, scaled(offsets.ends, prompt_tokens, offsets.total)
         )
-
-    def believes(self, chain: Chain, prompt_tokens: int, kind: Kind) -> bool:
-        """Return whether a server's count of a prompt's tokens can be true."""
-        return self._estimator.believes(chain, prompt_tokens, kind)
-
-    def length_error(self, model: str, kind: Kind) -> float:
-        """Return the relative error of the estimated part of a prompt's length."""
-        return self._estimator.error(model, kind)
 
     def learn_prefix(
         self, chain: Chain, offsets: TokenOffsets, blocks: int, tokens: int, block: int
@@ -140,10 +131,10 @@ class Prompts:
         if chain.ends[blocks - 1] not in chain.marks[:-1]:
             return
         last = chain.hashes[blocks - 1]
-        known = self._estimator.prefixes.most(last)
+        known = self.estimator.prefixes.most(last)
         length = offsets.covered(blocks) if known < 0 else known
         if abs(tokens - length) <= length * _NEAR + block:
-            self._estimator.prefixes.record_at_most(last, tokens + block // 2)
+            self.estimator.prefixes.record_at_most(last, tokens + block // 2)
 
 
 def _kind_of(prompt: Prompt) -> Kind:

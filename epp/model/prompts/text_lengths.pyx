@@ -47,7 +47,6 @@ cdef Py_ssize_t _SAMPLE = 1024
 
 
 def kind_of(bytes text not None, Py_ssize_t start=0, end=None):
-    """Tell the kind of a text, or of a part of one, by a sample of its middle."""
     cdef const unsigned char* letters = <const unsigned char*> PyBytes_AS_STRING(text)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(text), stop = size if end is None else end
     cdef Py_ssize_t at, beyond_ascii = 0, length
@@ -71,7 +70,6 @@ def kind_of(bytes text not None, Py_ssize_t start=0, end=None):
 
 
 def spread(ends, list pins, double rate):
-    """Return the tokens up to each of `ends`, given those up to some of them."""
     cdef UInt64View words
     cdef array tokens
     cdef uint64_t* out
@@ -102,7 +100,6 @@ def spread(ends, list pins, double rate):
 
 
 def sizes_between(ends):
-    """Return the length of each block."""
     cdef UInt64View words
     cdef array sizes
     cdef uint64_t* out
@@ -123,7 +120,6 @@ def sizes_between(ends):
 
 
 def scaled(ends, uint64_t total, uint64_t estimated):
-    """Return ends scaled from the estimated whole to `total`."""
     cdef UInt64View words
     cdef array out
     cdef uint64_t* at

@@ -5,7 +5,7 @@ from array import array
 import pytest
 
 from epp.model.caches.block_pool.blocks import LARGEST, MAX_TOKENS
-from epp.model.caches.lease import Lease
+from epp.model.caches.contract import Lease
 from tests.model.caches import pool_rig as poolrig
 from tests.model.caches.pool_rig import allocate, evicted, pool_of, pool_with, stored
 from tests.native.built import needs

@@ -41,7 +41,7 @@ class Followed:
     def __init__(self, *changes, hasher=HASHER, cache=None, **more):
         self.hasher = hasher
         self.pool = BlockPool(CAPACITY, BLOCK) if cache is None else cache
-        self.mirror = KvEventMirror(hasher, "base", **more)
+        self.mirror = KvEventMirror(hasher, **more)
         self.apply(*changes)
 
     def apply(self, *changes):
@@ -49,10 +49,10 @@ class Followed:
             self.mirror.apply(change, self.pool)
         return self
 
-    def chain(self, tokens, model="base", salt=""):
+    def chain(self, tokens, model="", salt=""):
         return self.hasher.chain(Prompt(packed(tokens), exact=True), model, salt).hashes
 
-    def cached(self, tokens, model="base", salt=""):
+    def cached(self, tokens, model="", salt=""):
         """How many blocks of a prompt are found."""
         return self.pool.match(self.chain(tokens, model, salt))
 

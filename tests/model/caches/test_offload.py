@@ -141,18 +141,6 @@ def test_what_can_be_found_is_counted_without_going_through_it():
     assert len(cache) == 7
 
 
-def test_a_smaller_second_tier_keeps_the_newest():
-    first = BlockPool(3 * BLOCK, BLOCK)
-    cache = cache_of(3, 10, first)
-    run(cache, 1, 2)
-    run(cache, 3, 4)
-    cache.offload_tier.resize(3 * BLOCK)
-    assert set(cache.offload_tier.hashes()) == {1, 3, 4}
-    cache.offload_tier.resize(0)
-    assert (len(cache.offload_tier), cache.offload_tier.used) == (0, 0)
-    assert set(cache.hashes()) == set(first.hashes())
-
-
 def test_only_an_empty_second_tier_leaves_the_cache_closed():
     cache = cache_of(6, 10)
     assert cache.closed

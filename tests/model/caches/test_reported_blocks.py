@@ -162,7 +162,7 @@ def test_when_reports_end_the_cache_is_all_there_is(rig):
 
 @pytest.mark.parametrize("reason", [Cleared.ENGINE, Cleared.RESTART])
 def test_an_engine_that_starts_over_holds_neither_text_nor_tokens(rig, reason):
-    mirror = KvEventMirror(BlockHasher(SECRET, BLOCK), "base")
+    mirror = KvEventMirror(BlockHasher(SECRET, BLOCK))
     rig.serve(*TEXT)
     mirror.apply(STORED, rig.reported)
     assert len(rig.aside) == 2
@@ -172,7 +172,7 @@ def test_an_engine_that_starts_over_holds_neither_text_nor_tokens(rig, reason):
 
 
 def test_a_gap_in_the_events_leaves_text(rig):
-    mirror = KvEventMirror(BlockHasher(SECRET, BLOCK), "base")
+    mirror = KvEventMirror(BlockHasher(SECRET, BLOCK))
     rig.serve(*TEXT)
     mirror.apply(STORED, rig.reported)
     mirror.apply(BlocksCleared(Cleared.GAP), rig.reported)

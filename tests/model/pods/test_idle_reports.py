@@ -22,10 +22,10 @@ def after(loads, heard=()):
     reports, left = IdleReports(), sorted(heard, key=lambda one: one[1])
     for load in loads:
         while left and left[0][1] <= load.at:
-            reports.heard(left.pop(0)[0])
+            reports.record_activity(left.pop(0)[0])
         reports.report(load)
     for before, _ in left:
-        reports.heard(before)
+        reports.record_activity(before)
     return reports
 
 
@@ -115,7 +115,7 @@ def test_no_request_is_over_that_ends_within_five_minutes(times, requests):
     for at, kind, sent in sorted(said):
         if kind:
             assert not reports.over_before > sent
-            reports.heard(sent)
+            reports.record_activity(sent)
         else:
             reports.report(idle(at))
 
@@ -131,7 +131,7 @@ def test_a_page_that_was_wrong_is_believed_later(times):
             now += 1.0
             reports.report(idle(now))
         needed.append(now - start)
-        reports.heard(start)
+        reports.record_activity(start)
     assert needed == sorted(needed)
     assert needed[0] == pytest.approx(271, abs=2)
     assert needed[-1] <= 9 * 480 + 1

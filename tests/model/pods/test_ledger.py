@@ -218,7 +218,8 @@ def spans_of(took, *, at_once=1, expected=0.1, count=40):
         now = took * (number // at_once + 1) + 0.001 * (number % at_once)
         span = ledger.record_first_token(request, now)
         if span is not None:
-            found.append((round(span.expected, 3), round(span.seconds, 2)))
+            expected_seconds, seconds = span
+            found.append((round(expected_seconds, 3), round(seconds, 2)))
     return found
 
 

@@ -96,7 +96,7 @@ def test_what_was_sent_before_the_return_no_longer_counts():
     state = failed(None)
     state.eject(EjectionReason.FAILURES, 30.0, 10.0)
     assert not fail(state, 11.0)
-    state.give_back(40.0)
+    state.uneject(40.0)
     assert not fail(state, 39.0)
     assert fail(state, 40.0)
     assert state.failures == 2
@@ -127,7 +127,7 @@ def test_ejections_in_a_row_last_longer_up_to_a_bound():
     for now in range(0, 8_000, 1_000):
         lasted.append(state.ejection_seconds(30.0, 150.0))
         state.eject(EjectionReason.FAILURES, lasted[-1], now)
-        state.give_back(now + lasted[-1])
+        state.uneject(now + lasted[-1])
     assert lasted == [30, 60, 90, 120, 150, 150, 150, 150]
 
 
@@ -135,7 +135,7 @@ def test_an_endpoint_that_stays_well_is_left_out_for_less_again():
     state = OutlierState()
     for now in (0.0, 100.0):
         state.eject(EjectionReason.FAILURES, state.ejection_seconds(30.0, 300.0), now)
-        state.give_back(state.until)
+        state.uneject(state.until)
     assert state.until == 160.0
     # Well since 200: 60 seconds, as long as it was out last, take one ejection away each.
     for now, seconds in ((200.0, 90.0), (259.0, 90.0), (260.0, 60.0), (320.0, 30.0), (999.0, 30.0)):
@@ -147,7 +147,7 @@ def test_what_was_well_before_an_ejection_does_not_count_after_it():
     state = OutlierState()
     for now in (0.0, 1_000.0):
         state.eject(EjectionReason.FAILURES, 30.0, now)
-        state.give_back(now + 30.0)
+        state.uneject(now + 30.0)
         state.record_success(now + 40.0, now + 41.0)
     assert state.ejection_seconds(30.0, 300.0) == 90.0
 

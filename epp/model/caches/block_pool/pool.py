@@ -19,7 +19,7 @@ from epp.model.caches.block_pool.blocks import (
     tokens_of,
 )
 from epp.model.caches.block_pool.free_queue import KVCacheBlock
-from epp.model.caches.lease import Lease, own
+from epp.model.caches.contract import Lease, own
 from epp.model.caches.single_tier import SingleTierCache
 from epp.model.prompts.hashing import BlockHash
 
@@ -115,10 +115,8 @@ class BlockPool(SingleTierCache):
     ) -> PoolLease | None:
         """Allocate a prompt: its full blocks and `reserved` tokens of a last, partial one.
 
-        `sizes` are in tokens, at least as many as `hashes`; only the first `lookup` blocks may
-        hit. Returns None, without any change, if it does not fit now, together with `later` tokens
-        that are not allocated yet. A prompt larger than the whole pool gets an empty lease, since
-        the engine never holds it. Raises `ValueError` for fewer sizes than hashes.
+        `later` tokens, which are not allocated yet, must fit too. Raises `ValueError` for fewer
+        sizes than hashes.
         """
         reserved, later, lookup = tokens_in(reserved), tokens_in(later), index(lookup)
         hashes, sizes = hashes_in(hashes), sizes_in(sizes)
@@ -140,12 +138,7 @@ class BlockPool(SingleTierCache):
         return lease
 
     def grow(self, lease: Lease, computed: int) -> bool:
-        """Allocate for a request that has computed `computed` tokens of prompt and output.
-
-        Allocates whole blocks of the engine's size; each that is full is held without a hash.
-        Returns False if there is no space: nothing has changed, the engine preempts a request.
-        A lease that is empty or released never grows.
-        """
+        """Allocate whole blocks of the engine's size; each that is full is held without a hash."""
         held, computed = self._own(lease), tokens_in(computed)
         full, space = computed - computed % self._block, held.tokens + held.reserved_tokens
         need = (full if full == computed else full + self._block) - space
@@ -166,11 +159,7 @@ class BlockPool(SingleTierCache):
         return True
 
     def correct_sizes(self, lease: Lease, sizes: Sequence[int]) -> None:
-        """Correct the sizes of a lease's hashed blocks, in tokens, once their length is known.
-
-        The space that was allocated stays: what blocks lose is space without content, and the
-        other way round. Blocks that other requests hold, or that were hit, keep their sizes.
-        """
+        """Correct the sizes of a prompt's blocks, unless they were hit or others hold them."""
         held, sizes = self._own(lease), sizes_in(sizes)
         if held.released or len(sizes) != len(held.blocks):
             return
@@ -186,11 +175,9 @@ class BlockPool(SingleTierCache):
                 held.reserved_tokens -= change
 
     def assign_hashes(self, lease: Lease, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> int:
-        """Give hashes to what `lease` generated, from its first unhashed token on.
+        """Give hashes to what `lease` generated; a last part of an engine's block stays without.
 
-        Works while the lease is held and after its release. Returns how many blocks got a hash:
-        those still held, without a last part of less than one of the engine's blocks. Their
-        places in the free queue stay.
+        The places of the blocks in the free queue stay.
         """
         held, hashes, sizes = self._own(lease), hashes_in(hashes), sizes_in(sizes)
         unhashed = still_held(held.unhashed_blocks)
@@ -260,11 +247,10 @@ class BlockPool(SingleTierCache):
     # Reports of the engine.
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
-        """Take in that the engine holds consecutive blocks of one chain, of `sizes` tokens.
+        """Take in that the engine holds consecutive blocks of one chain.
 
-        The first may be held already, and shows where the others belong. If they follow the blocks
-        that a request has computed, its unhashed blocks get their hashes. Others that are not held
-        become free blocks, the last to be evicted, as far as there is space.
+        If they follow the blocks that a request has computed, its unhashed blocks get their hashes.
+        Others that are not held become free blocks, the last to be evicted, as far as they fit.
         """
         hashes, sizes = hashes_in(hashes), sizes_in(sizes)
         self._engine_reports = True
@@ -286,10 +272,7 @@ class BlockPool(SingleTierCache):
             self._last_hole = self._blocks.releases
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
-        """Drop blocks that the engine has evicted.
-
-        Those that requests hold stay: they were admitted here first, and are computed again.
-        """
+        """Drop blocks that the engine has evicted, but none that requests hold."""
         for block_hash in hashes_in(hashes):
             first, *copies = self._blocks.cached.get(block_hash) or (None,)
             for block in (*copies, first):
@@ -315,10 +298,7 @@ class BlockPool(SingleTierCache):
         return named, [each.size for each in blocks]
 
     def restore(self, hashes: Sequence[BlockHash], sizes: Sequence[int], *, closed: bool) -> None:
-        """Take blocks into a free queue in the order that `contents` gave them in.
-
-        In a pool that holds nothing they are as complete as there (`closed`).
-        """
+        """Take blocks into the free queue in the order in which `contents` gave them."""
         empty, reports = not self._blocks.count, self._engine_reports
         self.store(hashes, sizes)
         self._engine_reports = reports

@@ -201,11 +201,9 @@ class EngineBlocks:
             for group in self._groups_of(name):
                 self._unfill(row, group)
                 del self._copies[group][name]
-            given_up += [own for own in row.ours if not self._is_filled(own)]
+            fillers = self._fillers.values()
+            given_up += [own for own in row.ours if not any(own in each for each in fillers)]
         return len(dropped), given_up
-
-    def _is_filled(self, own: BlockHash) -> bool:
-        return any(own in fillers for fillers in self._fillers.values())
 
     def drain(self) -> Iterator[Sequence[BlockHash]]:
         """Remove all blocks, with their memory, and yield ours, some at a time.

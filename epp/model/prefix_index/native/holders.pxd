@@ -12,11 +12,8 @@ from epp.model.table cimport (
     Entry, Table, delete, find, find_or_free_place, free_table, insert, new_table, prefetch_entry,
 )
 
-cdef extern from * nogil:
-    """
-    #define AHEAD 8
-    """
-    enum: AHEAD  # places that the processor fetches before they are needed
+cdef enum:
+    AHEAD = 8  # places that the processor fetches before they are needed
 
 
 cdef struct Holders:

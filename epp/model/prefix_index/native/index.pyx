@@ -70,12 +70,10 @@ cdef class PrefixIndex:
 
     @property
     def held(self):
-        """How many blocks all endpoints hold together."""
         return self._holders.held
 
     @property
     def used_bytes(self):
-        """Estimated bytes of the index and the endpoints' pools."""
         return self._used_bytes()
 
     cdef inline uint64_t _used_bytes(self) noexcept:
@@ -87,14 +85,12 @@ cdef class PrefixIndex:
 
     @property
     def excess(self):
-        """How many blocks at endpoints are more than the budget allows."""
         cdef uint64_t used = self._used_bytes()
         return (used - self._budget + _HELD_BYTES - 1) // _HELD_BYTES if used > self._budget else 0
 
     # Slots.
 
     def open(self):
-        """Return the lowest free slot, for an endpoint that is not closed (`mark`)."""
         cdef uint32_t word = 0
         cdef uint64_t slot
         self.purge(_PURGED_AT_LEAST)
@@ -110,7 +106,6 @@ cdef class PrefixIndex:
         return slot
 
     def close(self, slot, held):
-        """Remove a slot, with all blocks that its endpoint held."""
         cdef uint32_t number = self._opened(slot)
         steps = iter(held)
         _clear(self._live, number)
@@ -119,7 +114,6 @@ cdef class PrefixIndex:
         self.purge(_PURGED_AT_LEAST)
 
     def mark(self, slot, *, closed):
-        """Set whether an endpoint holds no block without all that precede it in its chain."""
         cdef uint32_t number = self._opened(slot)
         if closed:
             _put(self._closed, number)
@@ -127,7 +121,6 @@ cdef class PrefixIndex:
             _clear(self._closed, number)
 
     def purge(self, Py_ssize_t blocks):
-        """Remove up to `blocks` blocks of removed endpoints."""
         cdef Py_ssize_t read
         while blocks > 0 and self._leaving:
             leaving = self._leaving[0]
@@ -173,7 +166,6 @@ cdef class PrefixIndex:
     # Blocks.
 
     def add(self, slot, hashes):
-        """Add blocks to an endpoint."""
         cdef uint32_t number = self._opened(slot)
         cdef UInt64View words
         acquire_view(&words, hashes)
@@ -186,7 +178,6 @@ cdef class PrefixIndex:
             release_view(&words)
 
     def remove(self, slot, hashes):
-        """Remove blocks from an endpoint; unknown ones are ignored."""
         self._remove(self._opened(slot), hashes)
 
     cdef int _remove(self, uint32_t slot, hashes) except -1:
@@ -202,7 +193,6 @@ cdef class PrefixIndex:
     # Look-up.
 
     def match(self, hashes):
-        """Return, by slot, how many leading blocks each endpoint holds without a hole."""
         cdef Py_ssize_t i, count
         cdef UInt64View words
         acquire_view(&words, hashes)

@@ -9,11 +9,10 @@ from libc.string cimport memcpy
 from epp.model.prefix_index.native.holders cimport AHEAD, Holders, holders_of
 from epp.model.table cimport prefetch_entry
 
+cdef enum:
+    DEEPEST = 64  # halvings of a chain
+
 cdef extern from * nogil:
-    """
-    #define DEEPEST 64
-    """
-    enum: DEEPEST  # halvings of a chain
     int lowest_bit "__builtin_ctzll"(unsigned long long)
 
 

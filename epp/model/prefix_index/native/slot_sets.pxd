@@ -8,13 +8,9 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
-cdef extern from * nogil:
-    """
-    #define SETS_PER_CHUNK 1024
-    #define SET_BYTES 28
-    """
-    enum: SETS_PER_CHUNK
-    enum: SET_BYTES  # what a set takes besides its bits
+cdef enum:
+    SETS_PER_CHUNK = 1024
+    SET_BYTES = 28  # what a set takes besides its bits
 
 
 cdef struct SlotSets:

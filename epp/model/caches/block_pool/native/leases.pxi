@@ -65,6 +65,15 @@ cdef object take_log(Store* store, Log* log, bint held):
     return hashes
 
 
+cdef bint list_found(Store* store, uint32_t block, array hashes, array sizes, Py_ssize_t at):
+    """Write a block at a place of two lists, if it is found by its hash; return whether."""
+    if not is_found(store, block):
+        return False
+    hashes.data.as_ulonglongs[at] = hash_of(store, block)
+    sizes.data.as_ulonglongs[at] = store.blocks[block].size
+    return True
+
+
 @cython.final
 @cython.freelist(64)
 cdef class PoolLease:

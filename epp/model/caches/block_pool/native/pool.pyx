@@ -116,23 +116,20 @@ cdef class BlockPool:
 
     def allocate(self, hashes, sizes, reserved, lookup, later=None):
         cdef PoolLease lease = PoolLease.__new__(PoolLease)
-        cdef Py_ssize_t[2] counts
+        cdef Py_ssize_t most = PyNumber_AsSsize_t(lookup, NULL), count
+        cdef int64_t need_later = 0 if later is None else tokens_of(later, _MAX_TOKENS)
         cdef UInt64View hash_view, size_view
-        cdef int64_t need_later
-        cdef Answer answer
+        cdef Answer answer = NO_MEMORY
         lease.state.reserved_tokens = tokens_of(reserved, _MAX_TOKENS)
-        counts[1] = PyNumber_AsSsize_t(lookup, NULL)
-        need_later = 0 if later is None else tokens_of(later, _MAX_TOKENS)
         read_blocks(hashes, sizes, &hash_view, &size_view)
         if size_view.size < hash_view.size:
             release_views(&hash_view, &size_view)
             raise ValueError("fewer sizes than blocks")
-        counts[0] = hash_view.size
-        counts[1] = max(0, counts[1] + counts[0]) if counts[1] < 0 else min(counts[1], counts[0])
-        answer = NO_MEMORY
-        if reserve_blocks(&lease.state, counts[0]):
+        count = hash_view.size
+        most = max(0, most + count) if most < 0 else min(most, count)
+        if reserve_blocks(&lease.state, count):
             answer = allocate(
-                &self.state, &lease.state, hash_view.at, size_view.at, counts, need_later
+                &self.state, &lease.state, hash_view.at, size_view.at, count, most, need_later
             )
         release_views(&hash_view, &size_view)
         if answer == NO_MEMORY:
@@ -287,16 +284,11 @@ cdef class BlockPool:
         cdef Py_ssize_t count = 0
         cdef uint32_t at
         for at in range(1, store.begun):
-            if store.blocks[at].older == IN_USE and is_found(store, at):
-                hashes.data.as_ulonglongs[count] = hash_of(store, at)
-                sizes.data.as_ulonglongs[count] = store.blocks[at].size
-                count += 1
+            if store.blocks[at].older == IN_USE:
+                count += list_found(store, at, hashes, sizes, count)
         at = tail(store)
         while at:
-            if is_found(store, at):
-                hashes.data.as_ulonglongs[count] = hash_of(store, at)
-                sizes.data.as_ulonglongs[count] = store.blocks[at].size
-                count += 1
+            count += list_found(store, at, hashes, sizes, count)
             at = store.blocks[at].older
         resize(hashes, count)
         resize(sizes, count)

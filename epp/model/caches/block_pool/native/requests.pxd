@@ -93,19 +93,20 @@ cdef inline Answer allocate(
     Lease* lease,
     const uint64_t* hashes,
     const uint64_t* sizes,
-    Py_ssize_t[2] counts,
+    Py_ssize_t count,
+    Py_ssize_t lookup,
     int64_t later,
 ) noexcept nogil:
-    """Allocate a prompt of `counts[0]` blocks, of which the first `counts[1]` may hit.
+    """Allocate a prompt of `count` blocks, of which the first `lookup` may hit.
 
     `lease` has room for the blocks, and has the other space to allocate in `reserved_tokens`;
     `later` tokens must fit too. With any answer but `DONE` nothing has changed.
     """
     cdef Store* store = &pool.store
     cdef int64_t held = 0, queued = 0, fresh = 0, need
-    cdef Py_ssize_t count = counts[0], at, hits
+    cdef Py_ssize_t at, hits
     cdef Block* block
-    hits = find_longest_hit(store, hashes, counts[1], lease.blocks)
+    hits = find_longest_hit(store, hashes, lookup, lease.blocks)
     for at in range(hits):
         block = store.blocks + lease.blocks[at]
         held += block.size

@@ -38,7 +38,6 @@ cdef class BlockSet:
         return find(self._table, PyLong_AsUnsignedLongLong(block_hash)) != NULL
 
     def add(self, hashes):
-        """Add blocks; those that are there stay."""
         cdef UInt64View words
         cdef Entry* entry
         cdef Py_ssize_t i
@@ -54,7 +53,6 @@ cdef class BlockSet:
             release_view(&words)
 
     def discard(self, hashes):
-        """Remove blocks; unknown ones are ignored."""
         cdef UInt64View words
         cdef Entry* entry
         cdef Py_ssize_t i
@@ -66,7 +64,6 @@ cdef class BlockSet:
         release_view(&words)
 
     def parts(self):
-        """Yield all blocks, some at a time; those added or removed meanwhile may be included."""
         cdef list blocks = []
         cdef int number
         for number in range(PARTS):
@@ -77,7 +74,6 @@ cdef class BlockSet:
         yield blocks
 
     def drain(self):
-        """Remove all blocks, with their memory, and yield them, some at a time."""
         cdef list blocks = []
         cdef int number
         cdef Part* part

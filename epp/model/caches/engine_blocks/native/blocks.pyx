@@ -76,7 +76,6 @@ cdef class EngineBlocks:
         return total
 
     def hashes(self):
-        """Return our hashes of all blocks that are known."""
         cdef list found = []
         cdef int i
         cdef uint32_t number
@@ -93,7 +92,6 @@ cdef class EngineBlocks:
         return find_row(shard_of(self._shards, key), name, key)
 
     def ours_at(self, name, group):
-        """Return our block that ends where a block of a group does; nothing if none does."""
         cdef uint64_t key = PyLong_AsUnsignedLongLongMask(name)
         cdef Row* row = self._find(key)
         cdef Content content
@@ -107,7 +105,6 @@ cdef class EngineBlocks:
     # What comes.
 
     def store(self, change, root, group):
-        """Add a copy of each; return what they fill, what nothing does now, how many changed."""
         cdef uint64_t seed = PyLong_AsUnsignedLongLong(root)
         cdef uint32_t before = 0, width = change.size
         cdef bytes tokens = change.tokens
@@ -238,7 +235,6 @@ cdef class EngineBlocks:
         return renamed
 
     def copy(self, names, group):
-        """Add a copy of those blocks that are known; return how many, and our blocks in them."""
         cdef list ours = []
         cdef Py_ssize_t known = 0
         cdef int number = _group_of(group)
@@ -257,7 +253,6 @@ cdef class EngineBlocks:
     # What goes.
 
     def remove(self, names, group):
-        """Remove a copy of each; return how many were the last, how many none, and what is left."""
         cdef list given_up = []
         cdef Py_ssize_t gone = 0, unknown = 0
         cdef int number = _group_of(group)
@@ -281,7 +276,6 @@ cdef class EngineBlocks:
         return gone, unknown, given_up
 
     def drop_oldest(self, names, most):
-        """Drop the oldest blocks, except these; return how many, and ours that nothing fills now."""
         cdef list given_up = []
         cdef uint32_t in_shard = max(1, min(most, 1 << 31) // ROW_SHARDS), many, i
         cdef Py_ssize_t dropped = 0
@@ -311,7 +305,6 @@ cdef class EngineBlocks:
         return 0
 
     def drain(self):
-        """Remove all blocks, with their memory, and yield ours, some at a time."""
         cdef uint32_t number
         cdef int i
         cdef list ours

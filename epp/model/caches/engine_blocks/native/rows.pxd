@@ -15,7 +15,7 @@ from libc.string cimport memcmp, memcpy
 cdef enum:
     GROUPS = 16
     ROW_SHARDS = 64
-    LARGEST_SMALL = 65_534  # rows that an index of 16 bits can number
+    MAX_ROWS = 65_534  # of a shard: four times as many as `MAX_BLOCKS` leaves in each
 
 # Kinds of rows. What `link` is, and what the words have, if there are any:
 cdef enum:
@@ -49,7 +49,7 @@ cdef extern from *:
 
 cdef struct Shard:
     Row* rows
-    void* places  # numbers of rows, plus one; of 16 bits if the room is small, else of 32
+    uint16_t* places  # numbers of rows, plus one; 0 for a free place
     uint32_t* words
     uint32_t used
     uint32_t live
@@ -86,19 +86,6 @@ cdef inline uint32_t _count_places(uint32_t room) noexcept nogil:
     return room + room // 2
 
 
-cdef inline uint32_t _row_at(const Shard* shard, uint32_t place) noexcept nogil:
-    if shard.room <= LARGEST_SMALL:
-        return (<uint16_t*>shard.places)[place]
-    return (<uint32_t*>shard.places)[place]
-
-
-cdef inline void _set_row_at(Shard* shard, uint32_t place, uint32_t number) noexcept nogil:
-    if shard.room <= LARGEST_SMALL:
-        (<uint16_t*>shard.places)[place] = <uint16_t>number
-    else:
-        (<uint32_t*>shard.places)[place] = number
-
-
 cdef inline uint32_t _place_of(
     const Shard* shard, uint64_t name, uint64_t mixed
 ) noexcept nogil:
@@ -106,7 +93,7 @@ cdef inline uint32_t _place_of(
     cdef uint32_t places = _count_places(shard.room), number
     cdef uint32_t place = <uint32_t>(((mixed >> 32) * places) >> 32)
     while True:
-        number = _row_at(shard, place)
+        number = shard.places[place]
         if number == 0 or shard.rows[number - 1].name == name:
             return place
         place += 1
@@ -119,7 +106,7 @@ cdef inline Row* find_row(const Shard* shard, uint64_t name, uint64_t mixed) noe
     cdef uint32_t number
     if shard.live == 0:
         return NULL
-    number = _row_at(shard, _place_of(shard, name, mixed))
+    number = shard.places[_place_of(shard, name, mixed)]
     if number == 0 or shard.rows[number - 1].kind == GONE:
         return NULL
     return shard.rows + number - 1
@@ -199,7 +186,7 @@ cdef inline Row* add_row(
         shard.words_used += needed
     shard.used += 1
     shard.live += 1
-    _set_row_at(shard, _place_of(shard, name, mixed(name, secret)), shard.used)
+    shard.places[_place_of(shard, name, mixed(name, secret))] = <uint16_t>shard.used
     return row
 
 
@@ -250,22 +237,24 @@ cdef inline bint _make_room(Shard* shard, uint64_t secret, uint64_t needed) noex
 
 
 cdef inline bint _rebuild(Shard* shard, uint64_t secret, uint64_t needed) noexcept nogil:
-    """Compact the live words, with a sixteenth more room, and room for this many words."""
+    """Compact the live rows and words, with a sixteenth more room, and room for `needed` words.
+
+    False without memory, or if there would be more than `MAX_ROWS`.
+    """
     cdef Shard new
     cdef Content content
     cdef Row* row
     cdef uint32_t i
-    cdef uint64_t size, words = shard.words_used - shard.words_gone + needed
+    cdef uint64_t words = shard.words_used - shard.words_gone + needed, size
     words += words // 8
-    if words > <uint64_t>0xffffffff:
+    new.room = min(shard.live + shard.live // 16 + 8, MAX_ROWS)
+    if words > <uint64_t>0xffffffff or new.room <= shard.live:
         return False
-    new.room = shard.live + shard.live // 16 + 8
     new.used = new.first = 0
     new.words_used = new.words_gone = 0
     new.words_room = words
-    size = sizeof(uint16_t) if new.room <= LARGEST_SMALL else sizeof(uint32_t)
     new.rows = <Row*>PyMem_RawMalloc(new.room * sizeof(Row))
-    new.places = PyMem_RawCalloc(_count_places(new.room), size)
+    new.places = <uint16_t*>PyMem_RawCalloc(_count_places(new.room), sizeof(uint16_t))
     new.words = <uint32_t*>PyMem_RawMalloc(words * sizeof(uint32_t)) if words else NULL
     if new.rows == NULL or new.places == NULL or (words and new.words == NULL):
         PyMem_RawFree(new.rows)
@@ -284,7 +273,7 @@ cdef inline bint _rebuild(Shard* shard, uint64_t secret, uint64_t needed) noexce
             memcpy(new.words + new.words_used, shard.words + row.at, size * sizeof(uint32_t))
             new.words_used += size
         new.used += 1
-        _set_row_at(&new, _place_of(&new, row.name, mixed(row.name, secret)), new.used)
+        new.places[_place_of(&new, row.name, mixed(row.name, secret))] = <uint16_t>new.used
     new.live = new.used
     free_rows(shard)
     shard[0] = new
