@@ -12,9 +12,10 @@ UNIT := $(PYTEST) --numprocesses=$(WORKERS) --maxprocesses=8
 UNCOMPILED := $(addprefix tests/,model/test_fleet.py model/test_fleet_requests.py model/test_fleet_learning.py policy \
   protocol/extproc/test_exchange.py protocol/extproc/test_exchange_ends.py protocol/extproc/test_exchange_headers.py \
   app/test_director.py app/test_cache_sources.py adapters/test_extproc.py adapters/test_health.py adapters/test_scrape.py)
-# Of these, what asks plug-ins, which are never compiled, and a rule over hours of traffic: `make test` runs them too.
+# Of these, what asks plug-ins, which are never compiled, and rules over hours of traffic: `make test` runs them too.
 ALIKE := $(addprefix --deselect=tests/policy/,peers test_gone_endpoints.py test_long_names.py test_contract.py::test_every_filter \
-  test_contract.py::test_every_scorer test_endpoint_health.py::test_a_fleet_that_sheds_some_requests_stays_whole)
+  test_contract.py::test_every_scorer test_endpoint_health.py::test_a_fleet_that_sheds_some_requests_stays_whole \
+  test_endpoint_health.py::test_a_burst_that_makes_pages_late_leaves_nobody_out_and_passes)
 
 .PHONY: help setup native profiled vllm check static lint types contracts proto-check docs unit uncompiled test test-native test-cluster wheel counts adversary demo bench study study-policies peers proto format clean
 

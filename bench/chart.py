@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from epp.demo.charts import COLOURS
-from epp.replay.results.look import FAINT, INK, LOOK
+from epp.replay.results.style import FAINT, INK, LOOK
 
 __all__ = ["FAINT", "GOOD", "INK", "OTHER", "bars", "drawing", "png"]
 

@@ -95,7 +95,7 @@ class Followed:
 
     def renew(self):
         self.pool = BlockPool((BLOCKS - 1) * BLOCK, BLOCK)
-        self.mirror = KvEventMirror(self.hasher, "")
+        self.mirror = KvEventMirror(self.hasher)
 
     def apply(self, event):
         self.events.append(event)

@@ -269,5 +269,5 @@ async def test_without_a_way_to_its_pool_it_does_not_start(flags, said):
         *(sys.executable, "-m", "epp", "serve", *flags), stderr=asyncio.subprocess.PIPE
     )
     _, errors = await asyncio.wait_for(child.communicate(), 30)
-    assert child.returncode == 1
+    assert child.returncode == 2
     assert said in errors.decode()

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from epp.model.caches.lease import Lease
+from epp.model.caches.contract import Lease
 from epp.model.learning.trust import DOUBT, PredictionTrust
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.hashing import BlockHash

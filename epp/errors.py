@@ -29,7 +29,7 @@ Signals are not among them: the event loop takes them as calls (`epp.app.process
 """
 
 _LONGEST_PLACE, _LONGEST_PROBLEM = 300, 1000
-_NUMBERS = r"^\[Errno \d+\] |^\[SSL[^]]*\] |^_ssl\.c:\d+: | \(_ssl\.c:\d+\)$"
+_NUMBERS = r"^\[Errno \d+\] |^\[(?:SSL|X509)[^]]*\] |^_ssl\.c:\d+: | \(_ssl\.c:\d+\)$"
 """How Python marks an error of the system, and one of OpenSSL."""
 
 

@@ -1,7 +1,25 @@
-"""Jobs that run beside a test."""
+"""Jobs that run beside a test, and what waits for them."""
 
 import asyncio
 import contextlib
+
+WITHIN = 10
+
+
+class Changed:
+    """Lets tests wait for a condition, which is checked after every call of this."""
+
+    def __init__(self):
+        self._changed = asyncio.Event()
+
+    def __call__(self, *_):
+        self._changed.set()
+
+    async def until(self, condition, within=WITHIN):
+        async with asyncio.timeout(within):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
 
 
 @contextlib.asynccontextmanager

@@ -14,6 +14,7 @@ from epp.errors import reason
         (OSError(errno.ENOENT, "No such file or directory"), "No such file or directory"),
         (OSError("[Errno 111] Connection refused"), "Connection refused"),
         (ssl.SSLError(1, "[SSL: WRONG_VERSION] wrong version (_ssl.c:1006)"), "wrong version"),
+        (ssl.SSLError(1, "[X509: NO_CERTIFICATE] no certificate (_ssl.c:4154)"), "no certificate"),
         (TimeoutError("_ssl.c:989: The handshake operation timed out"), "The handshake operation"),
         (TimeoutError(), "TimeoutError"),
     ],

@@ -36,7 +36,7 @@ class FixedExchange:
     held_bytes = 0
     awaits_request = False
     pending: PendingDecision | None = None
-    record = RequestRecord(id=RequestId("floor"), received_at=0.0)
+    record = RequestRecord(RequestId("floor"), 0.0)
 
     def __init__(self, target: str) -> None:
         self._mutation = Mutation(

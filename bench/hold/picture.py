@@ -18,8 +18,8 @@ from bench.hold.beside import GOOD as TENANT
 from bench.hold.loads import HOLDING, LOADS, SECONDS
 from bench.hold.loads import OTHER as POLICY
 from bench.hold.runs import Got, Result
-from epp.replay.results.look import in_seconds, short_seconds
 from epp.replay.results.measures import percentile
+from epp.replay.results.style import in_seconds, short_seconds
 
 _HIGHEST = max(LOADS)
 _POLICIES = ((POLICY, OTHER), (HOLDING, GOOD))

@@ -30,8 +30,8 @@ from bench.extproc.stack import TRANSPORT, before, envoy
 from bench.machine import describe, uncompiled
 from bench.progress import Progress
 from epp.gateway.processes import spawn
-from epp.replay.results.look import in_seconds
 from epp.replay.results.measures import mean, percentile
+from epp.replay.results.style import in_seconds
 
 SERVERS = 4
 _FLAGS = ("--speed=0.25", "--num-gpu-blocks-override=2501")

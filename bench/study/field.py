@@ -17,7 +17,7 @@ from bench.study.grid import BASELINE, Grid, shared_prefixes, subjects, tasks
 from epp.replay.policies import NAMED
 from epp.replay.results.comparison import LEADING, Cell, Comparison, compare, eligible
 from epp.replay.results.digest import Digest
-from epp.replay.results.look import DIVERGING, draw
+from epp.replay.results.style import DIVERGING, draw
 from epp.replay.sweep import Task
 
 OURS, ORACLE = "least-ttft", "oracle"

@@ -3,12 +3,12 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from epp.errors import ConfigError
-from epp.model.endpoint import Endpoint
-from epp.model.events import Event, Listed
+from epp.model.endpoint import Endpoint, EndpointId
+from epp.model.events import EndpointRemoved, EndpointUpserted, Event, Listed
 from epp.protocol.endpoints import MAX_BYTES, KnownEndpoints, endpoints_steps
 from epp.system.daemon_thread import in_daemon_thread
 from epp.system.files import FollowedFile
@@ -21,6 +21,8 @@ _RUN_SECONDS, _REST_SECONDS = 0.001, 0.0005
 """How long the reading thread keeps the interpreter, and how long it leaves it to the loop."""
 _APPLIED_AT_ONCE = 16
 """Events of a change that are applied in one turn of the loop."""
+_NAMES_IN_A_LINE = 8
+"""Endpoints whose names a line of the log has."""
 
 
 class EndpointsFile:
@@ -31,11 +33,11 @@ class EndpointsFile:
     logged. It is read in a thread. With `names` addresses may be host names, which are resolved
     again every `names.interval` seconds.
 
-    A file has no routing rules, and no leader election that could make another replica ready.
+    A file has no routing rules, and there is no leader election.
     """
 
     ready = True
-    routing = None
+    lease = routing = None
 
     def __init__(
         self,
@@ -53,12 +55,14 @@ class EndpointsFile:
         self._problem = ""
 
     async def load(self) -> None:
-        """Read the file; comes before `run`. Raises `ConfigError` if it is missing or invalid."""
-        path = str(self._file.path)
+        """Read the file; comes before `run`.
+
+        Raises `ConfigError`, with the path as its place, if it is missing or invalid.
+        """
         try:
             endpoints = await in_daemon_thread(self._read)
         except ConfigError as error:
-            raise error if error.place == path else ConfigError(str(error), path) from None
+            raise ConfigError(self._problem_of(error), str(self._file.path)) from None
         for event in self._known.differences(endpoints or ()):
             self._apply(event)
         self._apply(Listed())
@@ -72,34 +76,43 @@ class EndpointsFile:
         finally:
             over.set()
 
-    async def release_lease(self) -> None:
-        """Do nothing: there is no lease."""
-
-    async def handed_over(self) -> None:
-        """Return at once, as no other replica waits for this one."""
-
     async def _follow(self, over: threading.Event) -> None:
         """Apply the next change, or report the next problem."""
         try:
             endpoints = await in_daemon_thread(self._next, over)
         except ConfigError as error:
-            self._report(str(error))
+            self._report(self._problem_of(error))
         else:
             await self._replace(endpoints)
 
+    def _problem_of(self, error: ConfigError) -> str:
+        """Return what is wrong, and where in the file, without its path."""
+        return error.problem if error.place == str(self._file.path) else str(error)
+
     async def _replace(self, endpoints: tuple[Endpoint, ...]) -> None:
         """Apply a content in turns of the loop; it is read again if an event of it fails."""
+        before, touched = self._known.ids(), set[EndpointId]()
         try:
             for number, event in enumerate(self._known.differences(endpoints), 1):
                 self._apply(event)
+                touched.add(_id_of(event))
                 if number % _APPLIED_AT_ONCE == 0:
                     await asyncio.sleep(0)
         except Exception:  # whatever an event ran into, the job that is restarted reads it again
             self._file.forget()
             raise
+        path, after = str(self._file.path), self._known.ids()
         if self._problem:
             self._problem = ""
-            _log.info("endpoints_file.recovered", path=str(self._file.path))
+            _log.info("endpoints_file.recovered", path=path)
+        if touched:
+            told = {
+                "added": after - before,
+                "removed": before - after,
+                "changed": touched & before & after,
+            }
+            fields = {what: _names(ids) for what, ids in told.items() if ids}
+            _log.info("endpoints_file.changed", path=path, **fields, endpoints=len(after))
 
     def _next(self, over: threading.Event) -> tuple[Endpoint, ...]:
         """Return the endpoints of the file once it has changed. Raises `ConfigError`.
@@ -137,6 +150,16 @@ class EndpointsFile:
         if problem != self._problem:
             self._problem = problem
             _log.error("endpoints_file.rejected", path=str(self._file.path), error=problem)
+
+
+def _id_of(event: EndpointUpserted | EndpointRemoved) -> EndpointId:
+    return event.endpoint_id if isinstance(event, EndpointRemoved) else event.endpoint.id
+
+
+def _names(ids: Collection[EndpointId]) -> str:
+    first = ", ".join(sorted(ids)[:_NAMES_IN_A_LINE])
+    more = len(ids) - _NAMES_IN_A_LINE
+    return f"{first} and {more} more" if more > 0 else first
 
 
 class ClusterNames:

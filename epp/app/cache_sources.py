@@ -5,15 +5,15 @@ logged as an error: the picker then predicts from less, and serves.
 """
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from epp.adapters.kube.kube_settings import KubeSettings
 from epp.adapters.kvevents.publishers import SubscriptionSettings
 from epp.adapters.scrape.client_tls import ClientTlsSettings, client_tls
+from epp.adapters.telemetry import families
+from epp.adapters.telemetry.series import FamilyText, expose
 from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
 from epp.app.options import ServeOptions
 from epp.config.file import Settings
@@ -231,19 +231,7 @@ def subscription_settings(config: KvEventsConfig, base_model: str) -> Subscripti
     )
 
 
-def kv_event_batches(kv_events: "KvEventListener | None") -> dict[tuple[str, str], int]:
-    """Return the number of batches of KV events by endpoint and outcome."""
-    if kv_events is None:
-        return {}
-    return {
-        (endpoint, outcome): times
-        for endpoint, counts in kv_events.counts().items()
-        for outcome, times in msgspec.structs.asdict(counts).items()
-    }
-
-
-def untokenized_prompts(tokenizer: PromptTokenizer | None) -> dict[str, int]:
-    """Return the number of requests that stayed text although tokens were wanted, by cause."""
-    if tokenizer is None:
-        return {}
-    return {cause.name.lower(): times for cause, times in tokenizer.counts.items()}
+def untokenized_prompts(tokenizer: PromptTokenizer) -> Iterator[FamilyText]:
+    """Yield the family of requests that stayed text although tokens were wanted."""
+    causes = [((cause.name.lower(),), times) for cause, times in tokenizer.counts.items()]
+    yield from expose(families.TEXT_INSTEAD, causes)

@@ -9,13 +9,14 @@ import msgspec
 
 from epp.adapters.recording.recorder import Recorder
 from epp.adapters.telemetry.debug_pages import DebugPage
+from epp.adapters.telemetry.kv_event_counts import kv_event_counts
 from epp.adapters.telemetry.loop_delay import LoopDelay
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
+from epp.adapters.telemetry.pool_gauges import media_metrics, rollout_metrics
 from epp.adapters.telemetry.queue_metrics import QueueMetrics
 from epp.adapters.telemetry.series import FamilyText
 from epp.app.cache_sources import (
     build_fleet,
-    kv_event_batches,
     kv_events_or_none,
     replicas_or_none,
     tokenizer_or_none,
@@ -142,20 +143,14 @@ class PickerCore:
 
     def exchanges(self) -> Callable[[float], Exchange]:
         """Return a function that makes an exchange, given the time."""
-        options = self._options
         settings = exchange_settings(
-            options.settings,
+            self._options,
             resolve_by(self.discovery, self._chance.randrange),
-            max_body_bytes=options.max_body_bytes,
-            show_decision=options.show_decision,
-            request_orca=options.request_orca,
-            emit_scores=options.emit_scores,
-            heed_subset=options.heed_subset,
             keep_body=self._tokenizer is not None,
-            most_wait=options.buffered_wait,
             begin_span=self._tracing.begin if self._tracing else None,
         )
-        return exchange_factory(self.director, settings, options.observation, self._chance)
+        observation = self._options.observation
+        return exchange_factory(self.director, settings, observation, self._chance)
 
     def jobs(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
         """Start all observers; yield what runs as long as the picker, by name."""
@@ -234,30 +229,36 @@ class PickerCore:
             self.fleet.loads,
             self.fleet.cache_stats,
             lambda: self.fleet.indexed_blocks,
-            lambda: kv_event_batches(self._kv_events),
-            lambda: untokenized_prompts(self._tokenizer),
+            tuple(self._other_metrics()),
             self.fleet.in_flight.__contains__,
-            self.loop_delay.collect,
             in_flight=lambda: [
                 (name, part.pod.endpoint, part.unprefilled)
                 for name, each in self.fleet.in_flight.items()
                 for part in each.parts
             ],
-            plugins=self._plugin_times.collect,
-            observers=self._observers.collect,
-            poll_errors=self._sources.errors,
-            extract_errors=self._sources.unknown,
             fresh=lambda load: self.clock() - load.at <= self._sources.stale_after,
             streams=streams if self._options.stream_metrics else None,
             predicted_latency=self._options.settings.predicted_latency,
             profile_handler=self._options.settings.profile_handler,
-            rollouts=lambda: self._options.settings.rollouts,
-            media_caches=lambda: self._options.settings.media_caches,
             precise_producer=self._options.settings.precise_producer,
             is_adapter=self.fleet.pods.adapters.__contains__,
             former_names=self._options.former_metrics,
             fairness_ids=self._options.fairness_ids,
         )
+
+    def _other_metrics(self) -> Iterator[Callable[[], Iterator[FamilyText]]]:
+        """Yield what writes the families that are not about requests."""
+        settings, kv_events, tokenizer = self._options.settings, self._kv_events, self._tokenizer
+        yield lambda: rollout_metrics(settings.rollouts)
+        yield lambda: media_metrics(settings.media_caches)
+        yield self._sources.collect
+        yield self._plugin_times.collect
+        yield self._observers.collect
+        yield self.loop_delay.collect
+        if kv_events is not None:
+            yield lambda: kv_event_counts(kv_events.counts())
+        if tokenizer is not None:
+            yield lambda: untokenized_prompts(tokenizer)
 
     def _apply(self, event: Event) -> None:
         self.fleet.apply(event, self.clock())

@@ -17,6 +17,9 @@ from epp.adapters.scrape.page_readers import (
 )
 from epp.adapters.scrape.page_source import JSON, TEXT, PageSource, ScrapeSettings
 from epp.adapters.scrape.scraper import Scraper
+from epp.adapters.telemetry import families
+from epp.adapters.telemetry.series import FamilyText, expose
+from epp.app.process import file_of
 from epp.config.data_extractors import CORE_EXTRACTOR
 from epp.config.data_layer import DataLayerSettings, PolledPages
 from epp.model.endpoint import Endpoint, EndpointId
@@ -79,17 +82,15 @@ class DataSources:
         for each in self._scrapers:
             await each.answered(endpoint_id)
 
-    def errors(self) -> dict[str, int]:
-        """Return how many polls of endpoints failed, by the type of their source."""
-        return {kind: sum(each.errors for each in found) for kind, found in self._kinds.items()}
-
-    def unknown(self) -> dict[tuple[str, str], int]:
-        """Return how many pages had no known metric, by the types of source and extractor."""
-        return {
-            (kind, CORE_EXTRACTOR): sum(each.unknown for each in found)
-            for kind, found in self._kinds.items()
-            if any(each.unknown for each in found)
-        }
+    def collect(self) -> Iterator[FamilyText]:
+        """Yield the families of failed polls and of pages that could not be used."""
+        kinds = self._kinds.items()
+        failed = [((kind,), sum(each.errors for each in found)) for kind, found in kinds]
+        yield from expose(families.POLL_ERRORS, failed)
+        unknown = [
+            ((kind, CORE_EXTRACTOR), sum(each.unknown for each in found)) for kind, found in kinds
+        ]
+        yield from expose(families.EXTRACT_ERRORS, [each for each in unknown if each[1]])
 
     async def run(self) -> None:
         """Poll until cancelled; never returns."""
@@ -105,6 +106,8 @@ def _page_source(pages: PolledPages, interval: float, retry: float) -> PageSourc
     tls = ClientTlsSettings(verify=not source.insecure_skip_verify)
     if source.scheme == "https":
         tls = msgspec.structs.replace(tls, **source.certificates._asdict())
+    with file_of(pages.name):
+        context = client_tls(tls)
     return PageSource(
         name=pages.name,
         settings=ScrapeSettings(
@@ -118,7 +121,7 @@ def _page_source(pages: PolledPages, interval: float, retry: float) -> PageSourc
         ),
         read=_reader(tuple(_readers(pages))),
         engines=pages.engines,
-        tls=client_tls(tls),
+        tls=context,
         accept=JSON if source.content == "models" else TEXT,
         vital=pages.vital,
     )

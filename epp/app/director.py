@@ -11,8 +11,8 @@ from epp.adapters.tokens.count_check import TokenCountCheck
 from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
 from epp.app.flow.held_requests import HeldRequests
 from epp.errors import FAULTS, Overloaded
-from epp.model.decision import Decision, Score
-from epp.model.endpoint import Endpoint, EndpointId
+from epp.model.decision import Decision
+from epp.model.endpoint import EndpointId
 from epp.model.events import Event
 from epp.model.listeners import OnFault, reraise
 from epp.model.request import InferenceRequest, RequestId
@@ -23,12 +23,16 @@ from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.observation import Observation
-from epp.protocol.extproc.record import MustStayReason, RequestRecord
+from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings
 from epp.system.logs import Log
 from epp.values import replaced
 
 _log = Log(__name__)
+_OUT_OF_RANGE: Final = "plugin.score_out_of_range"
+_IMPLAUSIBLE: Final = "usage.doubted"
+_DOUBT: Final = "more tokens were cached than the prompt has, which is ignored"
+_STREAMS_STAY: Final = "observe_responses.impossible"
 _REMEDY: Final = (
     "set response_body_mode: STREAMED in the ext_proc filter; Envoy 1.40 announces its modes"
 )
@@ -85,9 +89,7 @@ class PickerDirector:
         self._tokenize_timeout = tokenize_timeout
         self._log = ExchangeLog(clock, quiet=quiet)
         self._count_check = None if tokenizer is None else TokenCountCheck()
-        self._warned_usage: set[EndpointId] = set()
-        self._out_of_range: set[str] = set()
-        self._must_stay: set[MustStayReason] = set()
+        self._warned: set[tuple[str, str]] = set()  # events and what they were about
         self._tasks: set[asyncio.Task[None]] = set()
         self.observe = observe
 
@@ -152,7 +154,9 @@ class PickerDirector:
                 self._count_check.decided(request, decision)
             for score in decision.scores:
                 if score.out_of_range:
-                    self._warn_out_of_range(score)
+                    plugin = score.plugin
+                    beyond = [float(value) for value in score.values if not 0 <= value <= 1]
+                    self._warn_once(_OUT_OF_RANGE, plugin, plugin=plugin, score=beyond[0])
         except FAULTS as error:  # whatever it is, the decision has taken effect
             self._on_fault("decision", error)
 
@@ -194,36 +198,21 @@ class PickerDirector:
         if self._count_check is not None:
             self._count_check.ended(record)
         if record.usage is not None and record.usage.implausible and record.decision is not None:
-            self._warn_implausible_usage(record.decision.endpoint)
+            endpoint = record.decision.endpoint.id
+            self._warn_once(_IMPLAUSIBLE, endpoint, endpoint=endpoint, doubt=_DOUBT)
         if record.must_stay is not None and self._needs_end is None:
-            self._warn_must_stay(record.must_stay)
+            reason = record.must_stay.value
+            self._warn_once(_STREAMS_STAY, reason, reason=reason, remedy=_REMEDY)
 
-    def _warn_must_stay(self, reason: MustStayReason) -> None:
-        """Log once for each reason why streams cannot end early, with the remedy."""
-        if reason not in self._must_stay:
-            self._must_stay.add(reason)
-            _log.warning("observe_responses.impossible", reason=reason.value, remedy=_REMEDY)
-
-    def _warn_out_of_range(self, score: Score) -> None:
-        """Log once for each scorer that its scores are outside 0..1, with an example."""
-        if score.plugin not in self._out_of_range:
-            self._out_of_range.add(score.plugin)
-            beyond = [float(value) for value in score.values if not 0 <= value <= 1]
-            _log.warning("plugin.score_out_of_range", plugin=score.plugin, score=beyond[0])
-
-    def _warn_implausible_usage(self, endpoint: Endpoint) -> None:
-        """Log once for each endpoint that its usage is impossible."""
-        if endpoint.id not in self._warned_usage:
-            self._warned_usage.add(endpoint.id)
-            _log.warning(
-                "usage.doubted",
-                endpoint=endpoint.id,
-                doubt="more tokens were cached than the prompt has, which is ignored",
-            )
+    def _warn_once(self, event: str, about: str, **fields: object) -> None:
+        """Log a warning, unless the same was said about this scorer, endpoint or reason."""
+        if (event, about) not in self._warned:
+            self._warned.add((event, about))
+            _log.warning(event, **fields)
 
     def forget(self, endpoint_id: EndpointId) -> None:
         """Forget the warnings about an endpoint that is gone."""
-        self._warned_usage.discard(endpoint_id)
+        self._warned.discard((_IMPLAUSIBLE, endpoint_id))
 
     async def stop(self) -> None:
         """Refuse the requests that wait, and cancel the decisions that are pending."""

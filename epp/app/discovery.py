@@ -19,8 +19,22 @@ Source = Path | KubeSettings | tuple[Endpoint, ...]
 """The source of endpoints: a file, a pool in Kubernetes, or the endpoints (`GivenEndpoints`)."""
 
 
+class LeaderLease(Protocol):
+    """What makes one replica the leader, which gets the traffic."""
+
+    async def release(self) -> None:
+        """Stop being the leader, so that another replica may become ready at once."""
+
+    async def handed_over(self) -> None:
+        """After `release`, wait until traffic goes to another replica, if one takes over."""
+
+
 class Discovery(Protocol):
     """Applies endpoint events to the fleet: `load` first, then `run` while requests are served."""
+
+    @property
+    def lease(self) -> LeaderLease | None:
+        """The lease of the leader; None if all replicas get traffic."""
 
     @property
     def ready(self) -> bool:
@@ -36,18 +50,12 @@ class Discovery(Protocol):
     async def run(self) -> None:
         """Follow changes; never returns."""
 
-    async def release_lease(self) -> None:
-        """Stop being the leader, so that another replica may become ready at once."""
-
-    async def handed_over(self) -> None:
-        """After `release_lease`, wait until traffic goes to another replica, if one takes over."""
-
 
 class GivenEndpoints:
     """Endpoints that a program gives, and replaces when it likes; there are no routing rules."""
 
     ready = True
-    routing = None
+    lease = routing = None
 
     def __init__(self, endpoints: Sequence[Endpoint], apply: Callable[[Event], None]) -> None:
         self._endpoints = endpoints
@@ -68,12 +76,6 @@ class GivenEndpoints:
     async def run(self) -> None:
         """Wait until cancelled: changes are given, not found."""
         await asyncio.Event().wait()
-
-    async def release_lease(self) -> None:
-        """Do nothing: there is no lease."""
-
-    async def handed_over(self) -> None:
-        """Return at once, as no other replica waits for this one."""
 
 
 def build_discovery(

@@ -1,9 +1,9 @@
-"""Builds the settings of exchanges from a configuration."""
+"""Builds the settings of exchanges from the options of a picker."""
 
 from collections.abc import Callable, Sequence
 
 from epp.app.discovery import Discovery
-from epp.config.file import Settings
+from epp.app.options import ServeOptions
 from epp.model.request import InferenceRequest
 from epp.policy.plugins import ResponseProcessor
 from epp.protocol.extproc.debug_headers import (
@@ -19,27 +19,21 @@ from epp.values import replaced
 Resolve = Callable[[InferenceRequest], InferenceRequest]
 
 
-def exchange_settings(  # noqa: PLR0913 (one for each flag)
-    settings: Settings,
+def exchange_settings(
+    options: ServeOptions,
     resolve: Resolve | None,
     *,
-    max_body_bytes: int,
-    show_decision: bool,
-    request_orca: bool,
-    emit_scores: bool,
-    heed_subset: bool,
     keep_body: bool,
-    most_wait: float,
     begin_span: Callable[[RequestRecord], Headers] | None = None,
 ) -> ExchangeSettings:
     """Return the settings of a picker's exchanges.
 
     `resolve` applies the API's objects to a request before plug-ins see it; None without any.
-    Without `heed_subset` a request may go to endpoints that the gateway does not name.
     """
+    settings = options.settings
     scheduling = settings.scheduling
     header_sources: list[HeaderSource] = []
-    if show_decision:
+    if options.show_decision:
         header_sources.append(decision_header)
     if settings.report_served:
         header_sources.append(served_header)
@@ -47,16 +41,16 @@ def exchange_settings(  # noqa: PLR0913 (one for each flag)
         header_sources.append(queue_duration_header)
     header_sources += [_header_source(each) for each in scheduling.response_processors]
     steps: list[Resolve] = [resolve] if resolve else []
-    if not heed_subset:
+    if not options.heed_subset:
         steps.append(lambda request: replaced(request, subset=None))
     steps += [each.process_request for each in scheduling.request_processors]
     return ExchangeSettings(
-        max_body_bytes=max_body_bytes,
+        max_body_bytes=options.max_body_bytes,
         header_sources=tuple(header_sources),
-        request_orca=request_orca,
-        emit_scores=emit_scores,
+        request_orca=options.request_orca,
+        emit_scores=options.emit_scores,
         keep_body=keep_body,
-        most_wait=most_wait,
+        most_wait=options.buffered_wait,
         begin_span=begin_span,
         apis=settings.parsers.apis,
         propagate_priority=settings.propagate_priority,

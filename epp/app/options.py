@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from epp.adapters.extproc.transports import Transport
-from epp.adapters.kube.kube_settings import KubeAccess
+from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
 from epp.adapters.recording.writer import RecordingSettings
 from epp.adapters.tracing.settings import TracingSettings
 from epp.app.discovery import Source
+from epp.app.process import file_of
 from epp.config.file import Settings
+from epp.errors import ConfigError
 from epp.model.pods.outlier_settings import OUTLIERS
 from epp.policy.flow.settings import FlowSettings
 from epp.protocol.extproc.observation import AUTO, Observation
@@ -119,6 +121,15 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The name and configuration of the shadow; None: there is none."""
 
     @property
+    def source_setting(self) -> str:
+        """What names the file that `source` reads; empty if no setting does."""
+        if isinstance(self.source, Path):
+            configured = str(self.source) == self.settings.endpoints_file
+            return "file-discovery" if configured else "--endpoints-file"
+        given = isinstance(self.source, KubeSettings) and self.source.access.kubeconfig
+        return "--kubeconfig" if given else ""
+
+    @property
     def held_bytes(self) -> int:
         """Bytes that unfinished requests may hold together."""
         return max(1, (self.max_held_bytes or memory_limit() // _HELD_SHARE) // self.sharers)
@@ -135,16 +146,20 @@ def reader_tls(options: ServeOptions) -> "ReaderTls | None":
         return None
     from epp.adapters.tls import ReaderTls  # noqa: PLC0415 (slow, and plaintext needs none)
 
-    return ReaderTls(
-        options.metrics_cert_path,
-        options.metrics_client_ca,
-        options.tls_min_version,
-        options.tls_ciphers,
-    )
+    authorities = options.metrics_client_ca
+    try:
+        return ReaderTls(
+            options.metrics_cert_path, authorities, options.tls_min_version, options.tls_ciphers
+        )
+    except ConfigError as error:
+        of_clients = error.place == str(authorities)
+        flag = "--metrics-client-ca-file" if of_clients else "--metrics-cert-dir"
+        raise ConfigError(error.problem, f"{flag} {error.place}") from error
 
 
 def key_and_certificate(cert_path: Path | None) -> tuple[bytes, bytes]:
-    """Return the key and the certificate (PEM) to serve with."""
+    """Return the key and the certificate (PEM) to serve with. Raises `ConfigError`."""
     from epp.adapters.tls import certificate  # noqa: PLC0415 (as above)
 
-    return certificate(cert_path)
+    with file_of("--cert-path"):
+        return certificate(cert_path)

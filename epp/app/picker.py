@@ -6,15 +6,16 @@ from contextlib import suppress
 
 from epp import compiled
 from epp.adapters.extproc.contract import ExtProcServer, ExtProcSettings
+from epp.adapters.extproc.health import HealthServices
+from epp.adapters.extproc.limits import PeerLimits
 from epp.adapters.extproc.transports import health_server, server_class
-from epp.adapters.health import HealthServices
 from epp.adapters.telemetry.http import OperatorServer, Readers
 from epp.adapters.telemetry.profiles import Profiles
 from epp.app.core import PickerCore
 from epp.app.discovery import build_reviewer
 from epp.app.jobs import attempt, keep_running
 from epp.app.options import ServeOptions, key_and_certificate, reader_tls
-from epp.app.process import freeze_long_lived_objects, listening
+from epp.app.process import file_of, freeze_long_lived_objects, listening
 from epp.protocol.health import ServingStatus
 from epp.system.logs import Log
 
@@ -66,6 +67,7 @@ class EndpointPicker:
 
     def _ext_proc_server(self) -> ExtProcServer:
         options = self._options
+        longest_message = options.max_receive_bytes or options.max_body_bytes + (1 << 20)
         server = server_class(options.transport, options.tls_ciphers)(
             self._core.exchanges(),
             self._core.clock,
@@ -76,9 +78,9 @@ class EndpointPicker:
                 tls=key_and_certificate(options.cert_path) if options.secure else None,
                 tls_min_version=options.tls_min_version,
                 tls_ciphers=options.tls_ciphers,
-                max_receive_bytes=options.max_receive_bytes or options.max_body_bytes + (1 << 20),
                 max_held_bytes=options.held_bytes,
                 request_timeout=options.request_timeout,
+                limits=PeerLimits(max_message_bytes=longest_message),
             ),
         )
         if options.health_on_grpc_port:
@@ -88,7 +90,8 @@ class EndpointPicker:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then drain. Raises `ConfigError` for what cannot start."""
         async with asyncio.TaskGroup() as tasks:
-            await self._core.discovery.load()
+            with file_of(self._options.source_setting):
+                await self._core.discovery.load()
             jobs = ((name, keep_running(name, job)) for name, job in self._jobs())
             running = [tasks.create_task(job, name=name) for name, job in jobs]
             await self._start()
@@ -171,11 +174,12 @@ class EndpointPicker:
         """Hand over, report NOT_SERVING, and serve streams that still come until there are none."""
         timeout, began = self._options.drain_timeout, asyncio.get_running_loop().time()
         _log.info("draining", streams=self._extproc.streams, timeout=timeout)
-        discovery = self._core.discovery
-        await discovery.release_lease()  # even if there is no time to drain
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(began + timeout / 2):  # the rest is for streams
-                await discovery.handed_over()
+        lease = self._core.discovery.lease
+        if lease is not None:
+            await lease.release()  # even if there is no time to drain
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(began + timeout / 2):  # the rest is for streams
+                    await lease.handed_over()
         self._serving = False
         self._health.set_status(ServingStatus.NOT_SERVING)
         self._extproc.drain()

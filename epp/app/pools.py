@@ -6,12 +6,13 @@ from collections.abc import Sequence
 import structlog
 from msgspec.structs import replace
 
+from epp.app.jobs import first_of
 from epp.app.options import ServeOptions
 from epp.app.picker import EndpointPicker
 from epp.app.process import (
     collect_garbage,
     give_back_freed_memory,
-    interpreter_shared,
+    short_switch_interval,
     stop_signals,
 )
 from epp.errors import ConfigError
@@ -25,7 +26,7 @@ async def serve(pools: Sequence[ServeOptions]) -> None:
     """Run a picker for each pool until SIGTERM, SIGINT or SIGHUP. Raises `ConfigError`."""
     keep_freed_memory()
     stop = asyncio.Event()
-    with stop_signals(stop), interpreter_shared():
+    with stop_signals(stop), short_switch_interval():
         try:
             async with asyncio.TaskGroup() as tasks:
                 kept_small = [
@@ -40,7 +41,7 @@ async def serve(pools: Sequence[ServeOptions]) -> None:
                 for each in kept_small:
                     each.cancel()
         except* ConfigError as group:
-            raise _first_of(group) from None
+            raise first_of(group) from None
 
 
 def sharing(pools: Sequence[ServeOptions]) -> list[ServeOptions]:
@@ -54,8 +55,3 @@ async def _serve(options: ServeOptions, stop: asyncio.Event, *, named: bool) -> 
     for warning in options.settings.warnings if options.worker is None else ():
         _log.warning("config.warning", warning=warning)
     await EndpointPicker(options).run(stop)
-
-
-def _first_of(group: BaseExceptionGroup[ConfigError]) -> ConfigError:
-    first = group.exceptions[0]
-    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first

@@ -53,6 +53,15 @@ def listening(flag: str, address: str) -> Iterator[None]:
         raise ConfigError(f"cannot listen: {reason(error)}", flag) from error
 
 
+@contextmanager
+def file_of(setting: str) -> Iterator[None]:
+    """Make a `ConfigError` whose place is a file name the setting that the file is of, too."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(error.problem, f"{setting} {error.place}".strip()) from error
+
+
 def freeze_long_lived_objects(*, collected: bool = False) -> None:
     """Exempt all current objects from garbage collection: they live as long as the process.
 
@@ -64,7 +73,7 @@ def freeze_long_lived_objects(*, collected: bool = False) -> None:
 
 
 @contextmanager
-def interpreter_shared() -> Iterator[None]:
+def short_switch_interval() -> Iterator[None]:
     """Make threads release the interpreter soon, since the loop needs it after each poll.
 
     Otherwise a thread that reads a long body would make the loop wait several times per request.

@@ -56,7 +56,7 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
     """Return the configuration that the flags choose. Raises `ConfigError`."""
     if arguments.config_file is not None:
         text = read_text(arguments.config_file, "--config-file")
-        with named(arguments.config_file):
+        with named(f"--config-file {arguments.config_file}"):
             return load(configured(text, arguments))
     # An empty text is llm-d-router's default.
     return load(configured(arguments.config_text or "", arguments))

@@ -1,16 +1,19 @@
 """Reads the files that flags name; a `ConfigError` names the flag of one that cannot be read."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from epp.config.file import POLICIES, Settings, load
 from epp.config.schema import near
 from epp.errors import ConfigError
 from epp.printable import printable
+from epp.system.temporary import temporary_folder_wanted
 
 _MAX_BYTES = 16 << 20
+_PART_BYTES = 1 << 16
 _STDIN = Path("-")
 
 
@@ -30,6 +33,38 @@ def read(path: Path, flag: str, *, stdin: bool = False) -> bytes:
     return content
 
 
+@contextmanager
+def with_stdin(words: Sequence[str], most: int) -> Iterator[list[str]]:
+    """Give the words with a file in place of each `-`, which has what comes on standard input.
+
+    Raises `ConfigError` if it cannot be read, and for more than `most` bytes.
+    """
+    if str(_STDIN) not in words:
+        yield list(words)
+        return
+    with temporary_folder_wanted():
+        folder = TemporaryDirectory(prefix="epp-stdin-")
+    with folder as name:
+        path = Path(name) / "stdin"
+        with path.open("wb") as file:
+            for part in _parts_of_stdin(most):
+                file.write(part)
+        yield [str(path) if word == str(_STDIN) else word for word in words]
+
+
+def _parts_of_stdin(most: int) -> Iterator[bytes]:
+    left = most
+    try:
+        with open(0, "rb", closefd=False) as file:
+            while part := file.read1(_PART_BYTES):
+                left -= len(part)
+                if left < 0:
+                    raise ConfigError(f"standard input is longer than {most} bytes")
+                yield part
+    except OSError as error:
+        raise ConfigError(f"cannot read standard input: {error.strerror}") from None
+
+
 def read_text(path: Path, flag: str, *, stdin: bool = False) -> str:
     """Return the text of a file in UTF-8; see `read`."""
     try:
@@ -39,12 +74,12 @@ def read_text(path: Path, flag: str, *, stdin: bool = False) -> str:
 
 
 @contextmanager
-def named(path: Path | str) -> Iterator[None]:
-    """Have errors of what a file says begin with its name."""
+def named(file: str) -> Iterator[None]:
+    """Have errors of what a file says begin with its name, or with its flag and name."""
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(str(error), str(path)) from None
+        raise ConfigError(str(error), file) from None
 
 
 class PolicyFile(NamedTuple):

@@ -71,15 +71,19 @@ class GoArgumentParser(argparse.ArgumentParser):
             self.error(f"argument COMMAND: invalid choice: {args[0]!r}{hint}")
         found, unknown = super().parse_known_args(args, namespace)
         if self.words_go_to:  # argparse takes only those that stand together
-            words = [word for word in unknown if not word.startswith("-")]
+            words = [word for word in unknown if not _is_flag(word)]
             setattr(found, self.words_go_to, [*getattr(found, self.words_go_to), *words])
-            unknown = [word for word in unknown if word.startswith("-")]
+            unknown = list(filter(_is_flag, unknown))
         if unknown:
             hint = near(unknown[0].partition("=")[0], self._option_string_actions)
             if "://" in unknown[0]:
                 hint = "; servers by their URLs are for `epp up`"
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return found, unknown
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and word != "-"  # the latter is standard input
 
 
 def _spelt(flag: str, known: Mapping[str, object]) -> str:

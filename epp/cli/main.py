@@ -135,7 +135,7 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.native:
         return _check_native()
     text = read_text(arguments.config, "CONFIG", stdin=True)
-    with named(arguments.config):
+    with named(str(arguments.config)):
         settings = load(text)
     print(printable_lines(dump(settings.effective)), end="")
     print(*map(printable, report(settings.effective, settings.plugins)), sep="\n")
@@ -164,15 +164,15 @@ _SERVE_TEXT = """Run the endpoint picker. Envoy, or any gateway that speaks ext_
 each inference request should go. The command may be left out: epp FLAGS. Try it: epp serve
 --endpoints-file endpoints.yaml --secure-serving=false. Several pools: epp serve --pool-name a and
 --pool-name b --grpc-port 9102 --grpc-health-port 9103 --metrics-port 9190; further pools inherit
-the flags of the first."""
+the flags of the first. Exit status: 0 after a drain; 1 if something failed; 2 if an option, or a
+file that it names, cannot be used; 130 or 143 if stopped without a drain."""
 
 
 def _add_serve(parser: GoArgumentParser) -> None:
     parser.usage = "epp [serve] FLAGS [and FLAGS]..."
     parser.description = _SERVE_TEXT
     add_serve(parser)
-    # llm-d-router's: 2 for a flag that cannot be read, 1 for a start that fails.
-    parser.set_defaults(run=_serve, refused=1)
+    parser.set_defaults(run=_serve)
 
 
 def _add_check(parser: GoArgumentParser) -> None:
@@ -245,7 +245,6 @@ def _parser() -> argparse.ArgumentParser:
     for name, (purpose, add) in _COMMANDS.items():
         command = commands.add_parser(name, help=purpose)
         command.build = add
-        command.set_defaults(refused=2)
     parser.commands = commands.choices
     return parser
 
@@ -262,8 +261,8 @@ def all_parsers() -> dict[str, GoArgumentParser]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status.
 
-    0: success; 1: `serve` cannot start, or an error of the operating system; 2: an option, or the
-    input of another command, cannot be used; 130: Ctrl-C.
+    0: success; 1: something failed while the command ran; 2: an option, or a file or another input
+    that it names, cannot be used; 130: Ctrl-C.
     """
     arguments = parse(_parser(), with_command(sys.argv[1:] if argv is None else argv))
     run: Callable[[argparse.Namespace], int] = arguments.run
@@ -272,8 +271,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(end="", flush=True)  # raises here, not at exit, if stdout cannot be written
     except ConfigError as error:
         print(f"epp: {printable(str(error))}", file=sys.stderr)
-        refused: int = arguments.refused
-        return refused
+        return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

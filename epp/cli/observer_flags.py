@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from epp.cli.files import policy_settings
 from epp.cli.types import add_boolean, size
 from epp.config.file import DEFAULT_POLICY, Settings
-from epp.errors import ConfigError
+from epp.errors import ConfigError, reason
 
 if TYPE_CHECKING:  # its import takes long, and `epp --help` does not wait for it
     from epp.adapters.recording.writer import RecordingSettings
@@ -52,7 +52,7 @@ def add_observers(parser: argparse.ArgumentParser) -> None:
 
 def flags_of(arguments: argparse.Namespace) -> list[str]:
     """Check the flags, and return them as command-line words. Raises `ConfigError`."""
-    _check_size(arguments)
+    _check_recording(arguments)
     shadow_of(arguments)
     flags = [f"--shadow={arguments.shadow}"] if arguments.shadow is not None else []
     flags += ["--tracing"] if arguments.tracing else []
@@ -62,12 +62,21 @@ def flags_of(arguments: argparse.Namespace) -> list[str]:
     return [f"--record={record}", f"--record-max-bytes={most}", *flags]
 
 
-def _check_size(arguments: argparse.Namespace) -> None:
-    if arguments.record is not None and arguments.record_max_bytes < _MIN_RECORDING:
+def _check_recording(arguments: argparse.Namespace) -> None:
+    if arguments.record is None:
+        return
+    if arguments.record_max_bytes < _MIN_RECORDING:
         raise ConfigError(
             f"{arguments.record_max_bytes} bytes are too few for a recording; write 1Mi or more",
             "--record-max-bytes",
         )
+    from epp.adapters.recording.parts import check_folder  # noqa: PLC0415 (see above)
+
+    try:
+        check_folder(arguments.record)
+    except OSError as error:
+        problem = f"cannot write to the folder {arguments.record}: {reason(error)}"
+        raise ConfigError(problem, "--record") from error
 
 
 def recording_of(
@@ -76,7 +85,7 @@ def recording_of(
     """Return the settings of the recording; None without one. Raises `ConfigError`."""
     if arguments.record is None:
         return None
-    _check_size(arguments)
+    _check_recording(arguments)
     from epp.adapters.recording.writer import RecordingSettings  # noqa: PLC0415 (see above)
 
     return RecordingSettings(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from epp.cli.files import policy_file
+from epp.app.process import file_of
+from epp.cli.files import policy_file, with_stdin
 from epp.cli.go_arguments import GoArgumentParser
 from epp.cli.replay_types import (
     MAX_PODS,
@@ -32,6 +33,7 @@ from epp.replay.engines.presets import DEFAULT_PRESET, PRESETS, EnginePreset, pr
 from epp.replay.plan import PodPlan, Policy, RunPlan, Traffic
 from epp.replay.policies import ALIASES, NAMED
 from epp.replay.traffic.bounds import MAX_SECONDS
+from epp.replay.traffic.files.source import MAX_BYTES
 
 if TYPE_CHECKING:  # see `replay_options`
     from epp.replay.command import ReplayOptions
@@ -66,7 +68,8 @@ def add_replay(parser: GoArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="TRACE|WORKLOAD",
-        help="a file, a folder of a recording, or a workload NAME[:PARAMETER=VALUE,...]",
+        help="a file, a folder of a recording, - for standard input, or a workload"
+        " NAME[:PARAMETER=VALUE,...]",
     )
     parser.add_argument(
         "--policy",
@@ -87,10 +90,13 @@ def add_replay(parser: GoArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    options = replay_options(arguments, sys.argv[1:])
-    from epp.replay.command import run  # noqa: PLC0415 (slow, and options may be refused)
+    if arguments.ray and "-" in arguments.traffic:
+        raise ConfigError("other machines cannot read standard input: name a file", "--ray")
+    with with_stdin(arguments.traffic, MAX_BYTES) as arguments.traffic:
+        options = replay_options(arguments, sys.argv[1:])
+        from epp.replay.command import run  # noqa: PLC0415 (slow, and options may be refused)
 
-    return run(options)
+        return run(options)
 
 
 def _add_traffic(group: argparse._ArgumentGroup) -> None:
@@ -359,7 +365,7 @@ def _fleets(arguments: argparse.Namespace) -> Iterator[RunPlan]:
             exchange_seconds=arguments.exchange,
             scrape_seconds=arguments.scrape_interval,
             observation=arguments.observe_responses,
-            transfer_seconds_per_token=engine.transfer_seconds_per_token(),
+            transfer_seconds_per_token=engine.transfer_seconds_per_token,
             faults=arguments.faults,
             duration=arguments.duration,
             eject_after=arguments.eject_after,
@@ -373,7 +379,8 @@ def _pod(arguments: argparse.Namespace, engine: EnginePreset) -> PodPlan:
         from epp.replay.engines.calibration import calibrate  # noqa: PLC0415 (rarely needed)
 
         budget = arguments.max_num_batched_tokens or limits.max_num_batched_tokens
-        found = calibrate(arguments.calibrate, cost, budget)
+        with file_of("--calibrate"):
+            found = calibrate(arguments.calibrate, cost, budget)
         print(f"epp: --calibrate: {printable_lines(found.summary())}", file=sys.stderr)
         cost, limits = found.cost, found.limits or limits
     block = arguments.block_size or limits.block_size

@@ -147,9 +147,10 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="llm-d-router's name for it; at least 50ms",
     )
-    pool.add_argument(
+    add_boolean(
+        pool,
         "--poll-models",
-        action="store_true",
+        default=False,
         help="read each endpoint's /v1/models every 5 s, and send requests where their model is"
         " listed (as models-data-source in a configuration)",
     )

@@ -26,8 +26,8 @@ Servers that are down get no requests until they are back; names are resolved ag
 seconds. If the picker fails, it is restarted, and meanwhile servers take turns. Clients' headers,
 including API keys, are passed on unchanged. Needs Envoy: pip install 'warmpick[up]'.
 
-Exit status: 0 after a drain; 1 if something did not start; 2 if an option cannot be used; 3 if
-Envoy is missing; 129, 130 or 143 if stopped without a drain."""
+Exit status: 0 after a drain; 1 if something did not start; 2 if an option, or a file that it names,
+cannot be used; 3 if Envoy is missing; 129, 130 or 143 if stopped without a drain."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -183,6 +183,7 @@ def up_options(
     return UpOptions(
         servers=servers,
         endpoints_path=path.absolute() if path else None,
+        endpoints_setting="--endpoints-file" if arguments.endpoints_file else "file-discovery",
         host=arguments.host,
         port=arguments.port,
         metrics_port=arguments.metrics_port,

@@ -12,15 +12,16 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from epp.demo.figures import Sample, cached_ratio, format_seconds
+from epp.demo.figures import Sample, cached_ratio
 from epp.demo.testbed import PolicyName
+from epp.replay.results.measures import Unit, format_value
 
 LIVE_SECONDS = 0.25
 LOGGED_SECONDS = 5.0
 
 
 @dataclass(slots=True)
-class Lane:
+class RunProgress:
     """The progress of one run: `total` requests are planned, `samples` were answered.
 
     `began_at` is on the monotonic clock, `took` the length of a finished run; both in seconds.
@@ -57,11 +58,17 @@ class Lane:
             return self.phase, f"{self.seconds():.0f} s", done, "", ""
         median = statistics.median(sample.ttft for sample in good)
         cached = f"{cached_ratio(good):.0%}"
-        return self.phase, f"{self.seconds():.0f} s", done, format_seconds(median), cached
+        return (
+            self.phase,
+            f"{self.seconds():.0f} s",
+            done,
+            format_value(median, Unit.SECONDS),
+            cached,
+        )
 
 
 @contextlib.asynccontextmanager
-async def live_board(console: Console, lanes: Sequence[Lane]) -> AsyncIterator[None]:
+async def live_board(console: Console, lanes: Sequence[RunProgress]) -> AsyncIterator[None]:
     """Show all lanes while the context lasts: in place on a terminal, else as printed lines."""
     showing = asyncio.create_task(_live(console, lanes) if console.is_terminal else _log(lanes))
     try:
@@ -71,7 +78,7 @@ async def live_board(console: Console, lanes: Sequence[Lane]) -> AsyncIterator[N
         await asyncio.wait({showing})
 
 
-async def _live(console: Console, lanes: Sequence[Lane]) -> None:
+async def _live(console: Console, lanes: Sequence[RunProgress]) -> None:
     with Live(console=console, auto_refresh=False) as live:
         try:
             while True:
@@ -81,7 +88,7 @@ async def _live(console: Console, lanes: Sequence[Lane]) -> None:
             live.update(_table(lanes), refresh=True)
 
 
-async def _log(lanes: Sequence[Lane]) -> None:
+async def _log(lanes: Sequence[RunProgress]) -> None:
     """Print a line whenever a phase begins, and every LOGGED_SECONDS under load."""
     last, due = "", 0.0
     while True:
@@ -93,13 +100,13 @@ async def _log(lanes: Sequence[Lane]) -> None:
         await asyncio.sleep(LIVE_SECONDS)
 
 
-def _progress(lane: Lane) -> str:
+def _progress(lane: RunProgress) -> str:
     _, spent, done, median, cached = lane.cells()
     details = f", TTFT p50 {median}, cached {cached}" if median else ""
     return f", {spent}, requests {done}{details}" if lane.began_at else ""
 
 
-def _table(lanes: Sequence[Lane]) -> Table:
+def _table(lanes: Sequence[RunProgress]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for heading in ("policy", "phase", ""):
         table.add_column(heading)

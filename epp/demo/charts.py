@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from epp.demo.comparison import RunResult
 from epp.demo.figures import Sample, cached_ratio, computed_by_server
-from epp.replay.results.look import ACCENT, EDGE, NEUTRAL, draw, in_seconds
+from epp.replay.results.style import ACCENT, EDGE, NEUTRAL, draw, in_seconds, legend_above
 
 COLOURS = (NEUTRAL, ACCENT)
 BIN_SECONDS = 2.0
@@ -73,7 +73,7 @@ def _over_time(axes: Axes, pair: Pair) -> None:
     axes.set_yscale("log")
     in_seconds(axes.yaxis)
     axes.set(xlabel="seconds since the first conversation", ylabel="time to first token")
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
+    legend_above(axes, 2)
 
 
 def _binned(samples: Iterable[Sample]) -> tuple[list[float], list[float]]:
@@ -109,7 +109,7 @@ def _by_server(axes: Axes, pair: Pair) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(visible=False, axis="x")
     axes.set(xlabel="model server", ylabel="prompt tokens computed, thousands")
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, columnspacing=1.0)
+    legend_above(axes, 2)
 
 
 def _predictions(axes: Axes, pair: Pair) -> None:

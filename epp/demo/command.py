@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Final, TypeVar
 
-from epp.demo.parts import missing
+from epp.demo.requirements import missing
 from epp.errors import WarmpickError
 from epp.printable import printable_lines
 

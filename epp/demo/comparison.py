@@ -1,20 +1,20 @@
 """The comparison of two runs: playing them, and their figures as a table and as JSON."""
 
-import math
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from epp.demo.board import Lane
+from epp.demo.board import RunProgress
 from epp.demo.client import Player
-from epp.demo.figures import Figures, Sample, format_seconds, summarize
+from epp.demo.figures import Figures, Sample, summarize
 from epp.demo.pools import DemoPool
 from epp.demo.testbed import PolicyName, Testbed
 from epp.demo.workload import Conversation
+from epp.replay.results.measures import Unit, format_value
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def play(
-    testbed: Testbed, pool: DemoPool, plan: Sequence[Conversation], lane: Lane
+    testbed: Testbed, pool: DemoPool, plan: Sequence[Conversation], lane: RunProgress
 ) -> RunResult:
     """Play the plan through a testbed. Raises `ProcessDied` if one of its processes ends."""
     player = Player(testbed.url, pool.model, lane.samples.append)
@@ -59,48 +59,37 @@ def _cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-ROWS: tuple[tuple[str, str], ...] = (
-    ("ttft_p50", "TTFT p50"),
-    ("ttft_p90", "TTFT p90"),
-    ("ttft_p99", "TTFT p99"),
-    ("ttft_mean", "TTFT mean"),
-    ("cached_ratio", "Prompt tokens found cached"),
-    ("requests_per_s", "Requests per second"),
-    ("imbalance", "Imbalance (max / mean prefill)"),
-    ("over", "Predicted cached, too many"),
-    ("under", "Predicted cached, too few"),
-    ("close", "Predicted within one block"),
-    ("requests", "Requests"),
-    ("failed", "Failed"),
-)
+ROWS: Mapping[str, tuple[str, Unit]] = {
+    "ttft_p50": ("TTFT p50", Unit.SECONDS),
+    "ttft_p90": ("TTFT p90", Unit.SECONDS),
+    "ttft_p99": ("TTFT p99", Unit.SECONDS),
+    "ttft_mean": ("TTFT mean", Unit.SECONDS),
+    "cached_ratio": ("Prompt tokens found cached", Unit.SHARE),
+    "requests_per_s": ("Requests per second", Unit.RATE),
+    "imbalance": ("Imbalance (max / mean prefill)", Unit.FACTOR),
+    "over": ("Predicted cached, too many, of the prompt", Unit.SHARE),
+    "under": ("Predicted cached, too few, of the prompt", Unit.SHARE),
+    "close": ("Predicted within one block", Unit.SHARE),
+    "requests": ("Requests", Unit.COUNT),
+    "failed": ("Failed", Unit.COUNT),
+}
+"""The figures in the order of tables, with their labels and units."""
 
 
 def format_figure(name: str, figures: Figures) -> str:
     """Return one figure as text with its unit."""
-    value = getattr(figures, name)
-    if isinstance(value, int):
-        return str(value)
-    if name.startswith("ttft"):
-        return format_seconds(value)
-    if math.isnan(value):
-        return "none"
-    if name in {"cached_ratio", "close"}:
-        return f"{value:.1%}"
-    if name in {"over", "under"}:
-        return f"{value:.2%} of prompt"
-    return f"{value:.2f}"
+    return format_value(getattr(figures, name), ROWS[name][1])
 
 
 def print_table(console: Console, before: RunResult, after: RunResult) -> None:
     """Print the figures of both runs side by side."""
     table = Table(header_style="bold")
     table.add_column("")
-    for result in (before, after):
+    runs = (before, after)
+    for result in runs:
         table.add_column(result.policy, justify="right")
-    for name, label in ROWS:
-        table.add_row(
-            label, format_figure(name, before.figures), format_figure(name, after.figures)
-        )
+    for name, (label, _) in ROWS.items():
+        table.add_row(label, *(format_figure(name, result.figures) for result in runs))
     console.print(table)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from epp.replay.results.measures import percentile, ratio
+from epp.replay.results.measures import Unit, format_value, percentile, ratio
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,10 +121,12 @@ def _span(samples: Sequence[Sample]) -> float:
 def gain_sentence(before: Figures, after: Figures) -> str:
     """Return a sentence that says what the second policy gained over the first."""
     factor = ratio(before.ttft_mean, after.ttft_mean)
-    mean, median = (format_seconds(each) for each in (after.ttft_mean, after.ttft_p50))
+    mean, was_mean, median, was_median = (
+        format_value(each, Unit.SECONDS)
+        for each in (after.ttft_mean, before.ttft_mean, after.ttft_p50, before.ttft_p50)
+    )
     times = (
-        f"{mean} on average instead of {format_seconds(before.ttft_mean)}, at the median "
-        f"{median} instead of {format_seconds(before.ttft_p50)}"
+        f"{mean} on average instead of {was_mean}, at the median {median} instead of {was_median}"
     )
     cached = f"{after.cached_ratio:.0%} instead of {before.cached_ratio:.0%} of the prompt tokens"
     if factor >= 1.05:
@@ -136,10 +138,3 @@ def gain_sentence(before: Figures, after: Figures) -> str:
         f"This load gained nothing from least-ttft: people waited for the first token {times}; "
         f"{cached} were already in the chosen server's cache."
     )
-
-
-def format_seconds(value: float) -> str:
-    """Return a duration as text, in milliseconds below one second."""
-    if math.isnan(value):
-        return "none"
-    return f"{value * 1000:.0f} ms" if value < 0.9995 else f"{value:.2f} s"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from epp.demo.parts import EngineKind
+from epp.demo.requirements import EngineKind
 from epp.demo.workload import Workload
 
 SIMULATED_MODEL = "demo-8b"

@@ -3,8 +3,6 @@
 import html
 import math
 from collections.abc import Iterable
-from importlib.resources import files
-from string import Template
 
 import msgspec
 
@@ -12,6 +10,7 @@ from epp.demo.charts import charts
 from epp.demo.comparison import ROWS, RunResult, format_figure
 from epp.demo.figures import gain_sentence
 from epp.demo.pools import DemoPool
+from epp.replay.results.page import page, table, tile
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -25,14 +24,14 @@ class Setup(msgspec.Struct, frozen=True):
 
 def report(before: RunResult, after: RunResult, where: Setup) -> str:
     """Return the page."""
-    template = (files("epp.demo") / "report.html").read_text(encoding="utf-8")
-    sentence = gain_sentence(before.figures, after.figures)
-    return Template(template).substitute(
-        title="round-robin and least-ttft",
-        sentence=html.escape(sentence),
+    return page(
+        "demo",
+        "round-robin and least-ttft",
+        "epp.demo",
+        sentence=html.escape(gain_sentence(before.figures, after.figures)),
         setting=html.escape(_setting(where.pool, before)),
         tiles="".join(_tiles(before, after)),
-        rows="".join(_rows(before, after)),
+        table=table((before.policy, after.policy), _rows(before, after)),
         facts="".join(f"<li>{fact}</li>" for fact in _facts(before, after, where)),
         block=where.pool.block_size,
         **charts(before, after),
@@ -59,16 +58,13 @@ def _tiles(before: RunResult, after: RunResult) -> Iterable[str]:
     }
     for name, label in named.items():
         value, was = format_figure(name, after.figures), format_figure(name, before.figures)
-        yield (
-            f'<div class="tile"><div class="name">{label}</div><div class="value">{value}</div>'
-            f'<div class="was">round-robin: {was}</div></div>'
-        )
+        yield tile(label, value, f"{before.policy}: {was}")
 
 
 def _rows(before: RunResult, after: RunResult) -> Iterable[str]:
-    for name, label in ROWS:
+    for name, (label, _) in ROWS.items():
         cells = "".join(f"<td>{format_figure(name, run.figures)}</td>" for run in (before, after))
-        yield f"<tr><td>{html.escape(label)}</td>{cells}</tr>"
+        yield f"<tr><th>{html.escape(label)}</th>{cells}</tr>"
 
 
 def _span(result: RunResult) -> float:

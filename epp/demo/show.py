@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from epp.demo.board import Lane, live_board
+from epp.demo.board import RunProgress, live_board
 from epp.demo.comparison import RunResult, as_json, play, print_table
 from epp.demo.figures import gain_sentence
 from epp.demo.pools import DemoPool, Size, choose_pool
@@ -61,7 +61,7 @@ async def _perform(
 ) -> tuple[RunResult, RunResult, Testbed]:
     """Play the plan on two testbeds in turn; the second stays up until `stack` is closed."""
     total = sum(len(conversation.turns) for conversation in plan)
-    first, second = (Lane(policy, total) for policy in POLICIES)
+    first, second = (RunProgress(policy, total) for policy in POLICIES)
     async with live_board(console, (first, second)):
         first.phase = "preparing" if pool.prepare else "starting"
         await prepare(pool, folder)

@@ -4,45 +4,40 @@ llm-d-router answers what its admitter plug-ins refuse with status 500; here it 
 proposal 004 has it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import exp, log
+from typing import Annotated
 
 import msgspec
 
 from epp.errors import Overloaded
-from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import LatencyPredictionInfo, find_producer
-from epp.policy.plugins import PluginContext, PluginParameters
+from epp.policy.bounds import BoundedParameters, above_zero
+from epp.policy.plugins import Candidates, PluginContext, PluginParameters, uniform
 from epp.policy.producers.predicted_latency import TPOT_HEADERS, TTFT_HEADERS, slo
 
 _COLD_USAGE = 0.02
 """The KV cache usage below which predictions for an endpoint are not relied on."""
-_DRAWS = 1 << 53
 
 
-class ProbabilisticAdmitter(PluginParameters, frozen=True):
+class ProbabilisticAdmitter(BoundedParameters, frozen=True):
     """Refuses requests of negative priority with a probability that grows with saturation.
 
     The probability is `min(1, k * saturation ** power)`; saturation is the mean over endpoints of
     `max(waiting / queueDepthThreshold, usage / kvCacheUtilThreshold)`.
     """
 
-    queue_depth_threshold: int = 5
-    kv_cache_util_threshold: float = 0.8
-    power: float = 5.0
-    k: float = 300.0
-
-    def __post_init__(self) -> None:
-        for field in msgspec.structs.fields(self):
-            if getattr(self, field.name) <= 0:
-                raise ValueError(f"`{field.encode_name}` must be above 0")
+    queue_depth_threshold: Annotated[int, above_zero("requests, such as 5")] = 5
+    kv_cache_util_threshold: Annotated[float, above_zero("a share, such as 0.8")] = 0.8
+    power: Annotated[float, above_zero("a power, such as 5")] = 5.0
+    k: Annotated[float, above_zero("a factor, such as 300")] = 300.0
 
     def start(self, context: PluginContext) -> "_Probabilistic":
         """Return the started plug-in."""
         return _Probabilistic(self, context.below)
 
-    def saturation(self, candidates: Sequence[Candidate]) -> float:
+    def saturation(self, candidates: Candidates) -> float:
         """Return the mean of the endpoints' saturation; 0 without endpoints."""
         depth, usage = self.queue_depth_threshold, self.kv_cache_util_threshold
         found = [max(each.waiting / depth, each.kv_usage / usage) for each in candidates]
@@ -56,18 +51,16 @@ class ProbabilisticAdmitter(PluginParameters, frozen=True):
         return exp(min(0.0, log(self.k) + self.power * log(saturation)))
 
 
-class _Probabilistic:
-    def __init__(self, settings: ProbabilisticAdmitter, below: Callable[[int], int]) -> None:
-        self._settings = settings
-        self._below = below
+class _Probabilistic(msgspec.Struct, frozen=True):
+    settings: ProbabilisticAdmitter
+    below: Callable[[int], int]
 
-    def admit(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> None:
+    def admit(self, request: InferenceRequest, candidates: Candidates) -> None:
         """Raise `Overloaded` for a request that is refused."""
         if request.priority >= 0:
             return
-        saturation = self._settings.saturation(candidates)
-        chance = self._settings.chance(saturation)
-        if self._below(_DRAWS) < chance * _DRAWS:
+        saturation = self.settings.saturation(candidates)
+        if uniform(self.below) < self.settings.chance(saturation):
             raise Overloaded(
                 f"the pool is at {saturation:.2f} of its limit, and the request may be dropped:"
                 f" its priority is {request.priority}",
@@ -90,11 +83,10 @@ class LatencySloAdmitter(PluginParameters, frozen=True):
         return _LatencySlo(find_producer(context, name, LatencyPredictionInfo))
 
 
-class _LatencySlo:
-    def __init__(self, predictions: LatencyPredictionInfo) -> None:
-        self._predictions = predictions
+class _LatencySlo(msgspec.Struct, frozen=True):
+    predictions: LatencyPredictionInfo
 
-    def admit(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> None:
+    def admit(self, request: InferenceRequest, candidates: Candidates) -> None:
         """Raise `Overloaded` for a request that is refused."""
         if request.priority >= 0:
             return
@@ -102,7 +94,7 @@ class _LatencySlo:
             return
         if any(each.running == 0 or each.kv_usage < _COLD_USAGE for each in candidates):
             return
-        found = [each for each in self._predictions.latencies(request, candidates) if each]
+        found = [each for each in self.predictions.latencies(request, candidates) if each]
         if found and not any(each.valid for each in found):
             raise Overloaded(
                 "no endpoint is expected to meet the request's latency objectives, and its"

@@ -9,12 +9,11 @@ candidates themselves; producers of latencies and of media must be configured, a
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
-from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint
 from epp.model.learning.trust import DOUBT
 from epp.model.request import InferenceRequest
 from epp.model.topology import Topology, topology_of
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import Candidates, PluginContext
 
 T = TypeVar("T")
 
@@ -72,7 +71,7 @@ class PrefixMatchInfo(Protocol):
     """Knows how much of a prompt each endpoint has cached."""
 
     def prefix_matches(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
+        self, request: InferenceRequest, candidates: Candidates
     ) -> Sequence[PrefixMatch]:
         """Return one match for each candidate, in their order."""
 
@@ -82,7 +81,7 @@ class InFlightLoad(Protocol):
     """Knows the requests in flight at each endpoint."""
 
     def in_flight(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
+        self, request: InferenceRequest, candidates: Candidates
     ) -> Sequence[EndpointLoad]:
         """Return one load for each candidate, in their order."""
 
@@ -92,7 +91,7 @@ class LatencyPredictionInfo(Protocol):
     """Predicts latencies of a request."""
 
     def latencies(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
+        self, request: InferenceRequest, candidates: Candidates
     ) -> Sequence[LatencyPrediction | None]:
         """Return one prediction for each candidate, in their order; None if there is none."""
 
@@ -102,7 +101,7 @@ class MultimodalMatchInfo(Protocol):
     """Knows which images, videos and sounds of a request each endpoint has encoded before."""
 
     def multimodal_matches(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
+        self, request: InferenceRequest, candidates: Candidates
     ) -> Sequence[PrefixMatch]:
         """Return, for each candidate, the size of the items that match and of all items."""
 
@@ -143,7 +142,7 @@ class _FromFleet:
     """Answers from the candidates, but for what is in `UNKNOWN_TO_FLEET`; knows no sessions."""
 
     def prefix_matches(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
+        self, request: InferenceRequest, candidates: Candidates
     ) -> list[PrefixMatch]:
         """Return the tokens that the index predicts to be cached."""
         return [
@@ -155,9 +154,7 @@ class _FromFleet:
             for each in candidates
         ]
 
-    def in_flight(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> list[EndpointLoad]:
+    def in_flight(self, request: InferenceRequest, candidates: Candidates) -> list[EndpointLoad]:
         """Return the loads in the fleet's ledgers."""
         return [
             EndpointLoad(

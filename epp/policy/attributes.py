@@ -1,7 +1,6 @@
 """Numbers that a data layer's extractors found, under the names that plug-ins use for them."""
 
 import math
-from collections.abc import Sequence
 
 import msgspec
 
@@ -9,7 +8,7 @@ from epp.errors import ConfigError
 from epp.model.candidate import Candidate
 from epp.model.endpoint import attribute_key
 from epp.policy.attribute_sources import NumberAttributes
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import Candidates, PluginContext
 
 _CORE_EXTRACTOR = "core-metrics-extractor"
 """The producer of the attributes that configurations define."""
@@ -28,7 +27,7 @@ class Attribute(msgspec.Struct, frozen=True):
     key: str
     source: NumberAttributes | None = None
 
-    def values(self, candidates: Sequence[Candidate]) -> list[float | None]:
+    def values(self, candidates: Candidates) -> list[float | None]:
         """Return the value of each candidate, in their order; None if it has no number."""
         return [self._value(each) for each in candidates]
 

@@ -5,12 +5,9 @@ second reveals to them which endpoint served. Their names are llm-d-router's, as
 own configuration.
 """
 
-from collections.abc import Sequence
-
-from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.request import InferenceRequest
-from epp.policy.plugins import Headers, PluginParameters
+from epp.policy.plugins import Candidates, Headers, PluginParameters
 
 SELECTION = "test-epp-endpoint-selection"
 """The request header: one or more `ip` (any port of it) or `ip:port`, separated by commas."""
@@ -23,9 +20,7 @@ class HeaderBasedTestingFilter(PluginParameters, frozen=True):
     suite's own picker the header overrides it.
     """
 
-    def filter(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Sequence[Candidate]:
+    def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return the named candidates, in their order."""
         header = request.headers.get(SELECTION)
         if not header:
@@ -51,7 +46,7 @@ class ServedVerifier(PluginParameters, frozen=True):
     """
 
     def request_headers(
-        self, request: InferenceRequest, decision: Decision, candidates: Sequence[Candidate]
+        self, request: InferenceRequest, decision: Decision, candidates: Candidates
     ) -> Headers:
         """Return the header that the model server repeats (`RequestHeaderSource`)."""
         return ((ECHO, f"{SERVED}:{decision.endpoint.target}"),)

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from math import inf, log
 from typing import ClassVar
 
-from epp.model.candidate import Candidate
 from epp.policy.choice import apart, best, ttft_costs
-from epp.policy.plugins import PickContext, PluginParameters, uniform
+from epp.policy.plugins import Candidates, PickContext, PluginParameters, uniform
 
 
 class MaxScorePicker(PluginParameters, frozen=True):
@@ -19,7 +18,7 @@ class MaxScorePicker(PluginParameters, frozen=True):
     max_num_of_endpoints: int = 1
 
     def pick(
-        self, candidates: Sequence[Candidate], totals: Sequence[float], context: PickContext
+        self, candidates: Candidates, totals: Sequence[float], context: PickContext
     ) -> Sequence[int]:
         """Return the positions of the highest totals."""
         return best([-total for total in totals], self.max_num_of_endpoints, context)
@@ -31,7 +30,7 @@ class WeightedRandomPicker(PluginParameters, frozen=True):
     max_num_of_endpoints: int = 1
 
     def pick(
-        self, candidates: Sequence[Candidate], totals: Sequence[float], context: PickContext
+        self, candidates: Candidates, totals: Sequence[float], context: PickContext
     ) -> Sequence[int]:
         """Return the positions of the highest U^(1 / total), for U random in 0..1.
 
@@ -50,7 +49,7 @@ class RandomPicker(PluginParameters, frozen=True):
     max_num_of_endpoints: int = 1
 
     def pick(
-        self, candidates: Sequence[Candidate], totals: Sequence[float], context: PickContext
+        self, candidates: Candidates, totals: Sequence[float], context: PickContext
     ) -> Sequence[int]:
         """Return random positions."""
         return best([0.0] * len(candidates), self.max_num_of_endpoints, context)
@@ -66,7 +65,7 @@ class LeastTtftPicker(PluginParameters, frozen=True):
     max_num_of_endpoints: int = 1
 
     def pick(
-        self, candidates: Sequence[Candidate], totals: Sequence[float], context: PickContext
+        self, candidates: Candidates, totals: Sequence[float], context: PickContext
     ) -> Sequence[int]:
         """Return the positions of the lowest costs; with other replicas `apart` from theirs."""
         costs: Sequence[float] = ttft_costs(candidates)
@@ -82,7 +81,7 @@ class LeastRequestPicker(PluginParameters, frozen=True):
     max_num_of_endpoints: int = 1
 
     def pick(
-        self, candidates: Sequence[Candidate], totals: Sequence[float], context: PickContext
+        self, candidates: Candidates, totals: Sequence[float], context: PickContext
     ) -> Sequence[int]:
         """Return the positions with the fewest requests."""
         return best([each.requests for each in candidates], self.max_num_of_endpoints, context)
@@ -94,7 +93,7 @@ class RoundRobinPicker(PluginParameters, frozen=True):
     uses_totals: ClassVar[bool] = False
 
     def pick(
-        self, candidates: Sequence[Candidate], totals: Sequence[float], context: PickContext
+        self, candidates: Candidates, totals: Sequence[float], context: PickContext
     ) -> Sequence[int]:
         """Return the position `turn` modulo the number of candidates."""
         return (context.turn % len(candidates),)

@@ -6,20 +6,21 @@ with `session_id` the picker keeps the endpoint of each session. Names and rules
 
 import binascii
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Sequence
-from typing import Annotated, Literal, Protocol
+from collections.abc import Callable
+from typing import Annotated, Literal
 
+import msgspec
 from cachetools import TTLCache
 
-from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId, Target
 from epp.model.events import EndpointRemoved, Event
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import SessionId, find_producer
+from epp.policy.bounds import BoundedParameters, at_least
 from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.effects import without_effect
-from epp.policy.plugins import Headers, PluginContext, PluginParameters
+from epp.policy.plugins import Candidates, Headers, PluginContext, PluginParameters
 
 _MAX_SESSIONS = 100_000
 """Sessions whose endpoint is kept, at most; then the one that was idle the longest is dropped."""
@@ -29,6 +30,7 @@ _ID_HEADER = "x-session-id"
 _ATTRIBUTES = {"SessionID": "session-id-producer"}
 """Attributes whose producer does not have their name."""
 
+_SECONDS = at_least(0, "seconds, or 0 for the default")
 _NO_SWEEP = without_effect("idle sessions expire at once")
 
 
@@ -55,19 +57,15 @@ class SessionSource(PluginParameters, frozen=True):
             raise ValueError("exactly one of `header` and `attribute` is needed")
 
 
-class SessionIds(PluginParameters, frozen=True):
+class SessionIds(BoundedParameters, frozen=True):
     """The sources of session ids, of which the first non-empty one counts; and their TTL.
 
     Seconds of 0 stand for the defaults.
     """
 
     sources: list[SessionSource] = []
-    eviction_ttl_seconds: float = _TTL_SECONDS
-    eviction_sweep_seconds: Annotated[float, _NO_SWEEP] = 10.0
-
-    def __post_init__(self) -> None:
-        if self.eviction_ttl_seconds < 0 or self.eviction_sweep_seconds < 0:
-            raise ValueError("`evictionTtlSeconds` and `evictionSweepSeconds` must not be negative")
+    eviction_ttl_seconds: Annotated[float, _SECONDS] = _TTL_SECONDS
+    eviction_sweep_seconds: Annotated[float, _SECONDS, _NO_SWEEP] = 10.0
 
 
 class SessionAffinity(PluginParameters, frozen=True):
@@ -78,7 +76,7 @@ class SessionAffinity(PluginParameters, frozen=True):
     session_id_config: SessionIds = SessionIds()
     profile_name: str = ""
 
-    def pins(self, context: PluginContext) -> "_Pins":
+    def pins(self, context: PluginContext) -> "_Tokens | _Bindings":
         """Return the store of the sessions' endpoints."""
         if self.strategy == "session_id":
             return _Bindings(self.session_id_config, self.profile_name, context)
@@ -105,39 +103,24 @@ class MulticlusterSessionAffinityFilter(SessionAffinityFilter, frozen=True):
     """The same among clusters, each of which is an endpoint."""
 
 
-class _Pins(Protocol):
-    def pinned(self, request: InferenceRequest) -> str:
-        """Return the id of the endpoint of a request's session; empty without one."""
-
-    def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
-        """Take note of a decision."""
-
-    def response_headers(
-        self, request: InferenceRequest, decision: Decision, served: Target | None
-    ) -> Headers:
-        """Return the headers that name the endpoint for the client."""
-
-
 class _PinPlugin:
     """The common part of scorer and filter: a `CommitObserver` and a `ResponseProcessor`."""
 
-    def __init__(self, pins: _Pins) -> None:
+    def __init__(self, pins: "_Tokens | _Bindings") -> None:
         self.pinned = pins.pinned
         self.committed = pins.committed
         self.response_headers = pins.response_headers
 
 
 class _PinScorer(_PinPlugin):
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return 1 for the session's endpoint, 0 for others."""
         pinned = self.pinned(request)
         return [1.0 if pinned and each.endpoint.id == pinned else 0.0 for each in candidates]
 
 
 class _PinFilter(_PinPlugin):
-    def filter(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Sequence[Candidate]:
+    def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return only the session's endpoint; all if it is not a candidate."""
         pinned = self.pinned(request)
         if not pinned:
@@ -153,7 +136,7 @@ class _Tokens:
         self._profile = profile
 
     def pinned(self, request: InferenceRequest) -> str:
-        """Return the endpoint in the token; empty if it cannot be decoded."""
+        """Return the id of the endpoint in the token; empty if it cannot be decoded."""
         try:
             return b64decode(request.headers.get(self._header, ""), validate=True).decode()
         except (binascii.Error, ValueError):
@@ -177,13 +160,10 @@ class _Tokens:
         return ((self._header, b64encode(endpoint.id.encode()).decode()),)
 
 
-class _Bound:
+class _Bound(msgspec.Struct, eq=False):
     """The endpoint of several sessions, which can all be unbound at once."""
 
-    __slots__ = ("endpoint",)
-
-    def __init__(self, endpoint: EndpointId) -> None:
-        self.endpoint = endpoint
+    endpoint: EndpointId
 
 
 class _Bindings:

@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from epp.errors import ConfigError
+from epp.errors import ConfigError, reason
 
 Signature = tuple[int, int, int, int]
 """mtime and ctime (ns), inode and size of the file, or of the target of a symlink.
@@ -23,6 +23,13 @@ def read_regular(path: Path, most: int) -> bytes:
     regular file (a FIFO, a device, a socket, a directory), and for more than `most` bytes.
     """
     return _read(path, most)[0]
+
+
+def signature_of(path: Path) -> Signature:
+    """Return what changes with a file. Raises `ConfigError` for what is not a regular file."""
+    status = _status(path)
+    _check(status, path, status.st_size)
+    return _signature(status)
 
 
 class FollowedFile:
@@ -101,8 +108,7 @@ def _too_long(path: Path, most: int) -> ConfigError:
 
 
 def _unreadable(path: Path, error: Exception) -> ConfigError:
-    reason = error.strerror if isinstance(error, OSError) else error  # else a path with a NUL
-    return ConfigError(f"cannot be read: {reason}", str(path))
+    return ConfigError(f"cannot be read: {reason(error)}", str(path))
 
 
 def _at_once(path: str, flags: int) -> int:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from epp.errors import reason
+
 MAX_ADDRESSES = 1_024
 """Addresses of a name that are used."""
 KEPT_SECONDS = 600.0
@@ -47,8 +49,7 @@ class HostNames:
             listed = dict.fromkeys(self._lookup(name), self._clock())
             kept = self._kept(known, listed, port)
         except (OSError, UnicodeError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            return Resolved(tuple(known), f"{name} cannot be resolved: {reason}")
+            return Resolved(tuple(known), f"{name} cannot be resolved: {reason(error)}")
         again = {ip: at for ip, at in listed.items() if ip in known}
         found = dict(list((again | listed | kept).items())[:MAX_ADDRESSES])
         self._known[name, port] = found

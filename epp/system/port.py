@@ -21,7 +21,7 @@ _EVERYWHERE: Final = {"", "::"}
 _log = Log(__name__)
 
 
-def bound(address: str, port: int) -> list[socket.socket]:
+def bound_sockets(address: str, port: int) -> list[socket.socket]:
     """Return sockets that are bound to a port, and do not listen. Raises `OSError`.
 
     No address, or `::`, stands for all of them: one socket for both families, as in Go, or one for
@@ -49,10 +49,10 @@ def bound(address: str, port: int) -> list[socket.socket]:
     return made
 
 
-def place(address: str, port: int) -> dict[str, Any]:
+def listen_arguments(address: str, port: int) -> dict[str, Any]:
     """Return where asyncio is to listen, as its arguments: it has no socket for both families."""
     if address in _EVERYWHERE:
-        return {"sock": bound(address, port)[0]}
+        return {"sock": bound_sockets(address, port)[0]}
     return {"host": address, "port": port}
 
 
@@ -67,7 +67,7 @@ class Port:
         self._take: Final = take
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
         self._open = False
-        self._sockets: Final = bound(address, port)
+        self._sockets: Final = bound_sockets(address, port)
         self.port: Final[int] = self._sockets[0].getsockname()[1]
 
     def open(self) -> None:

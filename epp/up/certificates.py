@@ -40,7 +40,11 @@ class ServedCertificate:
         pair = _read(self._key, "--tls-key"), _read(self._chain, "--tls-cert")
         if pair == self._pair:
             return False
-        check_pair(pair, (self._key, self._chain))
+        try:
+            check_pair(pair, (self._key, self._chain))
+        except ConfigError as error:
+            flag = "--tls-key" if error.place == str(self._key) else "--tls-cert"
+            raise ConfigError(error.problem, f"{flag} {error.place}") from error
         # Envoy reads files again whose paths differ: `/x/./cert.pem` and `/x/cert.pem`.
         self._turn = 1 - self._turn
         chain, key = (
@@ -90,7 +94,7 @@ def _check_authorities(path: Path) -> None:
         text = _read(path, "--upstream-ca-file").decode()
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
     except (ssl.SSLError, ValueError):
-        raise ConfigError(f"{path} has no certificate (PEM)", "--upstream-ca-file") from None
+        raise ConfigError("has no certificate (PEM)", f"--upstream-ca-file {path}") from None
 
 
 def client_context(ca_file: Path | None) -> ssl.SSLContext:
@@ -107,4 +111,4 @@ def _read(path: Path, flag: str) -> bytes:
     try:
         return read_regular(path, MAX_BYTES)
     except ConfigError as error:
-        raise ConfigError(str(error), flag) from None
+        raise ConfigError(error.problem, f"{flag} {error.place}") from None

@@ -13,6 +13,7 @@ from typing import NoReturn
 import aiohttp
 
 from epp.app.jobs import keep_running
+from epp.app.process import file_of
 from epp.gateway.children import Child, Hooks
 from epp.gateway.envoy import envoy_binary
 from epp.gateway.processes import Process, free_port
@@ -170,7 +171,8 @@ class Gateway:
         Raises `ConfigError` for an endpoints file that cannot be read, `ProcessDied` if a
         process does not start.
         """
-        await self._addresses.load(self._terminal.say, self._started_relay())
+        with file_of(self._options.endpoints_setting):
+            await self._addresses.load(self._terminal.say, self._started_relay())
         how = self._options.servers, self._tls, self._api_key
         probing = probe(self._addresses.addresses, *how)
         self._models = await self._started_models()

@@ -27,11 +27,21 @@ _EVENTS = {
     "endpoint.metrics_unknown": "{endpoint} has no metrics that say how loaded it is",
 }
 """Events of the picker's log that are told whatever the level."""
+_PAGE_EVENTS = {
+    "source.failed": "{url} cannot be read: {error}",
+    "source.recovered": "{url} can be read again",
+}
+"""Events of a page, told likewise."""
 _FAULTS = {
     EjectionReason.FAILURES.value: "fails one request after another",
     EjectionReason.STALL.value: "takes requests and does nothing",
 }
-_TOLD_BY_US = {"endpoints_file.rejected"}
+_FALLBACK = "transport.fallback"
+_SLOWER = (
+    "the picker's compiled transport cannot be used ({reason}), so each request costs several times"
+    " the CPU; `epp check --native` says what is missing"
+)
+_TOLD_BY_US = {"endpoints_file.rejected", "endpoints_file.recovered", "endpoints_file.changed"}
 """Events that `AddressBook` tells, which reads the same file."""
 NOT_RELAYED = Relayed()
 _ENVOY_LINE = re.compile(r"\[[^]]*\]\[\d+\]\[\w+\]\[\w+\] (?:\[[^]]*\] )?(.*)")
@@ -147,12 +157,16 @@ def picker_line(text: str, level: str, relayed: Relayed = NOT_RELAYED) -> str:
         error = f"it {problem}" if problem else _reason(line)
         fault, seconds = _FAULTS.get(str(line.get("reason"))), line.get("seconds")
         return _EVENTS[event].format(endpoint=name, error=error, fault=fault, seconds=seconds)
-    if event in _TOLD_BY_US:
-        return ""
-    if severity in _LEVELS and _LEVELS.index(severity) < _LEVELS.index(level):
-        return ""
     line = _with_own_url(line, relayed)
-    details = " ".join(f"{key}={value}" for key, value in line.items() if key not in _OMITTED)
+    if event in _PAGE_EVENTS and line.get("url"):
+        return _PAGE_EVENTS[event].format(url=line["url"], error=_reason(line))
+    below = severity in _LEVELS and _LEVELS.index(severity) < _LEVELS.index(level)
+    if below or event in _TOLD_BY_US:
+        return ""
+    if event == _FALLBACK:
+        return _SLOWER.format(reason=line.get("reason"))
+    shown = line | ({"error": _reason(line)} if "error" in line else {})
+    details = " ".join(f"{key}={value}" for key, value in shown.items() if key not in _OMITTED)
     return f"picker: {event} {details}".rstrip()
 
 

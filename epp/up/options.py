@@ -14,6 +14,8 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The model servers."""
     endpoints_path: Path | None = None
     """The endpoints file in their place."""
+    endpoints_setting: str = "--endpoints-file"
+    """What names that file."""
     host: str = "127.0.0.1"
     """The address where clients connect."""
     port: int = 8080

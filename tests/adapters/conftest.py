@@ -6,6 +6,7 @@ import pytest
 
 from epp.adapters.extproc.transports import server_class
 from tests.adapters.ext_proc_peer import Director, serving
+from tests.adapters.raw_peer import greeted
 from tests.native.built import needs_native
 
 
@@ -39,3 +40,10 @@ def server(served):
 @pytest.fixture
 def channel(served):
     return served[1]
+
+
+@pytest.fixture
+async def peer(server):
+    """A peer that speaks HTTP/2 in frames, on the native transport."""
+    async with greeted(server) as made:
+        yield made

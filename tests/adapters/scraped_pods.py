@@ -11,7 +11,7 @@ from epp.adapters.scrape.scraper import Scraper
 from epp.model.endpoint import Endpoint
 from epp.model.events import LoadReported, ScrapeFailed
 from tests.adapters.vllm_page import vllm_page
-from tests.tasks import running
+from tests.tasks import Changed, running
 
 DEADLINE = 10
 FAST = ScrapeSettings(interval=0.02, retry=0.02, timeout=DEADLINE, max_bytes=200_000)
@@ -19,22 +19,16 @@ SLOW = ScrapeSettings(interval=60.0, timeout=DEADLINE)
 HASTY = ScrapeSettings(interval=0.02, retry=0.02, timeout=0.3)
 
 
-class Told:
+class Told(Changed):
     """Collects events; waits for what they are to show."""
 
     def __init__(self):
+        super().__init__()
         self.events = []
-        self.changed = asyncio.Event()
 
     def __call__(self, event):
         self.events.append(event)
-        self.changed.set()
-
-    async def until(self, condition):
-        async with asyncio.timeout(DEADLINE):
-            while not condition():
-                self.changed.clear()
-                await self.changed.wait()
+        super().__call__()
 
     def of(self, kind, name):
         id_ = f"default/{name}"

@@ -2,9 +2,12 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from epp.adapters.telemetry import families
+from epp.adapters.telemetry.kv_event_counts import kv_event_counts
 from epp.adapters.telemetry.loop_delay import LoopDelay
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
-from epp.adapters.telemetry.pool_gauges import is_reported
+from epp.adapters.telemetry.pool_gauges import is_reported, media_metrics, rollout_metrics
+from epp.adapters.telemetry.series import expose
 from epp.app.plugin_timing import PluginTimes
 from epp.config.file import load
 from epp.model.candidate import Candidate
@@ -14,7 +17,9 @@ from epp.model.events import EndpointUpserted
 from epp.model.request import InferenceRequest, Prompt, RequestId, Usage
 from epp.policy.plugins import PickContext
 from epp.policy.producers.predicted_latency import PredictedLatency
-from epp.protocol.extproc.record import Outcome, RequestRecord
+from epp.protocol.extproc.record import Outcome
+from epp.protocol.kvevents.notices import FeedCounts
+from tests.records import record_of
 
 A = Endpoint("prod", "a", "10.0.0.1", 8000)
 B = Endpoint("prod", "b", "10.0.0.2", 8000)
@@ -73,32 +78,30 @@ plugins:
 
 
 def telemetry(pool=POOL, under_way=lambda _: False, fresh=is_reported):
+    events = FeedCounts(batches=9, gaps=1, disconnects=2, unreachable=3)
     return Telemetry(
         MetricSources(
             "pool",
             lambda: pool,
             lambda: BELIEFS,
             lambda: 77,
-            lambda: {
-                ("prod/a", "batches"): 9,
-                ("prod/a", "gaps"): 1,
-                ("prod/a", "disconnects"): 2,
-                ("prod/a", "unreachable"): 3,
-            },
-            lambda: {"media": 4},
+            (
+                LoopDelay().collect,
+                times().collect,
+                lambda: expose(families.TEXT_INSTEAD, [(("media",), 4)]),
+                lambda: expose(families.POLL_ERRORS, [(("source",), 1)]),
+                lambda: expose(families.EXTRACT_ERRORS, [(("source", "extractor"), 2)]),
+                lambda: kv_event_counts({A.id: events}),
+                lambda: rollout_metrics(rollouts()),
+                lambda: media_metrics(media_caches()),
+            ),
             under_way=under_way,
             former_names=True,
-            event_loop=LoopDelay().collect,
             in_flight=lambda: [(RequestId("9"), A, 40)],
-            plugins=times().collect,
-            poll_errors=lambda: {"metrics-data-source": 1},
-            extract_errors=lambda: {("metrics-data-source", "core-metrics-extractor"): 2},
             fresh=fresh,
             streams=lambda: 3,
             predicted_latency=("latency", PredictedLatency(1.0)),
             profile_handler=("pd", "pd-profile-handler"),
-            rollouts=rollouts,
-            media_caches=media_caches,
             precise_producer="precise",
         )
     )
@@ -136,7 +139,7 @@ def record(number=1, **fields):
         "response_chunks": 5,
         "usage": Usage(prompt_tokens=100, completion_tokens=11, cached_tokens=32),
     }
-    return RequestRecord(id=RequestId(str(number)), **{**defaults, **fields})
+    return record_of(id=RequestId(str(number)), **{**defaults, **fields})
 
 
 def serve(counted, one):

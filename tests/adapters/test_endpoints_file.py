@@ -191,6 +191,7 @@ async def test_a_broken_file_keeps_the_last_valid_endpoints(path):
     assert [entry["event"] for entry in logs] == [
         "endpoints_file.rejected",
         "endpoints_file.recovered",
+        "endpoints_file.changed",
     ]
     assert logs[0]["error"].startswith("endpoints[0].port: ")
 
@@ -204,7 +205,32 @@ async def test_a_deleted_file_keeps_the_last_valid_endpoints(path):
             write(path, a="10.0.0.1:1", b="10.0.0.2:2")
             await logged(logs, "endpoints_file.recovered")
             assert told.take() == []
-    assert "No such file" in logs[0]["error"]
+    assert logs[0]["path"] == str(path)
+    assert logs[0]["error"] == "cannot be read: No such file or directory"
+
+
+async def test_what_changes_is_logged(path):
+    many = {f"n{number:02}": f"10.0.1.{number}:1" for number in range(1, 12)}
+    with capture_logs() as logs:
+        async with following(path) as told:
+            write(path, a="10.0.0.9:9", c="10.0.0.3:3")
+            await told.next(7)
+            write(path, **many)
+            await told.next(13)
+            async with asyncio.timeout(5):
+                while len(logs) < 2:
+                    await asyncio.sleep(POLL)
+    line = {"event": "endpoints_file.changed", "log_level": "info", "path": str(path)}
+    assert logs == [
+        line
+        | {"added": "default/c", "removed": "default/b", "changed": "default/a", "endpoints": 2},
+        line
+        | {
+            "added": f"{', '.join(f'default/n0{n}' for n in range(1, 9))} and 3 more",
+            "removed": "default/a, default/c",
+            "endpoints": 11,
+        },
+    ]
 
 
 def fifo(path):
@@ -266,6 +292,7 @@ async def test_whatever_the_file_becomes_the_last_valid_endpoints_stay(tmp_path,
     assert [entry["event"] for entry in logs] == [
         "endpoints_file.rejected",
         "endpoints_file.recovered",
+        "endpoints_file.changed",
     ]
     assert any(part in logs[0]["error"] for part in problem.split("|"))
 

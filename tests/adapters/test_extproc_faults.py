@@ -9,6 +9,7 @@ import grpc.aio
 import pytest
 from structlog.testing import capture_logs
 
+from epp.adapters.extproc.limits import PeerLimits
 from epp.errors import NoEndpoints, Overloaded
 from epp.model.request_events import Aborted, Finished
 from epp.protocol.extproc.director import PendingDecision
@@ -62,7 +63,10 @@ class TestFaults:
         assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
 
     async def test_a_message_over_the_limit(self, serve, director):
-        async with serve(director, max_receive_bytes=10_000) as (server, channel):
+        async with serve(director, limits=PeerLimits(max_message_bytes=10_000)) as (
+            server,
+            channel,
+        ):
             peer = Peer(channel)
             with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
                 await peer.send(head(), body(b"x" * 20_000))
@@ -117,8 +121,9 @@ class TestFaults:
             await Peer(channel).ask(head(), body())
         assert [(line["event"], line["more"]) for line in logs] == [("exchange.failed", 0)] * 2
 
+    @pytest.mark.parametrize("reset", [False, True])
     async def test_a_director_that_fails_at_the_end_frees_the_stream(
-        self, director, server, channel
+        self, director, server, channel, reset
     ):
         def fail(_):
             raise ZeroDivisionError
@@ -127,22 +132,10 @@ class TestFaults:
         peer = Peer(channel)
         with capture_logs() as logs:
             await peer.ask(head(), body())
-            await peer.ask(response_head(end=True))
-            await until(lambda: server.streams == 0)
-        assert [line["event"] for line in logs] == ["exchange.failed"]
-        await asyncio.wait_for(server.quiet(0), DEADLINE)
-
-    async def test_a_director_that_fails_after_a_reset_frees_the_stream(
-        self, director, server, channel
-    ):
-        def fail(_):
-            raise ZeroDivisionError
-
-        director.exchange_ended = fail
-        peer = Peer(channel)
-        with capture_logs() as logs:
-            await peer.ask(head(), body())
-            peer.call.cancel()
+            if reset:
+                peer.call.cancel()
+            else:
+                await peer.ask(response_head(end=True))
             await until(lambda: server.streams == 0)
         assert [line["event"] for line in logs] == ["exchange.failed"]
         await asyncio.wait_for(server.quiet(0), DEADLINE)

@@ -7,8 +7,8 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from epp.adapters.extproc.health import HealthServices
 from epp.adapters.extproc.transports import server_class
-from epp.adapters.health import HealthServices
 from epp.protocol.health import ServingStatus
 from tests.adapters.ext_proc_peer import DEADLINE, Peer, body, head, kind, serving
 from tests.native.built import needs_native

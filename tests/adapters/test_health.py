@@ -10,8 +10,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from epp.adapters.extproc.health import HealthServices
 from epp.adapters.extproc.transports import health_server
-from epp.adapters.health import HealthServices
 from epp.protocol import health
 from epp.protocol.health import ServingStatus
 from tests.native.built import needs_native

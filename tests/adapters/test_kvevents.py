@@ -21,6 +21,7 @@ from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
 from tests.adapters.zmq_publisher import ZmqPublisher
 from tests.kvpublisher import believe, frames, payload, removed, stored
 from tests.strategies import endpoint
+from tests.tasks import Changed, running
 
 DEADLINE = 10
 FAST = SubscriptionSettings(replay_timeout=5, reconnect=(0.01, 0.05))
@@ -28,17 +29,17 @@ HASTY = msgspec.structs.replace(FAST, replay_timeout=0.5)
 IMPATIENT = msgspec.structs.replace(FAST, patience=1.0)
 
 
-class Told:
+class Told(Changed):
     """A recorder of events of caches; waits for the blocks that they add up to.
 
     `after` is called after each change of a cache.
     """
 
     def __init__(self):
+        super().__init__()
         self.after = lambda: None
         self.caches = {}
         self.events = []
-        self.changed = asyncio.Event()
 
     def __call__(self, event):
         self.events.append(event)
@@ -47,19 +48,13 @@ class Told:
             self.after()
         elif isinstance(event, CacheFeedLost):
             self.caches.pop(event.endpoint_id, None)
-        self.changed.set()
+        super().__call__()
 
     def held(self, name="pod-0"):
         return +self.caches.get(f"default/{name}", Counter())
 
     def of(self, kind):
         return [event for event in self.events if isinstance(event, kind)]
-
-    async def until(self, condition):
-        async with asyncio.timeout(DEADLINE):
-            while not condition():
-                self.changed.clear()
-                await self.changed.wait()
 
     async def holds(self, *names, pod="pod-0"):
         await self.until(lambda: self.held(pod) == Counter(names))
@@ -69,13 +64,9 @@ class Told:
 async def listening(settings=FAST, ready=None):
     told = Told()
     listener = KvEventListener(told, settings, ready)
-    task = asyncio.create_task(listener.run())
-    try:
+    async with running(listener.run()) as task:
         yield listener, told
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert task.cancelled()
+    assert task.cancelled()
 
 
 def at(publisher, name="pod-0", **more):

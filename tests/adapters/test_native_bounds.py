@@ -1,11 +1,13 @@
 """What peers of the native transport may cost: frames, connections, streams, and turns."""
 
 import asyncio
+import re
 from contextlib import AsyncExitStack
 
 import pytest
 from structlog.testing import capture_logs
 
+from epp.adapters.extproc.grpc_listener import GrpcListener
 from epp.adapters.extproc.limits import PeerLimits, TokenBucket
 from epp.adapters.extproc.transports import server_class
 from epp.adapters.tls import certificate
@@ -27,12 +29,6 @@ pytestmark = needs_native
 @pytest.fixture
 def transport():
     return server_class("native")
-
-
-@pytest.fixture
-async def peer(server):
-    async with greeted(server) as made:
-        yield made
 
 
 PRIORITY = wire.frame(Kind.PRIORITY, 1, bytes(5))
@@ -167,6 +163,16 @@ class TestRoom:
         assert line["event"] == "connection.left"
         assert line["reason"].startswith(told)
         assert f"--secure-serving={'true' if tls is None else 'false'}" in line["reason"]
+        assert re.fullmatch(r"127\.0\.0\.1:\d+", line["peer"])
+
+    @pytest.mark.parametrize(
+        ("address", "told"),
+        [(("10.0.0.7", 9), "10.0.0.7:9"), (("::1", 9, 0, 0), "[::1]:9"), (None, "None")],
+    )
+    async def test_a_peer_is_told_by_its_host_and_port(self, address, told):
+        with capture_logs() as logs:
+            GrpcListener({}, PeerLimits()).warn_left(address, "it is odd")
+        assert [line["peer"] for line in logs] == [told]
 
     def test_a_line_says_how_many_were_left_out(self):
         quota = LineQuota(interval=10)

@@ -35,12 +35,6 @@ def transport():
     return server_class("native")
 
 
-@pytest.fixture
-async def peer(server):
-    async with greeted(server) as made:
-        yield made
-
-
 class TestWindowsOfThePeer:
     async def test_no_more_is_sent_than_the_window_allows(self, server):
         async with greeted(server, window=0) as peer:

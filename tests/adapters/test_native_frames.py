@@ -21,12 +21,6 @@ def transport():
     return server_class("native")
 
 
-@pytest.fixture
-async def peer(server):
-    async with greeted(server) as made:
-        yield made
-
-
 class TestGreetings:
     @pytest.mark.parametrize(
         "hello",

@@ -144,15 +144,17 @@ async def test_a_cancelled_get_aborts_its_connection():
     assert server.connections == 2
 
 
+async def silent(reader, writer):
+    """Take a connection, and answer nothing."""
+    await reader.read()
+    await reader.read()
+    writer.close()
+
+
 @pytest.mark.parametrize(
     ("scheme", "waits"), [("http", "_connection"), ("https", "_connecting")], ids=["page", "tls"]
 )
 async def test_a_get_that_is_given_up_is_late(scheme, waits):
-    async def silent(reader, writer):
-        await reader.read()
-        await reader.read()
-        writer.close()
-
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
     url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}/metrics"
     async with server, asyncio.timeout(DEADLINE):
@@ -184,11 +186,6 @@ async def test_a_host_that_takes_no_connection_is_not_waited_for():
 
 
 async def test_a_get_may_be_given_up_in_the_turn_in_which_connecting_takes_too_long():
-    async def silent(reader, writer):
-        await reader.read()
-        await reader.read()
-        writer.close()
-
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
     loop = asyncio.get_running_loop()
     faults: list[object] = []

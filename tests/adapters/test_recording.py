@@ -1,6 +1,7 @@
 """What a recorder writes, what it leaves out, and what it does where it cannot write."""
 
 import contextlib
+import errno
 import gzip
 import json
 import os
@@ -14,7 +15,8 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from epp.adapters.recording.parts import Parts
+from epp.adapters.recording import parts
+from epp.adapters.recording.parts import Parts, check_folder
 from epp.adapters.recording.recorder import Recorder
 from epp.adapters.recording.writer import RecordingSettings
 from epp.errors import Overloaded
@@ -23,12 +25,14 @@ from epp.model.events import EndpointUpserted
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import Prompt, Usage
-from epp.protocol.extproc.record import Outcome, RequestRecord
+from epp.protocol.extproc.record import Outcome
 from epp.protocol.recording import RecordedEndpoint
 from epp.values import replaced
+from tests.records import record_of
 from tests.strategies import endpoint, request
 
 POD = endpoint()
+NOTHING = contextlib.nullcontext()
 PRIVATE = "the-harbour-master-wrote-down-every-ship"
 
 
@@ -67,7 +71,7 @@ class Traffic:
             "finished_at": 4.0,
             "usage": Usage(100, 20, 48),
         }
-        self.recorder.ended(RequestRecord(**facts | fields))
+        self.recorder.ended(record_of(**facts | fields))
 
 
 @pytest.fixture
@@ -325,13 +329,28 @@ def test_a_folder_that_cannot_be_is_said_once_and_recording_goes_on_when_it_can(
         recorder = recorded(settings, *map(text_of, range(60)), clock=until_gone(in_the_way))
     (failed,) = (line for line in logs if line["event"] == "recording.failed")
     assert failed["folder"] == str(in_the_way)
-    assert failed["error"] == "File exists"
+    assert failed["error"] == "Not a directory"
     counts = dict(recorder.counts)
     assert counts == {"written": 60 - counts["failed"], "dropped": 0, "failed": counts["failed"]}
     assert 0 < counts["failed"] <= 20  # seconds, and a look each
     ((_, lost, *requests),) = lines(settings)
     assert lost["requests"] == counts["failed"]
     assert [each["n"] for each in requests] == list(range(1, counts["written"] + 1))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+@pytest.mark.parametrize("there", [True, False])
+def test_only_of_a_full_disk_room_is_expected_later(code, there, tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(parts, "TemporaryFile", refused)
+    if not there:
+        monkeypatch.setattr(os, "mkdir", refused)
+    folder = tmp_path if there else tmp_path / "recording"
+    refuses = pytest.raises(OSError, match="Read-only") if code == errno.EROFS else NOTHING
+    with refuses:
+        check_folder(folder)
 
 
 def test_what_a_full_disk_refused_no_longer_waits_for_it(tmp_path):

@@ -133,7 +133,7 @@ async def test_a_replica_that_stops_takes_its_stream_away_and_the_rest_expires(s
 
 
 async def test_streams_are_bounded(server, monkeypatch):
-    monkeypatch.setattr(streams, "MAX_TOLD", 100)
+    monkeypatch.setattr(streams, "MAX_BROADCASTS", 100)
     async with station(server.address) as one:
         for _ in range(1000):
             await one.tell(b"x" * 100)

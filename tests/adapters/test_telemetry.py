@@ -13,7 +13,7 @@ from epp.adapters.telemetry.histogram import Histogram
 from epp.errors import MalformedRequest, NoEndpoints, Overloaded
 from epp.model.endpoint import Load
 from epp.model.request import RequestId
-from epp.protocol.extproc.record import Outcome, RequestRecord
+from epp.protocol.extproc.record import Outcome
 from tests.adapters.telemetry_page import (
     A,
     B,
@@ -26,6 +26,7 @@ from tests.adapters.telemetry_page import (
     value,
     values,
 )
+from tests.records import record_of
 
 
 def test_a_streamed_response():
@@ -102,7 +103,7 @@ def test_a_rejection(error, code, failures):
 def test_a_request_that_could_not_be_read():
     counted = telemetry()
     error = MalformedRequest("no JSON")
-    serve(counted, RequestRecord(id=RequestId("1"), received_at=1.0, error=error))
+    serve(counted, record_of(id=RequestId("1"), received_at=1.0, error=error))
     assert value(counted, "llm_d_epp_request_processing_duration_seconds_count") == 1
     labels = {"model_name": "", "fairness_id": "default-flow", "priority": "0"}
     assert value(counted, "llm_d_epp_request_error_total", **labels) == 1

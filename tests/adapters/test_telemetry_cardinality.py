@@ -6,11 +6,13 @@ import aiohttp
 import pytest
 
 from epp.adapters.telemetry.http import OperatorServer
+from epp.adapters.telemetry.kv_event_counts import kv_event_counts
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.errors import NoEndpoints
 from epp.model.decision import Decision
 from epp.model.endpoint import CacheStats, Endpoint, Load
 from epp.protocol.extproc.record import Outcome
+from epp.protocol.kvevents.notices import FeedCounts
 from tests.adapters.telemetry_page import record, request, serve, telemetry, value, values
 
 MAX_PAGE_BYTES = 5_000_000
@@ -159,11 +161,11 @@ def pool_of(count):
     pool = [Endpoint("inference", name, "10.0.0.1", 8000) for name in names]
     sizes = (1_000_000, 250_000, 640_000, 40_000)
     caches = [CacheStats(each, *sizes, 0.75, "vllm", live=True) for each in pool]
-    batches = {(f"inference/{name}", kind): 9 for name in names for kind in ("batches", "gaps")}
+    events = {each.id: FeedCounts(batches=9, gaps=9) for each in pool}
     load = Load(waiting=4, running=10, kv_usage=0.5, at=1)
     view = [(each, load, True) for each in pool]
     return Telemetry(
-        MetricSources("pool", lambda: view, lambda: caches, int, lambda: batches)
+        MetricSources("pool", lambda: view, lambda: caches, int, (lambda: kv_event_counts(events),))
     ), pool
 
 

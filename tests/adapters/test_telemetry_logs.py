@@ -14,7 +14,8 @@ from epp.errors import NoEndpoints, Overloaded
 from epp.model.decision import Decision, Score
 from epp.model.endpoint import Endpoint
 from epp.model.request import InferenceRequest, Prompt, RequestId, Usage
-from epp.protocol.extproc.record import Outcome, RequestRecord
+from epp.protocol.extproc.record import Outcome
+from tests.records import record_of
 from tests.strategies import candidate
 
 SECRET = "what the client wrote"  # noqa: S105 - a prompt, no password
@@ -140,7 +141,7 @@ REQUEST = InferenceRequest(
 
 
 def record(**fields):
-    return RequestRecord(id=RequestId("r1"), received_at=5.0, request=REQUEST, **fields)
+    return record_of(id=RequestId("r1"), received_at=5.0, request=REQUEST, **fields)
 
 
 SERVED = {
@@ -297,4 +298,4 @@ def test_a_library_repeats_itself_once_in_ten_seconds():
     assert passes("Unhandled exception", 110)
     for number in range(3_000):
         passes(f"subject {number}", 111)
-    assert len(lines._passed) <= 1_000
+    assert len(lines._quota._passed) <= 1_000

@@ -9,11 +9,9 @@ from structlog.testing import capture_logs
 from epp.adapters.workers.link import WorkerLink, WorkerStart
 from epp.app.cache_sources import (
     build_fleet,
-    kv_event_batches,
     kv_events_or_none,
     tokenizer_or_none,
     tokenizer_warning,
-    untokenized_prompts,
 )
 from epp.app.core import PickerCore
 from epp.app.options import ServeOptions
@@ -46,8 +44,6 @@ def test_without_tokens_or_events_there_is_text_alone():
     settings = load("plugins: [{type: least-ttft-picker}]")
     assert tokenizer_or_none(settings.tokens) is None
     assert kv_events_or_none(settings.kv_events, "", None, print, at_once) is None
-    assert kv_event_batches(None) == {}
-    assert untokenized_prompts(None) == {}
 
 
 def test_a_tokenizer_that_cannot_be_loaded_is_logged_and_prompts_stay_text(tmp_path):
@@ -69,7 +65,7 @@ async def test_events_with_tokens_are_subscribed_to(tmp_path):
     assert tokenizer is not None
     listener = kv_events_or_none(load(EVENTS).kv_events, "m", tokenizer, print, at_once)
     assert listener is not None
-    assert kv_event_batches(listener) == {}
+    assert listener.counts() == {}
     await tokenizer.close()
 
 

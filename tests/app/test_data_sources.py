@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
 
+from epp.adapters.telemetry import families
 from epp.app.data_sources import DataSources
 from epp.config.file import load
 from epp.errors import ConfigError
@@ -71,6 +72,12 @@ class Pages:
         return Endpoint("default", name, "127.0.0.1", self.port, **more)
 
 
+def samples_of(sources, family):
+    """Give what `sources` has counted in a family, by its labels."""
+    found = [each.samples for each in sources.collect() if each.family is family]
+    return {labels: value for samples in found for labels, value in samples}
+
+
 def settings(*plugins, inject=False):
     """Return the settings of sources, each given with its parameters and its extractor."""
     listed, sources = [], []
@@ -115,7 +122,7 @@ async def test_a_refusal_at_another_port_does_not_say_that_the_server_is_gone():
     layer = settings(("metrics-data-source", source, "core-metrics-extractor"))
     async with polling(layer, Endpoint("default", "a", "127.0.0.1", 9)) as (told, sources):
         assert (await first(told, ScrapeFailed)).reason is ScrapeFailure.NO_PAGE
-        assert sources.errors()["metrics-data-source"] >= 1
+        assert samples_of(sources, families.POLL_ERRORS)["metrics-data-source",] >= 1
 
 
 async def test_pages_of_no_known_engine_are_counted_by_source_and_extractor():
@@ -125,15 +132,15 @@ async def test_pages_of_no_known_engine_are_counted_by_source_and_extractor():
         async with polling(layer, Endpoint("default", "a", "127.0.0.1", 9)) as (told, sources):
             await first(told, LoadReported, count=3)
             key = ("metrics-data-source", "core-metrics-extractor")
-            counted = sources.unknown()
+            counted = samples_of(sources, families.EXTRACT_ERRORS)
             assert list(counted) == [key]
             assert counted[key] >= 2
-            assert sources.errors()["metrics-data-source"] == 0
+            assert samples_of(sources, families.POLL_ERRORS)["metrics-data-source",] == 0
             pages.pages["/metrics"] = vllm_page()
             await told.until(lambda: told.of(LoadReported, "a")[-1].load.engine == "vllm")
-            counted = sources.unknown()
+            counted = samples_of(sources, families.EXTRACT_ERRORS)
             await first(told, LoadReported, count=len(told.of(LoadReported, "a")) + 2)
-            assert sources.unknown() == counted
+            assert samples_of(sources, families.EXTRACT_ERRORS) == counted
 
 
 @pytest.mark.parametrize(("interval", "after"), [(0.05, 10), (1, 10), (60, 180)])
@@ -380,7 +387,7 @@ async def test_a_source_that_fails_does_not_make_its_endpoint_fail():
                 await first(told, LoadReported, count=5)
                 await sources.polled_once(DEADLINE)
                 async with asyncio.timeout(DEADLINE):
-                    while not sources.errors()["models-data-source"]:
+                    while not samples_of(sources, families.POLL_ERRORS)["models-data-source",]:
                         await asyncio.sleep(0.001)
                 assert not told.of(ScrapeFailed, "a")
     (failed,) = [entry for entry in logs if entry["event"] == "source.failed"]
@@ -441,7 +448,7 @@ async def test_a_bad_page_of_gpus_changes_nothing_and_stops_nobody(body):
             assert (await first(told, LoadReported)).load.waiting == 3
             assert {type(event) for event in told.events} == {LoadReported}
             failed = body is None or len(body) > 4 << 20
-            assert (sources.errors()["dcgm-data-source"] > 0) is failed
+            assert (samples_of(sources, families.POLL_ERRORS)["dcgm-data-source",] > 0) is failed
 
 
 async def test_another_cluster_is_asked_at_its_own_metrics_host():
@@ -503,4 +510,4 @@ async def test_without_sources_nothing_is_polled():
     async with polling(settings(), Endpoint("default", "a", "127.0.0.1", 9)) as (told, sources):
         sources.poll_now(Endpoint("default", "a", "127.0.0.1", 9).id)
         await sources.polled_once(DEADLINE)
-        assert (told.events, sources.errors()) == ([], {})
+        assert (told.events, samples_of(sources, families.POLL_ERRORS)) == ([], {})

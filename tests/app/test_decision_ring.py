@@ -14,6 +14,7 @@ from epp.app.observing.views import DecisionsPage
 from epp.model.events import EndpointRemoved
 from epp.policy.explanations.ranking import measures
 from tests.app.watched import Watched
+from tests.plugin_packages import install
 from tests.tasks import running
 
 SESSIONS = """
@@ -155,6 +156,28 @@ async def test_plug_ins_show_their_state_as_llm_d_routers_do():
     assert (picker["name"], picker["type"]) == ("max-score-picker", "max-score-picker")
     assert kept.pages[STATES].local
     assert "secret" not in json.dumps(page)
+
+
+DUMPERS = """
+import msgspec
+
+class Opaque(msgspec.Struct, frozen=True):
+    def dump_state(self):
+        return {"lock": object()}
+
+class Counting(msgspec.Struct, frozen=True):
+    def dump_state(self):
+        return {"calls": 3}
+"""
+
+
+async def test_a_state_that_json_cannot_express_hides_no_other(tmp_path, monkeypatch):
+    points = {"opaque": "dumpers:Opaque", "counting": "dumpers:Counting"}
+    install(tmp_path, monkeypatch, "dumpers", DUMPERS, points)
+    kept = Kept("plugins: [{type: opaque}, {type: counting}, {type: random-picker}]")
+    states = json.loads(await kept.read(STATES))["plugins"]
+    assert states["counting"]["state"] == {"calls": 3}
+    assert states["opaque"]["message"].startswith("TypeError: ")
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,11 @@ from epp.policy.pickers import MaxScorePicker
 from epp.policy.profile import Profile, Scheduling, WeightedScorer
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.director import PendingDecision
-from epp.protocol.extproc.record import MustStayReason, Outcome, RequestRecord
+from epp.protocol.extproc.record import MustStayReason, Outcome
 from epp.values import replaced
 from tests.adapters.tokens.bodies import chat
 from tests.adapters.tokens.folders import byte_level, write
+from tests.records import record_of
 
 LONG = "the keeper of the lighthouse counted 42 boats\n" * 100
 ENDPOINT = Endpoint("default", "a", "10.0.0.1", 8000)
@@ -171,7 +172,7 @@ async def test_different_token_counts_are_logged_once(director, counted, said):
             lookup = chat("hello")
             decision = director.route(lookup, 1.0)
             usage = counted and Usage(decision.prompt_tokens + counted)
-            record = RequestRecord(id=lookup.id, received_at=0, request=lookup, decision=decision)
+            record = record_of(id=lookup.id, received_at=0, request=lookup, decision=decision)
             record.outcome, record.finished_at = Outcome.COMPLETED, 2.0
             record.usage, record.served = usage or None, Target("10.0.0.1:8000")
             director.exchange_ended(record)
@@ -185,7 +186,7 @@ async def test_impossible_usage_is_logged_once_for_each_endpoint(fleet):
             if number == 3:  # another one of its name
                 director.forget(ENDPOINT.id)
             usage = Usage(8, 1, implausible=number > 0)
-            record = RequestRecord(
+            record = record_of(
                 id=RequestId(str(number)),
                 received_at=0.0,
                 decision=Decision(endpoints=(ENDPOINT,)),
@@ -202,7 +203,7 @@ async def test_streams_that_must_stay_open_are_logged_once(fleet):
     with capture_logs() as logs:
         for number, reason in enumerate((None, MustStayReason.DUPLEX, MustStayReason.DUPLEX)):
             director.exchange_ended(
-                RequestRecord(id=RequestId(str(number)), received_at=0.0, must_stay=reason)
+                record_of(id=RequestId(str(number)), received_at=0.0, must_stay=reason)
             )
     (said,) = [entry for entry in logs if entry["event"] == "observe_responses.impossible"]
     assert "full duplex" in said["reason"]
@@ -214,7 +215,7 @@ async def test_an_endpoint_that_a_proxy_cannot_reach_is_polled_at_once(fleet, st
     told: list[EndpointId] = []
     director = directing(fleet, None, told.append)
     decision = director.route(chat("hello"), 1.0)
-    record = RequestRecord(id=RequestId("r"), received_at=1.0, decision=decision, status=status)
+    record = record_of(id=RequestId("r"), received_at=1.0, decision=decision, status=status)
     record.outcome = Outcome.COMPLETED
     director.exchange_ended(record)
     assert told == ([ENDPOINT.id] if polled else [])
@@ -225,7 +226,7 @@ async def test_the_endpoint_that_was_to_compute_the_prompt_is_polled_as_well(fle
     director = directing(fleet, None, told.append)
     prefill = Endpoint("default", "p", "10.0.0.9", 8000)
     decision = replaced(director.route(chat("hello"), 1.0), prefill=prefill)
-    record = RequestRecord(id=RequestId("r"), received_at=1.0, decision=decision, status=503)
+    record = record_of(id=RequestId("r"), received_at=1.0, decision=decision, status=503)
     record.outcome = Outcome.COMPLETED
     director.exchange_ended(record)
     assert told == [ENDPOINT.id, prefill.id]

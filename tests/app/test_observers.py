@@ -15,9 +15,10 @@ from epp.model.request_events import Aborted, Admitted, Finished
 from epp.policy.pickers import MaxScorePicker
 from epp.policy.profile import EventSubscription, Profile, Scheduling
 from epp.policy.scheduler import Scheduler
-from epp.protocol.extproc.record import Outcome, RequestRecord
+from epp.protocol.extproc.record import Outcome
 from tests.model.rig import Rig
 from tests.model.test_fleet_ends import assert_empty
+from tests.records import record_of
 from tests.strategies import request, text
 
 HOOKS = ("quoted", "committing", "ended")
@@ -88,7 +89,7 @@ class Desk:
         decision = self.director.route(wanted, self.rig.now)
         assert isinstance(decision, Decision)
         self.rig.apply(Finished(RequestId(identity), Usage(100, 5, 0)))
-        record = RequestRecord(id=wanted.id, received_at=0.0, request=wanted, decision=decision)
+        record = record_of(id=wanted.id, received_at=0.0, request=wanted, decision=decision)
         record.outcome, record.finished_at = Outcome.COMPLETED, self.rig.now
         self.director.exchange_ended(record)
         return decision
@@ -148,7 +149,7 @@ class Codeless(RequestError):
 def test_telemetry_observers_and_log_of_an_end_come_in_any_case():
     heard: list[object] = []
     desk = Desk([observer("o", heard)])
-    nowhere = RequestRecord(
+    nowhere = record_of(
         id=RequestId("r"),
         received_at=0.0,
         request=request("r"),

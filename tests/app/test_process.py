@@ -14,7 +14,7 @@ from epp.app import process
 from epp.app.process import (
     collect_garbage,
     give_back_freed_memory,
-    interpreter_shared,
+    short_switch_interval,
     stop_signals,
 )
 from epp.gateway.processes import free_port
@@ -128,7 +128,7 @@ async def test_a_process_that_has_become_small_is_looked_at_from_there(giving_ba
 
 def test_threads_release_the_interpreter_soon_while_pickers_serve():
     before = sys.getswitchinterval()
-    with interpreter_shared():
+    with short_switch_interval():
         assert sys.getswitchinterval() < before / 5
     assert sys.getswitchinterval() == before
 

@@ -13,7 +13,7 @@ PROBE = """
 import sys
 import epp.cli.main, epp.app.pools
 from epp.adapters.extproc.transports import health_server, server_class
-from epp.adapters.health import HealthServices
+from epp.adapters.extproc.health import HealthServices
 server_class("native"), health_server("native", HealthServices())
 print(*sys.modules)
 """

@@ -18,6 +18,7 @@ from epp.app.cache_sources import build_fleet
 from epp.app.director import PickerDirector
 from epp.app.exchanges import exchange_settings
 from epp.app.observers import Faults, Observer, Observers
+from epp.app.options import ServeOptions
 from epp.config.file import POLICIES, load
 from epp.model.events import EndpointUpserted, LoadReported
 from epp.model.request import RequestId
@@ -229,17 +230,15 @@ class Picker:
             ended=observers.ended,
             on_fault=self.faults,
         )
-        self.settings = exchange_settings(
-            found,
-            lambda request: request,
+        options = ServeOptions(
+            settings=found,
+            source=(),
             max_body_bytes=1 << 20,
             show_decision=True,
             request_orca=True,
             emit_scores=True,
-            heed_subset=True,
-            most_wait=0.1,
-            keep_body=False,
         )
+        self.settings = exchange_settings(options, lambda request: request, keep_body=False)
         for number in range(2):
             self.place(number, (None, {}))
 

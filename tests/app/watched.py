@@ -63,7 +63,7 @@ class Watched:
         )
         self.telemetry = Telemetry(
             MetricSources(
-                "pool", self.fleet.loads, self.fleet.cache_stats, lambda: 0, observers=made.collect
+                "pool", self.fleet.loads, self.fleet.cache_stats, lambda: 0, (made.collect,)
             )
         )
         self.director = PickerDirector(

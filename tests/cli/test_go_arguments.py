@@ -141,5 +141,5 @@ def test_openssl_knows_every_suite(name):
 
 
 def test_certificates_of_readers_need_one_of_the_port(capsys):
-    assert main(["--endpoints-file=x", "--metrics-client-ca-file=/ca.crt"]) == 1
+    assert main(["--endpoints-file=x", "--metrics-client-ca-file=/ca.crt"]) == 2
     assert "--metrics-client-ca-file: it requires --metrics-cert-dir" in capsys.readouterr().err

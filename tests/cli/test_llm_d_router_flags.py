@@ -186,11 +186,11 @@ def test_zaps_flags_set_level_and_form(words, expected):
     ("words", "status", "told"),
     [
         (["--pool-nam", "p"], 2, "did you mean `--pool-name`"),
-        (["--config-file=/nowhere"], 1, "epp: --config-file: cannot read /nowhere"),
+        (["--config-file=/nowhere"], 2, "epp: --config-file: cannot read /nowhere"),
         ([], 2, "COMMAND"),
     ],
 )
-def test_exit_codes_are_gos(words, status, told):
+def test_the_status_of_what_cannot_be_used_is_2(words, status, told):
     asked = subprocess.run(
         [sys.executable, "-m", "epp", *words], capture_output=True, text=True, check=False
     )

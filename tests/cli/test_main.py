@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from epp import __version__, compiled
+from epp.adapters.tls import certificate
 from epp.cli.main import main
 from epp.config.file import POLICIES, load
 from tests.native.built import needs_native
@@ -91,18 +92,76 @@ def test_a_configuration_may_come_from_standard_input(text, status, said):
 
 def test_an_error_of_a_configuration_names_its_file(written, capsys):
     path = written("plugins: [{type: zzz}]")
-    assert main(["serve", f"--config-file={path}"]) == 1
-    assert capsys.readouterr().err.startswith(f"epp: {path}: plugins[0].type: unknown plug-in")
+    said = "plugins[0].type: unknown plug-in"
+    for words in (["serve"], ["up", "http://127.0.0.1:1"]):
+        assert main([*words, f"--config-file={path}"]) == 2
+        assert capsys.readouterr().err.startswith(f"epp: --config-file {path}: {said}")
+    assert main(["check", path]) == 2
+    assert capsys.readouterr().err.startswith(f"epp: {path}: {said}")
+
+
+DISCOVERS = """
+plugins: [{{type: random-picker}}, {{type: file-discovery, parameters: {{path: {bad}}}}}]
+dataLayer: {{discovery: {{pluginRef: file-discovery}}}}
+"""
+PAGES = """
+plugins:
+- {{type: random-picker}}
+- type: metrics-data-source
+  parameters: {{scheme: https, insecureSkipVerify: false, caCertPath: {bad}}}
+"""
+NAMED_FILES = {
+    "--endpoints-file": ["--endpoints-file={bad}"],
+    "file-discovery": [f"--config-text={DISCOVERS}"],
+    "--cert-path": ["--cert-path={folder}", "--endpoints-file={good}"],
+    "--metrics-cert-dir": ["--metrics-cert-dir={folder}", "--endpoints-file={good}"],
+    "--metrics-client-ca-file": [
+        *("--metrics-cert-dir={pair}", "--endpoints-file={good}"),
+        "--metrics-client-ca-file={bad}",
+    ],
+    "--kubeconfig": ["--kubeconfig={bad}", "--pool-name=pool"],
+    "--hash-secret-file": ["--hash-secret-file={folder}", "--endpoints-file={good}"],
+    "--record": ["--record={bad}", "--endpoints-file={good}"],
+    "metrics-data-source": [f"--config-text={PAGES}", "--endpoints-file={good}"],
+}
+"""Flags and settings, each with a file that cannot be used."""
+
+
+@pytest.mark.parametrize("setting", NAMED_FILES)
+def test_an_error_of_a_file_names_the_file_and_the_flag_or_setting(setting, tmp_path):
+    places = {name: tmp_path / name for name in ("bad", "good", "folder", "pair")}
+    places["bad"].write_text("endpoints: [{name: a, address: x, port: 1}]")
+    places["good"].write_text(ENDPOINTS)
+    places["folder"].mkdir()
+    places["pair"].mkdir()
+    for name, content in zip(("tls.key", "tls.crt"), certificate(None), strict=True):
+        (places["pair"] / name).write_bytes(content)
+    flags = [each.format(**places) for each in NAMED_FILES[setting]]
+    start = [sys.executable, "-m", "epp", "serve", "--transport=grpcio", *ANY_PORTS]
+    ran = subprocess.run([*start, *flags], capture_output=True, check=False, text=True, timeout=60)
+    last = ran.stderr.splitlines()[-1]
+    assert (ran.returncode, last.startswith(f"epp: {setting}")) == (2, True), last
+    assert str(tmp_path) in last
+
+
+@pytest.mark.parametrize("words", [["serve", "--endpoints-file={}"], ["up", "http://127.0.0.1:1"]])
+def test_a_recording_that_cannot_be_written_is_refused_at_the_start(words, written, capsys):
+    endpoints = written(ENDPOINTS)
+    for record in (endpoints, f"{endpoints}/recording"):
+        assert main([*(word.format(endpoints) for word in words), f"--record={record}"]) == 2
+        said = f"epp: --record: cannot write to the folder {record}: Not a directory\n"
+        assert capsys.readouterr().err == said
 
 
 PORTS = ("--metrics-port", "--grpc-health-port", "--grpc-port")
+ANY_PORTS = [f"{each}=0" for each in PORTS]
 
 
 def refused(written, *flags):
     """Run `epp serve`, which has to fail; return the last line that it says."""
     start = [sys.executable, "-m", "epp", "serve", f"--endpoints-file={written(ENDPOINTS)}"]
     ran = subprocess.run([*start, *flags], capture_output=True, check=False, text=True)
-    assert ran.returncode == 1
+    assert ran.returncode == 2
     return ran.stderr.splitlines()[-1]
 
 
@@ -154,7 +213,7 @@ NO_FOLDER = "no folder for temporary files can be written; set TMPDIR"
         (UP, "", 2, f"epp: {NO_FOLDER}\n"),
         (UP, ".", 1, "epp up: File too large\n"),
         (("demo", "--report=r.html"), "", 1, f"The demo failed: {NO_FOLDER}\n"),
-        pytest.param(WORKERS, "", 1, f"epp: {NO_FOLDER}\n", marks=needs_native),
+        pytest.param(WORKERS, "", 2, f"epp: {NO_FOLDER}\n", marks=needs_native),
     ],
 )
 def test_a_start_without_room_for_temporary_files_is_refused(words, found, status, said, tmp_path):
@@ -241,13 +300,13 @@ def test_a_file_that_is_not_there(tmp_path, capsys):
     ],
 )
 def test_serve_does_not_start_on_what_it_cannot_use(flags, said, capsys):
-    assert main(["serve", *flags]) == 1
+    assert main(["serve", *flags]) == 2
     assert said in capsys.readouterr().err
 
 
 def test_a_secret_that_is_not_there(written, capsys):
     flags = ["--endpoints-file", written(ENDPOINTS), "--hash-secret-file", "/nowhere/secret"]
-    assert main(["serve", *flags]) == 1
+    assert main(["serve", *flags]) == 2
     assert "--hash-secret-file: cannot read /nowhere/secret" in capsys.readouterr().err
 
 
@@ -332,7 +391,7 @@ def test_serve_waits_for_nothing_that_only_other_commands_need(written):
         check=True,
     )
     status, *modules = asked.stdout.split()
-    assert (status, "--shadow: `nowhere`" in asked.stderr) == ("1", True)
+    assert (status, "--shadow: `nowhere`" in asked.stderr) == ("2", True)
     assert "epp.app.options" in modules
     others = ("epp.replay", "epp.demo", "epp.up", "epp.cli.replay_flags", "epp.cli.up_flags")
     assert [name for name in modules if name.startswith(others)] == []

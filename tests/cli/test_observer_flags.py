@@ -86,7 +86,7 @@ def test_a_shadow_that_cannot_be_is_refused_with_the_flag(text, said, tmp_path, 
     endpoints.write_text(ENDPOINTS)
     if text is not None:
         path.write_bytes(text)
-    assert main(["serve", f"--endpoints-file={endpoints}", f"--shadow={path}"]) == 1
+    assert main(["serve", f"--endpoints-file={endpoints}", f"--shadow={path}"]) == 2
     printed = capsys.readouterr().err
     assert printed.startswith("epp: --shadow")
     assert said in printed

@@ -107,6 +107,8 @@ def test_faults(text, pod, kind, at, seconds, factor):  # noqa: PLR0913, PLR0917
         ),
         (["chat", "--scrape-interval", "9" * 400], "--scrape-interval: more than a year"),
         (["chat", "--ray", "nowhere:1"], "Ray"),
+        (["chat", "--calibrate", "/dev/null"], "--calibrate: /dev/null is not a regular"),
+        (["chat", "--calibrate", "/nowhere"], "--calibrate: cannot read /nowhere: No such file"),
     ],
 )
 def test_what_cannot_be_used_is_said(argv, said, capsys):

@@ -102,7 +102,7 @@ def test_what_cannot_be_meant_is_said(argv, secret, message):
 def test_epp_serve_says_it_before_it_starts(tmp_path, capsys):
     (tmp_path / "endpoints.yaml").write_text("endpoints: []")
     flags = ["--endpoints-file", str(tmp_path / "endpoints.yaml"), "--replicas=pickers"]
-    assert main(["serve", *flags]) == 1
+    assert main(["serve", *flags]) == 2
     assert "openssl rand" in capsys.readouterr().err
 
 
@@ -146,7 +146,7 @@ def test_a_number_of_workers_that_cannot_be_is_refused(text, capsys):
 def test_what_several_workers_cannot_do_is_said(flags, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "short").write_text("short")
-    assert main(["serve", "--workers=2", *flags]) == 1
+    assert main(["serve", "--workers=2", *flags]) == 2
     assert message in capsys.readouterr().err
 
 

@@ -109,7 +109,7 @@ def test_every_flag_that_adds_to_a_list_is_known():
 def test_pools_that_conflict_are_refused(folder, capsys, more, complaint):
     first = ["serve", f"--endpoints-file={folder / 'a.yaml'}"]
     second = [*more, f"--endpoints-file={folder / 'b.yaml'}"] if "b" in str(more) else [*more]
-    assert main([*first, "and", *second]) == 1
+    assert main([*first, "and", *second]) == 2
     assert complaint in capsys.readouterr().err
 
 

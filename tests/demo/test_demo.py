@@ -104,7 +104,7 @@ def test_a_report_that_cannot_be_written_is_told_at_once(name, tmp_path):
 
 
 def test_every_missing_part_is_named_with_its_remedy():
-    code = "from epp.demo.parts import missing; print(*missing('vllm'), sep='\\n')"
+    code = "from epp.demo.requirements import missing; print(*missing('vllm'), sep='\\n')"
     bare = [sys.executable, "-S", "-c", code]  # without any installed package
     root = Path(__file__).parents[2]
     result = subprocess.run(bare, cwd=root, capture_output=True, text=True, check=True)

@@ -3,14 +3,7 @@ import math
 import msgspec
 import pytest
 
-from epp.demo.figures import (
-    Figures,
-    Sample,
-    computed_by_server,
-    format_seconds,
-    gain_sentence,
-    summarize,
-)
+from epp.demo.figures import Figures, Sample, computed_by_server, gain_sentence, summarize
 
 
 def sample(**values):
@@ -80,14 +73,6 @@ def test_predictions_that_were_not_made_are_not_judged():
 def test_work_of_unknown_servers_is_left_out():
     stray = sample(prompt_tokens=5, server="elsewhere")
     assert computed_by_server([*RUN, stray], ("b", "a")) == [50, 120]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.0484, "48 ms"), (0.9994, "999 ms"), (0.9996, "1.00 s"), (12.345, "12.35 s")],
-)
-def test_durations_are_written_for_people(value, text):
-    assert format_seconds(value) == text
 
 
 def figures(mean, cached):

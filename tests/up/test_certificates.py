@@ -30,9 +30,9 @@ def test_a_file_that_becomes_no_file_is_refused_at_once(make, place, files, tmp_
     files[place].unlink()
     make(files[place])
     began = time.monotonic()
-    with pytest.raises(ConfigError, match=r"--tls-(cert|key): .*: it is not a regular file"):
+    with pytest.raises(ConfigError, match=r"--tls-(cert|key) .*: it is not a regular file"):
         served.load()
-    with pytest.raises(ConfigError, match=r"--upstream-ca-file: .*: it is not a regular file"):
+    with pytest.raises(ConfigError, match=r"--upstream-ca-file .*: it is not a regular file"):
         authorities(files[place])
     assert time.monotonic() - began < QUICK_SECONDS
     files[place].rename(tmp_path / "away")
@@ -48,7 +48,7 @@ def test_a_key_of_another_certificate_is_refused_and_a_new_pair_is_shown(files, 
     before = (tmp_path / CERTIFICATE_FILE).read_text()
     other_key, other_chain = certificate(None)
     key.write_bytes(other_key)
-    with pytest.raises(ConfigError, match="the key does not belong to"):
+    with pytest.raises(ConfigError, match=r"--tls-key .*key: the key does not belong to"):
         served.load()
     chain.write_bytes(other_chain)
     assert served.load()
@@ -58,5 +58,5 @@ def test_a_key_of_another_certificate_is_refused_and_a_new_pair_is_shown(files, 
 @pytest.mark.parametrize("text", [b"no certificate", b"\xff"])
 def test_a_bundle_without_a_certificate_is_refused(text, tmp_path):
     (tmp_path / "ca").write_bytes(text)
-    with pytest.raises(ConfigError, match="has no certificate"):
+    with pytest.raises(ConfigError, match=r"--upstream-ca-file .*: has no certificate"):
         authorities(tmp_path / "ca")

@@ -74,6 +74,9 @@ def test_a_key_is_asked_for_where_none_is_added(front, asked):
     assert ("$API_KEY" in curl(front, [SHY])) == asked
 
 
+REFUSED = "[Errno 111] Connection refused"
+
+
 def logged(event, level="info", **more):
     return json.dumps({"event": event, "level": level, "timestamp": "t", **more})
 
@@ -90,7 +93,7 @@ def logged(event, level="info", **more):
                 "endpoint.unreachable",
                 "warning",
                 endpoint="default/a:1",
-                error="[Errno 111] Connection refused",
+                error=REFUSED,
             ),
             "error",
             "a:1 is down: Connection refused",
@@ -120,6 +123,25 @@ def logged(event, level="info", **more):
         ),
         (logged("endpoint.returned", endpoint="default/a:1"), "error", "a:1 gets requests again"),
         (logged("endpoints_file.rejected", "warning", path="x", error="y"), "debug", ""),
+        (logged("endpoints_file.recovered", path="x"), "debug", ""),
+        (logged("endpoints_file.changed", path="x", added="y"), "debug", ""),
+        (
+            logged("source.failed", "warning", url="http://a:1/v1/models", error=REFUSED),
+            "error",
+            "http://a:1/v1/models cannot be read: Connection refused",
+        ),
+        (
+            logged("source.recovered", url="http://a:1/v1/models"),
+            "error",
+            "http://a:1/v1/models can be read again",
+        ),
+        (
+            logged("transport.fallback", "warning", reason="not built", remedy="make native"),
+            "warning",
+            "the picker's compiled transport cannot be used (not built), so each request costs",
+        ),
+        (logged("transport.fallback", "warning", reason="not built"), "error", ""),
+        (logged("odd", "warning", error=REFUSED), "warning", "picker: odd error=Connection ref"),
         ("Traceback (most recent call last):", "error", "picker: Traceback (most recent call"),
         ("[1]", "error", "picker: [1]"),
     ],
@@ -145,15 +167,14 @@ def test_urls_of_the_relay_are_told_as_those_of_servers():
     down = logged("source.failed", url=f"{here}/v1/models", error="HTTP status 502")
     problems = {"a:1-10.0.0.1": "does not answer (Connection refused)"}
     assert picker_line(down, "info", Relayed(problems, servers)) == (
-        "picker: source.failed url=https://a:1/v1/models"
-        " error=a:1-10.0.0.1 does not answer (Connection refused)"
+        "https://a:1/v1/models cannot be read: a:1-10.0.0.1 does not answer (Connection refused)"
     )
     assert picker_line(down, "info", Relayed({}, servers)) == (
-        "picker: source.failed url=https://a:1/v1/models error=HTTP status 502"
+        "https://a:1/v1/models cannot be read: HTTP status 502"
     )
     up = logged("source.recovered", url=f"{here}/v1/models")
     for relayed, said in ((Relayed(problems, servers), "https://a:1"), (Relayed(), here)):
-        assert picker_line(up, "info", relayed) == f"picker: source.recovered url={said}/v1/models"
+        assert picker_line(up, "info", relayed) == f"{said}/v1/models can be read again"
 
 
 def test_envoys_log_is_told_without_its_frills():

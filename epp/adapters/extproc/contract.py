@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import msgspec
 
+from epp.adapters.extproc.health import HealthServices
 from epp.adapters.extproc.limits import PeerLimits
 from epp.errors import RequestError
 from epp.model.decision import Decision
@@ -106,7 +107,7 @@ class DrivenExchange(Protocol):
 
 
 class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a transport: its address and its limits. Sizes are in bytes, -1: no limit."""
+    """The settings of a transport: its address and its limits. Sizes are in bytes."""
 
     address: str = ""
     """The address to bind; none, or `::`: all, of either family."""
@@ -120,14 +121,12 @@ class ExtProcSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The lowest version that is accepted."""
     tls_ciphers: str = ""
     """Suites up to TLS 1.2 by OpenSSL's names, separated by colons; empty: its own choice."""
-    max_receive_bytes: int = 65 << 20
-    """The largest message."""
     max_held_bytes: int = 512 << 20
     """Bytes that unfinished requests may hold together (`streams.OpenStreams`)."""
     request_timeout: float = 300.0
     """Seconds that a request may take (`streams.OpenStreams`)."""
     limits: PeerLimits = PeerLimits()
-    """The native transport's limits."""
+    """What its peers may cost; grpcio knows some of these."""
 
 
 if TYPE_CHECKING:  # only a worker has these, and a start need not make the class
@@ -145,25 +144,6 @@ if TYPE_CHECKING:  # only a worker has these, and a start need not make the clas
 
         def shed(self, connections: int) -> None:
             """Drain some connections, so that their peers reconnect."""
-
-
-class HealthSource(Protocol):
-    """Answers `grpc.health.v1` (`epp.adapters.health.HealthServices`).
-
-    Raises `ValueError` for malformed requests.
-    """
-
-    def check(self, request: bytes) -> bytes | None:
-        """Answer `Check`; None if there is no such service."""
-
-    def list(self) -> bytes:
-        """Answer `List`."""
-
-    def watch(self, request: bytes, send: Callable[[bytes], None]) -> None:
-        """Answer `Watch` by calling `send`, at once and at every change, until `unwatch`."""
-
-    def unwatch(self, send: Callable[[bytes], None]) -> None:
-        """Stop calling `send`; without effect if it does not watch."""
 
 
 class HealthServer(Protocol):
@@ -205,7 +185,7 @@ class ExtProcServer(Protocol):
     def streams(self) -> int:
         """The number of open streams."""
 
-    def offer_health(self, health: HealthSource) -> None:
+    def offer_health(self, health: HealthServices) -> None:
         """Answer health checks too; before `start`."""
 
     async def renew(self, tls: tuple[bytes, bytes]) -> None:

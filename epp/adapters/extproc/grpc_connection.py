@@ -71,7 +71,7 @@ class ConnectionOwner(Protocol):
     def connection_closed(self, connection: "GrpcConnection") -> None:
         """Handle the loss of a connection, whose streams are closed."""
 
-    def warn_left(self, peer: str, reason: str) -> None:
+    def warn_left(self, peer: object, reason: str) -> None:
         """Log that a peer was given up."""
 
 
@@ -351,7 +351,7 @@ class GrpcConnection:
             self._give_up("it sends no SETTINGS")
 
     def _give_up(self, why: str) -> None:
-        self._server.warn_left(str(self._transport.get_extra_info("peername")), why)
+        self._server.warn_left(self._transport.get_extra_info("peername"), why)
         self._close_with_goaway()
 
     def _close_with_goaway(self) -> None:

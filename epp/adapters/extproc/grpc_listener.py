@@ -17,9 +17,10 @@ from epp.adapters.extproc.grpc_connection import GrpcConnection, Method
 from epp.adapters.extproc.http2.session import Stream
 from epp.adapters.extproc.limits import PeerLimits
 from epp.adapters.extproc.turns import Turns
+from epp.model.endpoint import target_of
 from epp.system.line_quota import LineQuota
 from epp.system.logs import Log
-from epp.system.port import Port, place
+from epp.system.port import Port, listen_arguments
 
 if TYPE_CHECKING:  # see `GrpcListener.start`
     from epp.system.handshakes import Handshakes
@@ -65,7 +66,9 @@ class GrpcListener:
             self._handshakes = Handshakes(tls, self.accept, patience, self._warn_of_plaintext)
         if port is not None and tls is None:
             loop = asyncio.get_running_loop()
-            self._listener = await loop.create_server(self.accept, **place(address, port))
+            self._listener = await loop.create_server(
+                self.accept, **listen_arguments(address, port)
+            )
             self.port = self._listener.sockets[0].getsockname()[1]
         elif port is not None:
             self._listener = listener = Port(address, port, self._shake_hands)
@@ -175,13 +178,17 @@ class GrpcListener:
 
     def _warn_of_plaintext(self, connection: socket.socket) -> None:
         with suppress(OSError):  # it went
-            self.warn_left(str(connection.getpeername()), _PLAINTEXT)
+            self.warn_left(connection.getpeername(), _PLAINTEXT)
 
-    def warn_left(self, peer: str, reason: str) -> None:
-        """Log that a peer was given up, at most one line for each reason in ten seconds."""
+    def warn_left(self, peer: object, reason: str) -> None:
+        """Log that a peer was given up, at most one line for each reason in ten seconds.
+
+        `peer` is what `socket.getpeername` returns.
+        """
         more = self._lines.take(reason, asyncio.get_running_loop().time())
         if more is not None:
-            _log.warning("connection.left", peer=peer, reason=reason, more=more)
+            name = target_of(*peer[:2]) if isinstance(peer, tuple) else str(peer)
+            _log.warning("connection.left", peer=name, reason=reason, more=more)
 
 
 def server_context(

@@ -15,11 +15,11 @@ from epp.adapters.extproc.contract import (
     DrivenExchange,
     ExtProcSettings,
     GrpcStatus,
-    HealthSource,
 )
 from epp.adapters.extproc.driver import ExchangeDriver
 from epp.adapters.extproc.grpcio_health import Context, attach
 from epp.adapters.extproc.grpcio_options import bounds, require_free, require_version, target
+from epp.adapters.extproc.health import HealthServices
 from epp.adapters.extproc.streams import OpenStreams
 from epp.protocol.bodies.body_reader import BodyData
 from epp.protocol.extproc.names import METHOD, SERVICE
@@ -50,7 +50,7 @@ class GrpcioServer:
             request_timeout=settings.request_timeout,
         )
         self.quiet = self._streams.quiet
-        self._health: HealthSource | None = None
+        self._health: HealthServices | None = None
         self._server: grpc.aio.Server | None = None
         self._draining: dict[grpc.aio.Server, asyncio.Task[None]] = {}
         self._port = settings.port
@@ -65,7 +65,7 @@ class GrpcioServer:
         """The number of open streams."""
         return self._streams.open
 
-    def offer_health(self, health: HealthSource) -> None:
+    def offer_health(self, health: HealthServices) -> None:
         """Offer health on this port too."""
         self._health = health
 
@@ -105,7 +105,7 @@ class GrpcioServer:
         settings = self._settings
         server = grpc.aio.server(
             options=(
-                ("grpc.max_receive_message_length", settings.max_receive_bytes),
+                ("grpc.max_receive_message_length", settings.limits.max_message_bytes),
                 ("grpc.max_send_message_length", -1),
                 # A taken port is an error, not shared; with TLS one's successor shares it.
                 ("grpc.so_reuseport", int(tls is not None)),

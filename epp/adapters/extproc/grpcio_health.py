@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from epp.adapters.extproc.contract import HealthSource
 from epp.adapters.extproc.grpcio_options import bounds, require_free, target
+from epp.adapters.extproc.health import HealthServices
 from epp.adapters.extproc.limits import PeerLimits
 from epp.protocol.health import SERVICE
 
@@ -20,7 +20,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class GrpcioHealthServer:
     """A plaintext server with nothing but health. After `start`, `port` is the bound one."""
 
-    def __init__(self, health: HealthSource) -> None:
+    def __init__(self, health: HealthServices) -> None:
         self.port = 0
         self._server = grpc.aio.server(options=(("grpc.so_reuseport", 0), *bounds(_LIMITS)))
         attach(health, self._server)
@@ -36,7 +36,7 @@ class GrpcioHealthServer:
         await self._server.stop(0)
 
 
-def attach(health: HealthSource, server: grpc.aio.Server) -> None:
+def attach(health: HealthServices, server: grpc.aio.Server) -> None:
     """Offer the health service on a server that has not started."""
 
     async def check(request: bytes, context: Context) -> bytes:

@@ -3,7 +3,7 @@
 import ssl
 
 from epp.adapters.extproc.limits import PeerLimits
-from epp.system.port import bound
+from epp.system.port import bound_sockets
 
 Options = tuple[tuple[str, int], ...]
 
@@ -34,7 +34,7 @@ def bounds(limits: PeerLimits) -> Options:
 
 def require_free(address: str, port: int) -> None:
     """Raise `OSError` if a port is taken: grpcio says less of it, or shares it (SO_REUSEPORT)."""
-    for each in bound(address, port):
+    for each in bound_sockets(address, port):
         each.close()
 
 

@@ -17,7 +17,7 @@ class PeerLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_header_bytes: int = 32 << 10
     """The headers of one request."""
     max_message_bytes: int = 65 << 20
-    """The largest message; replaced by the transport's own limit."""
+    """The largest message."""
     max_queued: int = 1 << 30
     """Bytes that may wait for a peer's windows before its connection is closed."""
     handshake_seconds: float = 10.0

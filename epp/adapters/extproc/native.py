@@ -8,18 +8,17 @@ import ssl
 from collections.abc import Callable
 from typing import ClassVar, Final
 
-import msgspec
 from mypy_extensions import mypyc_attr
 
 from epp.adapters.extproc.contract import (
     DrivenExchange,
     ExtProcSettings,
     GrpcStatus,
-    HealthSource,
 )
 from epp.adapters.extproc.driver import ExchangeDriver
 from epp.adapters.extproc.grpc_connection import QUEUE_BYTES, GrpcConnection, Method
 from epp.adapters.extproc.grpc_listener import GrpcListener, server_context
+from epp.adapters.extproc.health import HealthServices
 from epp.adapters.extproc.http2.session import Stream
 from epp.adapters.extproc.native_health import health_methods
 from epp.adapters.extproc.streams import OpenStreams
@@ -53,10 +52,7 @@ class NativeServer:
         self._settings = settings
         self._most_streams = settings.limits.max_open_streams
         self._methods: dict[bytes, Method] = {_PATH: self._process}
-        limits = msgspec.structs.replace(
-            settings.limits, max_message_bytes=settings.max_receive_bytes
-        )
-        self._listener = GrpcListener(self._methods, limits)
+        self._listener = GrpcListener(self._methods, settings.limits)
         self.accept, self.drain = self._listener.accept, self._listener.drain
         self.take, self.shed = self._listener.take, self._listener.shed
         self.stop, self.quiet = self._listener.stop, self._streams.quiet
@@ -76,7 +72,7 @@ class NativeServer:
         """How many connections there are, except those that are being given up."""
         return self._listener.open
 
-    def offer_health(self, health: HealthSource) -> None:
+    def offer_health(self, health: HealthServices) -> None:
         """Offer health on this port too."""
         self._methods |= health_methods(health)
 

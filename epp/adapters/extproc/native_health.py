@@ -1,10 +1,11 @@
 """gRPC health over HTTP/2 over nghttp2: on the ext_proc port, or on one of its own."""
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 
-from epp.adapters.extproc.contract import GrpcStatus, HealthSource
+from epp.adapters.extproc.contract import GrpcStatus
 from epp.adapters.extproc.grpc_connection import GrpcConnection, Method
 from epp.adapters.extproc.grpc_listener import GrpcListener
+from epp.adapters.extproc.health import HealthServices
 from epp.adapters.extproc.http2.session import Stream
 from epp.adapters.extproc.limits import PeerLimits
 from epp.protocol.health import SERVICE
@@ -13,11 +14,11 @@ _MAX_REQUEST_BYTES = 1 << 16
 """A request holds nothing but the name of a service."""
 
 
-def health_methods(health: HealthSource) -> dict[bytes, Method]:
+def health_methods(health: HealthServices) -> dict[bytes, Method]:
     """Return the methods of the service by their paths."""
     return {
-        f"/{SERVICE}/Check".encode(): lambda stream, _: CheckCall(stream, health),
-        f"/{SERVICE}/List".encode(): lambda stream, _: ListCall(stream, health),
+        f"/{SERVICE}/Check".encode(): lambda stream, _: HealthCall(stream, health.check),
+        f"/{SERVICE}/List".encode(): lambda stream, _: HealthCall(stream, lambda _: health.list()),
         f"/{SERVICE}/Watch".encode(): lambda stream, conn: WatchCall(stream, conn, health),
     }
 
@@ -25,7 +26,7 @@ def health_methods(health: HealthSource) -> dict[bytes, Method]:
 class NativeHealthServer:
     """A plaintext server with nothing but health. After `start`, `port` is the bound one."""
 
-    def __init__(self, health: HealthSource) -> None:
+    def __init__(self, health: HealthServices) -> None:
         self._listener = GrpcListener(
             health_methods(health),
             PeerLimits(max_message_bytes=_MAX_REQUEST_BYTES, max_connections=1024),
@@ -45,14 +46,17 @@ class NativeHealthServer:
         await self._listener.stop(0)
 
 
-class _Call(ABC):
-    """One call with one request, which `_answer` answers."""
+class HealthCall:
+    """One call with one request. `respond` returns the response, or None: no such service.
 
-    __slots__ = ("_health", "_stream")
+    It raises `ValueError` for a malformed request.
+    """
 
-    def __init__(self, stream: Stream, health: HealthSource) -> None:
+    __slots__ = ("_respond", "_stream")
+
+    def __init__(self, stream: Stream, respond: Callable[[bytes], bytes | None]) -> None:
         self._stream = stream
-        self._health = health
+        self._respond = respond
 
     def message(self, data: bytes) -> None:
         """Handle the request, and answer it."""
@@ -61,9 +65,13 @@ class _Call(ABC):
         except ValueError as error:
             self._end(GrpcStatus.INVALID_ARGUMENT, str(error))
 
-    @abstractmethod
     def _answer(self, data: bytes) -> None:
-        """Answer the request, or raise `ValueError` if it is malformed."""
+        response = self._respond(data)
+        if response is None:
+            self._end(GrpcStatus.NOT_FOUND, "there is no such service")
+        else:
+            self._stream.send(response)
+            self._end()
 
     def _end(self, status: GrpcStatus = GrpcStatus.OK, problem: str = "") -> None:
         self._stream.owner = None
@@ -77,45 +85,22 @@ class _Call(ABC):
         """End the call: no request of this service is that long."""
         self._end(GrpcStatus.RESOURCE_EXHAUSTED, "a request holds nothing but a name")
 
-    def drained(self) -> None:  # noqa: B027 (most calls need not know)
+    def drained(self) -> None:
         """Nothing is held."""
 
-    def closed(self) -> None:  # noqa: B027 (most calls need not know)
+    def closed(self) -> None:
         """Nothing is kept."""
 
 
-class CheckCall(_Call):
-    """A call of `Check`."""
-
-    __slots__ = ()
-
-    def _answer(self, data: bytes) -> None:
-        answer = self._health.check(data)
-        if answer is None:
-            self._end(GrpcStatus.NOT_FOUND, "there is no such service")
-        else:
-            self._stream.send(answer)
-            self._end()
-
-
-class ListCall(_Call):
-    """A call of `List`: all services at once."""
-
-    __slots__ = ()
-
-    def _answer(self, data: bytes) -> None:
-        self._stream.send(self._health.list())
-        self._end()
-
-
-class WatchCall(_Call):
+class WatchCall(HealthCall):
     """A call of `Watch`, which lasts until the peer or the connection ends it."""
 
-    __slots__ = ("_connection", "_watching")
+    __slots__ = ("_connection", "_health", "_watching")
 
-    def __init__(self, stream: Stream, connection: GrpcConnection, health: HealthSource) -> None:
-        super().__init__(stream, health)
+    def __init__(self, stream: Stream, connection: GrpcConnection, health: HealthServices) -> None:
+        super().__init__(stream, health.check)
         self._connection = connection
+        self._health = health
         self._watching = False
 
     def _answer(self, data: bytes) -> None:

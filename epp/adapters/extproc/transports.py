@@ -4,7 +4,8 @@ import os
 from typing import Literal
 
 from epp import compiled
-from epp.adapters.extproc.contract import ExtProcServer, HealthServer, HealthSource
+from epp.adapters.extproc.contract import ExtProcServer, HealthServer
+from epp.adapters.extproc.health import HealthServices
 from epp.system.logs import Log
 
 _log = Log(__name__)
@@ -44,7 +45,7 @@ def server_class(wanted: Transport, tls_ciphers: str = "") -> type[ExtProcServer
     return GrpcioServer
 
 
-def health_server(transport: str, health: HealthSource) -> HealthServer:
+def health_server(transport: str, health: HealthServices) -> HealthServer:
     """Return a server of health alone, on the transport that is in use."""
     if transport == "native":
         from epp.adapters.extproc.native_health import NativeHealthServer  # noqa: PLC0415 (see above)

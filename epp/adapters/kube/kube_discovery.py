@@ -39,7 +39,7 @@ class KubeDiscovery:
     `ready` is true once all endpoints and routing objects have been applied, while this replica
     leads or hands over, where one is elected; `changed` is called when it changes. `protocol_fault`
     returns why requests of a pool with an `appProtocol` cannot be read, and it is not ready; empty:
-    they can. `routing` is replaced as a whole.
+    they can. `routing` is replaced as a whole. `lease` is None without an election.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class KubeDiscovery:
         where, reflector = (self._connection, settings.namespace), settings.reflector
         self._pods = PoolWatch(*where, self._pool, self._wake.set, reflector)
         self._routers = RoutingWatch(*where, self._objects, self._on_routing_change, reflector)
-        self._election = self._candidate() if settings.elect else None
+        self.lease = self._candidate() if settings.elect else None
 
     @property
     def ready(self) -> bool:
         """Whether this replica may take traffic."""
-        return self._applied and (self._election is None or self._election.serving)
+        return self._applied and (self.lease is None or self.lease.serving)
 
     async def load(self) -> None:
         """Read address and credentials of the API server; sends nothing. Raises `ConfigError`."""
@@ -95,21 +95,11 @@ class KubeDiscovery:
                 if self._settings.selector is None:
                     pool = self._settings.pool, self._settings.pool_group
                     tasks.create_task(self._pods.follow_pool(*pool))
-                if self._election is not None:
-                    tasks.create_task(self._stand(self._election))
+                if self.lease is not None:
+                    tasks.create_task(self._stand(self.lease))
         finally:
             await self._connection.close()
         raise RuntimeError("following a pool never ends")
-
-    async def release_lease(self) -> None:
-        """Step down, so that another replica leads; this one is ready until `handed_over`."""
-        if self._election is not None:
-            await self._election.release()
-
-    async def handed_over(self) -> None:
-        """Wait until the replica that leads next gets the traffic."""
-        if self._election is not None:
-            await self._election.handed_over()
 
     async def _stand(self, election: LeaseElection) -> NoReturn:
         """Be a candidate once this replica could serve, as controllers that client-go starts are.

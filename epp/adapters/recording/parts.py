@@ -1,11 +1,13 @@
 """The parts of recordings in a folder: files of bounded size; the oldest are deleted."""
 
+import errno
 import gzip
 import os
 import re
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import BinaryIO
 
 from epp.protocol.recording import SUFFIX
@@ -14,6 +16,32 @@ _LEVEL = 1
 """The level of gzip: hashes are random bytes, which no level makes fewer."""
 _PARTS_TO_A_FOLDER = 16
 _LONGEST_PART = 64 << 20
+
+
+def check_folder(folder: Path) -> None:
+    """Make a folder for recordings if it is missing.
+
+    Raises `OSError` if no file can be made in it, except because the disk is full: that may change.
+    """
+    try:
+        _make(folder)
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            raise
+
+
+def _make(folder: Path) -> None:
+    if folder.is_dir():
+        return
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        if not folder.is_dir():  # else another writer has made it
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+    else:
+        folder.chmod(0o700)  # whatever the umask takes away
 
 
 class Parts:
@@ -51,7 +79,7 @@ class Parts:
     def begin(self) -> None:
         """Open the next part, and remove the oldest if there is no room for it."""
         self.close()
-        self._make_folder()
+        _make(self._folder)
         self._make_room()
         self.part += 1
         self._path = self._folder / f"{self._stem}-{self.part:06}{SUFFIX}"
@@ -81,16 +109,6 @@ class Parts:
             if not self._written:
                 with suppress(OSError):
                     self._path.unlink()
-
-    def _make_folder(self) -> None:
-        self._folder.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self._folder.mkdir(mode=0o700)
-        except FileExistsError:
-            if not self._folder.is_dir():
-                raise
-        else:
-            self._folder.chmod(0o700)  # whatever the umask takes away
 
     def _make_room(self) -> None:
         found: list[tuple[int, str, int]] = []

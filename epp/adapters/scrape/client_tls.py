@@ -1,19 +1,17 @@
 """The TLS of connections to pages: whom to trust, and which certificate to show."""
 
 import ssl
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from epp.adapters.scrape.page_client import unverified
-from epp.errors import ConfigError
+from epp.errors import ConfigError, reason
+from epp.system.files import Signature, signature_of
 from epp.system.logs import Log
 
 _log = Log(__name__)
-
-_Signature = tuple[tuple[int, int, int, int], ...]
 
 
 class ClientTlsSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,17 +45,17 @@ def client_tls(settings: ClientTlsSettings) -> Callable[[], ssl.SSLContext]:
 class _FollowedFiles:
     def __init__(self, settings: ClientTlsSettings) -> None:
         self._settings = settings
-        self._signature = _signature(settings.paths)
+        self._signatures = _signatures(settings)
         self._context = _context(settings)
         self._problem = ""
 
     def context(self) -> ssl.SSLContext:
         """Return the context, made anew if a file has changed."""
         try:
-            signature = _signature(self._settings.paths)
-            if signature != self._signature:
+            signatures = _signatures(self._settings)
+            if signatures != self._signatures:
                 self._context = _context(self._settings)
-                self._signature, self._problem = signature, ""
+                self._signatures, self._problem = signatures, ""
                 _log.info("source.certificates_renewed", paths=self._settings.paths)
         except ConfigError as error:
             if str(error) != self._problem:
@@ -66,18 +64,9 @@ class _FollowedFiles:
         return self._context
 
 
-def _signature(paths: tuple[str, ...]) -> _Signature:
-    """Return what changes with the files. Raises `ConfigError` for one that is not there."""
-    found = []
-    for path in paths:
-        try:
-            status = Path(path).stat()
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot be read: {_reason(error)}", path) from error
-        if not stat.S_ISREG(status.st_mode):  # a FIFO would stop the event loop
-            raise ConfigError("it is not a regular file", path)
-        found.append((status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size))
-    return tuple(found)
+def _signatures(settings: ClientTlsSettings) -> list[Signature]:
+    """Return what changes with the files; a FIFO, which is refused, would stop the event loop."""
+    return [signature_of(Path(path)) for path in settings.paths]
 
 
 def _context(settings: ClientTlsSettings) -> ssl.SSLContext:
@@ -89,7 +78,7 @@ def _context(settings: ClientTlsSettings) -> ssl.SSLContext:
         try:
             context.load_verify_locations(settings.authorities)
         except OSError as error:  # ssl's own is one
-            problem = f"holds no PEM certificate that can be trusted: {_reason(error)}"
+            problem = f"holds no PEM certificate that can be trusted: {reason(error)}"
             raise ConfigError(problem, settings.authorities) from error
     else:
         context.load_default_certs()
@@ -97,10 +86,6 @@ def _context(settings: ClientTlsSettings) -> ssl.SSLContext:
         try:
             context.load_cert_chain(settings.certificate, settings.key, password="")
         except (OSError, ValueError) as error:
-            problem = f"cannot be shown with the key {settings.key}: {_reason(error)}"
+            problem = f"cannot be shown with the key {settings.key}: {reason(error)}"
             raise ConfigError(problem, settings.certificate) from error
     return context
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)

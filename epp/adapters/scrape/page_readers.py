@@ -1,7 +1,7 @@
 """Readers of what sources say of one endpoint each: its load, other numbers, its models."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -31,17 +31,20 @@ class Findings(msgspec.Struct, frozen=True):
     unknown: bool = False
 
 
-class PageReader(Protocol):
+class PageReader(ABC):
     """Reads the pages of one endpoint, one after the other. On a bad page it finds nothing."""
 
-    endpoint: Endpoint
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
 
     def relabel(self, endpoint: Endpoint) -> None:
-        """Set the endpoint with other labels."""
+        """Set the endpoint with other labels, which may name another engine."""
+        self.endpoint = endpoint
 
-    def reset(self) -> None:
+    def reset(self) -> None:  # noqa: B027 (what most readers found stays)
         """Handle a server that did not answer: the next page may be of another engine."""
 
+    @abstractmethod
     def steps(self, page: Page, at: float) -> Generator[None, None, Findings]:
         """Read a page scraped at `at` (seconds), pausing after some milliseconds."""
 
@@ -49,21 +52,21 @@ class PageReader(Protocol):
 MakeReader = Callable[[Endpoint], PageReader]
 
 
-class LoadReader:
+class LoadReader(PageReader):
     """Reads loads; with `attributes_only` nothing of them but the attributes.
 
     It is logged when the engine goes to sleep and when it wakes.
     """
 
     def __init__(self, endpoint: Endpoint, *, attributes_only: bool = False) -> None:
-        self.endpoint = endpoint
+        super().__init__(endpoint)
         self._reader = MetricsReader(endpoint)
         self._attributes_only = attributes_only
         self._awake = True
 
     def relabel(self, endpoint: Endpoint) -> None:
-        """Set the endpoint with other labels, which may name another engine."""
-        self.endpoint = endpoint
+        """Set the endpoint; a label may name another engine."""
+        super().relabel(endpoint)
         self._reader.relabel(endpoint)
 
     def reset(self) -> None:
@@ -85,19 +88,12 @@ class LoadReader:
         return Findings(events, reading.warnings, self._reader.unknown)
 
 
-class NumbersReader:
+class NumbersReader(PageReader):
     """Reads single numbers into attributes."""
 
     def __init__(self, endpoint: Endpoint, metrics: Sequence[AttributeMetric]) -> None:
-        self.endpoint = endpoint
+        super().__init__(endpoint)
         self._reader = AttributeReader(metrics)
-
-    def relabel(self, endpoint: Endpoint) -> None:
-        """Set the endpoint with other labels."""
-        self.endpoint = endpoint
-
-    def reset(self) -> None:
-        """Do nothing: the last numbers stay."""
 
     def steps(self, page: Page, _at: float) -> Generator[None, None, Findings]:
         """Read a page."""
@@ -126,7 +122,7 @@ class _ModelList(msgspec.Struct, frozen=True):
 _decode_models = msgspec.json.Decoder(_ModelList).decode
 
 
-class ModelsReader:
+class ModelsReader(PageReader):
     """Reads OpenAI's list of models, which names adapters beside the models that they are for.
 
     A page that is not such a list leaves what was listed before. `serves_others`: endpoints may
@@ -134,17 +130,10 @@ class ModelsReader:
     """
 
     def __init__(self, endpoint: Endpoint, *, serves_others: bool = False) -> None:
-        self.endpoint = endpoint
+        super().__init__(endpoint)
         self._serves_others = serves_others
         self._listed: ModelsListed | None = None
         self._doubted = False
-
-    def relabel(self, endpoint: Endpoint) -> None:
-        """Set the endpoint with other labels."""
-        self.endpoint = endpoint
-
-    def reset(self) -> None:
-        """Do nothing: the last list stays."""
 
     def steps(self, page: Page, _at: float) -> Generator[None, None, Findings]:
         """Read a page: an event if it lists other models than the page before."""
@@ -219,16 +208,16 @@ def _max_model_lens(models: Sequence[_Model], names: Collection[str]) -> dict[st
     return found
 
 
-class SeveralReaders:
+class SeveralReaders(PageReader):
     """Has several readers read the same pages."""
 
     def __init__(self, endpoint: Endpoint, makers: Sequence[MakeReader]) -> None:
-        self.endpoint = endpoint
+        super().__init__(endpoint)
         self._readers = tuple(make(endpoint) for make in makers)
 
     def relabel(self, endpoint: Endpoint) -> None:
         """Set the endpoint with other labels."""
-        self.endpoint = endpoint
+        super().relabel(endpoint)
         for each in self._readers:
             each.relabel(endpoint)
 

@@ -24,8 +24,6 @@ from epp.protocol.extproc.record import RequestRecord
 UnderWay = Callable[[], Iterable[tuple[RequestId, Endpoint, int]]]
 """Returns each request under way, its endpoint, and its uncached tokens while it prefills."""
 
-_INDEX: Final = "prefix-index"
-_INDEX_TYPE: Final = "approx-prefix-cache-producer"
 _PRECISE_TYPE: Final = "precise-prefix-cache-producer"
 _LATENCY_TYPE: Final = "predicted-latency-producer"
 _LOAD: Final = "inflight-load-producer"
@@ -61,7 +59,10 @@ PRECISE: Final = tuple(
     histogram(f"llm_d_epp_prefix_{name}", text, "plugin_name", "plugin_type")
     for name, text in (
         ("prompt_tokens", "Tokens of prompts that were decided on."),
-        ("predicted_cached_tokens", "How many of them were predicted to be cached at the pick."),
+        (
+            "predicted_cached_tokens",
+            "Tokens of prompts that were predicted to be cached at the pick.",
+        ),
     )
 )
 """Counted if a `precise-prefix-cache-producer` is configured, as llm-d-router does."""
@@ -228,13 +229,12 @@ class DecisionMetrics:
 
     def collect(self, flow_of: Callable[[RequestId], Flow | None]) -> Iterator[FamilyText]:
         """Yield the families that have samples; `flow_of` returns a running request's labels."""
-        index = (_INDEX, _INDEX_TYPE)
         for family, hits in (
             (families.HIT_RATIO, self._hit_ratio),
             (families.HIT_BYTES, self._hit_bytes),
         ):
             if any(hits.counts):
-                yield from expose(family, [(index, hits)])
+                yield from expose(family, [(families.INDEX, hits)])
         if self._precise:
             producer = (self._precise, _PRECISE_TYPE)
             pairs = zip(PRECISE, (self._prompt_tokens, self._cached_tokens), strict=True)

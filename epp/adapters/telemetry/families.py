@@ -5,7 +5,7 @@ llm-d-router's, unchanged (32778 is its own slip), so that its dashboards and al
 `warmpick_*` are our own. llm-d-router no longer writes `inference_extension_*`.
 """
 
-from epp.adapters.telemetry.series import DeprecatedAlias, Family, counter, gauge, histogram
+from epp.adapters.telemetry.series import alias_of, counter, gauge, histogram
 
 LATENCY_BOUNDS = (
     *(0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20),
@@ -43,77 +43,73 @@ CACHED_ERROR_BOUNDS = (*(-size for size in reversed(_MAGNITUDES)), 0, *_MAGNITUD
 MODEL = ("model_name", "target_model_name")
 FLOW = (*MODEL, "fairness_id", "priority")
 _PLUGIN = ("plugin_name", "plugin_type")
+INDEX = ("prefix-index", "approx-prefix-cache-producer")
+"""The name and the type that the index has in these."""
 _TIMED = ("extension_point", "plugin_type", "plugin_name")
 _REWRITE = ("model_rewrite_name", "model_name", "target_model")
 _IN_FLIGHT = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
-
-
-def _alias(name: str, *labels: str) -> DeprecatedAlias:
-    """Return a deprecated name; a label is `name`, or `name=name_in_the_family`."""
-    pairs = (label.partition("=") for label in labels)
-    return DeprecatedAlias(name, tuple((here, there or here) for here, _, there in pairs))
 
 
 REQUESTS = counter(
     "llm_d_epp_request_total",
     "Requests for which an endpoint was picked.",
     *FLOW,
-    alias=_alias("inference_objective_request_total", *MODEL, "priority"),
+    alias=alias_of("inference_objective_request_total", *MODEL, "priority"),
 )
 ERRORS = counter(
     "llm_d_epp_request_error_total",
     "Requests that were rejected, or that the model server answered with an error.",
     *FLOW,
     "error_code",
-    alias=_alias("inference_objective_request_error_total", *MODEL, "error_code"),
+    alias=alias_of("inference_objective_request_error_total", *MODEL, "error_code"),
 )
 DURATION = histogram(
     "llm_d_epp_request_duration_seconds",
     "Seconds from a request's first bytes to its response's last.",
     *FLOW,
-    alias=_alias("inference_objective_request_duration_seconds", *MODEL),
+    alias=alias_of("inference_objective_request_duration_seconds", *MODEL),
 )
 REQUEST_SIZE = histogram(
     "llm_d_epp_request_size_bytes",
     "Size of request bodies in bytes.",
     *FLOW,
-    alias=_alias("inference_objective_request_sizes", *MODEL),
+    alias=alias_of("inference_objective_request_sizes", *MODEL),
 )
 RESPONSE_SIZE = histogram(
     "llm_d_epp_response_size_bytes",
     "Size of response bodies in bytes.",
     *FLOW,
-    alias=_alias("inference_objective_response_sizes", *MODEL),
+    alias=alias_of("inference_objective_response_sizes", *MODEL),
 )
 INPUT_TOKENS = histogram(
     "llm_d_epp_request_input_tokens",
     "Prompt tokens per request, as the model server reported them.",
     *FLOW,
-    alias=_alias("inference_objective_input_tokens", *MODEL),
+    alias=alias_of("inference_objective_input_tokens", *MODEL),
 )
 OUTPUT_TOKENS = histogram(
     "llm_d_epp_request_output_tokens",
     "Generated tokens per request, as the model server reported them.",
     *FLOW,
-    alias=_alias("inference_objective_output_tokens", *MODEL),
+    alias=alias_of("inference_objective_output_tokens", *MODEL),
 )
 CACHED_TOKENS = histogram(
     "llm_d_epp_request_cached_tokens",
     "Prompt tokens served from the cache, as the model server reported them.",
     *FLOW,
-    alias=_alias("inference_objective_prompt_cached_tokens", *MODEL),
+    alias=alias_of("inference_objective_prompt_cached_tokens", *MODEL),
 )
 RUNNING = gauge(
     "llm_d_epp_request_running",
     "Requests that are being served by a model server.",
     *FLOW,
-    alias=_alias("inference_objective_running_requests", "model_name"),
+    alias=alias_of("inference_objective_running_requests", "model_name"),
 )
 NTPOT = histogram(
     "llm_d_epp_request_ntpot_seconds",
     "Duration of a request over its number of generated tokens, in seconds.",
     *FLOW,
-    alias=_alias("inference_objective_normalized_time_per_output_token_seconds", *MODEL),
+    alias=alias_of("inference_objective_normalized_time_per_output_token_seconds", *MODEL),
 )
 TTFT = histogram(
     "llm_d_epp_request_ttft_seconds",
@@ -121,13 +117,13 @@ TTFT = histogram(
     " ones if it is not streamed.",
     *FLOW,
     "streaming",
-    alias=_alias("inference_objective_request_ttft_seconds", *MODEL),
+    alias=alias_of("inference_objective_request_ttft_seconds", *MODEL),
 )
 TPOT = histogram(
     "llm_d_epp_request_streaming_tpot_seconds",
     "Seconds per generated token after the first, of streamed responses.",
     *FLOW,
-    alias=_alias("inference_objective_request_tpot_seconds", *MODEL),
+    alias=alias_of("inference_objective_request_tpot_seconds", *MODEL),
 )
 ITL = histogram(
     "llm_d_epp_request_streaming_itl_seconds",
@@ -142,7 +138,7 @@ PREDICTED_CACHED = histogram(
 )
 ACTUAL_CACHED = histogram(
     "warmpick_actual_cached_tokens",
-    "Cached prompt tokens that the model server reported, of the same requests.",
+    "Cached prompt tokens that the model server reported, of requests with a prediction.",
     *FLOW,
 )
 CACHED_ERROR = histogram(
@@ -158,22 +154,6 @@ REUSE = counter(
     "part",
 )
 
-
-def _cache_gauge(name: str, text: str) -> Family:
-    return gauge(f"warmpick_endpoint_cache_{name}", text, "name", "model_server_endpoint")
-
-
-CACHE_TRUST = _cache_gauge(
-    "trust", "How far (0..1) recent predictions for an endpoint's cache held."
-)
-CACHE_CAPACITY = _cache_gauge("capacity_tokens", "Size of an endpoint's cache, as believed.")
-CACHE_USED = _cache_gauge(
-    "used_tokens", "Tokens of an endpoint's cache that requests in flight are believed to hold."
-)
-CACHE_BLOCKS = _cache_gauge("blocks", "Blocks that an endpoint's cache is believed to hold.")
-CACHE_LIVE = _cache_gauge(
-    "events_live", "Whether (0 or 1) an endpoint's own events correct what is believed of it."
-)
 TEXT_INSTEAD = counter(
     "warmpick_prompts_left_as_text_total",
     "Prompts that should have been tokenized and were not, by cause.",
@@ -182,7 +162,7 @@ TEXT_INSTEAD = counter(
 SCHEDULER_SECONDS = histogram(
     "llm_d_epp_scheduler_e2e_duration_seconds",
     "Seconds that picking an endpoint took.",
-    alias=_alias("inference_extension_scheduler_e2e_duration_seconds"),
+    alias=alias_of("inference_extension_scheduler_e2e_duration_seconds"),
 )
 SCHEDULER_ATTEMPTS = counter(
     "llm_d_epp_scheduler_attempts_total",
@@ -192,7 +172,7 @@ SCHEDULER_ATTEMPTS = counter(
     "endpoint_name",
     "namespace",
     "port",
-    alias=_alias(
+    alias=alias_of(
         "inference_extension_scheduler_attempts_total",
         "status",
         "target_model_name",
@@ -219,38 +199,38 @@ LOOP_DELAY = histogram(
 )
 LOOP_HELD = histogram(
     "warmpick_event_loop_held_seconds",
-    "The part of that delay that the process itself caused, not the machine.",
+    "How late a timer ran because of the process itself, and not of the machine.",
 )
 INFO = gauge(
     "llm_d_epp_info",
     "The running build.",
     "commit",
     "build_ref",
-    alias=_alias("inference_extension_info", "commit", "build_ref"),
+    alias=alias_of("inference_extension_info", "commit", "build_ref"),
 )
 INDEX_SIZE = gauge(
     "llm_d_epp_prefix_indexer_size",
     "Blocks that the prefix index believes the endpoints to hold.",
     *_PLUGIN,
-    alias=_alias("inference_extension_prefix_indexer_size"),
+    alias=alias_of("inference_extension_prefix_indexer_size"),
 )
 HIT_RATIO = histogram(
     "llm_d_epp_prefix_indexer_hit_ratio",
     "Share of a prompt that was predicted to be cached at the endpoint that was picked.",
     *_PLUGIN,
-    alias=_alias("inference_extension_prefix_indexer_hit_ratio"),
+    alias=alias_of("inference_extension_prefix_indexer_hit_ratio"),
 )
 HIT_BYTES = histogram(
     "llm_d_epp_prefix_indexer_hit_bytes",
     "Bytes of a prompt, four per token, that were predicted to be cached where it was sent.",
     *_PLUGIN,
-    alias=_alias("inference_extension_prefix_indexer_hit_bytes"),
+    alias=alias_of("inference_extension_prefix_indexer_hit_bytes"),
 )
 REWRITES = counter(
     "llm_d_epp_model_rewrite_decisions_total",
     "Requests whose model an InferenceModelRewrite replaced.",
     *_REWRITE,
-    alias=_alias("inference_extension_model_rewrite_decisions_total", *_REWRITE),
+    alias=alias_of("inference_extension_model_rewrite_decisions_total", *_REWRITE),
 )
 STAGES = counter(
     "llm_d_epp_disagg_decision_total",
@@ -258,29 +238,31 @@ STAGES = counter(
     *_PLUGIN,
     "model_name",
     "decision_type",
-    alias=_alias("llm_d_inference_scheduler_disagg_decision_total", "model_name", "decision_type"),
+    alias=alias_of(
+        "llm_d_inference_scheduler_disagg_decision_total", "model_name", "decision_type"
+    ),
 )
 PD_STAGES = counter(
     "llm_d_epp_pd_decision_total",
-    "The same, if the handler is `pd-profile-handler`.",
+    "Decisions of a `pd-profile-handler`, by the stages that ran.",
     *_PLUGIN,
     "model_name",
     "decision_type",
-    alias=_alias("llm_d_inference_scheduler_pd_decision_total", "model_name", "decision_type"),
+    alias=alias_of("llm_d_inference_scheduler_pd_decision_total", "model_name", "decision_type"),
 )
 PREDICTED_TTFT = histogram(
     "llm_d_epp_request_predicted_ttft_seconds",
     "Seconds that the first token was predicted to take, at the pick.",
     *_PLUGIN,
     *MODEL,
-    alias=_alias("inference_objective_request_predicted_ttft_seconds", *MODEL),
+    alias=alias_of("inference_objective_request_predicted_ttft_seconds", *MODEL),
 )
 PREDICTED_TPOT = histogram(
     "llm_d_epp_request_predicted_tpot_seconds",
     "Seconds that each token of a streamed response was predicted to take, at the pick.",
     *_PLUGIN,
     *MODEL,
-    alias=_alias("inference_objective_request_predicted_tpot_seconds", *MODEL),
+    alias=alias_of("inference_objective_request_predicted_tpot_seconds", *MODEL),
 )
 SLO_VIOLATIONS = counter(
     "llm_d_epp_request_slo_violation_total",
@@ -288,7 +270,7 @@ SLO_VIOLATIONS = counter(
     *_PLUGIN,
     *MODEL,
     "type",
-    alias=_alias("inference_objective_request_slo_violation_total", *MODEL, "type"),
+    alias=alias_of("inference_objective_request_slo_violation_total", *MODEL, "type"),
 )
 IN_FLIGHT_REQUESTS = gauge(
     "llm_d_epp_inflight_requests",
@@ -297,14 +279,14 @@ IN_FLIGHT_REQUESTS = gauge(
 )
 IN_FLIGHT_TOKENS = gauge(
     "llm_d_epp_inflight_tokens",
-    "Uncached tokens of their prompts, until the first token of the response.",
+    "Uncached prompt tokens of requests in flight, until the first token of the response.",
     *_IN_FLIGHT,
 )
 PLUGIN_SECONDS = histogram(
     "llm_d_epp_plugin_duration_seconds",
     "Seconds that plug-ins took, measured in one decision in 64.",
     *_TIMED,
-    alias=_alias("inference_extension_plugin_duration_seconds", *_TIMED),
+    alias=alias_of("inference_extension_plugin_duration_seconds", *_TIMED),
 )
 ENCODER_QUERIES = counter(
     "llm_d_epp_encoder_cache_queries_total",
@@ -315,7 +297,7 @@ ENCODER_QUERIES = counter(
 )
 ENCODER_HITS = counter(
     "llm_d_epp_encoder_cache_hits_total",
-    "Those of them that an endpoint was expected to have encoded before, by endpoint.",
+    "Media of requests that an endpoint was expected to have encoded before, by endpoint.",
     "plugin_type",
     "plugin_name",
     "pod",
@@ -340,53 +322,14 @@ POLL_ERRORS = counter(
     "llm_d_epp_datalayer_poll_errors_total",
     "Polls of endpoints that failed, by data source.",
     "source_type",
-    alias=_alias("llm_d_inference_scheduler_datalayer_poll_errors_total", "source_type"),
+    alias=alias_of("llm_d_inference_scheduler_datalayer_poll_errors_total", "source_type"),
 )
 EXTRACT_ERRORS = counter(
     "llm_d_epp_datalayer_extract_errors_total",
     "Pages of endpoints without any known metric, by data source and extractor.",
     "source_type",
     "extractor_type",
-    alias=_alias(
+    alias=alias_of(
         "llm_d_inference_scheduler_datalayer_extract_errors_total", "source_type", "extractor_type"
-    ),
-)
-
-
-def _pool_gauge(name: str, text: str, alias: str = "") -> Family:
-    former = _alias(f"inference_pool_{alias}", "name") if alias else None
-    return gauge(f"llm_d_epp_{name}", text, "name", alias=former)
-
-
-AVERAGE_KV = _pool_gauge(
-    "average_kv_cache_utilization",
-    "Mean share (0..1) of KV cache in use.",
-    "average_kv_cache_utilization",
-)
-AVERAGE_QUEUE = _pool_gauge(
-    "average_queue_size", "Mean number of requests that wait in an endpoint.", "average_queue_size"
-)
-AVERAGE_RUNNING = _pool_gauge(
-    "average_running_requests",
-    "Mean number of requests that run in an endpoint.",
-    "average_running_requests",
-)
-DEVIATION_KV = _pool_gauge(
-    "std_dev_kv_cache_utilization", "Standard deviation of the share of KV cache in use."
-)
-DEVIATION_QUEUE = _pool_gauge(
-    "std_dev_queue_size", "Standard deviation of the number of requests that wait."
-)
-DEVIATION_RUNNING = _pool_gauge(
-    "std_dev_running_requests", "Standard deviation of the number of requests that run."
-)
-READY = _pool_gauge("ready_endpoints", "Endpoints that can be picked.", "ready_pods")
-ENDPOINT_QUEUE = gauge(
-    "llm_d_epp_per_endpoint_queue_size",
-    "Requests that wait in an endpoint.",
-    "name",
-    "model_server_endpoint",
-    alias=_alias(
-        "inference_pool_per_pod_queue_size", "name", "model_server_pod=model_server_endpoint"
     ),
 )

@@ -1,10 +1,11 @@
 """The operators' HTTP/1.1 server: `/metrics`, `/healthz`, `/readyz`, profiles and debug pages."""
 
 import asyncio
-import math
 import ssl
+import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
@@ -20,7 +21,8 @@ from epp.adapters.telemetry.debug_pages import (
     read_query,
 )
 from epp.adapters.telemetry.profiles import Page
-from epp.system.port import place
+from epp.system.port import listen_arguments
+from epp.system.shared_result import SharedResult
 
 if TYPE_CHECKING:  # classes that a start need not make
 
@@ -148,34 +150,6 @@ class _Request:
         self.keep = self._parser.should_keep_alive()
 
 
-class _MetricsPage:
-    """A metrics page that requests share while it is written and for a second after."""
-
-    def __init__(self, pieces: Iterable[str] | AsyncIterable[str]) -> None:
-        self._task = asyncio.create_task(self._write(pieces))
-        self._expires_at = math.inf
-
-    async def _write(self, pieces: Iterable[str] | AsyncIterable[str]) -> bytes:
-        written = []
-        try:
-            if isinstance(pieces, AsyncIterable):
-                return b"".join([piece.encode() async for piece in pieces])
-            for piece in pieces:
-                written.append(piece.encode())
-                await asyncio.sleep(0)  # the exchanges of requests go first
-        finally:
-            self._expires_at = asyncio.get_running_loop().time() + _PAGE_SECONDS
-        return b"".join(written)
-
-    def expired(self) -> bool:
-        """Whether it must be written again."""
-        return asyncio.get_running_loop().time() >= self._expires_at
-
-    async def body(self) -> bytes:
-        """Return the page. A reader that goes away meanwhile does not stop it for others."""
-        return await asyncio.shield(self._task)
-
-
 class OperatorServer:
     """Serves from `start` to `stop` at `port`; once started that is the bound port.
 
@@ -208,7 +182,12 @@ class OperatorServer:
         self._serving: set[asyncio.Task[None]] = set()
         # Connections by the tasks that read from them, in the order in which they became idle.
         self._idle: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._metrics_pages: dict[bool, _MetricsPage] = {}
+        self._metrics_pages = {
+            openmetrics: SharedResult(
+                partial(self._written, openmetrics=openmetrics), _PAGE_SECONDS, time.monotonic
+            )
+            for openmetrics in (False, True)
+        }
         self._pages: dict[bytes, Callable[[_Request], Awaitable[_Response]]] = {
             b"/metrics": self._metrics,
             b"/healthz": self._healthz,
@@ -232,7 +211,7 @@ class OperatorServer:
             limit=_MAX_HEAD_BYTES,
             ssl=self._tls,
             ssl_handshake_timeout=None if self._tls is None else self.head_seconds,
-            **place(self._address, self.port),
+            **listen_arguments(self._address, self.port),
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -356,11 +335,21 @@ class OperatorServer:
         except (TypeError, ValueError):  # "version=x" is compared with numbers
             _, content_type = exposition.choose_encoder("")
         openmetrics = content_type.startswith("application/openmetrics-text")
-        page = self._metrics_pages.get(openmetrics)
-        if page is None or page.expired() or self._on_machine:
-            page = _MetricsPage(self._telemetry.page(openmetrics=openmetrics))
-            self._metrics_pages[openmetrics] = page
-        return _Response(HTTPStatus.OK, await page.body(), content_type)
+        if self._on_machine:
+            page = await self._written(openmetrics=openmetrics)
+        else:
+            page = await self._metrics_pages[openmetrics].get()
+        return _Response(HTTPStatus.OK, page, content_type)
+
+    async def _written(self, *, openmetrics: bool) -> bytes:
+        """Write the metrics page, a piece at a time: the exchanges of requests go first."""
+        pieces, written = self._telemetry.page(openmetrics=openmetrics), []
+        if isinstance(pieces, AsyncIterable):
+            return b"".join([piece.encode() async for piece in pieces])
+        for piece in pieces:
+            written.append(piece.encode())
+            await asyncio.sleep(0)
+        return b"".join(written)
 
     async def _healthz(self, _: _Request) -> _Response:
         return _Response(HTTPStatus.OK, b"ok\n")

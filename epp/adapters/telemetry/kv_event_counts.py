@@ -4,9 +4,15 @@
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import asdict
 
 from epp.adapters.telemetry.series import FamilyText, counter, expose, gauge
+from epp.model.endpoint import EndpointId
+
+if TYPE_CHECKING:  # few pickers need it
+    from epp.protocol.kvevents.notices import FeedCounts
 
 _OUTCOMES: Final = counter(
     "warmpick_kv_event_batches_total",
@@ -33,42 +39,33 @@ _RECONNECTIONS: Final = counter(
 )
 _ERRORS: Final = counter(
     "llm_d_epp_kv_cache_events_zmq_errors_total",
-    "The same by operation: `recv` for those that broke, `connect` for the others.",
+    "Connections to publishers that broke (`recv`), or could not be made (`connect`).",
     "pod_identifier",
     "operation",
 )
-_OPERATIONS: Final = {"disconnects": "recv", "unreachable": "connect"}
-"""Outcomes of a connection, and llm-d-router's word for what failed."""
-_MESSAGES: Final = {"batches", "duplicates", "unreadable"}
-"""Outcomes of a message; the others are of events in it, or of the stream."""
+_CONNECTIONS: Final = {"disconnects", "unreachable"}
+"""What became of connections, which has families of its own."""
 
 
-def kv_event_counts(counts: Mapping[tuple[str, str], int]) -> Iterator[FamilyText]:
-    """Yield the families for `counts` of events by endpoint and outcome.
-
-    Every endpoint that is subscribed to is in `counts`, if only with zeros.
-    """
+def kv_event_counts(counts: "Mapping[EndpointId, FeedCounts]") -> Iterator[FamilyText]:
+    """Yield the families of the endpoints that are subscribed to, by their ids."""
     # `model_server_endpoint` is the name without the namespace, as everywhere.
-    named = [
-        ((key.rpartition("/")[2], outcome), times)
-        for (key, outcome), times in counts.items()
-        if outcome not in _OPERATIONS
+    outcomes = [
+        ((endpoint.rpartition("/")[2], outcome), times)
+        for endpoint, each in counts.items()
+        for outcome, times in asdict(each).items()
+        if outcome not in _CONNECTIONS
     ]
-    yield from expose(_OUTCOMES, named)
+    yield from expose(_OUTCOMES, outcomes)
     if not counts:
         return
-    received = {endpoint: 0 for endpoint, _ in counts}
-    broken = dict(received)
-    errors = []
-    for (endpoint, outcome), times in counts.items():
-        if outcome in _MESSAGES:
-            received[endpoint] += times
-        elif outcome in _OPERATIONS:
-            broken[endpoint] += times
-            if times:
-                errors.append(((endpoint, _OPERATIONS[outcome]), times))
-    yield from expose(_RECEIVED, [((endpoint,), times) for endpoint, times in received.items()])
-    yield from expose(_RECONNECTIONS, [((endpoint,), times) for endpoint, times in broken.items()])
-    yield from expose(_ERRORS, errors)
-    yield from expose(_SUBSCRIBERS, [((), len(received))])
+    pairs = counts.items()
+    messages = [((endpoint,), of.batches + of.duplicates + of.unreadable) for endpoint, of in pairs]
+    yield from expose(_RECEIVED, messages)
+    broken = [((endpoint,), of.disconnects + of.unreachable) for endpoint, of in pairs]
+    yield from expose(_RECONNECTIONS, broken)
+    errors = [((endpoint, "recv"), of.disconnects) for endpoint, of in pairs]
+    errors += [((endpoint, "connect"), of.unreachable) for endpoint, of in pairs]
+    yield from expose(_ERRORS, [(labels, times) for labels, times in errors if times])
+    yield from expose(_SUBSCRIBERS, [((), len(counts))])
     yield from expose(_READERS, [((), 1)])

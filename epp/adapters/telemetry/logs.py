@@ -23,7 +23,6 @@ Format = Literal["console", "json"]
 
 _WARNING_INTERVAL = 10.0
 """Least seconds between two warnings about rejections for one reason, or from a library."""
-_MAX_SUBJECTS = 1_000
 _MAX_CANDIDATES = 16
 """Candidates of a decision that are logged, at most."""
 
@@ -118,17 +117,12 @@ class LibraryLines(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._passed: dict[tuple[str, str], float] = {}
+        self._quota = LineQuota(_WARNING_INTERVAL)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether a record is to be logged."""
-        subject = record.name, str(record.msg).partition("\n")[0]
-        if record.created - self._passed.get(subject, -_WARNING_INTERVAL) < _WARNING_INTERVAL:
-            return False
-        if len(self._passed) >= _MAX_SUBJECTS:
-            self._passed.clear()
-        self._passed[subject] = record.created
-        return True
+        subject = str(record.msg).partition("\n")[0]
+        return self._quota.take(f"{record.name}: {subject}", record.created) is not None
 
 
 class ExchangeLog:

@@ -1,22 +1,19 @@
 """The picker's metrics: counts requests and exchanges, and writes the metrics page."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from epp import __version__
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.cardinality import OTHER
 from epp.adapters.telemetry.decisions import DecisionMetrics, Reuse, UnderWay
 from epp.adapters.telemetry.histogram import Histogram
-from epp.adapters.telemetry.kv_event_counts import kv_event_counts
 from epp.adapters.telemetry.pool_gauges import (
     CacheView,
     PoolGauges,
     PoolView,
     is_reported,
-    media_metrics,
-    rollout_metrics,
 )
 from epp.adapters.telemetry.requests import RequestMetrics
 from epp.adapters.telemetry.series import FamilyText, expose, process_text
@@ -27,15 +24,9 @@ from epp.model.request import InferenceRequest, RequestId
 from epp.policy.producers.predicted_latency import PredictedLatency
 from epp.protocol.extproc.record import Outcome, RequestRecord
 
-if TYPE_CHECKING:  # they are rarely used, and take long to load
-    from epp.policy.disaggregation.rollout import Rollout
-    from epp.policy.producers.media_cache import MediaCaches
-
 Attempt = tuple[str, str, str, str, str]
 """Label values: status, target model name, endpoint's name, namespace and port."""
 _ABORTED: Final = Outcome.ABORTED
-_INDEX: Final = ("prefix-index", "approx-prefix-cache-producer")
-"""Name and type of the plug-in that the size of the index is of."""
 _ATTEMPT_BYTES: Final = 600_000
 """Bytes of a page for picks by target model and endpoint: a pool of 1,000 endpoints has room."""
 _ATTEMPT_LINES_BYTES: Final = 270
@@ -58,24 +49,12 @@ class MetricSources:
     """The modelled state of the endpoints' caches."""
     index_size: Callable[[], int]
     """The blocks in the prefix index."""
-    kv_events: Callable[[], Mapping[tuple[str, str], int]] = dict
-    """Batches of KV events, by endpoint and outcome."""
-    left_as_text: Callable[[], Mapping[str, int]] = dict
-    """Prompts that were not tokenized, by cause."""
+    others: Sequence[Callable[[], Iterator[FamilyText]]] = ()
+    """What yields the families of other parts: observers, plug-ins, the event loop."""
     under_way: Callable[[RequestId], bool] = lambda _: False
     """Whether an unobserved request is modelled as still running."""
-    event_loop: Callable[[], Iterator[FamilyText]] = lambda: iter(())
-    """The families of the event loop's delays."""
     in_flight: UnderWay = lambda: ()
     """The requests under way."""
-    plugins: Callable[[], Iterator[FamilyText]] = lambda: iter(())
-    """How long plug-ins took."""
-    observers: Callable[[], Iterator[FamilyText]] = lambda: iter(())
-    """The families of observers of requests: the recording, the shadow."""
-    poll_errors: Callable[[], Mapping[str, int]] = dict
-    """Polls of endpoints that failed, by the type of their data source."""
-    extract_errors: Callable[[], Mapping[tuple[str, str], int]] = dict
-    """Pages without any known metric, by the types of data source and extractor."""
     fresh: Callable[[Load], bool] = is_reported
     """Whether a load is recent enough to count in the means of the pool."""
     streams: Callable[[], int] | None = None
@@ -84,10 +63,6 @@ class MetricSources:
     """The plug-in that predicts latencies, with its name; None without one."""
     profile_handler: tuple[str, str] = ("", "")
     """The name and the type of the profile handler; empty without one."""
-    rollouts: "Callable[[], Mapping[str, Rollout]]" = dict
-    """The screeners of rollouts, by their names."""
-    media_caches: "Callable[[], Mapping[str, MediaCaches]]" = dict
-    """The producers that remember which media endpoints have encoded, by their names."""
     precise_producer: str = ""
     """The name of the `precise-prefix-cache-producer` that is configured; empty without one."""
     is_adapter: Callable[[str], bool] = lambda _: False
@@ -235,8 +210,6 @@ class Telemetry:
         yield from self._requests.collect()
         yield from self._decisions.collect(self._requests.flow_of)
         yield from self._pool.collect()
-        yield from rollout_metrics(self._sources.rollouts())
-        yield from media_metrics(self._sources.media_caches())
         attempts = [(labels, each.times) for labels, each in self._attempts.items()]
         yield from expose(families.SCHEDULER_ATTEMPTS, attempts)
         yield from expose(families.SCHEDULER_SECONDS, [((), self._scheduling)])
@@ -244,18 +217,10 @@ class Telemetry:
         outcomes = [((outcome.value,), times) for outcome, times in self._outcomes.items()]
         yield from expose(families.OUTCOMES, outcomes)
         yield from expose(families.SCRAPE_FAILURES, [((), self._scrape_failures)])
-        errors = self._sources.poll_errors().items()
-        yield from expose(families.POLL_ERRORS, [((kind,), times) for kind, times in errors])
-        yield from expose(families.EXTRACT_ERRORS, self._sources.extract_errors().items())
         yield from self._streams()
-        yield from self._sources.plugins()
-        yield from self._sources.observers()
-        yield from self._sources.event_loop()
-        size = self._sources.index_size()
-        yield from expose(families.INDEX_SIZE, [(_INDEX, size)])
-        yield from kv_event_counts(self._sources.kv_events())
-        causes = self._sources.left_as_text().items()
-        yield from expose(families.TEXT_INSTEAD, [((cause,), times) for cause, times in causes])
+        yield from expose(families.INDEX_SIZE, [(families.INDEX, self._sources.index_size())])
+        for collect in self._sources.others:
+            yield from collect()
         yield from expose(families.INFO, [(("unknown", __version__), 1)])
 
     def _streams(self) -> Iterator[FamilyText]:

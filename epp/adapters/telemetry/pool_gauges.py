@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.histogram import Histogram
-from epp.adapters.telemetry.series import Family, FamilyText, counter, expose, gauge
+from epp.adapters.telemetry.series import (
+    DeprecatedAlias,
+    Family,
+    FamilyText,
+    alias_of,
+    counter,
+    expose,
+    gauge,
+)
 from epp.model.endpoint import CacheStats, Endpoint, Load
 
 if TYPE_CHECKING:  # they are rarely used, and take long to load
@@ -20,14 +28,59 @@ PoolView = Callable[[], Sequence[tuple[Endpoint, Load, bool]]]
 CacheView = Callable[[], Sequence[CacheStats]]
 """Returns the modelled state of each endpoint's cache."""
 
-_CACHE_GAUGES: tuple[tuple[Family, Callable[[CacheStats], float]], ...] = (
-    (families.CACHE_TRUST, lambda cache_stats: cache_stats.trust),
-    (families.CACHE_CAPACITY, lambda cache_stats: cache_stats.capacity),
-    (families.CACHE_USED, lambda cache_stats: cache_stats.used),
-    (families.CACHE_BLOCKS, lambda cache_stats: cache_stats.blocks),
-    (families.CACHE_LIVE, lambda cache_stats: cache_stats.live),
-)
 
+def _of_endpoint(name: str, text: str, alias: DeprecatedAlias | None = None) -> Family:
+    return gauge(name, text, "name", "model_server_endpoint", alias=alias)
+
+
+def _of_loads(name: str, text: str) -> tuple[Family, Family]:
+    """Return the gauges of the mean and the standard deviation of a figure."""
+    former = alias_of(f"inference_pool_average_{name}", "name")
+    return (
+        gauge(f"llm_d_epp_average_{name}", f"Mean {text}.", "name", alias=former),
+        gauge(f"llm_d_epp_std_dev_{name}", f"Standard deviation of the {text}.", "name"),
+    )
+
+
+READY: Final = gauge(
+    "llm_d_epp_ready_endpoints",
+    "Endpoints that can be picked.",
+    "name",
+    alias=alias_of("inference_pool_ready_pods", "name"),
+)
+ENDPOINT_QUEUE: Final = _of_endpoint(
+    "llm_d_epp_per_endpoint_queue_size",
+    "Requests that wait in an endpoint.",
+    alias_of("inference_pool_per_pod_queue_size", "name", "model_server_pod=model_server_endpoint"),
+)
+LOADS: Final = {
+    "kv_usage": _of_loads("kv_cache_utilization", "share (0..1) of KV cache in use"),
+    "waiting": _of_loads("queue_size", "number of requests that wait in an endpoint"),
+    "running": _of_loads("running_requests", "number of requests that run in an endpoint"),
+}
+"""By the field of `Load`."""
+CACHES: Final = {
+    "trust": _of_endpoint(
+        "warmpick_endpoint_cache_trust",
+        "How far (0..1) recent predictions for an endpoint's cache held.",
+    ),
+    "capacity": _of_endpoint(
+        "warmpick_endpoint_cache_capacity_tokens", "Size of an endpoint's cache, as believed."
+    ),
+    "used": _of_endpoint(
+        "warmpick_endpoint_cache_used_tokens",
+        "Tokens of an endpoint's cache that requests in flight are believed to hold.",
+    ),
+    "blocks": _of_endpoint(
+        "warmpick_endpoint_cache_blocks",
+        "Blocks that an endpoint's cache is believed to hold.",
+    ),
+    "live": _of_endpoint(
+        "warmpick_endpoint_cache_events_live",
+        "Whether (0 or 1) an endpoint's own events correct what is believed of it.",
+    ),
+}
+"""By the field of `CacheStats`."""
 _ROLLOUT_TYPE: Final = "disaggregatedset-rollout-screener"
 _MEDIA_TYPE: Final = "mm-embeddings-cache-producer"
 _MODALITY: Final = "unknown"
@@ -70,37 +123,21 @@ class PoolGauges:
 
     def collect(self) -> Iterator[FamilyText]:
         """Yield the gauges; means and deviations only if an endpoint's load is fresh."""
-        pool = self._view()
-        yield from expose(families.READY, [((self._name,), sum(ready for *_, ready in pool))])
-        queues = [((self._name, endpoint.name), load.waiting) for endpoint, load, _ in pool]
-        yield from expose(families.ENDPOINT_QUEUE, queues)
+        pool, name = self._view(), self._name
+        yield from expose(READY, [((name,), sum(ready for *_, ready in pool))])
+        queues = [((name, endpoint.name), load.waiting) for endpoint, load, _ in pool]
+        yield from expose(ENDPOINT_QUEUE, queues)
         loads = [load for _, load, ready in pool if ready and self._fresh(load)]
-        yield from self._summary(
-            families.AVERAGE_KV, families.DEVIATION_KV, [load.kv_usage for load in loads]
-        )
-        yield from self._summary(
-            families.AVERAGE_QUEUE, families.DEVIATION_QUEUE, [load.waiting for load in loads]
-        )
-        yield from self._summary(
-            families.AVERAGE_RUNNING, families.DEVIATION_RUNNING, [load.running for load in loads]
-        )
-        yield from self._cache_gauges()
-
-    def _cache_gauges(self) -> Iterator[FamilyText]:
-        cache_stats = self._caches()
-        for family, value in _CACHE_GAUGES:
-            rows = [((self._name, each.endpoint.name), value(each)) for each in cache_stats]
-            yield from expose(family, rows)
-
-    def _summary(
-        self, mean: Family, deviation: Family, values: list[float]
-    ) -> Iterator[FamilyText]:
-        """Yield mean and deviation of values."""
-        # llm-d-router computes the standard deviation of a sample, too: it divides by n - 1.
-        if values:
+        for field, (mean, deviation) in LOADS.items() if loads else ():
+            values = [getattr(load, field) for load in loads]
+            yield from expose(mean, [((name,), statistics.fmean(values))])
+            # llm-d-router computes the standard deviation of a sample, too: it divides by n - 1.
             spread = statistics.stdev(values) if len(values) > 1 else 0.0
-            yield from expose(mean, [((self._name,), statistics.fmean(values))])
-            yield from expose(deviation, [((self._name,), spread)])
+            yield from expose(deviation, [((name,), spread)])
+        caches = self._caches()
+        for field, family in CACHES.items():
+            rows = [((name, each.endpoint.name), getattr(each, field)) for each in caches]
+            yield from expose(family, rows)
 
 
 def rollout_metrics(rollouts: "Mapping[str, Rollout]") -> Iterator[FamilyText]:

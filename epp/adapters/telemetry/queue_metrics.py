@@ -12,12 +12,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from epp.adapters.telemetry.cardinality import OTHER, Flow, label
+from epp.adapters.telemetry.families import SCHEDULER_BOUNDS
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import (
-    DeprecatedAlias,
     Family,
     FamilyText,
     Samples,
+    alias_of,
     counter,
     expose,
     gauge,
@@ -32,7 +33,6 @@ _BOUNDS: Final = (
     *(0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
 )
-CYCLE_BOUNDS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 _NOT_YET: Final = "NotYetFinalized"
 _MAX_FLOWS: Final = 100
 """Models, targets, fairness ids and priorities with series of their own: about 1 MB of a page."""
@@ -44,8 +44,7 @@ _NAME: Final = "llm_d_epp_flow_control_"
 def _former(family: Family) -> Family:
     """Return a family with the name that it had until October 2026 as its alias."""
     name = family.name.replace("llm_d_epp_", "inference_extension_")
-    labels = tuple((each, each) for each in family.labels)
-    return replace(family, alias=DeprecatedAlias(name, labels))
+    return replace(family, alias=alias_of(name, *family.labels))
 
 
 SECONDS: Final = _former(
@@ -218,7 +217,7 @@ class QueueMetrics:
 
 
 def _at_once(times: int) -> Histogram:
-    made = Histogram(CYCLE_BOUNDS)
+    made = Histogram(SCHEDULER_BOUNDS)
     made.observe_many(0.0, times)
     return made
 

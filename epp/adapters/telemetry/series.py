@@ -26,6 +26,12 @@ class DeprecatedAlias(msgspec.Struct, frozen=True):
     labels: tuple[tuple[str, str], ...] = ()
 
 
+def alias_of(name: str, *labels: str) -> DeprecatedAlias:
+    """Return a deprecated name; a label is `name`, or `name=name_in_the_family`."""
+    pairs = (label.partition("=") for label in labels)
+    return DeprecatedAlias(name, tuple((here, there or here) for here, _, there in pairs))
+
+
 class Family(msgspec.Struct, frozen=True):
     """One metric family, with its label names in order."""
 

@@ -12,12 +12,11 @@ _log = Log(__name__)
 
 
 class TokenCountCheck:
-    """Counts equal and different lengths; logs the first difference."""
+    """Logs the first difference."""
 
     def __init__(self) -> None:
         self._expected: dict[RequestId, int] = {}
-        self.equal = 0
-        self.different = 0
+        self._warned = False
 
     def decided(self, request: InferenceRequest, decision: Decision) -> None:
         """Record the length of a request's prompts, if they are token ids."""
@@ -30,11 +29,8 @@ class TokenCountCheck:
         if expected is None or record.usage is None or not record.usage.prompt_tokens:
             return
         counted = record.usage.prompt_tokens
-        if counted == expected:
-            self.equal += 1
-            return
-        self.different += 1
-        if self.different == 1:
+        if counted != expected and not self._warned:
+            self._warned = True
             _log.warning(
                 "tokens.differ",
                 made=expected,

@@ -49,8 +49,8 @@ class SpanWriter:
     ) -> None:
         self.measures = measures
         self.types = types
-        self._resource = resource
-        self._scope = scope
+        self.resource = resource
+        self.scope = scope
 
     def spans(self, record: RequestRecord, since: float) -> list[ReadableSpan]:
         """Return the spans of a request whose trace is sampled, its first one first.
@@ -62,33 +62,6 @@ class SpanWriter:
             return []
         tree = _Tree(self, record, span, since)
         return [tree.root(), *tree.decision()]
-
-    def make(  # noqa: PLR0913 (what a span has)
-        self,
-        name: str,
-        context: SpanContext,
-        parent: SpanContext | None,
-        attributes: Attributes,
-        times: tuple[int, int],
-        *,
-        kind: SpanKind = SpanKind.INTERNAL,
-        status: Status = _UNSET,
-        events: Sequence[Event] = (),
-    ) -> ReadableSpan:
-        """Return a span."""
-        return ReadableSpan(
-            name,
-            context=context,
-            parent=parent,
-            resource=self._resource,
-            attributes=attributes,
-            events=events,
-            kind=kind,
-            status=status,
-            start_time=times[0],
-            end_time=times[1],
-            instrumentation_scope=self._scope,
-        )
 
 
 class _Tree:
@@ -114,6 +87,33 @@ class _Tree:
         self._orchestration_times = self._nano(read), self._nano(max(read, span.at))
         self._profile_times = self._nano(decided), self._nano(max(decided, span.at))
 
+    def _span(  # noqa: PLR0913 (what a span has)
+        self,
+        name: str,
+        parent: SpanContext | None,
+        attributes: Attributes,
+        times: tuple[int, int],
+        *,
+        context: SpanContext | None = None,
+        kind: SpanKind = SpanKind.INTERNAL,
+        status: Status = _UNSET,
+        events: Sequence[Event] = (),
+    ) -> ReadableSpan:
+        """Return a span, whose id is a new one unless its context is given."""
+        return ReadableSpan(
+            name,
+            context=context or self._child(),
+            parent=parent,
+            resource=self._writer.resource,
+            attributes=attributes,
+            events=events,
+            kind=kind,
+            status=status,
+            start_time=times[0],
+            end_time=times[1],
+            instrumentation_scope=self._writer.scope,
+        )
+
     def _context(self, span_id: int) -> SpanContext:
         return SpanContext(self._trace_id, span_id, False, self._flags)  # noqa: FBT003 (is_remote)
 
@@ -131,12 +131,12 @@ class _Tree:
         events: list[Event] = []
         if record.first_byte_at is not None:
             events.append(Event("first_byte", {}, self._nano(record.first_byte_at)))
-        return self._writer.make(
+        return self._span(
             "gateway.request",
-            self._root,
             self._parent,
             self._shared | _outcome_attributes(record),
             (self._nano(record.received_at), self._nano(end)),
+            context=self._root,
             kind=SpanKind.SERVER,
             status=_status(record),
             events=events,
@@ -146,26 +146,25 @@ class _Tree:
         record, request, decision = self._record, self._record.request, self._record.decision
         if request is None:
             return
-        context = self._child()
-        yield self._writer.make(
+        routed: Attributes = {
+            "target_model": request.target_model[:_MAX_CHARACTERS],
+            "request_prio": request.priority,
+        }
+        orchestration = self._span(
             "gateway.request_orchestration",
-            context,
             self._root,
-            self._shared
-            | {
-                "target_model": request.target_model[:_MAX_CHARACTERS],
-                "request_prio": request.priority,
-            },
+            self._shared | routed,
             self._orchestration_times,
             kind=SpanKind.SERVER,
             status=_status(record) if record.error is not None else _UNSET,
         )
+        yield orchestration
         if decision is None:
             return
         if decision.disaggregation:
-            yield self._stages(context, decision)
+            yield self._stages(orchestration.context, decision)
         for each in (*decision.stages, decision):
-            yield from self._profile(context, each)
+            yield from self._profile(orchestration.context, each)
 
     def _stages(self, parent: SpanContext, decision: Decision) -> ReadableSpan:
         """Return the span of the handler that ran profiles for stages."""
@@ -180,58 +179,41 @@ class _Tree:
         if prefill is not None:
             attributes["llm_d.epp.pd.prefill_pod_address"] = prefill.address
             attributes["llm_d.epp.pd.prefill_pod_port"] = str(prefill.port)
-        name = "pick_disagg_profile"
-        return self._internal(name, self._child(), parent, attributes)
+        return self._internal("pick_disagg_profile", parent, attributes)
 
     def _profile(self, parent: SpanContext, decision: Decision) -> Iterator[ReadableSpan]:
-        context = self._child()
-        name: Attributes = {"llm_d.epp.scheduling.profile.name": decision.profile}
-        yield self._writer.make(
-            "run_scheduler_profile",
-            context,
-            parent,
-            name | _fairness(self._record),
-            self._profile_times,
-        )
+        attributes: Attributes = {"llm_d.epp.scheduling.profile.name": decision.profile}
+        attributes |= _fairness(self._record)
+        run = self._span("run_scheduler_profile", parent, attributes, self._profile_times)
+        yield run
         passed = len(decision.candidates)
-        yield self._internal(
-            "filter_endpoints",
-            self._child(),
-            context,
-            {
-                "llm_d.epp.filter.candidate_endpoints": len(decision.considered),
-                "llm_d.epp.filter.filtered_endpoints": passed,
-            },
-        )
+        filtered: Attributes = {
+            "llm_d.epp.filter.candidate_endpoints": len(decision.considered),
+            "llm_d.epp.filter.filtered_endpoints": passed,
+        }
+        yield self._internal("filter_endpoints", run.context, filtered)
         if decision.scores:
-            yield from self._scoring(context, decision, passed)
+            yield from self._scoring(run.context, decision, passed)
         if passed:
             top = _top(decision, self._writer.measures.get(decision.profile, "other"))
-            yield self._internal("pick_endpoints", self._child(), context, top)
+            yield self._internal("pick_endpoints", run.context, top)
 
     def _scoring(
         self, parent: SpanContext, decision: Decision, passed: int
     ) -> Iterator[ReadableSpan]:
-        context = self._child()
-        yield self._internal(
-            "scoring",
-            context,
-            parent,
-            {
-                "llm_d.epp.scorer.count": len(decision.scores),
-                "llm_d.epp.scoring.candidate_endpoints": passed,
-            },
-        )
+        counts: Attributes = {
+            "llm_d.epp.scorer.count": len(decision.scores),
+            "llm_d.epp.scoring.candidate_endpoints": passed,
+        }
+        scoring = self._internal("scoring", parent, counts)
+        yield scoring
         for score in decision.scores:
             kind = self._writer.types.get(score.plugin, score.plugin)
             attributes = _score_attributes(score, kind)
-            yield self._internal(f"llm_d.epp.scorer.{kind}", self._child(), context, attributes)
+            yield self._internal(f"llm_d.epp.scorer.{kind}", scoring.context, attributes)
 
-    def _internal(
-        self, name: str, context: SpanContext, parent: SpanContext, attributes: Attributes
-    ) -> ReadableSpan:
-        attributes |= self._of_target
-        return self._writer.make(name, context, parent, attributes, self._profile_times)
+    def _internal(self, name: str, parent: SpanContext, attributes: Attributes) -> ReadableSpan:
+        return self._span(name, parent, attributes | self._of_target, self._profile_times)
 
 
 def _fairness(record: RequestRecord) -> Attributes:

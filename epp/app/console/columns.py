@@ -13,6 +13,7 @@ from epp.app.observing.views import EndingView, ending_view
 from epp.model.endpoint import EndpointId
 from epp.model.fleet import Fleet
 from epp.model.pods.pod import Pod
+from epp.system.shared_result import SharedResult
 
 _AT_ONCE: Final = 20
 """Endpoints or decisions that are looked at between two turns of the event loop."""
@@ -39,17 +40,8 @@ class FleetColumns:
         self._ring: Final = ring
         self._clock: Final = clock
         self._room: Final = room
-        self._written: asyncio.Task[msgspec.Raw] | None = None
-        self._written_at = 0.0
-
-    async def encoded(self) -> msgspec.Raw:
-        """Return the columns as JSON. A reader that goes away does not stop them for others."""
-        now = self._clock()
-        task = self._written
-        if task is None or (task.done() and now - self._written_at >= _FRESH_SECONDS):
-            task = self._written = asyncio.create_task(self._write())
-            self._written_at = now
-        return await asyncio.shield(task)
+        self.encoded: Final = SharedResult(self._write, _FRESH_SECONDS, clock).get
+        """Returns the columns as JSON."""
 
     async def _write(self) -> msgspec.Raw:
         rows: list[Sequence[object]] = []

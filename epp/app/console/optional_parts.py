@@ -76,7 +76,7 @@ class OptionalParts(NamedTuple):
                     name=f"{number:014x}",
                     present=peer.present,
                     settled=bool(peer.settled),
-                    silent_seconds=round(max(0.0, now - peer.heard_at), 1),
+                    silent_seconds=round(max(0.0, now - peer.last_message_at), 1),
                     missing=peer.missing,
                     lag_ms=None if peer.lag is None else round(_MILLI * peer.lag, 2),
                 )

@@ -1,6 +1,5 @@
 """The pages of the console: its files, the state that it shows each second, and hot prefixes."""
 
-import asyncio
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from epp.app.console.prefixes import MAX_DECISIONS, hot_prefixes
 from epp.app.console.views import ConsolePage, Totals
 from epp.app.observing.decision_ring import DecisionRing
 from epp.model.fleet import Fleet
+from epp.system.shared_result import SharedResult
 
 _PATH: Final = b"/console"
 _FOLDER: Final = Path(__file__).with_name("static")
@@ -58,8 +58,7 @@ class Console:
         self._columns: Final = FleetColumns(
             sources.fleet, sources.ring, sources.clock, sources.optional.room_used
         )
-        self._tree: asyncio.Task[bytes] | None = None
-        self._tree_at = 0.0
+        self._tree: Final = SharedResult(self._write_tree, _TREE_SECONDS, sources.clock)
         self.pages: Final[Mapping[bytes, DebugPage]] = {
             **static_pages(),
             b"/debug/console": DebugPage(self._state),
@@ -111,14 +110,11 @@ class Console:
 
     async def _prefixes(self, query: Query) -> bytes:
         only(query)
-        now, task = self._sources.clock(), self._tree
-        if task is None or (task.done() and now - self._tree_at >= _TREE_SECONDS):
-            task = self._tree = asyncio.create_task(self._write_tree(now))
-            self._tree_at = now
-        return await asyncio.shield(task)
+        return await self._tree.get()
 
-    async def _write_tree(self, now: float) -> bytes:
-        return msgspec.json.encode(await hot_prefixes(self._sources.ring.last(MAX_DECISIONS), now))
+    async def _write_tree(self) -> bytes:
+        kept = self._sources.ring.last(MAX_DECISIONS)
+        return msgspec.json.encode(await hot_prefixes(kept, self._sources.clock()))
 
 
 def static_pages() -> dict[bytes, DebugPage]:

@@ -18,7 +18,11 @@ WAITING: Final = gauge(
     "Requests that wait in the picker for an endpoint with room, by priority.",
     "priority",
 )
-WAITING_BYTES: Final = gauge("warmpick_flow_waiting_bytes", "Bytes of their bodies.", "priority")
+WAITING_BYTES: Final = gauge(
+    "warmpick_flow_waiting_bytes",
+    "Bytes of the bodies of requests that wait in the picker, by priority.",
+    "priority",
+)
 WAIT: Final = histogram(
     "warmpick_flow_wait_seconds", "How long requests waited before they were sent."
 )
@@ -61,7 +65,7 @@ HEADROOM: Final = gauge(
 )
 HEADROOM_TOKENS: Final = gauge(
     "warmpick_headroom_tokens",
-    "Tokens that are free at endpoints where such a request could start now.",
+    "Tokens that are free at endpoints where a request of this class could start now.",
     "class",
 )
 _CLASSES: Final = {"interactive": False, "batch": True}

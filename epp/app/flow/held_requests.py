@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from epp.adapters.telemetry.families import SCHEDULER_BOUNDS
 from epp.adapters.telemetry.histogram import Histogram
-from epp.adapters.telemetry.queue_metrics import CYCLE_BOUNDS
 from epp.errors import FAULTS, RequestError, ShuttingDown
 from epp.model.decision import Decision
 from epp.model.events import Event
@@ -22,22 +22,8 @@ from epp.policy.producers.identity import fairness_source
 from epp.protocol.extproc.director import PendingDecision
 
 _WAIT_BOUNDS: Final = (
-    0.005,
-    0.02,
-    0.05,
-    0.1,
-    0.2,
-    0.5,
-    1.0,
-    2.0,
-    5.0,
-    10.0,
-    30.0,
-    60.0,
-    120.0,
-    300.0,
+    *(0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0),
 )
-
 _AFTER_FAULT_SECONDS: Final = 0.1
 """When it is looked for room again after that failed."""
 
@@ -61,7 +47,7 @@ class HeldRequests:
         self._on_fault: Final = on_fault
         self.waits: Final = Histogram(_WAIT_BOUNDS)
         """How long requests waited before they were sent, in seconds."""
-        self.cycles: Final = Histogram(CYCLE_BOUNDS)
+        self.cycles: Final = Histogram(SCHEDULER_BOUNDS)
         """How long it took to look for room, in seconds."""
         self.refused: Final[Counter[str]] = Counter()
         """Requests that waited and were refused, by the reason."""

@@ -97,6 +97,6 @@ def _state(plugin: object) -> dict[str, object]:
     if not isinstance(plugin, StateDumper):
         return {"message": _UNSUPPORTED}
     try:
-        return {"state": plugin.dump_state()}
+        return {"state": msgspec.Raw(msgspec.json.encode(plugin.dump_state()))}
     except FAULTS as error:  # whatever a plug-in does: the others are shown
         return {"message": f"{type(error).__name__}: {error}"[:200]}

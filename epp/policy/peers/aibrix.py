@@ -6,21 +6,21 @@ routeOriginal, `pkg/utils/prefixcacheindexer/hash.go`; `algorithms/vtc/vtc_basic
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable
 from itertools import islice
 from math import ceil
 from statistics import fmean, stdev
 from typing import Annotated
 
-from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.model.request import DEFAULT_FAIRNESS_ID, InferenceRequest
+from epp.policy.bounds import BoundedParameters, above_zero, at_least
 from epp.policy.client_keys import ClientKey, client_key
+from epp.policy.peers.chooser import Choice, Chooser, least, loads_of
 from epp.policy.peers.memory.sent_blocks import SentBlocks
 from epp.policy.peers.memory.window import WindowSum
-from epp.policy.peers.parameters import BoundedParameters, Chooser, above_zero, at_least
-from epp.policy.plugins import PluginContext, uniform
+from epp.policy.plugins import Candidates, PluginContext, uniform
 from epp.policy.scorers.load import lower_is_better
 
 _MINUTE = 60.0
@@ -65,36 +65,28 @@ class _ByKnownPrefix(Chooser):
         self._settings = settings
         self._sent = sent
 
-    def _choose(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Container[EndpointId]:
-        loads = {each.endpoint.id: each.requests for each in candidates}
-        return self._matching(candidates, loads) or _least(loads)
+    def _choose(self, request: InferenceRequest, candidates: Candidates) -> Choice:
+        loads = loads_of(candidates)
+        return self._matching(candidates, loads) or least(loads)
 
-    def _matching(
-        self, candidates: Sequence[Candidate], loads: dict[EndpointId, int]
-    ) -> set[EndpointId]:
+    def _matching(self, candidates: Candidates, loads: dict[EndpointId, int]) -> set[EndpointId]:
         """Return the best of those that have a prefix and are not too busy."""
         chains, values = candidates[0].chains, loads.values()
         if not chains or not chains[0].hashes:
             return set()
         even = max(values) - min(values) <= self._settings.imbalance_abs_count
-        among = loads.keys() if even else _least(loads)
+        among = loads.keys() if even else least(loads)
         spread = stdev(values) if len(loads) > 1 else 0.0
         most = fmean(values) + self._settings.standard_deviation_factor * spread
         blocks = len(chains[0].hashes)
-        ranks = {
-            endpoint: (-(100 * depth // blocks), loads[endpoint])
-            for endpoint, depth in self._sent.match(chains[0], among, candidates[0].now).items()
-            if loads[endpoint] <= most
-        }
-        best = min(ranks.values(), default=None)
-        return {endpoint for endpoint, rank in ranks.items() if rank == best}
-
-
-def _least(loads: dict[EndpointId, int]) -> set[EndpointId]:
-    lowest = min(loads.values())
-    return {endpoint for endpoint, load in loads.items() if load == lowest}
+        depths = self._sent.match(chains[0], among, candidates[0].now)
+        return least(
+            {
+                endpoint: (-(100 * depth // blocks), loads[endpoint])
+                for endpoint, depth in depths.items()
+                if loads[endpoint] <= most
+            }
+        )
 
 
 class AiBrixVtcBasicScorer(BoundedParameters, frozen=True):
@@ -136,7 +128,7 @@ class _ByService:
         self._windows: OrderedDict[ClientKey, WindowSum] = OrderedDict()
         self._served: dict[ClientKey, float] = {}
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return (highest cost - own) / (highest - lowest)."""
         if not candidates or request.fairness_id == DEFAULT_FAIRNESS_ID:
             return [1.0] * len(candidates)

@@ -6,23 +6,23 @@ engine, which no picker can.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from itertools import count
 from math import floor
 from typing import Annotated
 
 import msgspec
 
-from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, Event
 from epp.model.request import InferenceRequest, RequestId
 from epp.model.request_events import Aborted, Finished
 from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
+from epp.policy.bounds import BoundedParameters, at_least
 from epp.policy.client_keys import ClientKey, client_key
-from epp.policy.peers.parameters import BoundedParameters, at_least
-from epp.policy.plugins import PluginContext
+from epp.policy.peers.chooser import Choice, Chooser, least
+from epp.policy.plugins import Candidates, PluginContext
 
 _MAX_CLIENTS = 10_000
 """Clients whose credit is kept, at most; then the one idle for longest is dropped."""
@@ -53,7 +53,7 @@ class D2LpmScorer(BoundedParameters, frozen=True):
         return started
 
 
-class _ByCredit:
+class _ByCredit(Chooser):
     def __init__(self, settings: D2LpmScorer, matches: PrefixMatchInfo) -> None:
         self._settings = settings
         self._matches = matches
@@ -63,10 +63,7 @@ class _ByCredit:
         self._numbers: dict[EndpointId, int] = {}  # which other endpoints never get
         self._unused = count()
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 for the candidates to choose from, 0 for others."""
-        if not candidates:
-            return []
+    def _choose(self, request: InferenceRequest, candidates: Candidates) -> Choice:
         account = self._accounts.get(client_key(request.fairness_id), _Account())
         balances = [
             self._credit(account, self._numbers.get(each.endpoint.id, -1)) for each in candidates
@@ -74,12 +71,13 @@ class _ByCredit:
         most = max(balances)
         given = self._settings.worker_quantum * self._quanta(most)
         matches = self._matches.prefix_matches(request, candidates)
-        ranks = [
-            (-match.matched, each.requests) if credit == most or credit + given > 0 else None
-            for credit, match, each in zip(balances, matches, candidates, strict=True)
-        ]
-        best = min(rank for rank in ranks if rank is not None)
-        return [1.0 if rank == best else 0.0 for rank in ranks]
+        return least(
+            {
+                each.endpoint.id: (-match.matched, each.requests)
+                for credit, match, each in zip(balances, matches, candidates, strict=True)
+                if credit == most or credit + given > 0
+            }
+        )
 
     def _credit(self, account: "_Account", endpoint: int) -> float:
         return account.quanta * self._settings.worker_quantum - account.spent.get(endpoint, 0.0)

@@ -4,19 +4,19 @@ Source: "DualMap: Enabling Both Cache Affinity and Load Balancing for Distribute
 (ICLR 2026, arXiv 2602.06502), by its abstract: it names the rules, not their numbers.
 """
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection
 from itertools import islice
 from typing import Annotated
 
 from xxhash import xxh64_intdigest
 
-from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
+from epp.policy.bounds import BoundedParameters, at_least
+from epp.policy.peers.chooser import Choice, Chooser, least
 from epp.policy.peers.hash_ring import HashRing, opening_key
-from epp.policy.peers.parameters import BoundedParameters, Chooser, at_least
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import Candidates, PluginContext
 
 _REPLICAS = 256
 _KEY_BYTES = 8
@@ -52,25 +52,22 @@ class _OnTwoRings(Chooser):
         self._matches = find_producer(context, name, PrefixMatchInfo)
         self._ring = HashRing(context.subscribe, _REPLICAS)
 
-    def _choose(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Container[EndpointId]:
-        positions = {each.endpoint.id: at for at, each in enumerate(candidates)}
-        self._ring.add(positions)
+    def _choose(self, request: InferenceRequest, candidates: Candidates) -> Choice:
+        endpoints = {each.endpoint.id: each for each in candidates}
+        self._ring.add(endpoints)
         key = opening_key(request, candidates[0].chains, self._settings.prefix_char_length)
-        two = [positions[each] for each in self._two(key, positions.keys())]
-        matches = self._matches.prefix_matches(request, candidates)
-        seconds = {at: candidates[at].predicted_ttft for at in two}
-        most = max(matches[at].matched for at in two)
-        warm = [at for at in two if matches[at].matched == most]
-        in_time = min(seconds[at] for at in warm) <= self._settings.ttft_slo_seconds
-        asked = warm if in_time else two
-        least = min(seconds[at] for at in asked)
-        return {candidates[at].endpoint.id for at in asked if seconds[at] == least}
+        two = self._two(key, endpoints.keys())
+        matches = zip(endpoints, self._matches.prefix_matches(request, candidates), strict=True)
+        cached = {endpoint: match.matched for endpoint, match in matches}
+        seconds = {each: endpoints[each].predicted_ttft for each in two}
+        most = max(cached[each] for each in two)
+        warm = [each for each in two if cached[each] == most]
+        in_time = min(seconds[each] for each in warm) <= self._settings.ttft_slo_seconds
+        return least({each: seconds[each] for each in (warm if in_time else two)})
 
     def _two(self, key: int, among: Collection[EndpointId]) -> list[EndpointId]:
         """Return the endpoints at the two places of a key; one if there are no more."""
-        first = next(each for each in self._ring.walk(key) if each in among)
+        first = self._ring.owner(key, among)
         other = xxh64_intdigest(key.to_bytes(_KEY_BYTES, "little"))
         others = (each for each in self._ring.walk(other) if each in among and each != first)
         return [first, *islice(others, 1)]

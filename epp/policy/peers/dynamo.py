@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from math import ceil, exp
 from typing import Annotated, NamedTuple
 
+import msgspec
+
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, Event
@@ -17,9 +19,9 @@ from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
 from epp.model.request_events import Aborted, Admitted, Finished, FirstToken
 from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
+from epp.policy.bounds import BoundedParameters, above_zero, at_least
 from epp.policy.peers.memory.prefix_tree import PrefixNode, PrefixTree, Tenant
-from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import Candidates, PluginContext
 from epp.policy.scorers.load import least_is_best
 
 
@@ -61,24 +63,21 @@ class DynamoCostScorer(BoundedParameters, frozen=True):
         return _ByCost(self, matches, ActivePrompts(context))
 
 
-class _ByCost:
-    def __init__(
-        self, settings: DynamoCostScorer, matches: PrefixMatchInfo, active: "ActivePrompts"
-    ) -> None:
-        self._settings = settings
-        self._matches = matches
-        self._active = active
+class _ByCost(msgspec.Struct, frozen=True):
+    settings: DynamoCostScorer
+    matches: PrefixMatchInfo
+    active: "ActivePrompts"
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return scores in 0..1; 1 for all if costs are equal."""
         if not candidates:
             return []
-        return costs_at(self._settings.router_temperature, self._costs(request, candidates))
+        return costs_at(self.settings.router_temperature, self._costs(request, candidates))
 
-    def _costs(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        settings, size = self._settings, self._settings.block_size
-        matches = self._matches.prefix_matches(request, candidates)
-        held = self._active.held(candidates)
+    def _costs(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
+        settings, size = self.settings, self.settings.block_size
+        matches = self.matches.prefix_matches(request, candidates)
+        held = self.active.held(candidates)
         prompt = candidates[0].prompt_tokens
         least = min(each.in_flight_tokens for each in candidates)
         costs = []
@@ -124,7 +123,7 @@ class ActivePrompts:
         kinds = (Admitted, FirstToken, Finished, Aborted, EndpointRemoved)
         context.subscribe(kinds, self._learn)
 
-    def held(self, candidates: Sequence[Candidate]) -> list[int]:
+    def held(self, candidates: Candidates) -> list[int]:
         """Return the tokens that each candidate would hold with this request, in full blocks."""
         prompts = _prompts(candidates[0])
         return [self._with(prompts, each.endpoint.id) for each in candidates]

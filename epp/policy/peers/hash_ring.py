@@ -5,7 +5,7 @@ goes moves no key between others (Karger et al. 1997).
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from xxhash import xxh64_intdigest
@@ -62,6 +62,10 @@ class HashRing:
                 yield owner
                 if len(seen) == len(self._endpoints):
                     return
+
+    def owner(self, key: int, among: Container[EndpointId]) -> EndpointId:
+        """Return the first of some endpoints, one of which is there, from a key on."""
+        return next(each for each in self.walk(key) if each in among)
 
     def _forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         if isinstance(event, EndpointRemoved) and event.endpoint_id in self._endpoints:

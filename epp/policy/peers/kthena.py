@@ -4,8 +4,9 @@ Source: volcano-sh/kthena at commit 3cc05728, 2026-08 (`pkg/kthena-router/schedu
 `pkg/kthena-router/datastore/store.go`). There scores are whole numbers up to 100, here hundredths.
 """
 
-from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections import OrderedDict, defaultdict
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -16,17 +17,15 @@ from epp.model.events import EndpointRemoved, Event
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BlockHash
 from epp.model.request import InferenceRequest
+from epp.policy.bounds import BoundedParameters, at_least, within
 from epp.policy.peers.memory.admitted_prompts import AdmittedPrompts
 from epp.policy.peers.memory.responses import FirstTokenSeen, Responses, ResponseSeen
-from epp.policy.peers.parameters import BoundedParameters, at_least, within
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import Candidates, PluginContext
 from epp.policy.scorers.load import lower_is_better
 
 _QUEUED_WEIGHT = 100.0
 """The extra weight of a request that the engine does not report as running."""
 _UNSEEN = 0.5
-_SWEPT = 256
-"""Blocks of endpoints that are gone which are dropped whenever a prompt is sent."""
 
 
 def _in_hundredths(score: float) -> float:
@@ -43,13 +42,11 @@ class KthenaLeastRequestScorer(BoundedParameters, frozen=True):
 
     max_waiting_requests: Annotated[int, at_least(1, "requests, such as 10")] = 10
 
-    def filter(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Sequence[Candidate]:
+    def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return those with fewer waiting requests."""
         return [each for each in candidates if each.load.waiting < self.max_waiting_requests]
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return (most - own) / most; 1 for all if there are none."""
         counts = [
             each.requests + _QUEUED_WEIGHT * max(0.0, each.requests - each.load.running)
@@ -85,7 +82,7 @@ class _ByLatency:
         self._responses = Responses(context, self._learn)
         context.subscribe([EndpointRemoved], self._forget)
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return the weighted places, 1 if all are equally fast."""
         ttft = [_mean(self._ttft, each) for each in candidates]
         tpot = [_mean(self._tpot, each) for each in candidates]
@@ -161,17 +158,16 @@ class KthenaPrefixCacheScorer(BoundedParameters, frozen=True):
 class _ByBlocks:
     def __init__(self, settings: KthenaPrefixCacheScorer, context: PluginContext) -> None:
         self._settings = settings
-        self._below: Callable[[int], int] = context.below
-        self._holders: dict[BlockHash, set[_Blocks]] = {}
-        self._recent: dict[EndpointId, _Blocks] = {}
-        self._gone: deque[_Blocks] = deque()
+        self._below = context.below
+        # The blocks sent to each endpoint, the least recently sent first.
+        self._sent: dict[EndpointId, OrderedDict[BlockHash, None]] = {}
         self._admitted = AdmittedPrompts(context, self._insert, self._forget)
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return matched / all blocks, in hundredths."""
         chains = candidates[0].chains if candidates else ()
         blocks = self._blocks(chains[0]) if chains else ()
-        matched = self._match(blocks, {each.endpoint.id for each in candidates})
+        matched = self._match(blocks, [each.endpoint.id for each in candidates])
         return [
             _in_hundredths(matched.get(each.endpoint.id, 0) / max(1, len(blocks)))
             for each in candidates
@@ -180,53 +176,31 @@ class _ByBlocks:
     def _blocks(self, chain: Chain) -> Sequence[BlockHash]:
         return chain.hashes[: self._settings.max_blocks_to_match]
 
-    def _match(self, blocks: Sequence[BlockHash], among: set[EndpointId]) -> dict[EndpointId, int]:
-        """Return the longest matches; looks for the last block first, which implies the others."""
+    def _match(self, blocks: Sequence[BlockHash], among: list[EndpointId]) -> dict[EndpointId, int]:
+        """Return the longest matches; chance decides between equals."""
+        by_depth = defaultdict[int, list[EndpointId]](list)
+        for endpoint in among:
+            by_depth[self._depth(blocks, endpoint)].append(endpoint)
+        by_depth.pop(0, None)
         matched: dict[EndpointId, int] = {}
-        names = {self._recent[each]: each for each in among if each in self._recent}
-        for depth in range(len(blocks), 0, -1):
-            there = names.keys() & self._holders.get(blocks[depth - 1], ())
-            left = sorted({names[each] for each in there} - matched.keys())
+        for depth in sorted(by_depth, reverse=True):
+            left = sorted(by_depth[depth])
             while left and len(matched) < self._settings.top_k_matches:
                 matched[left.pop(self._below(len(left)))] = depth
-            if len(matched) == self._settings.top_k_matches:
-                break
         return matched
 
+    def _depth(self, blocks: Sequence[BlockHash], endpoint: EndpointId) -> int:
+        """Return how many leading blocks an endpoint has: what follows a lost one is lost too."""
+        sent = self._sent.get(endpoint, ())
+        return bisect_left(blocks, x=True, key=lambda block: block not in sent)
+
     def _insert(self, chain: Chain, endpoint: EndpointId, _now: float) -> None:
-        own = self._recent.get(endpoint)
-        if own is None:
-            own = self._recent[endpoint] = _Blocks()
+        sent = self._sent.setdefault(endpoint, OrderedDict())
         for block in reversed(self._blocks(chain)):
-            own.recent[block] = None
-            own.recent.move_to_end(block)
-            self._holders.setdefault(block, set()).add(own)
-        while len(own.recent) > self._settings.max_hash_cache_size:
-            self._drop(own)
-        self._sweep()
+            sent[block] = None
+            sent.move_to_end(block)
+        while len(sent) > self._settings.max_hash_cache_size:
+            sent.popitem(last=False)
 
     def _forget(self, endpoint: EndpointId) -> None:
-        """Stop matching an endpoint's blocks; they go a little at a time."""
-        own = self._recent.pop(endpoint, None)
-        if own is not None:
-            self._gone.append(own)
-
-    def _sweep(self) -> None:
-        for _ in range(_SWEPT if self._gone else 0):
-            if not self._gone[0].recent:
-                self._gone.popleft()
-                return
-            self._drop(self._gone[0])
-
-    def _drop(self, own: "_Blocks") -> None:
-        block, _ = own.recent.popitem(last=False)
-        holders = self._holders[block]
-        holders.discard(own)
-        if not holders:
-            del self._holders[block]
-
-
-class _Blocks(msgspec.Struct, eq=False):
-    """The blocks of an endpoint, the least recently sent first."""
-
-    recent: OrderedDict[BlockHash, None] = msgspec.field(default_factory=OrderedDict)
+        self._sent.pop(endpoint, None)

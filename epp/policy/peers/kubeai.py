@@ -4,16 +4,14 @@ Source: KubeAI 0.22.1 (`internal/loadbalancer/balance_chwbl.go`, `api/k8s/v1/mod
 `api/openai/v1/chat_completions.go` `Prefix`).
 """
 
-from collections.abc import Container, Sequence
 from math import inf
 from typing import Annotated
 
-from epp.model.candidate import Candidate
-from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
+from epp.policy.bounds import BoundedParameters, at_least, within
+from epp.policy.peers.chooser import Choice, Chooser, loads_of
 from epp.policy.peers.hash_ring import HashRing, opening_key
-from epp.policy.peers.parameters import BoundedParameters, Chooser, at_least, within
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import Candidates, PluginContext
 
 
 class KubeAiChwblScorer(BoundedParameters, frozen=True):
@@ -44,10 +42,8 @@ class _OnRing(Chooser):
         self._settings = settings
         self._ring = HashRing(context.subscribe, settings.replication)
 
-    def _choose(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Container[EndpointId]:
-        loads = {each.endpoint.id: each.requests for each in candidates}
+    def _choose(self, request: InferenceRequest, candidates: Candidates) -> Choice:
+        loads = loads_of(candidates)
         self._ring.add(loads)
         key = opening_key(request, candidates[0].chains, self._settings.prefix_char_length)
         most = (sum(loads.values()) + 1) / len(loads) * self._settings.mean_load_factor / 100

@@ -5,15 +5,12 @@ Source: "LMetric: Simple is Better - Multiplication May Be All You Need for LLM 
 score.
 """
 
-from collections.abc import Sequence
-
 import msgspec
 
-from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import InFlightLoad, PrefixMatchInfo, find_producer
-from epp.policy.peers.parameters import BoundedParameters
-from epp.policy.plugins import PluginContext
+from epp.policy.bounds import BoundedParameters
+from epp.policy.plugins import Candidates, PluginContext
 from epp.policy.scorers.load import lower_is_better
 
 
@@ -41,7 +38,7 @@ class _ByProduct(msgspec.Struct, frozen=True):
     matches: PrefixMatchInfo
     loads: InFlightLoad
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return (largest - own) / (largest - smallest); 1 for all if they are equal."""
         matches = self.matches.prefix_matches(request, candidates)
         loads = self.loads.in_flight(request, candidates)

@@ -6,7 +6,6 @@ Source: "Preble: Efficient Distributed Prompt Scheduling for LLM Serving" (ICLR 
 """
 
 from collections import deque
-from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Annotated
 
@@ -16,10 +15,11 @@ from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, Event
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
+from epp.policy.bounds import BoundedParameters, above_zero, at_least
+from epp.policy.peers.chooser import Choice, Chooser, least
 from epp.policy.peers.memory.responses import FirstTokenSeen, Responses, ResponseSeen
 from epp.policy.peers.memory.window import WindowSum
-from epp.policy.peers.parameters import BoundedParameters, above_zero, at_least
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import Candidates, PluginContext
 
 _SAMPLES = 200
 """Responses whose lengths, and times by endpoint, are remembered."""
@@ -60,7 +60,7 @@ class PrebleE2Scorer(BoundedParameters, frozen=True):
         return _E2(self, producer, context)
 
 
-class _E2:
+class _E2(Chooser):
     def __init__(
         self, settings: PrebleE2Scorer, matches: PrefixMatchInfo, context: PluginContext
     ) -> None:
@@ -73,31 +73,31 @@ class _E2:
         self._responses = Responses(context, self._learn)
         context.subscribe([EndpointRemoved], self._forget)
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
-        """Return 1 for the candidates to choose from, 0 for others."""
-        if not candidates:
-            return []
+    def _choose(self, request: InferenceRequest, candidates: Candidates) -> Choice:
         loads = self._loads(candidates)
-        costs = [load + each.prefill_seconds for load, each in zip(loads, candidates, strict=True)]
-        lowest = min(costs)
+        costs = {
+            each.endpoint.id: loads[each.endpoint.id] + each.prefill_seconds for each in candidates
+        }
         matches = self._matches.prefix_matches(request, candidates)
         most = max(each.matched for each in matches)
         if 2 * most > matches[0].total:
-            there = [each.matched == most for each in matches]
-            least = min(load for load, has in zip(loads, there, strict=True) if has)
+            there = {
+                each.endpoint.id: loads[each.endpoint.id]
+                for each, match in zip(candidates, matches, strict=True)
+                if match.matched == most
+            }
             early = self._sent < self._settings.rebalance_requests * len(candidates)
-            if early or least <= self._settings.rebalance_ratio * lowest:
-                return [
-                    1.0 if has and load == least else 0.0
-                    for load, has in zip(loads, there, strict=True)
-                ]
-        return [1.0 if cost == lowest else 0.0 for cost in costs]
+            bound = self._settings.rebalance_ratio * min(costs.values())
+            if early or min(there.values()) <= bound:
+                return least(there)
+        return least(costs)
 
-    def _loads(self, candidates: Sequence[Candidate]) -> list[float]:
+    def _loads(self, candidates: Candidates) -> dict[EndpointId, float]:
         output = fmean(self._outputs)
-        return [self._load(each.endpoint.id, each, output) for each in candidates]
+        return {each.endpoint.id: self._load(each, output) for each in candidates}
 
-    def _load(self, endpoint: EndpointId, candidate: Candidate, output: float) -> float:
+    def _load(self, candidate: Candidate, output: float) -> float:
+        endpoint = candidate.endpoint.id
         work, steps = self._work.get(endpoint), self._steps.get(endpoint)
         step = self._settings.seconds_per_output_token if steps is None else steps.value
         prefill = 0.0 if work is None else work.total(candidate.now)

@@ -4,7 +4,6 @@ Source: production-stack at commit a6c01db0, 2026-08 (`src/vllm_router/routers/r
 `prefix/hashtrie.py`, `stats/request_stats.py`); `loadaware` as pull request 1035 has it.
 """
 
-from collections.abc import Container, Sequence
 from typing import Annotated
 
 import msgspec
@@ -16,11 +15,12 @@ from epp.model.events import EndpointRemoved, Event
 from epp.model.request import InferenceRequest
 from epp.model.request_events import Admitted
 from epp.policy.attribute_sources import InFlightLoad, PrefixMatchInfo, find_producer
+from epp.policy.bounds import BoundedParameters, at_least
+from epp.policy.peers.chooser import Choice, Chooser, least
 from epp.policy.peers.hash_ring import HashRing
 from epp.policy.peers.memory.sent_blocks import SentBlocks
 from epp.policy.peers.memory.window import WindowSum
-from epp.policy.peers.parameters import BoundedParameters, Chooser, at_least
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import Candidates, PluginContext
 from epp.policy.scorers.load import lower_is_better
 
 _TOKEN_CHARACTERS = 4
@@ -44,16 +44,13 @@ class _Rates:
         elif isinstance(event, EndpointRemoved):
             self._sent.pop(event.endpoint_id, None)
 
-    def lowest(self, candidates: Sequence[Candidate]) -> set[EndpointId]:
+    def lowest(self, candidates: Candidates) -> set[EndpointId]:
         """Return the endpoints that were sent the fewest."""
-        counts = {
-            each.endpoint.id: self._sent[each.endpoint.id].total(each.now)
-            if each.endpoint.id in self._sent
-            else 0.0
-            for each in candidates
-        }
-        least = min(counts.values())
-        return {endpoint for endpoint, count in counts.items() if count == least}
+        return least({each.endpoint.id: self._count(each) for each in candidates})
+
+    def _count(self, candidate: Candidate) -> float:
+        sent = self._sent.get(candidate.endpoint.id)
+        return 0.0 if sent is None else sent.total(candidate.now)
 
 
 class ProductionStackPrefixAwareScorer(BoundedParameters, frozen=True):
@@ -83,9 +80,7 @@ class _ByTrie(Chooser):
         self._trie = trie
         self._rates = rates
 
-    def _choose(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Container[EndpointId]:
+    def _choose(self, request: InferenceRequest, candidates: Candidates) -> Choice:
         chosen = {each.endpoint.id for each in candidates}
         length, chains = 0, candidates[0].chains
         if chains and chains[0].hashes:
@@ -123,7 +118,7 @@ class _ByShareAndLoad(msgspec.Struct, frozen=True):
     matches: PrefixMatchInfo
     loads: InFlightLoad
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return the place between the worst (0) and the best (1); 1 if all are equal."""
         loads = [each.requests for each in self.loads.in_flight(request, candidates)]
         mean = sum(loads) / len(loads) if loads else 0.0
@@ -161,13 +156,10 @@ class _BySession(Chooser):
         self._rates = _Rates(context)
         self._ring = HashRing(context.subscribe, _REPLICAS)
 
-    def _choose(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Container[EndpointId]:
+    def _choose(self, request: InferenceRequest, candidates: Candidates) -> Choice:
         session = request.headers.get(self._header, "")
         if not session:
             return self._rates.lowest(candidates)
         known = {each.endpoint.id for each in candidates}
         self._ring.add(known)
-        key = xxh64_intdigest(session.encode())
-        return {next(each for each in self._ring.walk(key) if each in known)}
+        return {self._ring.owner(xxh64_intdigest(session.encode()), known)}

@@ -4,17 +4,17 @@ Source: Ray 2.60.0 (`ray/llm/_internal/serve/routing_policies/prefix_aware/prefi
 and `prefix_tree.py`; `ray/serve/_private/request_router/pow_2_router.py`).
 """
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Collection, Iterable
 from typing import Annotated
 
-from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.prompts.chain import Chain
 from epp.model.request import InferenceRequest
+from epp.policy.bounds import BoundedParameters, above_zero, at_least, within
+from epp.policy.peers.chooser import Choice, Chooser, least, loads_of
 from epp.policy.peers.memory.admitted_prompts import AdmittedPrompts
 from epp.policy.peers.memory.prefix_tree import PrefixTree
-from epp.policy.peers.parameters import BoundedParameters, Chooser, above_zero, at_least, within
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import Candidates, PluginContext
 
 _MAX = 67_108_864
 """The length of an endpoint's prompts in the tree if eviction is off."""
@@ -69,27 +69,28 @@ class _ByTenants(Chooser):
         self._target = settings.eviction_target_chars if keeps else _MAX
         self._admitted = AdmittedPrompts(context, self._insert, self._tree.remove)
 
-    def _choose(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Container[EndpointId]:
-        loads = {each.endpoint.id: each.requests for each in candidates}
-        asked, chains = list(loads), candidates[0].chains
+    def _choose(self, request: InferenceRequest, candidates: Candidates) -> Choice:
+        loads = loads_of(candidates)
+        chains = candidates[0].chains
         threshold = self._settings.imbalanced_threshold
         even = threshold is None or max(loads.values()) - min(loads.values()) <= threshold
-        asked = self._knowing(chains[0], asked) if chains and even else _two(asked, self._below)
-        least = min(loads[endpoint] for endpoint in asked)
-        return {endpoint for endpoint in asked if loads[endpoint] == least}
+        asked = self._knowing(chains[0], loads) if chains and even else self._two([*loads])
+        return least({endpoint: loads[endpoint] for endpoint in asked})
 
-    def _knowing(self, chain: Chain, endpoints: list[EndpointId]) -> list[EndpointId]:
+    def _knowing(self, chain: Chain, endpoints: Iterable[EndpointId]) -> Collection[EndpointId]:
         """Return those that know the longest prefix; if it is short, those with the least."""
         depths = {each: self._tree.blocks(chain.hashes, each) for each in endpoints}
         deepest = max(depths.values())
         rate = chain.ends[deepest - 1] / chain.size if deepest else 0.0
         if rate >= self._settings.match_rate_threshold:
             return [each for each, depth in depths.items() if depth == deepest]
-        lengths = {each: self._tree.length(each) for each in endpoints}
-        smallest = min(lengths.values())
-        return [each for each, length in lengths.items() if length == smallest]
+        return least({each: self._tree.length(each) for each in endpoints})
+
+    def _two(self, endpoints: list[EndpointId]) -> list[EndpointId]:
+        """Draw two different ones; all if there are no more."""
+        if len(endpoints) <= 2:  # noqa: PLR2004 (two)
+            return endpoints
+        return [endpoints.pop(self._below(len(endpoints))) for _ in range(2)]
 
     def _insert(self, chain: Chain, endpoint: EndpointId, now: float) -> None:
         tree = self._tree
@@ -99,11 +100,3 @@ class _ByTenants(Chooser):
             for each in self._admitted:
                 if tree.length(each) > self._most:
                     tree.evict(each, self._target)
-
-
-def _two(endpoints: list[EndpointId], below: Callable[[int], int]) -> list[EndpointId]:
-    """Draw two different ones; all if there are no more."""
-    if len(endpoints) <= 2:  # noqa: PLR2004 (two)
-        return endpoints
-    left = list(endpoints)
-    return [left.pop(below(len(left))), left.pop(below(len(left)))]

@@ -3,16 +3,15 @@
 Source: sglang-router 0.3.2 (`policies/cache_aware.rs`), the last one of that name on PyPI.
 """
 
-from abc import abstractmethod
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
-from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
+from epp.policy.bounds import BoundedParameters, above_zero, at_least, within
+from epp.policy.peers.chooser import Choice, Chooser, loads_of
 from epp.policy.peers.memory.prefix_tree import PrefixFound, SentPrompts
-from epp.policy.peers.parameters import BoundedParameters, Chooser, above_zero, at_least, within
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import Candidates, PluginContext
 
 
 class CacheAwareSettings(BoundedParameters, frozen=True):
@@ -55,9 +54,9 @@ class SglangCacheAwareScorer(GatedSettings, frozen=True):
     The defaults are the command line's; the structs behind it have others.
     """
 
-    def start(self, context: PluginContext) -> "_Named":
+    def start(self, context: PluginContext) -> "Gated":
         """Return the started plug-in."""
-        return _Named(self, context)
+        return Gated(self, context, _named)
 
 
 class CacheAware(Chooser):
@@ -70,7 +69,7 @@ class CacheAware(Chooser):
         size, interval = settings.max_tree_size, settings.eviction_interval_secs
         self._tree = SentPrompts(context, size, interval, shared=shared).tree
 
-    def _match(self, candidates: Sequence[Candidate]) -> PrefixFound | None:
+    def _match(self, candidates: Candidates) -> PrefixFound | None:
         """Return the match of the first prompt; None if it does not count."""
         chains = candidates[0].chains
         if not chains:
@@ -81,16 +80,23 @@ class CacheAware(Chooser):
 
 
 class Gated(CacheAware):
-    """Chooses by the tree unless loads are uneven, and then, as without a match, by load."""
+    """Chooses by the tree unless loads are uneven, and then, as without a match, by load.
 
-    def __init__(self, settings: GatedSettings, context: PluginContext) -> None:
+    `choose` says which endpoint a match means, given the loads.
+    """
+
+    def __init__(
+        self,
+        settings: GatedSettings,
+        context: PluginContext,
+        choose: Callable[[PrefixFound, Mapping[EndpointId, int]], EndpointId],
+    ) -> None:
         super().__init__(settings, context)
         self._settings = settings
+        self._choose_of = choose
 
-    def _choose(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Container[EndpointId]:
-        loads = {each.endpoint.id: each.requests for each in candidates}
+    def _choose(self, request: InferenceRequest, candidates: Candidates) -> Choice:
+        loads = loads_of(candidates)
         settings, least, most = self._settings, min(loads.values()), max(loads.values())
         uneven = most > settings.balance_rel_threshold * least
         gated = uneven and most - least > settings.balance_abs_threshold
@@ -99,12 +105,8 @@ class Gated(CacheAware):
             return (min(loads, key=loads.__getitem__),)
         return (self._choose_of(match, loads),)
 
-    @abstractmethod
-    def _choose_of(self, match: PrefixFound, loads: Mapping[EndpointId, int]) -> EndpointId:
-        """Return the choice by a match."""
 
-
-class _Named(Gated):
-    def _choose_of(self, match: PrefixFound, loads: Mapping[EndpointId, int]) -> EndpointId:
-        named = match.endpoint
-        return named if named is not None and named in loads else next(iter(loads))
+def _named(match: PrefixFound, loads: Mapping[EndpointId, int]) -> EndpointId:
+    """Return the endpoint that a match names; the first one if that is no candidate."""
+    named = match.endpoint
+    return named if named is not None and named in loads else next(iter(loads))

@@ -3,17 +3,17 @@
 Source: smg 1.13.0 (`model_gateway/src/policies`, the help of `smg launch`), of lightseekorg/smg.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from math import ceil, inf, sqrt
 from typing import Annotated, ClassVar, Literal
 
 from epp.model.candidate import Candidate
-from epp.model.endpoint import EndpointId
 from epp.model.request import InferenceRequest
+from epp.policy.bounds import BoundedParameters, above_zero, at_least
+from epp.policy.peers.chooser import Choice, Chooser, loads_of
 from epp.policy.peers.hash_ring import HashRing, prefix_key
-from epp.policy.peers.parameters import BoundedParameters, Chooser, above_zero, at_least
 from epp.policy.peers.sglang import CacheAware, CacheAwareSettings
-from epp.policy.plugins import PickContext, PluginContext
+from epp.policy.plugins import Candidates, PickContext, PluginContext
 
 _RING_POINTS = 150
 """`worker/hash_ring.rs` VIRTUAL_NODES_PER_WORKER."""
@@ -49,10 +49,8 @@ class _Spilling(CacheAware):
         super().__init__(settings, context, shared=True)
         self._settings = settings
 
-    def _choose(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Container[EndpointId]:
-        loads = {each.endpoint.id: each.requests for each in candidates}
+    def _choose(self, request: InferenceRequest, candidates: Candidates) -> Choice:
+        loads = loads_of(candidates)
         match = self._match(candidates)
         known = () if match is None else match.endpoints
         there = [each for each in loads if each in known]
@@ -91,14 +89,12 @@ class _OnPrefixRing(Chooser):
         self._settings = settings
         self._ring = HashRing(context.subscribe, _RING_POINTS)
 
-    def _choose(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Container[EndpointId]:
-        loads = {each.endpoint.id: each.requests for each in candidates}
+    def _choose(self, request: InferenceRequest, candidates: Candidates) -> Choice:
+        loads = loads_of(candidates)
         self._ring.add(loads)
         chains = candidates[0].chains
         key = prefix_key(chains[0], self._settings.prefix_token_count) if chains else 0
-        own = next(each for each in self._ring.walk(key) if each in loads)
+        own = self._ring.owner(key, loads)
         settings, mean = self._settings, (sum(loads.values()) + 1) / len(loads)
         most = max(settings.load_factor * mean, mean + settings.balance_abs_threshold)
         return (own if loads[own] <= most else min(loads, key=loads.__getitem__),)
@@ -143,7 +139,7 @@ class SmgLeastLoadScorer(_Wait, frozen=True):
 
     max_waiting_requests: Annotated[int, at_least(0, "requests, or 0 for no limit")] = 0
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return one score for each candidate."""
         if any(map(is_reported, candidates)):
             waits = [self.seconds(each) for each in candidates]
@@ -172,7 +168,7 @@ class SmgPowerOfTwoPicker(_Wait, frozen=True):
     load_metric: Literal["expected_wait", "token_usage", "requests"] = "expected_wait"
 
     def pick(
-        self, candidates: Sequence[Candidate], totals: Sequence[float], context: PickContext
+        self, candidates: Candidates, totals: Sequence[float], context: PickContext
     ) -> Sequence[int]:
         """Return the position of one of two."""
         count = len(candidates)

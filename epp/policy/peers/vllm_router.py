@@ -6,7 +6,7 @@ Source: vllm-router 0.1.17 (`src/policies/consistent_hash.rs`, `sticky_least_loa
 """
 
 from collections import OrderedDict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated
 
 import msgspec
@@ -18,13 +18,14 @@ from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, Event
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
+from epp.policy.bounds import BoundedParameters, above_zero, at_least, within
 from epp.policy.client_keys import ClientKey, client_key
+from epp.policy.peers.chooser import Choice, Chooser
 from epp.policy.peers.dynamo import costs_at
 from epp.policy.peers.hash_ring import HashRing, prefix_key
 from epp.policy.peers.memory.prefix_tree import PrefixFound
-from epp.policy.peers.parameters import BoundedParameters, Chooser, above_zero, at_least, within
 from epp.policy.peers.sglang import Gated, GatedSettings
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import Candidates, PluginContext
 
 _MAX_SESSIONS = 262_144
 """Sessions that are kept, at most; vllm-router keeps all."""
@@ -47,15 +48,15 @@ class VllmCacheAwareScorer(GatedSettings, frozen=True):
     eviction_interval_secs: Annotated[float, above_zero("seconds, such as 60")] = 120.0
     max_tree_size: Annotated[int, above_zero("a length, such as 67108864")] = 33_554_432
 
-    def start(self, context: PluginContext) -> "_LeastLoaded":
+    def start(self, context: PluginContext) -> Gated:
         """Return the started plug-in."""
-        return _LeastLoaded(self, context)
+        return Gated(self, context, _least_loaded)
 
 
-class _LeastLoaded(Gated):
-    def _choose_of(self, match: PrefixFound, loads: Mapping[EndpointId, int]) -> EndpointId:
-        there = [each for each in loads if each in match.endpoints]
-        return min(there or loads, key=loads.__getitem__)
+def _least_loaded(match: PrefixFound, loads: Mapping[EndpointId, int]) -> EndpointId:
+    """Return the least loaded endpoint of those that have a match, the first of equals."""
+    there = [each for each in loads if each in match.endpoints]
+    return min(there or loads, key=loads.__getitem__)
 
 
 class VllmKvAwareScorer(BoundedParameters, frozen=True):
@@ -83,7 +84,7 @@ class _ByProduct(msgspec.Struct, frozen=True):
     temperature: float
     matches: PrefixMatchInfo
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return scores in 0..1; 1 for all if costs are equal."""
         if not candidates:
             return []
@@ -140,9 +141,7 @@ class _OnSessionRing(Chooser):
         self._settings = settings
         self._ring = HashRing(context.subscribe, settings.virtual_nodes)
 
-    def _choose(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Container[EndpointId]:
+    def _choose(self, request: InferenceRequest, candidates: Candidates) -> Choice:
         names = [each.endpoint.id for each in candidates]
         self._ring.add(names)
         owner = next(self._ring.walk(self._key(request, candidates[0])))
@@ -185,9 +184,7 @@ class _BySessions(Chooser):
         self._sessions: OrderedDict[ClientKey, tuple[_Home, float]] = OrderedDict()
         self._homes: dict[EndpointId, _Home] = {}
 
-    def _choose(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> Container[EndpointId]:
+    def _choose(self, request: InferenceRequest, candidates: Candidates) -> Choice:
         session = self._settings.session(request)
         names = [each.endpoint.id for each in candidates]
         home = self._sessions.get(client_key(session))

@@ -1,9 +1,9 @@
 """The load in flight at each endpoint, with an estimate of the output still to come."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
-from epp.model.candidate import Candidate
+import msgspec
+
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.model.events import Event
@@ -16,11 +16,12 @@ from epp.policy.attribute_sources import (
     PrefixMatchInfo,
     find_producer,
 )
+from epp.policy.bounds import BoundedParameters, at_least
 from epp.policy.effects import without_effect
-from epp.policy.plugins import PluginContext, PluginParameters
+from epp.policy.plugins import Candidates, PluginContext
 
 
-class InFlightLoadProducer(PluginParameters, frozen=True):
+class InFlightLoadProducer(BoundedParameters, frozen=True):
     """Counts requests and tokens under way.
 
     By default the tokens are the uncached ones of prompts without a first token, from the fleet's
@@ -31,18 +32,12 @@ class InFlightLoadProducer(PluginParameters, frozen=True):
     """
 
     add_estimated_output_tokens: bool = False
-    output_ratio: float = 1.5
-    max_estimated_output_tokens: int | None = None
+    output_ratio: Annotated[float, at_least(0, "a ratio, such as 1.5")] = 1.5
+    max_estimated_output_tokens: Annotated[int | None, at_least(0, "tokens, such as 1024")] = None
     prefix_match_info_producer_name: str = ""
     sync_cross_replica_state: Annotated[
         bool, without_effect("replicas tell each other of requests, which loads follow from")
     ] = True
-
-    def __post_init__(self) -> None:
-        if self.output_ratio < 0:
-            raise ValueError("`outputRatio` must not be negative")
-        if (self.max_estimated_output_tokens or 0) < 0:
-            raise ValueError("`maxEstimatedOutputTokens` must not be negative")
 
     def start(self, context: PluginContext) -> InFlightLoad:
         """Return the fleet's ledgers, or what counts outputs too."""
@@ -60,17 +55,14 @@ class InFlightLoadProducer(PluginParameters, frozen=True):
         return min([estimate, *(limit for limit in limits if limit is not None)])
 
 
-class _WithMatches:
+class _WithMatches(msgspec.Struct, frozen=True):
     """The fleet's ledgers, with another producer's prefix match of the request at hand."""
 
-    def __init__(self, matches: PrefixMatchInfo) -> None:
-        self._matches = matches
+    matches: PrefixMatchInfo
 
-    def in_flight(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> list[EndpointLoad]:
+    def in_flight(self, request: InferenceRequest, candidates: Candidates) -> list[EndpointLoad]:
         """Return one load for each candidate."""
-        found = self._matches.prefix_matches(request, candidates)
+        found = self.matches.prefix_matches(request, candidates)
         return [
             EndpointLoad(each.requests, each.in_flight_tokens, match.total - match.matched)
             for each, match in zip(candidates, found, strict=True)
@@ -92,9 +84,7 @@ class _WithOutput:
         most = sorted(self._tokens.items(), key=lambda each: (-each[1], each[0]))[:100]
         return {"requests": len(self._sent), "tokens": dict(most)}
 
-    def in_flight(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
-    ) -> list[EndpointLoad]:
+    def in_flight(self, request: InferenceRequest, candidates: Candidates) -> list[EndpointLoad]:
         """Return one load for each candidate."""
         found = self._matches.prefix_matches(request, candidates)
         return [

@@ -5,8 +5,6 @@ a file is the fleet's model of the engines' caches; each other one is an index w
 rules (`epp.model.caches.plain_lru`).
 """
 
-from collections.abc import Sequence
-
 from epp.model.caches.plain_lru import PlainLru
 from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
@@ -15,7 +13,7 @@ from epp.model.quote import Quote
 from epp.model.request import InferenceRequest
 from epp.model.request_events import Admitted
 from epp.policy.attribute_sources import PrefixMatch
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import Candidates, PluginContext
 
 
 class LruPrefixes:
@@ -32,7 +30,7 @@ class LruPrefixes:
         context.subscribe((*kinds, LoadReported) if auto_tune else kinds, self._learn)
 
     def prefix_matches(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
+        self, request: InferenceRequest, candidates: Candidates
     ) -> list[PrefixMatch]:
         """Return the part of the prompt that was sent to each candidate before."""
         return [self._match(each) for each in candidates]

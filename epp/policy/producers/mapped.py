@@ -3,23 +3,21 @@
 Their parameters are read and checked, so that files that list them load.
 """
 
-from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from epp.model.candidate import Candidate
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import FROM_FLEET, PrefixMatchInfo
+from epp.policy.bounds import BoundedParameters, within
 from epp.policy.effects import Effect, mapped_to, without_effect
-from epp.policy.plugins import PluginContext, PluginParameters
+from epp.policy.plugins import Candidates, PluginContext, PluginParameters
 from epp.policy.scorers.load import LeastTtftScorer
 
-_MAX_WINDOW = 10_000
 _Duration = str | int
 
 
-class BurstPrefixCacheProducer(PluginParameters, frozen=True):
+class BurstPrefixCacheProducer(BoundedParameters, frozen=True):
     """Groups equal prompts that arrive within a window.
 
     The fleet admits each request as it is decided on, so that the next of a burst finds the
@@ -29,7 +27,7 @@ class BurstPrefixCacheProducer(PluginParameters, frozen=True):
     effect: ClassVar[Effect] = mapped_to(
         "the fleet's model: equal prompts of a burst find each other's blocks, and nothing waits"
     )
-    window_duration_ms: int = 100
+    window_duration_ms: Annotated[int, within(1, 10_000, "milliseconds, such as 100")] = 100
     max_per_replica: int = -1
     block_size_tokens: int = 64
     max_prefix_tokens_to_match: int = 0
@@ -38,8 +36,7 @@ class BurstPrefixCacheProducer(PluginParameters, frozen=True):
     balance_by: Literal["requests", "tokens", ""] = "requests"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.window_duration_ms <= _MAX_WINDOW:
-            raise ValueError(f"`windowDurationMs` must be 1 to {_MAX_WINDOW}")
+        super().__post_init__()
         if self.max_per_replica != -1 and self.max_per_replica < 1:
             raise ValueError("`maxPerReplica` must be -1, or at least 1")
         if self.max_prefix_tokens_to_match and (
@@ -78,7 +75,7 @@ class LatencyObservationScorer(PluginParameters, frozen=True):
     in_flight_load_producer_name: str = ""
     ttft_percentiles_producer_name: str = ""
 
-    def score(self, request: InferenceRequest, candidates: Sequence[Candidate]) -> list[float]:
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return the scores of `least-ttft-scorer`."""
         return LeastTtftScorer().score(request, candidates)
 

@@ -4,20 +4,19 @@ In a text prompt a medium is its 16-byte digest, repeated over hundreds of bytes
 (`epp.protocol.bodies.content_blocks`): a stretch of period 16.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
 from cachetools import LRUCache
 
-from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event
 from epp.model.request import InferenceRequest, Prompt
 from epp.policy.attribute_sources import PrefixMatch
 from epp.policy.effects import mapped_to
-from epp.policy.plugins import PluginContext, PluginParameters
+from epp.policy.plugins import Candidates, PluginContext, PluginParameters
 
 _DEFAULT_MEBIBYTES = 4096
 _ITEM_MEBIBYTES = 2
@@ -67,7 +66,7 @@ class MediaCaches:
         self._caches: dict[EndpointId, LRUCache[bytes, None]] = {}
 
     def multimodal_matches(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
+        self, request: InferenceRequest, candidates: Candidates
     ) -> list[PrefixMatch]:
         """Return how many of the request's media were sent to each candidate before."""
         media = _media(request)

@@ -16,8 +16,9 @@ from epp.model.events import Event
 from epp.model.request import InferenceRequest, RequestId
 from epp.model.request_events import Aborted, Finished, FirstToken
 from epp.policy.attribute_sources import LatencyPrediction
+from epp.policy.bounds import BoundedParameters, above_zero
 from epp.policy.effects import mapped_to, without_effect
-from epp.policy.plugins import PluginContext, PluginParameters
+from epp.policy.plugins import Candidates, PluginContext
 
 _OWN = mapped_to("the fleet's own predictions")
 _EVERY = without_effect("every streamed response is learned from")
@@ -78,10 +79,10 @@ class TimePerToken:
         return max(0.0, self._y / self._n + max(0.0, slope) * (running - mean))
 
 
-class PredictedLatencyProducer(PluginParameters, frozen=True):
+class PredictedLatencyProducer(BoundedParameters, frozen=True):
     """Predicts TTFT and TPOT, and how far they are from the objectives that requests name."""
 
-    slo_buffer_factor: float = 1.0
+    slo_buffer_factor: Annotated[float, above_zero("a factor, such as 1")] = 1.0
     """A factor on the objectives."""
     context_ttl: Annotated[str | int, without_effect("requests are tracked until they end")] = (
         msgspec.field(default="5m", name="contextTTL")
@@ -97,10 +98,6 @@ class PredictedLatencyProducer(PluginParameters, frozen=True):
     prefix_match_info_producer_name: Annotated[str, _OWN] = ""
     in_flight_load_producer_name: Annotated[str, _OWN] = ""
     encoder_cache_match_info_producer_name: Annotated[str, _OWN] = ""
-
-    def __post_init__(self) -> None:
-        if self.slo_buffer_factor <= 0:
-            raise ValueError("`sloBufferFactor` must be above 0")
 
     def start(self, context: PluginContext) -> "PredictedLatency":
         """Return a producer that learns from the fleet's events."""
@@ -118,7 +115,7 @@ class PredictedLatency:
         self._sent: dict[RequestId, tuple[float, float | None]] = {}
 
     def latencies(
-        self, request: InferenceRequest, candidates: Sequence[Candidate]
+        self, request: InferenceRequest, candidates: Candidates
     ) -> list[LatencyPrediction | None]:
         """Return one prediction for each candidate."""
         ttft, tpot = slo(request, TTFT_HEADERS), slo(request, TPOT_HEADERS)

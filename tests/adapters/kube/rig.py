@@ -1,6 +1,5 @@
 """Shared parts of the tests of the adapter: objects for the API, and recorders of updates."""
 
-import asyncio
 import contextlib
 from pathlib import Path
 
@@ -12,14 +11,13 @@ from epp.model.events import EndpointRemoved, EndpointUpserted, Listed
 from epp.protocol.kube.resources import Selection, pods
 from tests.kubeapi import FakeKubernetes
 from tests.protocol.kube import objects
+from tests.tasks import Changed, running
 
 CRDS = sorted((Path(__file__).parents[3] / "manifests" / "crds").glob("inference*.yaml"))
 POOLS = [path for path in CRDS if "inferencepools" in path.name]
 QUICK = ReflectorSettings(
     page_size=3, min_backoff=0.01, max_backoff=0.05, probe_delay=0.01, refused_delay=0.05
 )
-WITHIN = 10.0
-"""Seconds that anything may take before a test fails."""
 
 
 def pod(name, ip="10.0.0.1", **more):
@@ -33,22 +31,6 @@ def rewrite(name, *rules, **more):
     made = objects.rewrite(name, *rules, **more)
     del made["metadata"]["creationTimestamp"]
     return made
-
-
-class Changed:
-    """Lets tests wait for a condition, which is checked after every reported change."""
-
-    def __init__(self):
-        self._changed = asyncio.Event()
-
-    def __call__(self, *_):
-        self._changed.set()
-
-    async def until(self, condition, within=WITHIN):
-        async with asyncio.timeout(within):
-            while not condition():
-                self._changed.clear()
-                await self._changed.wait()
 
 
 class Seen(Changed):
@@ -79,15 +61,6 @@ class Seen(Changed):
     def _listed(self, names):
         self.lists += 1
         self._gone([name for name in self.objects if name not in names])
-
-
-@contextlib.asynccontextmanager
-async def running(coroutine):
-    """Run something beside a test, which fails if that fails."""
-    async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(coroutine)
-        yield task
-        task.cancel()
 
 
 @contextlib.asynccontextmanager

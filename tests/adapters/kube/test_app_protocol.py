@@ -9,10 +9,11 @@ from epp.adapters.scrape.scraper import Scraper
 from epp.model.endpoint import H2C
 from epp.model.events import LoadReported, ScrapeFailed
 from tests.adapters.h2c_pods import H2cPod
-from tests.adapters.kube.rig import CRDS, discovering, pod, running
+from tests.adapters.kube.rig import CRDS, discovering, pod
 from tests.adapters.scraped_pods import FAST, Told
 from tests.kubeapi import FakeKubernetes
 from tests.protocol.kube.objects import pool
+from tests.tasks import running
 
 
 async def test_a_pool_with_a_protocol_that_no_parser_reads_is_not_ready(tmp_path):

@@ -11,9 +11,10 @@ from structlog.testing import capture_logs
 from epp.adapters.kube.election import LeaseElection
 from epp.protocol.kube.election import LeaderElectionConfig
 from epp.protocol.kube.resources import leases
-from tests.adapters.kube.rig import Changed, connected, running
+from tests.adapters.kube.rig import connected
 from tests.kubeapi import faults
 from tests.kubeapi.answers import Answer
+from tests.tasks import Changed, running
 
 NAME = "epp-default-pool.llm-d.ai"
 QUICK = {"lease_duration": 5, "renew_deadline": 0.1, "retry_period": 0.05, "notice_period": 0.1}

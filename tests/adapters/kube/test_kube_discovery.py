@@ -20,11 +20,11 @@ from tests.adapters.kube.rig import (
     discovering,
     pod,
     rewrite,
-    running,
     watched,
 )
 from tests.kubeapi import FakeKubernetes, faults
 from tests.protocol.kube.objects import legacy_pool, objective, objective_v1, pool
+from tests.tasks import running
 
 OBJECTIVES = yaml.safe_load(
     next(path for path in CRDS if path.stem == "inferenceobjectives.llm-d.ai").read_text()
@@ -300,12 +300,12 @@ async def test_of_two_replicas_one_is_ready_and_the_other_stands_by_warm(api, tm
         async with discovering(api, tmp_path, **quick) as (two, standby):
             await standby.until(lambda: standby.listed)
             assert (one.ready, two.ready) == (True, False)
-            await one.release_lease()
+            await one.lease.release()
             assert one.ready  # one of them always is
             await standby.until(lambda: two.ready)
             assert standby.targets == fleet.targets == ["10.0.0.1:8000"]
             assert one.ready
-            await one.handed_over()
+            await one.lease.handed_over()
             assert not one.ready
     spec = api.get("Lease", "epp-default-pool.llm-d.ai")["spec"]
     assert spec["leaseTransitions"] == 1

@@ -7,8 +7,9 @@ import pytest
 from epp.adapters.kube.pool_watch import PoolWatch
 from epp.protocol.kube.object_warnings import ObjectWarnings
 from epp.protocol.kube.pool_state import PoolState
-from tests.adapters.kube.rig import QUICK, Changed, pod
+from tests.adapters.kube.rig import QUICK, pod
 from tests.protocol.kube.objects import pool
+from tests.tasks import Changed
 
 TURNS = range(8)
 """Turns of the event loop between the two; ending takes some."""

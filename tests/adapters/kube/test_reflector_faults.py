@@ -14,10 +14,11 @@ from epp.adapters.kube import reflector as reflector_module
 from epp.adapters.kube.reflector import Backoff, Reflector, Sink
 from epp.protocol.kube.resources import Selection, pods, pools
 from epp.protocol.kube.watch import ApiRefused, read_status
-from tests.adapters.kube.rig import QUICK, Seen, connected, following, pod, running, watched
+from tests.adapters.kube.rig import QUICK, Seen, connected, following, pod, watched
 from tests.kubeapi import faults
 from tests.kubeapi.answers import Answer
 from tests.kubeapi.status import GroupResource
+from tests.tasks import running
 
 
 def events(logs, *names):

@@ -6,6 +6,7 @@ from typing import Any
 
 from epp.model.request import Api, InferenceRequest, RequestId
 from epp.protocol.bodies.request_json import parse_request
+from epp.protocol.bodies.token_prompts import packed
 
 _numbers = count()
 MODEL = "tiny"
@@ -43,3 +44,8 @@ def ids(prompt: Any) -> list[int]:
     assert prompt.exact
     data = prompt.data
     return [int.from_bytes(data[at : at + 4], "little") for at in range(0, len(data), 4)]
+
+
+def whole(vocabulary, text):
+    """Return a text's ids with special tokens added, as the library encodes it."""
+    return packed(vocabulary._tokenizer.encode(text).ids)

@@ -127,7 +127,7 @@ async def test_completions(tmp_path, make, special):
     fields = {} if special is None else {"add_special_tokens": special}
     text = "<s>the keeper<|im_end|> of\n"
     plain = folder.vocabulary.encode([text])[text]
-    want = plain if special is False else folder.vocabulary.encode_whole(text)
+    want = plain if special is False else bodies.whole(folder.vocabulary, text)
     prompts = at_once(local, completions(text, **fields))
     assert [prompt.data for prompt in prompts] == [want]
     prompts = at_once(local, completions([text, "x"], **fields))

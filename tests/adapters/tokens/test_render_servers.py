@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from epp.adapters.scrape.client_tls import ClientTlsSettings, client_tls
 from epp.adapters.tokens.fallback import FallbackCause
-from epp.adapters.tokens.render.render_server import RenderSettings, one_token
+from epp.adapters.tokens.render.render_server import RenderSettings, ask_for_one_token
 from epp.adapters.tokens.render.render_tokenizer import RenderTokenizer
 from epp.gateway.processes import free_port
 from epp.values import replaced
@@ -183,7 +183,7 @@ async def test_a_prompt_may_be_rendered_as_if_for_one_token(pool):
     ],
 )
 def test_what_asks_for_one_token(body, expected):
-    assert one_token(body) == (body if expected is None else expected)
+    assert ask_for_one_token(body) == (body if expected is None else expected)
 
 
 async def test_servers_over_tls_are_verified(tmp_path):

@@ -10,6 +10,7 @@ from epp.adapters.tokens.fallback import TextFallback
 from epp.adapters.tokens.local.vocabulary import Vocabulary
 from epp.adapters.tokens.local.windows import WINDOW
 from epp.protocol.bodies.token_prompts import packed
+from tests.adapters.tokens.bodies import whole
 from tests.adapters.tokens.folders import KINDS, ODD, SPECIAL, byte_level, texts
 
 VOCABULARIES = {name: Vocabulary(make(), (*SPECIAL, *ODD)) for name, make in KINDS.items()}
@@ -37,7 +38,7 @@ def test_pieces_have_the_tokens_of_the_whole(name, text):
 def test_affixes_are_found(name, text):
     vocabulary = VOCABULARIES[name]
     before, after = vocabulary.affixes or (b"", b"?")
-    assert before + vocabulary.encode([text])[text] + after == vocabulary.encode_whole(text)
+    assert before + vocabulary.encode([text])[text] + after == whole(vocabulary, text)
 
 
 RUNS = ("a", "7", " ", "\n", "é", "🙂", "e\u0301", "ab ", "<|im_star", "boats 1729\n")

@@ -24,7 +24,7 @@ from epp.adapters.tokens.local.settings_file import (
     read_json,
 )
 from epp.adapters.tokens.local.template import ChatTemplate
-from epp.adapters.tokens.local.tokenizer_classes import as_its_class_says
+from epp.adapters.tokens.local.tokenizer_classes import apply_class
 from epp.adapters.tokens.local.vocabulary import Vocabulary
 from epp.errors import ConfigError
 
@@ -69,7 +69,7 @@ def read_folder(
     model = read_json(file.with_name("config.json"), ModelConfig).model_type
     special = dict(legacy.special()) | dict(config.special())
     tokenizer = _tokenizer(file)
-    as_its_class_says(tokenizer, config, model)
+    apply_class(tokenizer, config, model)
     _complete(tokenizer, config, special)
     template, missing = _template(file.parent, config, template_path, special, defaults)
     probe = "" if template is None else "".join(text for text in _probes(template))

@@ -25,7 +25,7 @@ _QWEN_3_5_WORDS = (
 )
 
 
-def as_its_class_says(tokenizer: Tokenizer, config: TokenizerConfig, model_type: str) -> None:
+def apply_class(tokenizer: Tokenizer, config: TokenizerConfig, model_type: str) -> None:
     """Replace the parts of a tokenizer that its class overrides."""
     named = (config.tokenizer_class or "").removesuffix("Fast")
     if model_type in _QWEN_3_5_TYPES or named == "Qwen3_5Tokenizer":
@@ -37,7 +37,7 @@ def as_its_class_says(tokenizer: Tokenizer, config: TokenizerConfig, model_type:
 
 
 def _qwen(tokenizer: Tokenizer, config: TokenizerConfig, words: str) -> None:
-    _bytes_or_nothing(tokenizer, fall_back=False)
+    _encode_unknown(tokenizer, fall_back=False)
     space = bool(config.add_prefix_space)
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -50,7 +50,7 @@ def _qwen(tokenizer: Tokenizer, config: TokenizerConfig, words: str) -> None:
 
 def _llama(tokenizer: Tokenizer, config: TokenizerConfig) -> None:
     """Prefix a space to the first word only; with `legacy` also after special tokens."""
-    _bytes_or_nothing(tokenizer, fall_back=True)
+    _encode_unknown(tokenizer, fall_back=True)
     scheme = "always" if config.legacy else "first"
     if config.add_prefix_space is False:
         scheme = "never"
@@ -58,7 +58,7 @@ def _llama(tokenizer: Tokenizer, config: TokenizerConfig) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
 
 
-def _bytes_or_nothing(tokenizer: Tokenizer, *, fall_back: bool) -> None:
+def _encode_unknown(tokenizer: Tokenizer, *, fall_back: bool) -> None:
     """Encode text of no token as tokens of its bytes (`fall_back`), else as nothing."""
     model = tokenizer.model
     if isinstance(model, BPE):

@@ -60,10 +60,6 @@ class Vocabulary:
                 found[text] = encode_in_windows(self._with_places, text)
         return found
 
-    def encode_whole(self, text: str) -> bytes:
-        """Return a prompt's ids with special tokens added (`add_special_tokens`)."""
-        return packed(self._batch([text], special=True)[0])
-
     def _batch(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:
         with _as_fallback():
             batch = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)

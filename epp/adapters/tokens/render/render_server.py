@@ -124,7 +124,7 @@ class RenderServer:
         if model != request.model:
             body = replace_model(body, model)
         if self._settings.prefill_only:
-            body = one_token(body)
+            body = ask_for_one_token(body)
         if media:
             body = _HASHES_ONLY + body[body.index(b"{") + 1 :]
         content = await self._post(RENDER[request.api], body, request)
@@ -219,7 +219,7 @@ def without_user(url: str) -> str:
     return f"{scheme}{colon}{host.rpartition('@')[2]}{slash}{path}"
 
 
-def one_token(body: bytes) -> bytes:
+def ask_for_one_token(body: bytes) -> bytes:
     """Return a body that asks for one token, so that the whole context is left to its prompt.
 
     One that has its prompt truncated stays: by how much depends on what it asks for.
