@@ -119,6 +119,22 @@ async def test_the_list_of_models_is_routed(gateway):
     assert answer.headers[SERVER] in SERVERS
 
 
+async def test_the_picker_lists_models_if_it_reads_the_lists(start):
+    async with start(Plan(simulators=SERVERS, picker_flags=("--poll-models",))) as gateway:
+
+        async def listed():
+            return (await gateway.get("/v1/models")).status == 200
+
+        await until(listed)
+        answer = await gateway.get("/v1/models")
+        (model,) = answer.json["data"]
+        assert (model["id"], model["object"], model["owned_by"]) == (MODEL, "model", "warmpick")
+        assert SERVER not in answer.headers
+        assert (await gateway.get(f"/v1/models/{MODEL}")).headers[SERVER] in SERVERS
+        assert (await gateway.post(CHAT, chat("hello"))).status == 200
+        assert await gateway.metric("warmpick_exchange_outcomes_total", outcome="answered") >= 1
+
+
 async def test_an_unknown_model_is_the_servers_own_answer(gateway):
     answer = await gateway.post(CHAT, chat("hello", model="nobody"))
     assert (answer.status, answer.json["error"]["code"]) == (404, 404)

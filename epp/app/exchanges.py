@@ -25,10 +25,12 @@ def exchange_settings(
     *,
     keep_body: bool,
     begin_span: Callable[[RequestRecord], Headers] | None = None,
+    list_models: Callable[[], bytes] | None = None,
 ) -> ExchangeSettings:
     """Return the settings of a picker's exchanges.
 
     `resolve` applies the API's objects to a request before plug-ins see it; None without any.
+    `list_models` returns what `GET /v1/models` is answered with; None: an endpoint answers.
     """
     settings = options.settings
     scheduling = settings.scheduling
@@ -52,6 +54,7 @@ def exchange_settings(
         keep_body=keep_body,
         most_wait=options.buffered_wait,
         begin_span=begin_span,
+        list_models=list_models,
         apis=settings.parsers.apis,
         propagate_priority=settings.propagate_priority,
         reporters=tuple(each.report for each in scheduling.usage_reporters),

@@ -20,12 +20,7 @@ _PARAMETERS = {
 }
 """Flags of llm-d-router up to 0.9, which KServe's templates still pass, and the parameters of the
 metrics-data-source that replaced them."""
-_MODELS_SOURCE, _MODELS_EXTRACTOR = "models-data-source", "models-data-extractor"
-_MODELS_PLUGINS = (
-    {"type": _MODELS_SOURCE, "parameters": {"interval": "5s"}},
-    {"type": _MODELS_EXTRACTOR, "parameters": {"refuseUnlisted": False}},
-)
-"""What `--poll-models` stands for."""
+_MODELS_SOURCE, _MODELS_RESPONDER = "models-data-source", "models-responder"
 
 
 def add_overrides(group: argparse._ArgumentGroup) -> None:
@@ -96,27 +91,19 @@ def _with_gates(document: dict[str, Any], gates: list[str]) -> dict[str, Any]:
 
 
 def _with_models(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration that polls the models of endpoints, as it says or by default."""
-    section = "data" if "data" in document and "dataLayer" not in document else "dataLayer"
-    plugins, layer = document.get("plugins") or [], document.get(section)
+    """Return a configuration with a models-responder, if it does not poll lists of models."""
+    plugins = document.get("plugins") or []
+    layer = document.get("dataLayer", document.get("data"))
     layer = {} if layer is None else layer
-    if not isinstance(plugins, list) or not isinstance(layer, dict):
+    sources = (layer.get("sources") or []) if isinstance(layer, dict) else None
+    if not isinstance(plugins, list) or not isinstance(sources, list):
         return document
-    sources = layer.get("sources") or []
-    if not isinstance(sources, list):
+    polled = [each.get("pluginRef") for each in sources if isinstance(each, dict)]
+    if _names_of(_MODELS_RESPONDER, plugins) or any(
+        name in polled for name in _names_of(_MODELS_SOURCE, plugins)
+    ):
         return document
-    listing, reading = _names_of(_MODELS_SOURCE, plugins), _names_of(_MODELS_EXTRACTOR, plugins)
-    if any(isinstance(each, dict) and each.get("pluginRef") in listing for each in sources):
-        return document
-    missing = [each for each in _MODELS_PLUGINS if not _names_of(each["type"], plugins)]
-    source = {
-        "pluginRef": (*listing, _MODELS_SOURCE)[0],
-        "extractors": [{"pluginRef": (*reading, _MODELS_EXTRACTOR)[0]}],
-    }
-    return document | {
-        "plugins": [*plugins, *missing],
-        section: layer | {"sources": [*sources, source]},
-    }
+    return document | {"plugins": [*plugins, {"type": _MODELS_RESPONDER}]}
 
 
 def _names_of(kind: object, plugins: list[Any]) -> list[str]:

@@ -151,8 +151,8 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         pool,
         "--poll-models",
         default=False,
-        help="read each endpoint's /v1/models every 5 s, and send requests where their model is"
-        " listed (as models-data-source in a configuration)",
+        help="read each endpoint's /v1/models every 5 s, send requests where their model is"
+        " listed, and answer GET /v1/models with all (as models-responder in a configuration)",
     )
     _add_listen(parser)
     behaviour = parser.add_argument_group("behaviour")

@@ -63,10 +63,14 @@ class PolledPages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataLayerSettings(msgspec.Struct, frozen=True):
-    """The sources that are polled; `warnings` name parameters without effect."""
+    """The sources that are polled; `warnings` name parameters without effect.
+
+    With `answers_models` the picker answers `GET /v1/models`.
+    """
 
     pages: tuple[PolledPages, ...]
     warnings: tuple[str, ...] = ()
+    answers_models: bool = False
 
 
 def data_layer(layer: DataLayer, plugins: Plugins) -> DataLayerSettings:
@@ -103,7 +107,7 @@ def data_layer(layer: DataLayer, plugins: Plugins) -> DataLayerSettings:
             "no metrics of endpoints are read: their load, engine and cache stay unknown, and an"
             " endpoint that stops answering is not noticed"
         )
-    return DataLayerSettings(tuple(pages), tuple(warnings))
+    return DataLayerSettings(tuple(pages), tuple(warnings), _answers_models(structs))
 
 
 def _pages(

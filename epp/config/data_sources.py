@@ -135,12 +135,7 @@ class ModelsDataSource(_CertifiedSource, frozen=True):
 
 
 class ModelsResponder(PluginParameters, frozen=True):
-    """Needs the lists of models, as llm-d-router does: of a source that need not be named."""
-
-    effect: ClassVar[Effect] = mapped_to(
-        "a models-data-source with its extractor; `GET /v1/models` is sent to one endpoint, which"
-        " lists its own models"
-    )
+    """Answers `GET /v1/models` by the lists of all endpoints, whose source need not be named."""
 
 
 class DcgmDataSource(PolledSource, frozen=True):

@@ -112,7 +112,9 @@ def test_helm_lint_says_that_there_is_no_such_flag(values):
 
 
 @pytest.mark.parametrize(
-    ("base", "epp"), [(v.POOL, v.epp), (v.SELECTOR, v.epp), (r.POOL, r.epp)], ids=str
+    ("base", "epp"),
+    [(v.POOL, v.epp), (v.SELECTOR, v.epp), (r.POOL, r.epp)],
+    ids=["older", "selector", "router"],
 )
 def test_null_is_no_flag(base, epp):
     """Of a values file that has comments alone below `flags:`, and over another file's flag."""
@@ -122,7 +124,9 @@ def test_null_is_no_flag(base, epp):
     assert container(objects("warmpick", taken_away))["args"] == without
 
 
-@pytest.mark.parametrize(("base", "epp"), [(v.POOL, v.epp), (r.POOL, r.epp)], ids=str)
+@pytest.mark.parametrize(
+    ("base", "epp"), [(v.POOL, v.epp), (r.POOL, r.epp)], ids=["older", "router"]
+)
 def test_a_name_may_have_the_value_in_it(base, epp):
     said = {"ha-enable-leader-election=false": "", "v": 4}
     things = objects("warmpick", v.merged(base, epp(replicas=2, flags=said)))
@@ -132,7 +136,9 @@ def test_a_name_may_have_the_value_in_it(base, epp):
     assert arguments(things).ha_enable_leader_election is False
 
 
-@pytest.mark.parametrize(("base", "epp"), [(v.POOL, v.epp), (r.POOL, r.epp)], ids=str)
+@pytest.mark.parametrize(
+    ("base", "epp"), [(v.POOL, v.epp), (r.POOL, r.epp)], ids=["older", "router"]
+)
 def test_another_images_flag_is_an_extra_argument(base, epp):
     _, reason = refused_or_rendered("warmpick", v.merged(base, epp(flags={"newFlag": 1})))
     assert "For a flag of another image, use inferenceExtension.extraArgs" in reason

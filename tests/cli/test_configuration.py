@@ -98,8 +98,8 @@ dataLayer: {sources: [{pluginRef: models}]}
     ("plugins", "interval", "serves_others"),
     [
         ("{type: models-data-source, name: m, parameters: {interval: 1m}}", 60, True),
-        ("{type: models-data-extractor}", 5, False),
-        ("{type: models-data-extractor, name: e}", 5, False),
+        ("{type: models-data-extractor, parameters: {refuseUnlisted: true}}", 5, False),
+        ("{type: models-data-extractor, name: e}", 5, True),
         ("{type: metrics-data-source}", 5, True),
     ],
 )
@@ -108,6 +108,7 @@ def test_models_are_polled_by_the_plugins_that_nothing_refers_to(plugins, interv
     models = settings.data_layer.pages[-1]
     assert (models.models, models.source.every) == (True, interval)
     assert models.serves_others is serves_others
+    assert settings.data_layer.answers_models
     assert settings.warnings == ()
 
 
@@ -117,5 +118,5 @@ apiVersion: inference.networking.x-k8s.io/v1alpha1
 plugins: [{type: dcgm-data-source}, {type: dcgm-extractor}]
 data: {sources: [{pluginRef: dcgm-data-source, extractors: [{pluginRef: dcgm-extractor}]}]}
 """
-    kinds = [each.source.kind for each in load(merged(text, "--poll-models")).data_layer.pages]
-    assert kinds == ["metrics-data-source", "dcgm-data-source", "models-data-source"]
+    kinds = {each.source.kind for each in load(merged(text, "--poll-models")).data_layer.pages}
+    assert kinds == {"metrics-data-source", "dcgm-data-source", "models-data-source"}

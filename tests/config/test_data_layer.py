@@ -119,8 +119,8 @@ def test_a_responder_needs_the_lists_of_models(more, sources, source, serves_oth
     _, models = settings.data_layer.pages
     assert (models.name, models.source.scheme, models.source.every) == source
     assert (models.models, models.load, models.serves_others) == (True, False, serves_others)
-    (warning,) = settings.warnings
-    assert warning.startswith("answers: mapped to a models-data-source with its extractor")
+    assert settings.data_layer.answers_models
+    assert settings.warnings == ()
 
 
 def test_without_defaults_nothing_is_read_and_that_is_said():

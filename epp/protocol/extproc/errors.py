@@ -1,4 +1,4 @@
-"""The two kinds of errors: those that the client gets as a response, and faults of the peer."""
+"""What the picker answers itself: errors, and the list of models; and faults of the peer."""
 
 from typing import Final
 
@@ -43,6 +43,11 @@ class _OpenAiError(msgspec.Struct):
     type: str
     param: str | None
     code: str
+
+
+def models_reply(models: bytes) -> ImmediateReply:
+    """Return the reply that sends the client a list of models, which is JSON."""
+    return ImmediateReply(200, (("content-type", "application/json"),), models, "warmpick_models")
 
 
 def error_reply(error: RequestError) -> ImmediateReply:

@@ -36,7 +36,7 @@ from epp.model.decision import Decision
 from epp.model.request import RequestId
 from epp.model.request_events import Aborted, Served
 from epp.protocol.extproc.director import Director, PendingDecision
-from epp.protocol.extproc.errors import UNDECIDABLE, error_reply
+from epp.protocol.extproc.errors import UNDECIDABLE, error_reply, models_reply
 from epp.protocol.extproc.messages import (
     BodyMode,
     HeadersReply,
@@ -49,11 +49,10 @@ from epp.protocol.extproc.messages import (
     ResponseHeaders,
     ResponseTrailers,
 )
-from epp.protocol.extproc.names import ATTEMPTS
 from epp.protocol.extproc.observation import must_stay_reason
 from epp.protocol.extproc.record import Outcome, RequestRecord
 from epp.protocol.extproc.request import Request
-from epp.protocol.extproc.response import Response
+from epp.protocol.extproc.response import Response, was_retried
 from epp.protocol.extproc.settings import ExchangeSettings
 from epp.protocol.extproc.step import Step, Wants
 
@@ -210,7 +209,7 @@ class Exchange:
             self.record.served = message.served
             if (decision := self.record.decision) is not None:
                 served = decision.served_at(message.served)
-                retried = served != decision.endpoint.target and _was_retried(message)
+                retried = served != decision.endpoint.target and was_retried(message)
                 self._director.observe(Served(self.record.id, served, retried=retried), now)
 
     @property
@@ -228,6 +227,11 @@ class Exchange:
     def _request_headers(self, message: RequestHeaders, now: float) -> list[Reply]:
         request = self._request
         if request.headers(message):
+            list_models = self._settings.list_models
+            if list_models is not None and request.asks_for_models:
+                reply = models_reply(list_models())
+                self._end(Outcome.ANSWERED, now)
+                return [reply]
             return self._decide(now)
         self._stage = BODY
         # Envoy: only `FULL_DUPLEX_STREAMED` sends a body before its headers are answered.
@@ -347,11 +351,6 @@ class Exchange:
                     self._director.observe(event, now)
             finally:
                 self._director.exchange_ended(self.record)
-
-
-def _was_retried(message: Message) -> bool:
-    """Whether the proxy says that it tried more than once."""
-    return isinstance(message, ResponseHeaders) and message.headers.get(ATTEMPTS, "1") != "1"
 
 
 Handler = Callable[[Exchange, Any, float], list[Reply]]

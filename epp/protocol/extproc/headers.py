@@ -28,6 +28,7 @@ from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings, Headers
 
 _REQUEST_ID: Final = "x-request-id"
+_MODELS: Final = "/v1/models"
 _ENGINE_LABEL: Final = "llm-d.ai/engine-type"
 _PATHS: Final = (":path", "x-original-path", "x-forwarded-path")
 
@@ -67,6 +68,12 @@ class RequestFacts:
                 api = apis.api_of(headers[name])
         injected = [name for name in headers if name in CONTROL_HEADERS]
         return RequestFacts(headers, method, api, tuple(sorted(injected)) if injected else ())
+
+    @property
+    def asks_for_models(self) -> bool:
+        """Whether it is OpenAI's `GET /v1/models`, below any prefix."""
+        paths = [self.headers.get(name, "").partition("?")[0] for name in _PATHS]
+        return self.method == "GET" and any(path.endswith(_MODELS) for path in paths)
 
     def request(  # noqa: PLR0913, PLR0917 (what it is made of)
         self,

@@ -22,7 +22,8 @@ class Outcome(StrEnum):
     """The outcome of an exchange; the values are the `outcome` label of a metric."""
 
     COMPLETED = "completed"
-    REJECTED = "rejected"  # answered by the picker itself
+    ANSWERED = "answered"  # by the picker, with what was asked for
+    REJECTED = "rejected"  # answered by the picker, with an error
     UNOBSERVED = "unobserved"  # routed; the response's end is not shown, or not observed
     ABORTED = "aborted"  # the client, the proxy or the model server went away
 

@@ -94,6 +94,11 @@ class Request:
         return self._body is not None and self._body.unread
 
     @property
+    def asks_for_models(self) -> bool:
+        """Whether it is OpenAI's `GET /v1/models`."""
+        return self._facts.asks_for_models
+
+    @property
     def begun(self) -> bool:
         """Whether the head was seen."""
         return bool(self._facts.method)
@@ -248,10 +253,10 @@ class Request:
         `target` is the model that replaces the one in its body; empty: none does. `priority`
         replaces the body's if the settings propagate it.
         """
-        told: int | None = None
+        engine: int | None = None
         if self._settings.propagate_priority:
-            told = engine_priority(priority, decision.endpoint)
-        edited, length = self._rewrite(target, told)
+            engine = engine_priority(priority, decision.endpoint)
+        edited, length = self._rewrite(target, engine)
         begin_span = self._settings.begin_span
         mutation = request_mutation(
             self._facts,
@@ -280,8 +285,8 @@ class Request:
         if self.ended:
             return True, length
         # Trailers are to come, or what follows the JSON in a body that was cut.
-        told = _length(self._facts.headers)
-        return True, None if told is None else told + length - self._record.request_bytes
+        announced = _length(self._facts.headers)
+        return True, None if announced is None else announced + length - self._record.request_bytes
 
     def _pass_whole(self, mutation: Mutation, *, edited: bool) -> list[Reply]:
         """Answer a body that the proxy holds whole."""

@@ -28,6 +28,7 @@ from epp.protocol.extproc.messages import (
     BodyReply,
     Chunk,
     HeadersReply,
+    Message,
     Mutation,
     Reply,
     Reporting,
@@ -36,6 +37,7 @@ from epp.protocol.extproc.messages import (
     TrailersReply,
     chunks,
 )
+from epp.protocol.extproc.names import ATTEMPTS
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.settings import ExchangeSettings, Headers
 from epp.protocol.metrics.orca import parse_orca
@@ -110,7 +112,7 @@ class Response:
         self.done = False
 
     def show_wait(self) -> None:
-        """Add a header that tells the client how long the request waited."""
+        """Add a response header with the time that the request waited."""
         if queue_duration_header not in self._header_sources:
             self._header_sources += (queue_duration_header,)
 
@@ -309,7 +311,7 @@ class Response:
     def ended(self) -> bool:
         """Whether a response over gRPC was seen whole; the trailers that end it may not be shown.
 
-        Envoy tells no other end of it, and shows them only with `response_trailer_mode: SEND`.
+        Envoy shows no other end of it, and trailers only with `response_trailer_mode: SEND`.
         """
         reader = self._usage_reader
         return isinstance(reader, FramedUsage) and reader.ended
@@ -320,6 +322,11 @@ class Response:
             self._usage = merge_usage(self._usage, self._usage_reader.end())
             self._usage_reader = None
         self._record.usage = self._usage
+
+
+def was_retried(message: Message) -> bool:
+    """Whether the proxy says that it tried more than once."""
+    return isinstance(message, ResponseHeaders) and message.headers.get(ATTEMPTS, "1") != "1"
 
 
 def _id_reader(*, streaming: bool) -> "ResponseIdReader":

@@ -32,6 +32,7 @@ class ExchangeSettings(Value):
         reporters: tuple[Callable[[Usage], Reported | None], ...] = (),
         most_wait: float = 0.1,
         begin_span: Callable[[RequestRecord], Headers] | None = None,
+        list_models: Callable[[], bytes] | None = None,
         end_early: bool = False,
     ) -> None:
         self.max_body_bytes: Final = max_body_bytes
@@ -64,6 +65,10 @@ class ExchangeSettings(Value):
         """Begins the span of a request that was decided on; gives headers for the model server.
 
         None: there are no traces."""
+        self.list_models: Final = list_models
+        """Returns what `GET /v1/models` is answered with, as JSON, or raises `RequestError`.
+
+        None: an endpoint answers it."""
         self.end_early: Final = end_early
         """Close the stream once a streamed response has begun.
 

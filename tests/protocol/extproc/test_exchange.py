@@ -2,6 +2,7 @@
 
 import pytest
 
+from epp.errors import NoEndpoints
 from epp.model.request import Api, Usage
 from epp.model.request_events import Finished, FirstToken
 from epp.protocol.extproc.messages import (
@@ -9,6 +10,7 @@ from epp.protocol.extproc.messages import (
     BodyReply,
     Chunk,
     HeadersReply,
+    ImmediateReply,
     Message,
     Modes,
     RequestBody,
@@ -164,6 +166,56 @@ class TestHeadersOnly:
         (reply,) = exchange().receive(message, 0)
         assert isinstance(reply, HeadersReply)
         assert reply.mutation.destination == "10.0.0.1:8000"
+
+    @pytest.mark.parametrize(
+        ("path", "answered"),
+        [
+            ("/v1/models", True),
+            ("/v1/models?limit=5", True),
+            ("/team-a/v1/models", True),
+            ("/v1/models/m", False),
+            ("/v1/models/", False),
+            ("/v1/chat?next=/v1/models", False),
+        ],
+    )
+    def test_the_picker_lists_the_models_if_it_knows_them(self, path, answered):
+        machine = exchange(list_models=lambda: b'{"data":[]}')
+        message = RequestHeaders(headers={":method": "GET", ":path": path}, end_of_stream=True)
+        (reply,) = machine.receive(message, 1)
+        if answered:
+            assert isinstance(reply, ImmediateReply)
+            assert (reply.status, reply.body) == (200, b'{"data":[]}')
+            assert dict(reply.headers) == {"content-type": "application/json"}
+            assert machine.wants() is Wants.END
+            assert machine.record.outcome is Outcome.ANSWERED
+        else:
+            assert isinstance(reply, HeadersReply)
+        assert bool(machine.stub.requests) is not answered
+
+    def test_a_rewritten_path_counts_as_the_clients(self):
+        machine = exchange(list_models=lambda: b"{}")
+        asked = {":method": "GET", ":path": "/rewritten", "x-original-path": "/v1/models"}
+        (reply,) = machine.receive(RequestHeaders(headers=asked, end_of_stream=True), 0)
+        assert isinstance(reply, ImmediateReply)
+
+    @pytest.mark.parametrize("method", ["HEAD", "DELETE", "OPTIONS"])
+    def test_other_methods_go_to_an_endpoint(self, method):
+        machine = exchange(list_models=lambda: b"{}")
+        asked = {":method": method, ":path": "/v1/models"}
+        (reply,) = machine.receive(RequestHeaders(headers=asked, end_of_stream=True), 0)
+        assert isinstance(reply, HeadersReply)
+
+    def test_models_that_are_not_known_yet_are_an_error(self):
+        def unknown():
+            raise NoEndpoints("none yet", reason="models-unknown")
+
+        machine = exchange(list_models=unknown)
+        message = RequestHeaders(
+            headers={":method": "GET", ":path": "/v1/models"}, end_of_stream=True
+        )
+        status, error, _ = error_of(machine.receive(message, 0))
+        assert (status, error["code"]) == (503, "models-unknown")
+        assert machine.record.outcome is Outcome.REJECTED
 
     def test_subset_counts_for_a_get(self):
         message = RequestHeaders(
