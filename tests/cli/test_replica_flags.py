@@ -12,6 +12,7 @@ from epp.cli.main import main
 from epp.cli.replica_flags import add_replicas, replica_notices, replicas_of
 from epp.config.file import load
 from epp.errors import ConfigError
+from tests.native.built import needs_native
 
 SECRET = b"a secret of sixteen bytes and more"
 
@@ -124,6 +125,7 @@ def test_a_number_of_workers_that_cannot_be_is_refused(text, capsys):
     assert f"--workers: `{text}` is not a number from 1 to 64" in capsys.readouterr().err
 
 
+@needs_native
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
