@@ -224,8 +224,8 @@ if FAULT:
 def fault(module: str) -> str:
     """Return why a module of `MODULES` is not compiled; empty if it is. Imports it.
 
-    An extension can be missing alone: where a library was not there when it was to be built, or
-    is not there now.
+    A single extension can be missing, if one of its libraries was missing when it was built, or
+    is missing now.
     """
     if FAULT:
         return FAULT

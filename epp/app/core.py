@@ -27,14 +27,13 @@ from epp.app.console.pages import Console, ConsoleSources
 from epp.app.data_sources import DataSources
 from epp.app.director import PickerDirector, exchange_factory
 from epp.app.discovery import build_discovery
-from epp.app.exchanges import exchange_settings, resolve_by
+from epp.app.exchanges import exchange_settings, models_page, resolve_by
 from epp.app.fleet_log import FleetLog
 from epp.app.flow import flow_metrics
 from epp.app.observers import Faults, Observer, Observers
 from epp.app.observing.decision_ring import DecisionRing
 from epp.app.observing.pages import DebugPages
 from epp.app.observing.recording import recording
-from epp.app.observing.served_models import ServedModels
 from epp.app.observing.shadow import Shadow
 from epp.app.observing.tracing import tracing_or_none
 from epp.app.observing.views import DecisionView, decision_view
@@ -94,9 +93,6 @@ class PickerCore:
         self.loop_delay = LoopDelay()
         scheduling = options.settings.scheduling
         self._plugin_times = PluginTimes(scheduling.plugin_names)
-        self._models = None
-        if options.settings.data_layer.answers_models:
-            self._models = ServedModels(self.fleet, int(time.time()))
         self._tracing = tracing_or_none(options.tracing, scheduling, clock)
         self._replicas = replicas_or_none(options, self.fleet, clock, changed)
         self.decisions = DecisionRing(self.fleet, measures(scheduling.profiles))
@@ -152,7 +148,7 @@ class PickerCore:
             resolve_by(self.discovery, self._chance.randrange),
             keep_body=self._tokenizer is not None,
             begin_span=self._tracing.begin if self._tracing else None,
-            list_models=self._models.page if self._models else None,
+            list_models=models_page(self._options, self.fleet),
         )
         observation = self._options.observation
         return exchange_factory(self.director, settings, observation, self._chance)

@@ -27,7 +27,7 @@ from epp.model.events import Event
 from epp.policy.flow.settings import STALE_SECONDS
 
 _MISSED_POLLS = 3
-"""So many intervals without a report make a load stale, if they are longer than usual."""
+"""A load is stale after this many intervals without a report, if those are long."""
 
 
 class DataSources:

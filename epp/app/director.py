@@ -153,7 +153,7 @@ class PickerDirector:
             if self._count_check is not None:
                 self._count_check.decided(request, decision)
             for score in decision.scores:
-                if score.out_of_range:
+                if score.out_of_range and (_OUT_OF_RANGE, score.plugin) not in self._warned:
                     plugin = score.plugin
                     beyond = [float(value) for value in score.values if not 0 <= value <= 1]
                     self._warn_once(_OUT_OF_RANGE, plugin, plugin=plugin, score=beyond[0])

@@ -1,9 +1,11 @@
 """Builds the settings of exchanges from the options of a picker."""
 
+import time
 from collections.abc import Callable, Sequence
 
 from epp.app.discovery import Discovery
 from epp.app.options import ServeOptions
+from epp.model.fleet import Fleet
 from epp.model.request import InferenceRequest
 from epp.policy.plugins import ResponseProcessor
 from epp.protocol.extproc.debug_headers import (
@@ -60,6 +62,15 @@ def exchange_settings(
         reporters=tuple(each.report for each in scheduling.usage_reporters),
         resolve=_in_turn(steps),
     )
+
+
+def models_page(options: ServeOptions, fleet: Fleet) -> Callable[[], bytes] | None:
+    """Return what lists the models of a fleet's endpoints; None if endpoints do so themselves."""
+    if not options.settings.data_layer.answers_models:
+        return None
+    from epp.app.observing.served_models import ServedModels  # noqa: PLC0415 (rarely needed)
+
+    return ServedModels(fleet, int(time.time())).page
 
 
 def resolve_by(discovery: Discovery, below: Callable[[int], int]) -> Resolve | None:

@@ -31,7 +31,7 @@ CORRECTED: Final = counter(
 
 
 class FleetLog:
-    """Counts and logs the ejections and corrections of a fleet, and counts who sleeps."""
+    """Counts and logs ejections and corrections of a fleet, and counts sleeping engines."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet

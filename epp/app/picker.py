@@ -143,7 +143,7 @@ class EndpointPicker:
             await self._health_server.start(address, options.health_port)
         freeze_long_lived_objects()  # while endpoints answer
         await self._core.reported()
-        await self._core.warmed()  # a gateway may ask before it checks who is ready
+        await self._core.warmed()  # a gateway may send requests before it checks readiness
         with listening("--grpc-port", address):
             await self._extproc.start()
         if options.worker is not None:

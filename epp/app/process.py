@@ -34,11 +34,11 @@ takes some 15 ms."""
 _ROUND_SECONDS = 0.001
 """If collecting the newest objects takes longer than this, it is done more often."""
 _ALL_SECONDS, _ALL_PAUSE = 60.0, 600
-"""The least time between collections of all objects: seconds, and a multiple of their duration."""
+"""The least time between collections of all objects: seconds, and a multiple of their CPU time."""
 _LOOK_SECONDS, _MUCH_BYTES = 2.0, 32 << 20
 """How often the size of the process is checked, and the growth that is tolerated."""
 _TRIM_PAUSE = 200
-"""The least pause before freed memory is given back again, as a multiple of the time it took."""
+"""The least pause before freed memory is given back again, as a multiple of its CPU time."""
 
 
 @contextmanager
@@ -93,7 +93,8 @@ async def collect_garbage() -> None:
     those at once. Most belong to open streams and are freed by their reference counts anyway: at
     10,000 streams this takes 0.2 s for nothing. A tenth of a second makes few objects, and so does
     a longer time in an idle process. All objects are examined once a minute, or less often if that
-    takes long.
+    takes much CPU time: a process that others keep from running has as much garbage as one that
+    they do not.
     """
     gc.disable()
     pause, due = _MIN_PAUSE, time.monotonic() + _ALL_SECONDS
@@ -106,8 +107,9 @@ async def collect_garbage() -> None:
                 brief = time.monotonic() - started < _ROUND_SECONDS
                 pause = min(_MAX_PAUSE, 2 * pause) if brief else _MIN_PAUSE
                 continue
+            before = time.thread_time()
             gc.collect()
-            took = time.monotonic() - started
+            took = time.thread_time() - before
             due = started + max(_ALL_SECONDS, took * _ALL_PAUSE)
     finally:
         gc.enable()
@@ -118,7 +120,7 @@ async def give_back_freed_memory() -> None:
 
     Long bodies, tokenized texts, removed endpoints, and tables that were moved to grow leave holes
     in the heap. How much of it is free is not known, so this tries repeatedly, for half a percent
-    of the time.
+    of a core.
     """
     least, pause = resident_bytes(), _LOOK_SECONDS
     while True:
@@ -126,9 +128,14 @@ async def give_back_freed_memory() -> None:
         pause, size = _LOOK_SECONDS, resident_bytes()
         least = min(least, size)
         if size > least + _MUCH_BYTES:
-            began = time.monotonic()
-            await asyncio.to_thread(trim_freed_memory)
-            pause = max(pause, _TRIM_PAUSE * (time.monotonic() - began))
+            pause = max(pause, _TRIM_PAUSE * await asyncio.to_thread(_trim))
+
+
+def _trim() -> float:
+    """Give back what is free; return the CPU seconds that it took."""
+    before = time.thread_time()
+    trim_freed_memory()
+    return time.thread_time() - before
 
 
 @contextmanager
@@ -155,7 +162,7 @@ def stop_signals(stop: asyncio.Event, at_once: Callable[[], None] = lambda: None
 
 @contextmanager
 def signals_handled(handle: Callable[[int], None]) -> Iterator[None]:
-    """Have each SIGTERM, SIGINT and SIGHUP handled by its number, while the context lasts."""
+    """Call `handle` with the number of each SIGTERM, SIGINT and SIGHUP within the context."""
     loop = asyncio.get_running_loop()
     signals = [signal.SIGTERM, signal.SIGINT]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else nohup(1) has started it

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from epp.config.file import POLICIES, Settings, load
@@ -42,6 +41,8 @@ def with_stdin(words: Sequence[str], most: int) -> Iterator[list[str]]:
     if str(_STDIN) not in words:
         yield list(words)
         return
+    from tempfile import TemporaryDirectory  # noqa: PLC0415 (slow, and a picker needs none)
+
     with temporary_folder_wanted():
         folder = TemporaryDirectory(prefix="epp-stdin-")
     with folder as name:

@@ -31,7 +31,7 @@ _AMOUNT: _Parameter = Annotated[float, msgspec.Meta(ge=0)], 0.0
 _MODE: _Parameter = Literal["", "dynamic", "static"], ""
 
 _RESOLUTION = _group(width=_SIZE, height=_SIZE)
-_PIXELS = _group(factor=_SIZE)  # a token for so many; 0: 1024
+_PIXELS = _group(factor=_SIZE)  # pixels per token; 0: 1024
 _IMAGE, _ = _group(
     mode=_MODE,
     defaultResolution=_RESOLUTION,

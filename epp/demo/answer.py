@@ -28,7 +28,7 @@ _decode = msgspec.json.Decoder(_Document).decode
 
 
 class Answer:
-    """An answer as far as it was received: `text` of so many `chunks`, and the server's `usage`.
+    """An answer, as far as received: `text`, its number of `chunks`, and the server's `usage`.
 
     Its first text came at `first_at` (monotonic seconds), None before.
     """

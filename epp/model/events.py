@@ -1,4 +1,4 @@
-"""The events of a fleet, as frozen values, which `Fleet.apply(event, now)` takes in."""
+"""The events of a fleet, as frozen values; `Fleet.apply(event, now)` applies them."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum

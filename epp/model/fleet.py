@@ -199,7 +199,7 @@ class Fleet:
         self._listeners.remove(name)
 
     def apply(self, event: Event, now: float) -> None:
-        """Take in one event. Events about unknown endpoints or requests change nothing."""
+        """Apply one event. Events about unknown endpoints or requests change nothing."""
         if now >= self._unobserved.due:
             self._catch_up(now)
         self._learn(event, now, guessed=False)

@@ -125,7 +125,7 @@ class CacheCopied(msgspec.Struct, frozen=True):
 
 
 class CacheCleared(msgspec.Struct, frozen=True):
-    """An endpoint's engine has emptied its cache, as somebody says who knows.
+    """An endpoint's engine has emptied its cache, as reported by a program that knows.
 
     What requests hold stays. Nothing changes while the engine's own KV events are followed.
     """

@@ -53,7 +53,7 @@ class FirstToken(Value):
 
 
 class ResponseNamed(Value):
-    """The response has an id, by which later requests may go on from it, or ask for it."""
+    """The response has an id, by which later requests may continue it, or ask for it."""
 
     def __init__(self, request_id: RequestId, response_id: str) -> None:
         self.request_id: Final = request_id
@@ -61,7 +61,7 @@ class ResponseNamed(Value):
 
 
 class Generated(Value):
-    """A streamed response has brought so many pieces so far, or tokens, if that is guessed."""
+    """A streamed response has come in this many pieces so far; tokens, if this is a guess."""
 
     def __init__(self, request_id: RequestId, pieces: int) -> None:
         self.request_id: Final = request_id
@@ -97,7 +97,7 @@ class Failure(Enum):
 class Aborted(Value):
     """The exchange ended before its response did, after `generated` pieces of it.
 
-    If nobody observed it, `generated` are the tokens that are guessed. `refused`: the endpoint
+    If it was not observed, `generated` is a guess, in tokens. `refused`: the endpoint
     never got the request. `failure` is how the endpoint failed; None if it is not to blame, because
     the client left or its request was invalid. `served`: the proxy reported the endpoint that
     served it. If the proxy does so for other requests, a failure without it is the proxy's own.

@@ -139,7 +139,7 @@ class NumberAttributes(Protocol):
 
 
 class _FromFleet:
-    """Answers from the candidates, but for what is in `UNKNOWN_TO_FLEET`; knows no sessions."""
+    """Answers from the candidates, except for `UNKNOWN_TO_FLEET`; it has no sessions."""
 
     def prefix_matches(
         self, request: InferenceRequest, candidates: Candidates

@@ -31,7 +31,7 @@ class Bound(msgspec.Struct, frozen=True):
         elif not (value > self.least if self.above else value >= self.least):
             fault = f"{'not above' if self.above else 'below'} {self.least:g}"
         if fault:
-            raise ValueError(f"`{name}` is {value:g}, {fault}; write {self.write}")
+            raise ValueError(f"`{name}` is {value:.15g}, {fault}; write {self.write}")
 
 
 def at_least(least: float, write: str) -> Bound:

@@ -191,7 +191,7 @@ class CommitObserver(Protocol):
     """Is notified of each decision as it takes effect."""
 
     def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
-        """Take note of a decision, at `now` in seconds of a clock that never goes back."""
+        """Record a decision, at `now` in seconds of a clock that never goes back."""
 
 
 @runtime_checkable

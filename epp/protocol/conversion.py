@@ -109,7 +109,7 @@ def _values_in(types: Iterable[object]) -> Iterator[object]:
 
 
 def _plain(problem: str) -> str:
-    """Return what msgspec says about a value in words that need no knowledge of its types."""
+    """Return msgspec's message about a value in words that need no knowledge of its types."""
     found = _EXPECTED.fullmatch(problem)
     if found is None:  # such as "Object missing required field `type`"
         return problem.removeprefix("Object ").removeprefix("contains ")

@@ -57,7 +57,7 @@ class KnownEndpoints:
         self._known: dict[EndpointId, Endpoint] = {}
 
     def ids(self) -> frozenset[EndpointId]:
-        """Return who is known."""
+        """Return the known endpoints."""
         return frozenset(self._known)
 
     def differences(

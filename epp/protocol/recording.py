@@ -130,7 +130,7 @@ class RecordedRequest(
     prefill: str = ""
     """The endpoint that computed the prompt, if that was another one."""
     served: str = ""
-    """The target that the proxy says has served, if that is not the endpoint's."""
+    """The target that served it by the proxy's report, if that is not the endpoint's."""
     profile: str = ""
     """The profile that decided."""
     predicted_cached_tokens: int | None = None

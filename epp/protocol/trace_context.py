@@ -19,7 +19,7 @@ LOW_BITS: Final = (1 << 64) - 1
 
 
 class ParentSpan(msgspec.Struct, frozen=True):
-    """The span that a request belongs to, as its header says."""
+    """The span that a request belongs to, by its header."""
 
     trace_id: int
     span_id: int
@@ -27,7 +27,7 @@ class ParentSpan(msgspec.Struct, frozen=True):
 
     @property
     def sampled(self) -> bool:
-        """Whether who sent it records the trace."""
+        """Whether the sender records the trace."""
         return bool(self.flags & SAMPLED)
 
 

@@ -1,6 +1,6 @@
 """The decisions of a recording, explained after the fact.
 
-A fleet takes in what the recording says: endpoints, where each request went, its first token, how
+A fleet applies what the recording has: endpoints, where each request went, its first token, how
 it ended. Each request is decided on over it once more, by a configuration, and then booked where
 it went at the time, whatever is decided now.
 """
@@ -42,7 +42,7 @@ _APIS: Final = frozenset(Api)
 
 
 class _Action(Protocol):
-    """Takes in what happened at a time; returns the view of a decision, if it was one."""
+    """Applies what happened at a time; returns the view of a decision, if it was one."""
 
     def __call__(self, now: float) -> DecisionView | None: ...
 
@@ -111,7 +111,7 @@ class PastDecisions:
         self._fleet.apply(event, now)
 
     def _see(self, pool: RecordedPool, now: float) -> None:
-        """Take in which endpoints there are."""
+        """Apply which endpoints there are."""
         there = {EndpointId(each.id): each for each in pool.endpoints}
         for gone in self._known.keys() - there.keys():
             self._fleet.apply(EndpointRemoved(gone), now)

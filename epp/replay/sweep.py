@@ -111,7 +111,7 @@ def on_cores(tasks: Sequence[Task], jobs: int | None = None) -> Iterator[tuple[i
 
 
 def processes(count: int | None) -> ProcessPoolExecutor:
-    """Return so many new processes (None: one for each core).
+    """Return this many new processes (None: one for each core).
 
     Ctrl-C ends them at once: a run takes minutes, and another one may be next in line.
     """

@@ -97,7 +97,7 @@ class Port:
             self._take(connection)
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Accept nothing for a while: who waits makes the socket ready again at once."""
+        """Accept nothing for a while: a waiting peer would make the socket ready again at once."""
         _log.warning("port.no_room", port=self.port, problem=str(error))
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening)

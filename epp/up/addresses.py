@@ -62,7 +62,7 @@ class AddressBook:
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Take in what has changed."""
+        """Apply what has changed."""
         try:
             found = await self._look()
         except ConfigError as error:

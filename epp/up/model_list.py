@@ -18,7 +18,7 @@ _REST_SECONDS = 2.0
 """How long the others have once one has answered; the list is without those that take longer."""
 _KEPT_SECONDS = 1.0
 _SECONDS_PER_SERVER = 0.002
-"""The pause before a list is made: whoever asks on and on takes a part of this process at most."""
+"""The pause before a list is made: constant requests for it take only a part of this process."""
 _MAX_ASKED, _MAX_LISTS, _MAX_AT_ONCE = 64, 16, 16
 _AWAY = b'{"error": {"message": "no model server lists its models", "type": "%s", "code": 503}}' % (
     b"ServiceUnavailableError"

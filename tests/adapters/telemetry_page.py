@@ -78,7 +78,9 @@ plugins:
 
 
 def telemetry(pool=POOL, under_way=lambda _: False, fresh=is_reported):
-    events = FeedCounts(batches=9, gaps=1, disconnects=2, unreachable=3)
+    events = FeedCounts(
+        batches=9, duplicates=20, unreadable=400, gaps=1, disconnects=2, unreachable=3
+    )
     return Telemetry(
         MetricSources(
             "pool",

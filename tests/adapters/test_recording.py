@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from datetime import UTC, datetime
 from itertools import count
 
@@ -15,7 +16,6 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from epp.adapters.recording import parts
 from epp.adapters.recording.parts import Parts, check_folder
 from epp.adapters.recording.recorder import Recorder
 from epp.adapters.recording.writer import RecordingSettings
@@ -344,7 +344,7 @@ def test_only_of_a_full_disk_room_is_expected_later(code, there, tmp_path, monke
     def refused(*_, **__):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(parts, "TemporaryFile", refused)
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
     if not there:
         monkeypatch.setattr(os, "mkdir", refused)
     folder = tmp_path if there else tmp_path / "recording"

@@ -7,6 +7,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from epp.adapters.scrape.failures import EVENTS, is_absent
+from epp.adapters.scrape.page_readers import (
+    LoadReader,
+    ModelsReader,
+    NumbersReader,
+    SeveralReaders,
+)
 from epp.adapters.scrape.page_source import ScrapeSettings
 from epp.adapters.scrape.scraper import next_due
 from epp.model.endpoint import Endpoint
@@ -14,6 +20,7 @@ from epp.model.events import LoadReported, ScrapeFailed, ScrapeFailure
 from tests.adapters.ext_proc_peer import until
 from tests.adapters.scraped_pods import DEADLINE, HASTY, SLOW, pods, scraping
 from tests.adapters.vllm_page import vllm_page
+from tests.strategies import endpoint
 
 REFUSED, BROKEN, LATE, NO_PAGE = ScrapeFailure
 
@@ -409,3 +416,13 @@ async def test_the_page_may_be_elsewhere():
         scraper.watch(server.endpoint("a", metrics_host=page_of))
         await told.loads("a", 2)
         assert (server.requests, exporter.requests >= 2) == (0, True)
+
+
+@pytest.mark.parametrize("kind", [LoadReader, ModelsReader, NumbersReader, SeveralReaders])
+def test_a_reader_of_pages_takes_the_new_labels_of_its_endpoint(kind):
+    more = {NumbersReader: ((),), SeveralReaders: ((LoadReader, ModelsReader),)}
+    reader = kind(endpoint("a"), *more.get(kind, ()))
+    relabelled = endpoint("a", labels={"app": "vllm"})
+    reader.relabel(relabelled)
+    readers = [reader, *getattr(reader, "_readers", ())]
+    assert all(each.endpoint is relabelled for each in readers)

@@ -1,6 +1,7 @@
 """Names that clients choose on the metrics page: whose series they get, and how long it becomes."""
 
 import asyncio
+import itertools
 
 import aiohttp
 import pytest
@@ -237,6 +238,23 @@ async def test_scrapes_that_come_together_share_one_page():
         await server.stop()
     assert len(written) <= 2  # a second may end in between
     assert len(set(pages)) == len(written)
+
+
+async def test_a_reader_at_a_unix_socket_gets_a_new_page_each_time(tmp_path):
+    numbers = itertools.count(1)
+    telemetry = Telemetry(MetricSources("pool", list, list, lambda: next(numbers)))
+    server = OperatorServer(telemetry, bool, str(tmp_path / "s"), 0)
+    await server.start()
+    try:
+        async with aiohttp.ClientSession(
+            connector=aiohttp.UnixConnector(str(tmp_path / "s"))
+        ) as session:
+            for number in (1, 2, 3):
+                async with session.get("http://localhost/metrics") as response:
+                    page = await response.text()
+                assert total(page, "llm_d_epp_prefix_indexer_size") == number
+    finally:
+        await server.stop()
 
 
 def test_a_page_is_written_in_pieces_that_leave_the_loop_to_others():

@@ -68,7 +68,7 @@ async def test_what_a_worker_says_arrives_and_so_does_its_end():
     async with paired() as pair:
         said = [WorkerState(), WorkerState(listening=True, ready=True, taken=7, open=5)]
         for each in said:
-            pair.worker.say(each)
+            pair.worker.send_state(each)
         await until(lambda: len(pair.states) == len(said))
         pair.worker._socket.close()
         await until(lambda: len(pair.states) > len(said))

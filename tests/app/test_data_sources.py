@@ -123,6 +123,7 @@ async def test_a_refusal_at_another_port_does_not_say_that_the_server_is_gone():
     async with polling(layer, Endpoint("default", "a", "127.0.0.1", 9)) as (told, sources):
         assert (await first(told, ScrapeFailed)).reason is ScrapeFailure.NO_PAGE
         assert samples_of(sources, families.POLL_ERRORS)["metrics-data-source",] >= 1
+        assert samples_of(sources, families.EXTRACT_ERRORS) == {}
 
 
 async def test_pages_of_no_known_engine_are_counted_by_source_and_extractor():

@@ -256,3 +256,27 @@ async def test_a_scorer_outside_its_range_is_logged_once(fleet):
         ("plugin.score_out_of_range", "empty"),
     ]
     assert said[0]["score"] == 70.0
+
+
+class Read(list[float]):
+    """A scorer of the same scores each time, which counts how often they are gone through."""
+
+    times = 0
+
+    def __iter__(self):
+        self.times += 1
+        return super().__iter__()
+
+    def score(self, request, candidates):
+        return self
+
+
+async def test_scores_out_of_range_are_looked_at_no_more_once_that_was_logged(fleet):
+    fine, percent = both = Read([1.0]), Read([70.0])
+    scorers = tuple(WeightedScorer(f"{each[0]}", 1.0, each) for each in both)
+    profile = Profile("p", (), scorers, MaxScorePicker())
+    director = directing(fleet, None, scheduling=Scheduling(profiles={"p": profile}))
+    director.route(chat("hello"), 1.0)
+    fine.times = percent.times = 0
+    director.route(chat("hello"), 1.0)
+    assert percent.times == fine.times > 0

@@ -57,6 +57,55 @@ async def test_the_collector_comes_back_with_the_end(collector):
     assert gc.isenabled()
 
 
+STOPPED = 3600.0
+
+
+class Clock:
+    """Each round takes a second; the process is stopped amid each full collection."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.full_at = []
+        self.full = asyncio.Event()
+
+    def collected(self, phase, info):
+        if phase == "start" and info["generation"] < 2:
+            self.now += 1.0
+        elif phase == "start":
+            self.full_at.append(self.now)
+            self.now += STOPPED
+            self.full.set()
+
+    def monotonic(self):
+        return self.now
+
+    def thread_time(self):
+        return 0.0
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    monkeypatch.setattr(process, "time", made)
+    monkeypatch.setattr(process, "_MIN_PAUSE", 0.0)
+    monkeypatch.setattr(process, "_MAX_PAUSE", 0.0)
+    gc.callbacks.append(made.collected)
+    yield made
+    gc.callbacks.remove(made.collected)
+
+
+async def test_a_process_that_was_stopped_meanwhile_collects_everything_as_often(clock, collector):
+    for _ in range(3):
+        clock.full.clear()
+        async with asyncio.timeout(PATIENCE):
+            await clock.full.wait()
+    first, second, third = clock.full_at
+    assert not collector.done()
+    assert first <= 61
+    assert second - first <= STOPPED + 61
+    assert third - second <= STOPPED + 61
+
+
 @pytest.fixture
 async def giving_back(monkeypatch):
     """Looks at the memory that a test sets all the time; `freed` of it is given back by a trim."""
@@ -117,6 +166,19 @@ async def test_what_was_in_use_is_given_back_once_it_is_freed(giving_back):
             await asyncio.sleep(0)
     await giving_back.looked_at()
     assert not await giving_back.looked_at()
+
+
+async def test_a_process_that_was_stopped_meanwhile_gives_back_as_often(
+    giving_back, clock, monkeypatch
+):
+    def trim():
+        clock.now += STOPPED
+        giving_back.trim()
+
+    monkeypatch.setattr(process, "trim_freed_memory", trim)
+    monkeypatch.setattr(process, "_TRIM_PAUSE", 200)
+    giving_back.size = 500 << 20
+    await giving_back.trimmed(3)
 
 
 async def test_a_process_that_has_become_small_is_looked_at_from_there(giving_back):

@@ -7,7 +7,7 @@ from tests.native.built import needs_native
 
 ABSENT = (
     *("aiohttp", "cryptography", "google.protobuf", "grpc", "importlib.metadata", "jinja2"),
-    *("kubernetes", "prometheus_client", "rich", "tokenizers", "zmq"),
+    *("kubernetes", "prometheus_client", "rich", "tempfile", "tokenizers", "zmq"),
 )
 PROBE = """
 import sys

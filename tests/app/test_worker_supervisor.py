@@ -28,7 +28,7 @@ if stuck.exists():
 
 
 def say():
-    link.say(WorkerState(listening=True, ready=True, taken=taken, open=len(kept)))
+    link.send_state(WorkerState(listening=True, ready=True, taken=taken, open=len(kept)))
 
 
 def take(connection):
@@ -132,10 +132,10 @@ async def test_a_worker_that_says_nothing_is_passed_nothing(tmp_path, peers):
     async with supervised(tmp_path) as (made, _):
         await until(lambda: made.ready)
         silent, other = made.workers
-        silent._heard_at -= 3600
+        silent._last_state_at -= 3600
         for _ in range(4):
             peers.enter_context(deal(made))
-            silent._heard_at -= 3600
+            silent._last_state_at -= 3600
         assert other.open == 4
 
 
@@ -150,7 +150,7 @@ async def test_a_worker_that_hangs_is_killed_and_started_again(tmp_path):
 
             def back():
                 if hung.starts == 1:
-                    hung._heard_at -= 3600  # what it said before may still be read
+                    hung._last_state_at -= 3600  # what it said before may still be read
                 return hung.starts == 2 and hung.state.ready
 
             await until(back)
@@ -172,7 +172,7 @@ async def test_a_worker_that_hangs_before_it_listens_is_killed_and_started_again
 
             def back():
                 if hung.starts == 1:
-                    hung._heard_at -= 3600
+                    hung._last_state_at -= 3600
                 return hung.starts == 2 and made.ready
 
             await until(back)

@@ -1,5 +1,6 @@
 """Everything that a fleet learns can be heard, and replayed into another fleet."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,6 +94,20 @@ def test_listeners_get_repeated_responses():
     assert isinstance(event, ResponseRepeated)
     assert (event.request_id, at, guessed) == ("r1", rig.now, False)
     check_invariants(rig.fleet)
+
+
+@pytest.mark.parametrize("broken", [True, False])
+@pytest.mark.parametrize(("answers", "taken"), [(1, 1), (2, 0)])
+def test_of_several_answers_none_is_taken_for_what_a_prompt_repeats(answers, taken, broken):
+    rig = Rig()
+    user, answer, more = text(700, "u"), text(300, "a"), text(100, "v")
+    rig.send("pod-0", "r1", prompts=(chat(user),), n=answers, stream=True)
+    rig.apply(FirstToken(RequestId("r1")))
+    ended = Aborted(RequestId("r1"), 300) if broken else Finished(RequestId("r1"), Usage(700, 300))
+    rig.apply(ended)
+    tape = recorded(rig)
+    rig.quote("r2", prompts=(chat(user, answer, more),))
+    assert [type(event) for event, _, _ in tape] == [ResponseRepeated] * taken
 
 
 TURNS = [text(300, "u"), text(90, "a"), text(80, "v"), text(120, "b"), text(30, "w")]

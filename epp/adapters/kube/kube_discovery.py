@@ -36,10 +36,11 @@ _LONGEST_ERROR = 300
 class KubeDiscovery:
     """Passes events of the pool's endpoints to `apply`; `load` comes before `run`.
 
-    `ready` is true once all endpoints and routing objects have been applied, while this replica
-    leads or hands over, where one is elected; `changed` is called when it changes. `protocol_fault`
-    returns why requests of a pool with an `appProtocol` cannot be read, and it is not ready; empty:
-    they can. `routing` is replaced as a whole. `lease` is None without an election.
+    `ready` is true once all endpoints and routing objects have been applied, and while this replica
+    leads or hands over if a leader is elected; `changed` is called when it changes.
+    `protocol_fault` returns why requests of a pool with an `appProtocol` cannot be read, in which
+    case it is not ready; empty: they can be. `routing` is replaced as a whole. `lease` is None
+    without an election.
     """
 
     def __init__(

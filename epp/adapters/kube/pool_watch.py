@@ -97,7 +97,7 @@ class PoolWatch:
 async def _end(*tasks: asyncio.Task[Any]) -> None:
     """Cancel tasks and wait for them; raises what one failed with.
 
-    Awaiting them themselves could not tell their cancellation from that of who waits.
+    If they were awaited directly, their cancellation would look like the caller's.
     """
     for task in tasks:
         task.cancel()

@@ -41,7 +41,7 @@ _SHORT_WATCH = 1.0
 _VERBS = ("list", "watch")
 _NO_RIGHTS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 _ANSWERS = _NO_RIGHTS | {HTTPStatus.NOT_FOUND}
-"""Statuses that say that nothing is to be had; after others there may be objects."""
+"""Statuses after which no objects can be expected; after others there may be some."""
 _RESUMABLE = _NO_RIGHTS | {HTTPStatus.TOO_MANY_REQUESTS}
 """Statuses after which a watch may go on from the version that it has reached."""
 
@@ -245,7 +245,7 @@ class Reflector(Generic[T]):
             self._upsert((event.object,))
 
     def _upsert(self, objects: Sequence[T]) -> None:
-        """Pass on objects; one that the sink cannot take in costs itself alone."""
+        """Pass on objects; one that the sink rejects costs only itself."""
         try:
             self._sink.upsert(objects)
         except Exception as error:  # noqa: BLE001 (whatever is in an object)
@@ -347,7 +347,7 @@ class Reflector(Generic[T]):
         return self._on_failure("kube.disconnected", str(error))
 
     def _answer_in_time(self) -> None:
-        """Let nobody wait for ever, after a first failure, for a list that always fails."""
+        """After a first failure, bound the wait for a list, which may always fail."""
         if not self._failing:
             self._failing = True
             loop = asyncio.get_running_loop()

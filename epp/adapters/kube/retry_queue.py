@@ -1,4 +1,4 @@
-"""Lets those who are refused by the API server ask again, one for all of them."""
+"""Retries requests that the API server refused: one of them for all."""
 
 import asyncio
 import random
@@ -8,8 +8,8 @@ from collections import deque
 class RetryQueue:
     """A queue for one cause of refusal: the first in it may ask again after every pause.
 
-    So that an outage costs the API server one request a pause, however many watches wait for its
-    end, and all hear of it as soon as one of them was answered.
+    So an outage costs the API server one request per pause, however many watches wait for its end,
+    and all of them go on as soon as one was answered.
     """
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ _REFUSED_SECONDS = 10.0
 _ANSWER_SECONDS = 5.0
 _MAX_ANSWER_BYTES = 1 << 20
 AT_ONCE = 8
-"""Tokens that are reviewed at a time; as many wait as the operators' port has connections."""
+"""The most tokens that are reviewed at a time; further connections of the operators' port wait."""
 
 
 class TokenReviewer:

@@ -27,11 +27,10 @@ class CacheFeed:
     """The stream of one endpoint: acts on the notices of its `feed`, passing events to `apply`.
 
     `start_replay` is called with the sequence number to replay from; None: nothing can be
-    replayed. `lost` is whether the stream is. Each kind of anomaly is logged once. Once it is
-    `ended`, what is left is not acted on.
+    replayed. `lost` says whether the stream is lost. Each kind of anomaly is logged once. Once it
+    is `ended`, the rest is ignored.
 
-    A message may say more than one turn of the loop has time for: whoever has it handled awaits
-    `catch_up` then.
+    A message may take more than one turn of the loop, so callers await `catch_up` after each.
     """
 
     def __init__(

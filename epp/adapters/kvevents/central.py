@@ -24,9 +24,9 @@ _BIND_SECONDS = 5.0
 _MAX_STRANGERS = 100
 """Unknown publishers that are logged."""
 _MAX_EARLY, _MAX_EARLY_BYTES = 1000, 4 << 20
-"""Messages of one endpoint that are kept until it is ready, the latest ones; and their bytes."""
+"""The latest messages that are kept for one endpoint until it is ready, and their bytes."""
 _MAX_EARLY_BYTES_IN_ALL = 128 << 20
-"""Bytes of all endpoints' such messages, beside the latest one of each."""
+"""Bytes of the kept messages of all endpoints, besides the latest one of each."""
 _OBJECT_BYTES = 256
 """What a message takes beside its bytes."""
 
@@ -83,12 +83,12 @@ class _EarlyMessages:
 class CentralSubscription:
     """Listens at `settings.central`, and passes events of the caches of known endpoints to `apply`.
 
-    A message is of the endpoint that its topic names: by `ip:port`, by IP address, or by the name
-    of its pod or its own. Of several (ranks that share a port, ports of a pod) it is the one of the
-    batch's rank. A server that is one endpoint is followed by the first rank that is heard: each
-    numbers its batches. `heard` is called with an endpoint when its first message comes. Nothing
-    can be replayed, so messages that come before an endpoint is `ready` are kept for it; for
-    `PAGE_SECONDS` at most, as one that publishes is there, whatever becomes of its pages.
+    A message belongs to the endpoint that its topic names: by `ip:port`, IP address, its own name
+    or its pod's. If there are several (ranks that share a port, ports of a pod), the batch's rank
+    decides. If a server of several ranks is one endpoint, only the rank of the first message is
+    followed, as each numbers its batches. `on_first` is called with an endpoint when its first
+    message comes. Nothing can be replayed, so messages that come before an endpoint is `ready` are
+    kept for it, but for `PAGE_SECONDS` at most: it publishes, even if its pages do not come.
     """
 
     _tasks: asyncio.TaskGroup
@@ -97,13 +97,13 @@ class CentralSubscription:
         self,
         settings: SubscriptionSettings,
         apply: Callable[[CacheEvent], None],
-        heard: Callable[[EndpointId], None],
+        on_first: Callable[[EndpointId], None],
         turns: EventTurns,
         ready: Callable[[EndpointId], Awaitable[None]] | None = None,
     ) -> None:
         self._settings = settings
         self._apply = apply
-        self._heard = heard
+        self._on_first = on_first
         self._turns = turns
         self._ready = ready
         self._early: dict[EndpointId, tuple[_EarlyMessages, asyncio.Task[None]]] = {}
@@ -190,7 +190,7 @@ class CentralSubscription:
         stream = self.streams.get(endpoint.id)
         if stream is None:
             stream = self.streams[endpoint.id] = CacheFeed(endpoint, self._settings, self._apply)
-            self._heard(endpoint.id)
+            self._on_first(endpoint.id)
             if self._ready is None:
                 stream.handle(stream.feed.connected())
             else:
@@ -202,7 +202,7 @@ class CentralSubscription:
             waits[0].add(frames)
 
     def _wait_for(self, stream: CacheFeed, ready: Callable[[EndpointId], Awaitable[None]]) -> None:
-        """Have the messages of an endpoint be kept until it is ready, and handled then."""
+        """Keep the messages of an endpoint until it is ready, and handle them then."""
         early, endpoint_id = _EarlyMessages(self._room), stream.endpoint.id
 
         async def begin() -> None:
@@ -227,11 +227,11 @@ class CentralSubscription:
         stream.handle(stream.feed.receive(frames))
         await stream.catch_up(self._turns)
 
-    def _followed(self, endpoint: Endpoint, heard: int) -> int:
-        """Return the rank whose batches are an endpoint's: its own, else the first one heard."""
+    def _followed(self, endpoint: Endpoint, rank: int) -> int:
+        """Return the rank whose batches an endpoint has: its own, else that of the first batch."""
         if endpoint.rank is not None:
             return endpoint.rank
-        return self._ranks.setdefault(endpoint.id, heard)
+        return self._ranks.setdefault(endpoint.id, rank)
 
     def _endpoint_of(self, frames: Sequence[bytes]) -> Endpoint | None:
         publisher = publisher_of(frames, self._settings.topic_prefix)

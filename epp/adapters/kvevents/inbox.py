@@ -15,19 +15,20 @@ _MAX_FRAMES = 8
 _LIVE_QUEUE = 8
 """Messages that a SUB socket queues (ZMQ_RCVHWM), of a megabyte at most.
 
-What has no room stays with the publisher, which queues it too (vLLM's: 100,000 messages).
+Further ones stay with the publisher, which queues messages too (vLLM: 100,000).
 """
 _KEEPALIVE_SECONDS, _KEEPALIVES = 5, 2
-"""Silence after which TCP asks a publisher whether it is there, and how often, before a connection
-is broken. ZMTP's own heartbeats end the process if a publisher goes whose messages wait for room
-(libzmq 4.3.5, `stream_engine_base_t::out_event`; its issues 4364 and 4767).
+"""Seconds of silence before a TCP keepalive probe, and the unanswered ones that end a connection.
+
+ZMTP's own heartbeats end the process if a publisher goes whose messages wait for room (libzmq
+4.3.5, `stream_engine_base_t::out_event`; its issues 4364 and 4767).
 """
 
 
 class Inbox:
     """The messages that a ZMQ socket has received, for one reader on the event loop.
 
-    Each is received in a turn of `turns`, and is to be handled before the next is waited for.
+    Each is received in a turn of `turns`, and must be handled before the next one is awaited.
     """
 
     def __init__(self, socket: "zmq.Socket[bytes]", turns: EventTurns) -> None:

@@ -7,7 +7,6 @@ import re
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import BinaryIO
 
 from epp.protocol.recording import SUFFIX
@@ -23,6 +22,8 @@ def check_folder(folder: Path) -> None:
 
     Raises `OSError` if no file can be made in it, except because the disk is full: that may change.
     """
+    from tempfile import TemporaryFile  # noqa: PLC0415 (slow, and few pickers record)
+
     try:
         _make(folder)
         TemporaryFile(dir=folder).close()

@@ -22,7 +22,7 @@ _REASONS: Final[Sequence[tuple[type[Exception], ScrapeFailure]]] = (
 )
 """By the kind of an error; the first that fits."""
 BROKEN: Final = (PageLost, ConnectionResetError)
-"""Errors of a server that may be exiting: the next connection tells."""
+"""Errors of a server that may be exiting, which the next connection shows."""
 _ABSENT: Final = (ScrapeFailure.REFUSED, ScrapeFailure.BROKEN)
 EVENTS: Final[Mapping[ScrapeFailure, str]] = {
     ScrapeFailure.REFUSED: "endpoint.unreachable",

@@ -158,7 +158,7 @@ class Http2Connection(PageConnection):
             self._handle(event)
 
     def _on_goaway(self, frame: bytes) -> None:
-        """Request nothing more here; a response that is under way goes on."""
+        """Send no more requests here; a response that is under way continues."""
         if len(frame) < _GOAWAY_BYTES:
             raise PageRefused(f"GOAWAY has {len(frame)} bytes")
         last, code = struct.unpack_from(">II", frame, _HEADER_BYTES)

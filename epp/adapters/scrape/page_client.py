@@ -60,7 +60,7 @@ class PageClient:
         return await self._get_on(await self._connect())
 
     def give_up(self) -> None:
-        """Have a `get` that is under way raise `TimeoutError`."""
+        """Make a `get` that is under way raise `TimeoutError`."""
         if self._connecting is not None:
             if not self._connecting.expired():  # else it fails in this turn, and cannot be changed
                 self._given_up = True

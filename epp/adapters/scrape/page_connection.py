@@ -86,7 +86,7 @@ class PageConnection(asyncio.BufferedProtocol):
         raise NotImplementedError
 
     def give_up(self) -> None:
-        """Have a response that is awaited raise `TimeoutError`."""
+        """Make a response that is awaited raise `TimeoutError`."""
         self._fail(TimeoutError())
 
     def bound_silence(self) -> None:

@@ -1,4 +1,4 @@
-"""What is polled of every endpoint: where its page is, how often it is asked for, who reads it."""
+"""A page that is polled at every endpoint: its address, how often it is read, and its readers."""
 
 import ssl
 from collections.abc import Callable
@@ -19,15 +19,15 @@ _SCHEMES = {H2C: H2C_SCHEME, HTTPS: "https"}
 
 
 class ScrapeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in seconds, and limits, of polling; where the page of an endpoint is.
+    """Times (in seconds) and limits of polling, and the address of the page at an endpoint.
 
-    At its target the page is read over what the endpoint's `app_protocol` says.
+    At the endpoint's target, the page is read over the endpoint's `app_protocol`.
     """
 
     interval: float = 1.0
     """How often a server is polled."""
     retry: float = 2.0
-    """How often one that fails is polled, if that is longer."""
+    """How often a failing server is polled, if that is longer."""
     late: float = 1.0
     """After how long a page is late; also limits connecting without TLS."""
     timeout: float = 10.0
@@ -44,7 +44,7 @@ class ScrapeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """With a port: the page is at the address of the endpoint's node, if that is known."""
 
     def url(self, endpoint: Endpoint) -> str:
-        """Return where an endpoint's page is."""
+        """Return the URL of an endpoint's page."""
         host = endpoint.metrics_host or endpoint.target
         if self.port is not None:
             node = endpoint.node_address if self.use_node_address else ""
@@ -56,7 +56,7 @@ class ScrapeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PageSource(msgspec.Struct, frozen=True, kw_only=True):
-    """What is polled of every endpoint, and who reads it.
+    """A page that is polled at every endpoint, and its readers.
 
     `name` is in the logs, `accept` is the type of the page. `engines` are those whose pages are
     known. `tls` returns what a connection of `https` is made with. `vital`: an endpoint whose

@@ -1,7 +1,7 @@
 """Polls a page of every endpoint; a slow or dead pod does not delay others.
 
-A server has one poll at a time. While its page is late, that is told at each interval; the poll
-goes on, as a server that is busy is not helped by being asked again.
+A server has one poll at a time. While its page is late, that is reported at each interval; the poll
+continues, as asking a busy server again does not help.
 """
 
 import asyncio

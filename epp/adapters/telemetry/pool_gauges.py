@@ -84,7 +84,7 @@ CACHES: Final = {
 _ROLLOUT_TYPE: Final = "disaggregatedset-rollout-screener"
 _MEDIA_TYPE: Final = "mm-embeddings-cache-producer"
 _MODALITY: Final = "unknown"
-"""Of all media: what kind a digest is of is not known."""
+"""For media of all kinds together, as a digest does not show its kind."""
 _SCREENER: Final = ("plugin_type", "plugin_name")
 SHARES: Final = gauge(
     "llm_d_epp_disaggregatedset_revision_gating_share",

@@ -21,14 +21,14 @@ _FIRST_GOOD_STATUS: Final = 200  # RFC 9110 §15.3
 _LAST_GOOD_STATUS: Final = 299
 _FIRST_ERROR_STATUS: Final = 400
 _MIN_EXPIRE_ABOVE: Final = 1000
-"""Unobserved requests above which those that are over are dropped before the next page."""
+"""Above this number of unobserved requests, those that are over are dropped at once."""
 _UNKNOWN: Final = InferenceRequest(id=RequestId(""))
 """Stands for a request whose body could not be parsed."""
 _IDLE_SECONDS: Final = 600.0
 """After this idle time a flow may lose its series to another one."""
 _SWEEP_SECONDS: Final = 1.0
 _MAX_FORGOTTEN: Final = 128
-"""Models and priorities with counts of forgotten flows, at most: as many as flows on a page."""
+"""The most models and priorities with counts of forgotten flows: as many as flows on a page."""
 _FAIRNESS_SHARE: Final = 0.5
 """The share of the page for fairness ids; above it one is `other`, unless it is the default."""
 _MODEL_SHARE: Final = 0.95
@@ -292,7 +292,7 @@ class RequestMetrics:
                 self._forget(series)
 
     def _forget(self, series: RequestSeries) -> None:
-        """Keep a flow's counts for deprecated families alone, and only if others share these."""
+        """Keep a flow's counts only for deprecated families, and only if others share these."""
         model, target, _, priority = series.labels
         labels = (model, target, "", priority)
         if not any(each[0] == model and each[1] == target for each in self._series):
@@ -314,12 +314,12 @@ class RequestMetrics:
             self._expire_above = 2 * len(self._unobserved) + _MIN_EXPIRE_ABOVE
 
     def _expire_unobserved(self) -> None:
-        """Stop counting requests as running that are not under way any more."""
+        """Stop counting requests as running that are no longer in flight."""
         for each in [each for each in self._unobserved if not self._under_way(each)]:
             self._unobserved.pop(each).running -= 1
 
     def flow_of(self, request: RequestId) -> Flow | None:
-        """Return the labels of a request that runs; None for any other."""
+        """Return the labels of a running request; None for any other."""
         series = self._running.get(request) or self._unobserved.get(request)
         return None if series is None else series.labels
 
@@ -340,7 +340,7 @@ class RequestMetrics:
 
 
 def _samples(all_series: list[tuple[Flow, RequestSeries]]) -> Iterator[tuple[Family, Samples]]:
-    """Yield all families, with the samples that they have of some series."""
+    """Yield all families, with their samples from these series."""
     yield families.REQUESTS, [(key, each.requests) for key, each in all_series if each.requests]
     running = [
         (key, series.running)
@@ -376,7 +376,7 @@ def _labels(flow: FlowKey) -> Flow:
 
 
 def _was_answered(record: RequestRecord) -> bool:
-    """Whether a model server took the request; if no response is shown, it is believed to."""
+    """Whether a model server accepted the request; assumed if the proxy shows no response."""
     status = record.status
     if status is None:
         return record.outcome is _UNOBSERVED

@@ -1,8 +1,8 @@
-"""The link between a process and one of its workers: a pair of Unix sockets, a message a packet.
+"""The link between a process and one of its workers: a pair of Unix sockets, a packet a message.
 
-The process says who a worker is, passes connections on, and asks for some back; the worker says
-how it is. A packet has one byte that says what it is, and JSON; a connection comes beside it
-(unix(7), SCM_RIGHTS). The link ends with either side.
+The process sends a worker its number and settings, passes connections on, and asks it to give some
+up; the worker sends its state. A packet to a worker is one byte for its kind, and JSON; a
+connection is attached to it (unix(7), SCM_RIGHTS). The link ends with either side.
 """
 
 import asyncio
@@ -22,55 +22,55 @@ _START, _CONNECTION, _SHED = b"w", b"c", b"s"
 
 
 class WorkerStart(msgspec.Struct, frozen=True, kw_only=True):
-    """Who a worker is."""
+    """What a worker is started with."""
 
     number: int
-    """From 0."""
+    """Its number, from 0."""
     count: int
-    """How many there are."""
+    """The number of workers."""
     folder: str
-    """Where the workers' sockets are: nobody else may read it."""
+    """The folder of the workers' sockets, which no other user may read."""
     secret: bytes
-    """Keys block hashes and the exchange, if no file has one."""
+    """The key of block hashes and of the exchange, if no file has one."""
 
     @property
     def page_socket(self) -> Path:
-        """Where it serves its pages."""
+        """The path at which it serves its pages."""
         return page_socket(Path(self.folder), self.number)
 
 
 class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker is."""
+    """The state of a worker."""
 
     listening: bool = False
     """Whether it takes connections."""
     ready: bool = False
     """Whether traffic may come."""
     taken: int = 0
-    """Connections that it was passed so far."""
+    """How many connections it was passed so far."""
     open: int = 0
-    """Those of them that are open, except those that are being given up."""
+    """How many of these are open, without those that it is giving up."""
 
 
 def page_socket(folder: Path, number: int) -> Path:
-    """Return where a worker serves its pages."""
+    """Return the path at which a worker serves its pages."""
     return folder / f"pages-{number}"
 
 
 class ParentLink:
-    """The process's side. `heard` is called with each state, and with None at the end."""
+    """The process's side. `on_state` is called with each state, and with None at the end."""
 
-    def __init__(self, start: WorkerStart, heard: Callable[[WorkerState | None], None]) -> None:
+    def __init__(self, start: WorkerStart, on_state: Callable[[WorkerState | None], None]) -> None:
         self._socket, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(0)
-        self._heard: Final = heard
+        self._on_state: Final = on_state
         self._loop: Final = asyncio.get_running_loop()
         self._closed = False
         self._socket.send(_START + msgspec.json.encode(start))
         self._loop.add_reader(self._socket, self._read)
 
     def started(self) -> None:
-        """Let go of the worker's end: it has it."""
+        """Close the worker's end here, once the worker has it."""
         self.theirs.close()
 
     def pass_on(self, connection: socket.socket) -> bool:
@@ -84,7 +84,7 @@ class ParentLink:
         return True
 
     def shed(self, connections: int) -> None:
-        """Ask a worker to give some connections up, so that their peers connect anew."""
+        """Ask a worker to give up some connections, so that their peers connect again."""
         with suppress(OSError):
             self._socket.send(_SHED + msgspec.json.encode(connections))
 
@@ -97,9 +97,9 @@ class ParentLink:
             packet = b""
         if not packet:
             self.close()
-            self._heard(None)
+            self._on_state(None)
             return
-        self._heard(msgspec.json.decode(packet, type=WorkerState))
+        self._on_state(msgspec.json.decode(packet, type=WorkerState))
 
     def close(self) -> None:
         """End the link: a worker that still runs stops in order."""
@@ -111,14 +111,13 @@ class ParentLink:
 
 
 class WorkerLink:
-    """A worker's side. `start` is who it is."""
+    """A worker's side. `start` is what it is started with."""
 
     def __init__(self, ours: socket.socket) -> None:
-        """Wait for who this worker is. Raises `OSError` or `msgspec.DecodeError`."""
+        """Wait for `start`. Raises `OSError` or `msgspec.DecodeError`."""
         packet = ours.recv(_LONGEST)
         self.start: Final = msgspec.json.decode(packet[1:], type=WorkerStart)
         self._socket: Final = ours
-        self._said = WorkerState()
 
     def open(
         self,
@@ -126,7 +125,7 @@ class WorkerLink:
         shed: Callable[[int], None],
         gone: Callable[[], None],
     ) -> None:
-        """Call `take` with each connection, `shed` with how many are wanted back.
+        """Call `take` with each connection, `shed` with a number of connections to give up.
 
         `gone` is called when the process has ended.
         """
@@ -152,16 +151,16 @@ class WorkerLink:
 
         loop.add_reader(self._socket, read)
 
-    def say(self, state: WorkerState) -> None:
-        """Say how this worker is, as soon as there is room."""
-        with suppress(OSError):  # what is said next has it, too
+    def send_state(self, state: WorkerState) -> None:
+        """Send this worker's state, unless there is no room."""
+        with suppress(OSError):  # the next state replaces it
             self._socket.send(msgspec.json.encode(state))
 
 
 def link_of(environ: Mapping[str, str]) -> WorkerLink | None:
-    """Return the link of this process if it is a worker. Raises `OSError` for one that is broken.
+    """Return the link of this process if it is a worker. Raises `OSError` for a broken one.
 
-    What it starts itself does not inherit it.
+    Child processes do not inherit the link.
     """
     number = environ.get(ENVIRONMENT)
     if number is None:

@@ -24,7 +24,7 @@ _MAX_CHARACTERS: Final = 120
 _MILLI: Final = 1e3
 _NOWHERE: Final = Outline(EndpointId(""), 0, 0, None)
 _RUNS: Final = EndingView()
-"""Of a request that has not ended."""
+"""The value for a request that has not ended."""
 
 Room = Callable[[Pod, float], float | None]
 """Returns how full the fullest axis of an endpoint's room is; None if that is not known."""

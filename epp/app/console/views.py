@@ -95,7 +95,7 @@ class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeerView(msgspec.Struct, frozen=True, kw_only=True):
-    """Another replica, as it is heard."""
+    """Another replica, by its messages."""
 
     name: str
     present: bool
@@ -118,9 +118,9 @@ class ReplicasView(msgspec.Struct, frozen=True, kw_only=True):
     reached: int
     """Those that could be sent to, lately."""
     heard: int
-    """Those that were heard from, lately."""
+    """Those that sent a message lately."""
     applied: int
-    """Facts of others that were taken in."""
+    """Facts of others that were applied."""
     dropped: dict[str, int]
     """Messages of others that were not used, by reason."""
     unsent: int

@@ -1,1 +1,1 @@
-"""Flow control on the event loop: requests that wait, and what operators see of them."""
+"""Flow control on the event loop: requests that wait, and their metrics."""

@@ -1,4 +1,4 @@
-"""What operators see of flow control: what waits, how long it did, and how full endpoints are."""
+"""The metrics of flow control: waiting requests, their waits, and how full endpoints are."""
 
 from collections import Counter
 from collections.abc import Iterator

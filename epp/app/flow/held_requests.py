@@ -1,6 +1,6 @@
 """Requests that wait in the picker, on the event loop: their decisions are made when there is room.
 
-While none waits nothing of this runs, and no event of the fleet comes here.
+While no request waits nothing here runs, and no event of the fleet is followed.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _WAIT_BOUNDS: Final = (
     *(0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0),
 )
 _AFTER_FAULT_SECONDS: Final = 0.1
-"""When it is looked for room again after that failed."""
+"""Seconds until the next look for room after one that failed."""
 
 OnRelease = Callable[[InferenceRequest, Decision, float], None]
 """Called with a request that waited, its decision, and the seconds that deciding took."""
@@ -61,7 +61,7 @@ class HeldRequests:
         return len(self._pending)
 
     def hold(self, held: Held) -> PendingDecision:
-        """Return the decision on a request that waits, which is made when it goes."""
+        """Return the pending decision on a request that waits, which is made when it is sent."""
         pending = PendingDecision()
         if not self._pending:
             self._flow.watch(self._wake)
@@ -72,20 +72,20 @@ class HeldRequests:
         return pending
 
     def withdraw(self, held: Held) -> None:
-        """Take out a request whose client is gone."""
+        """Remove a request whose client is gone."""
         if self._pending.pop(held, None) is not None:
             self._flow.withdraw(held)
             self._count_gone(held, QueueOutcome.EVICTED_CANCELLED)
-            self._rest()
+            self._unwatch_if_empty()
 
     def _count_gone(self, held: Held, outcome: QueueOutcome) -> float:
-        """Count a request that is taken out; return for how many seconds it waited."""
+        """Count a request that is removed; return for how many seconds it waited."""
         waited = max(0.0, self._clock() - held.since)
         self._flow.on_outcome(held.request, outcome, waited)
         return waited
 
-    def _rest(self) -> None:
-        """Stop following the fleet, unless requests wait."""
+    def _unwatch_if_empty(self) -> None:
+        """Stop following the fleet if no request waits."""
         if not self._pending:
             self._flow.unwatch()
             if self._timer is not None:
@@ -93,7 +93,7 @@ class HeldRequests:
                 self._timer = None
 
     def _wake(self, _event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        """Look for room once the events of this turn of the loop took effect."""
+        """Look for room once the events of this turn of the loop have taken effect."""
         if self._soon is None:
             self._soon = asyncio.get_running_loop().call_soon(self._release)
 
@@ -112,7 +112,7 @@ class HeldRequests:
         released: list[tuple[Held, Outcome]] = []
         try:
             self._flow.release(began, released)
-        except FAULTS as error:  # whatever it is, those that wait are looked at again
+        except FAULTS as error:  # whatever it is, waiting requests are tried again
             self._on_fault("flow-control", error)
             found = {held for held, _ in released}
             for held in self._pending:
@@ -128,13 +128,13 @@ class HeldRequests:
         for held, outcome in released:
             try:
                 self._go(held, outcome, began, each)
-            except FAULTS as error:  # whatever it is, the others go
+            except FAULTS as error:  # whatever it is, the other requests proceed
                 self._on_fault("flow-control", error)
-        self._rest()
+        self._unwatch_if_empty()
         self._set_timer()
 
     def _go(self, held: Held, outcome: Outcome, now: float, seconds: float) -> None:
-        """Make a decision on which `seconds` were spent; what raises here keeps nobody waiting."""
+        """Make a decision, which took `seconds`; even if this raises, the client is answered."""
         pending = self._pending.pop(held, None)
         try:
             if isinstance(outcome, Decision):
@@ -147,7 +147,7 @@ class HeldRequests:
                 pending.decided(outcome)
 
     def stop(self) -> None:
-        """Refuse all that wait: the picker stops."""
+        """Refuse all waiting requests, as the picker stops."""
         for held, pending in list(self._pending.items()):
             self._flow.withdraw(held)
             error = ShuttingDown("the picker is shutting down", retry_after=1)
@@ -155,14 +155,14 @@ class HeldRequests:
             self.refused[error.reason] += 1
             pending.decided(error)
         self._pending.clear()
-        self._rest()
+        self._unwatch_if_empty()
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
 
 
 class _Withdrawal:
-    """Takes out a request whose client is gone; 200 bytes less than a `partial`."""
+    """Removes a request whose client is gone; takes 200 bytes less than a `partial`."""
 
     __slots__ = ("_held", "_requests")
 

@@ -1,7 +1,7 @@
 """A snapshot of caches and of what was learned, in a Redis server, where it outlives replicas.
 
-One replica writes it each minute, and the last one when it stops. A replica that starts and hears
-no other one reads it, as it would the snapshot of another replica.
+One replica writes it each minute, and the last one when it stops. A replica that starts and
+finds no other one reads it, as it would the snapshot of another replica.
 """
 
 import asyncio

@@ -18,7 +18,7 @@ from epp.app.replicas import families as replica_families
 Samples = dict[str, float]
 """Values by their series, as it is written: the name and the labels."""
 Rule = Callable[[float, float], float]
-"""Returns what two values of one series are together."""
+"""Combines two values of one series."""
 
 _MAX_KEPT: Final = 50_000
 """Series that are kept of processes that have ended."""
@@ -51,9 +51,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "process_max_fds": min,
     "process_start_time_seconds": min,
 }
-"""Gauges that each process has values of its own for.
+"""Gauges of which each process has its own values.
 
-Of any other, what all of them believe of the pool is the same: those of the first are shown."""
+Other gauges show what all processes believe of the pool alike: those of the first are shown."""
 
 
 class FamilySamples(msgspec.Struct):
@@ -87,7 +87,7 @@ def read_page(text: str) -> Page:
 
 
 def merged(pages: Sequence[Page], *ended: Page) -> Page:
-    """Return the page of processes that run, the first counting most, with counts that ended."""
+    """Return one page of running processes, the first counting most, with counts of ended ones."""
     found: Page = {}
     for page in pages:
         for name, family in page.items():
@@ -111,7 +111,7 @@ def _combine(into: Samples, more: Samples, rule: Rule) -> None:
 
 
 def keep_counts(ended: Page, last: Page) -> None:
-    """Add what a process that has ended counted, by its last page, to what those before did."""
+    """Add the counts of an ended process, by its last page, to those of earlier ones."""
     room = _MAX_KEPT - sum(len(family.samples) for family in ended.values())
     for name, family in last.items():
         if family.kind not in _ADDED_UP:
@@ -126,7 +126,7 @@ def keep_counts(ended: Page, last: Page) -> None:
 
 
 def keep_forgotten(forgotten: Page, last: Page, page: Page) -> None:
-    """Add the counts of a process's last page that are gone from the next, or have begun anew."""
+    """Add the counts of a process's last page that are missing in the next, or restarted there."""
     for name, family in counts_of(last).items():
         now = page[name].samples if name in page else {}
         gone = {each: value for each, value in family.samples.items() if now.get(each, 0) < value}
@@ -136,7 +136,7 @@ def keep_forgotten(forgotten: Page, last: Page, page: Page) -> None:
 
 
 def drop_unseen(forgotten: Page, pages: Sequence[Page]) -> None:
-    """Forget the series that no page has any more: a counter that is gone does not go back."""
+    """Forget the series that no page has any more: a counter that is gone cannot decrease."""
     for name, family in list(forgotten.items()):
         seen = [page[name].samples for page in pages if name in page]
         for series in [each for each in family.samples if not any(each in one for one in seen)]:
@@ -146,7 +146,7 @@ def drop_unseen(forgotten: Page, pages: Sequence[Page]) -> None:
 
 
 def counts_of(page: Page) -> Page:
-    """Return the families of a page that are added up: those of a process that does not answer."""
+    """Return the families of a page that are summed, for a process that does not answer."""
     return {name: family for name, family in page.items() if family.kind in _ADDED_UP}
 
 

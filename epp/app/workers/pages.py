@@ -51,7 +51,7 @@ _CONSOLE, _PREFIXES = b"/debug/console", b"/debug/prefixes"
 _PLUGINS: Final = b"/debug/plugins/state"
 _PROFILES: Final = (b"/debug/pprof/", b"/debug/pprof/profile", b"/debug/pprof/goroutine")
 _MORE: Final = 25
-"""Decisions that are asked for beyond those that are wanted: some come while workers are asked."""
+"""How many more decisions are requested than wanted, as new ones come meanwhile."""
 _PROFILE_SECONDS: Final = 75.0
 _WORKER: Final = b"worker="
 _MILLI: Final = 1e3
@@ -62,7 +62,7 @@ class _NoWorkerAnswers(BadQuery):
 
 
 class _Source:
-    """One worker's pages, and what was said by those that it had before it was started again."""
+    """One worker's pages, and the counts from before it was started again."""
 
     def __init__(self, worker: WorkerProcess) -> None:
         self.worker: Final = worker
@@ -187,13 +187,13 @@ class MergedPages:
         return [source for source, _ in found], [page for _, page in found]
 
     def _made(self, sources: Sequence[_Source], each: Sequence[int]) -> views.Made:
-        """Return how many decisions all workers made, of which these have said how many."""
+        """Return how many decisions all workers made, given the numbers of these."""
         before = sum(map(_Source.made_before, sources, each))
         silent = sum(source.made_in_all for source in self._sources if source not in sources)
         return views.Made(each, before + silent)
 
     async def _first(self, path: bytes, query: Query) -> bytes:
-        """Return the first worker's answer, about what all believe alike."""
+        """Return the first worker's answer, about facts that all share."""
         only(query)
         _, pages = await self._all(path, msgspec.Raw)
         return bytes(pages[0])
@@ -244,7 +244,7 @@ class MergedPages:
 
 
 class _Profiles:
-    """The profiles of one worker: of the first, or of that which the query names."""
+    """The profiles of one worker: the first, or the one that the query names."""
 
     paths: Sequence[bytes] = _PROFILES
 

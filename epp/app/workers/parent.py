@@ -1,4 +1,4 @@
-"""The process that starts workers: it has their ports, and what is said of all of them."""
+"""The process that starts workers: it has their ports, and serves pages about all of them."""
 
 import asyncio
 import shutil
@@ -143,11 +143,11 @@ class _Parent:
             raise
 
     def _deal(self, connection: socket.socket) -> None:
-        with connection:  # who takes it has a descriptor of its own
+        with connection:  # the worker has its own descriptor
             self.supervisor.deal(connection)
 
     def _changed(self) -> None:
-        """Do what follows from how the workers are."""
+        """Act on the workers' states."""
         if self.supervisor.listening and not self.supervisor.served and self._port is not None:
             self.supervisor.served = True
             self._port.open()
@@ -171,7 +171,7 @@ class _Parent:
         )
 
     async def _drain(self, running: asyncio.Task[None]) -> None:
-        """Report NOT_SERVING; have all workers drain, and kill those that take too long."""
+        """Report NOT_SERVING; let all workers drain, and kill those that take too long."""
         self._stopping = True
         timeout = self._options.drain_timeout
         _log.info("draining", workers=self._options.workers, timeout=timeout)

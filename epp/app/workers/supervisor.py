@@ -1,4 +1,4 @@
-"""The workers of one process: each is started, followed, passed connections, and started again."""
+"""The workers of one process: starts them, passes them connections, and restarts them."""
 
 import asyncio
 import os
@@ -26,11 +26,11 @@ _log = Log(__name__)
 _PAUSES: Final = 0.1, 15.0
 """Seconds before a worker is started again: the first time, and at most."""
 _SILENT_SECONDS: Final = 3.0
-"""How long a worker may say nothing before others are passed what comes."""
+"""How long a worker may be silent before others are passed its connections."""
 _HUNG_SECONDS: Final = 30.0
-"""How long before it is killed, and started again."""
+"""How long it may be silent before it is killed, and started again."""
 _STARTING_SECONDS: Final = 600.0
-"""The same before it listens: it may say nothing while it loads a tokenizer."""
+"""The same before it listens: it is silent while it loads a tokenizer."""
 _LOOK_SECONDS: Final = 1.0
 _CANNOT_RUN: Final = 126
 """The status of a program that cannot be run, as shells report it."""
@@ -48,7 +48,7 @@ class WorkerEnded(WarmpickError):
 
 
 class WorkerProcess:
-    """One worker. `run` keeps it running; `changed` is called when it says how it is, or ends."""
+    """One worker. `run` keeps it running; `changed` is called when its state comes, or it ends."""
 
     def __init__(
         self, start: WorkerStart, command: Sequence[str], changed: Callable[[], None]
@@ -67,32 +67,32 @@ class WorkerProcess:
         self._changed: Final = changed
         self._process: asyncio.subprocess.Process | None = None
         self._link: ParentLink | None = None
-        self._heard_at = 0.0
+        self._last_state_at = 0.0
         self._stopping: Final = asyncio.Event()
 
     @property
     def open(self) -> int:
-        """Its connections, with those that it has not seen yet."""
+        """Its open connections, with those that it has not received yet."""
         return self.state.open + self.given - self.state.taken
 
     @property
     def running(self) -> bool:
-        """Whether its process is there."""
+        """Whether its process runs."""
         return self._process is not None
 
     @property
-    def heard(self) -> bool:
-        """Whether it was heard lately."""
+    def responsive(self) -> bool:
+        """Whether it has sent its state lately."""
         return self.silent() < _SILENT_SECONDS
 
     def silent(self) -> float:
-        """Return for how many seconds nothing was heard of it."""
-        return time.monotonic() - self._heard_at
+        """Return the seconds since it last sent its state."""
+        return time.monotonic() - self._last_state_at
 
     async def run(self, refused: Callable[[], bool]) -> None:
         """Keep it running until it is stopped.
 
-        Raises `WorkerEnded` if it ends and `refused` says that none has ever served.
+        Raises `WorkerEnded` if it ends and `refused` returns true, as no worker has ever served.
         """
 
         def ended(_name: str, error: BaseException | None, wait: float) -> None:
@@ -124,10 +124,10 @@ class WorkerProcess:
                 pass_fds=(link.theirs.fileno(),),
                 start_new_session=True,  # a terminal's Ctrl-C is for the process that starts them
             )
-            self._link, self._heard_at = link, time.monotonic()
+            self._link, self._last_state_at = link, time.monotonic()
             self.starts += 1
             link.started()
-            if self._stopping.is_set():  # since it was being started
+            if self._stopping.is_set():  # it was set during the start
                 process.terminate()
             try:
                 status = await process.wait()
@@ -135,7 +135,7 @@ class WorkerProcess:
                 process.kill()
                 await process.wait()
                 raise
-        except OSError as error:  # no process or descriptor can be had
+        except OSError as error:  # no process or descriptor is left
             _log.error("worker.not_started", worker=self.number, error=str(error))
             status = _CANNOT_RUN
         finally:
@@ -145,7 +145,7 @@ class WorkerProcess:
         return status if status >= 0 else 128 - status
 
     def _receive(self, state: WorkerState | None) -> None:
-        self._heard_at = time.monotonic()
+        self._last_state_at = time.monotonic()
         self.state = state or WorkerState()
         self.settled = self.settled or self.state.ready
         self._changed()
@@ -158,12 +158,12 @@ class WorkerProcess:
         return True
 
     def shed(self, connections: int) -> None:
-        """Have it give some connections up."""
+        """Make it give up some connections."""
         if self._link is not None:
             self._link.shed(connections)
 
     def stop(self) -> None:
-        """Have it stop in order."""
+        """Stop it in order."""
         self._stopping.set()
         self._signal(signal.SIGTERM)
 
@@ -177,7 +177,7 @@ class WorkerProcess:
 
 
 class Supervisor:
-    """All workers, each started by a command. `changed` is called when one says how it is, or ends.
+    """All workers, each started by a command. `changed` is called as in `WorkerProcess`.
 
     Their sockets are in a folder.
     """
@@ -205,22 +205,22 @@ class Supervisor:
 
     @property
     def ready(self) -> bool:
-        """Whether traffic may come: one is ready, and none is on its way for the first time."""
+        """Whether traffic may come: one is ready, and none is starting for the first time."""
         settled = all(each.settled for each in self.workers)
         return settled and any(each.state.ready for each in self.workers)
 
     def deal(self, connection: socket.socket) -> bool:
-        """Pass a connection on to the one with the fewest; return whether there is one.
+        """Pass a connection to the worker with the fewest; return whether one took it.
 
-        Workers that listened at the port themselves (SO_REUSEPORT) would be given connections by a
-        hash of addresses, and a gateway keeps few: of two both go to one worker every other time.
+        If workers listened at the port themselves (SO_REUSEPORT), a hash of addresses would choose,
+        and a gateway has few connections: half of the time, two would go to the same worker.
         """
         self._turn += 1
         count = len(self.workers)
 
         def order(each: WorkerProcess) -> tuple[bool, bool, int, int]:
             after = (each.number - self._turn) % count
-            return not each.heard, not each.state.ready, each.open, after
+            return not each.responsive, not each.state.ready, each.open, after
 
         listening = sorted((each for each in self.workers if each.state.listening), key=order)
         return any(each.pass_on(connection) for each in listening)
@@ -241,7 +241,7 @@ class Supervisor:
             looked = time.monotonic()
             await asyncio.sleep(_LOOK_SECONDS)
             if time.monotonic() - looked > _SILENT_SECONDS:
-                continue  # this process was paused itself: what workers said is not read yet
+                continue  # this process was paused itself: states are not read yet
             for each in self.workers:
                 patience = _HUNG_SECONDS if each.state.listening else _STARTING_SECONDS
                 if each.running and each.silent() > patience:
@@ -250,8 +250,8 @@ class Supervisor:
             self.even_out()
 
     def even_out(self) -> None:
-        """Have the worker with the most connections give some up, if another one has far fewer."""
-        ready = [each for each in self.workers if each.heard and each.state.ready]
+        """Ask the worker with the most connections to give up some, if another has far fewer."""
+        ready = [each for each in self.workers if each.responsive and each.state.ready]
         if len(ready) > 1:
             most, least = max(ready, key=_open), min(ready, key=_open)
             more = most.open - least.open
@@ -259,7 +259,7 @@ class Supervisor:
                 most.shed(more // 2)
 
     def stop(self) -> None:
-        """Have all stop in order."""
+        """Stop all in order."""
         for each in self.workers:
             each.stop()
 

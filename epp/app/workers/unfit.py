@@ -1,4 +1,4 @@
-"""What several workers cannot do as one picker."""
+"""Options that do not work with several workers."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""What several workers say of decisions, endpoints and their state, as one picker would say it.
+"""The views of several workers of decisions, endpoints and their state, merged into one picker's.
 
 A decision's number is its place among those of all workers, by the time at which it was made.
 """
@@ -32,7 +32,7 @@ _SEEN_BY_ONE: Final = (
     "predicted_cached_tokens",
     "error_tokens",
 )
-"""Fields of `EndpointView` that count what one worker saw; the others all of them believe alike."""
+"""Fields of `EndpointView` that count what one worker saw; all workers share the others."""
 
 
 class InOrder(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class Made(msgspec.Struct, frozen=True):
     each: Sequence[int]
     """By each worker, since it was started."""
     before: int
-    """By those that they were before they were started again."""
+    """By workers before they were started again."""
 
 
 def in_order(times: Sequence[Sequence[T]], made: Made, until: T) -> InOrder:

@@ -1,4 +1,4 @@
-"""A worker's side: it is passed connections, and says whether it is ready."""
+"""A worker's side: it receives connections, and reports its state."""
 
 import asyncio
 import os
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from epp.adapters.extproc.contract import PassedConnections
 
 _BEAT_SECONDS: Final = 1.0
-"""How often a worker says how it is, if nothing changes."""
+"""How often a worker reports its state if nothing changes."""
 _SERVES: Final = answer(ServingStatus.SERVING)
 
 
 class Worker:
     """One of several processes that serve as one.
 
-    It is told of its readiness as a server of health is, and tells the process that started it.
+    It follows readiness as a health server does, and reports it to the process that started it.
     """
 
     port = 0
@@ -49,7 +49,7 @@ class Worker:
     @listening.setter
     def listening(self, whether: bool) -> None:
         self._listening = whether
-        self._say()
+        self._report()
 
     @property
     def pages(self) -> str:
@@ -57,24 +57,24 @@ class Worker:
         return str(self._link.start.page_socket)
 
     def join(self, server: ExtProcServer, health: HealthServices) -> "Worker":
-        """Pass connections to a server, and follow its health; return what starts that."""
+        """Pass connections to a server, and follow its health; return this worker."""
         self._server = cast("PassedConnections", server)
         health.watch(b"", self._became)
         return self
 
     async def start(self, _address: str, _port: int) -> None:
-        """Take connections, and say how this worker is."""
+        """Take connections, and report the state."""
         self._link.open(self._take, self._shed, self._stop)
-        self._say()
+        self._report()
 
     async def stop(self) -> None:
-        """Say so for the last time."""
-        self._say()
+        """Report the state for the last time."""
+        self._report()
 
     async def run(self) -> None:
-        """Say how it is, again and again; never returns."""
+        """Report the state again and again; never returns."""
         while True:
-            self._say()
+            self._report()
             await asyncio.sleep(_BEAT_SECONDS)
 
     def _take(self, connection: socket.socket) -> None:
@@ -83,14 +83,14 @@ class Worker:
 
     def _shed(self, connections: int) -> None:
         self._server.shed(connections)
-        self._say()
+        self._report()
 
     def _became(self, status: bytes) -> None:
         self._ready = status == _SERVES
-        self._say()
+        self._report()
 
-    def _say(self) -> None:
-        self._link.say(
+    def _report(self) -> None:
+        self._link.send_state(
             WorkerState(
                 listening=self._listening,
                 ready=self._ready,
@@ -101,7 +101,9 @@ class Worker:
 
     def _stop(self) -> None:
         """Stop in order, and leave nothing: the process that started this worker is gone."""
-        shutil.rmtree(self._link.start.folder, ignore_errors=True)  # what is connected stays so
+        shutil.rmtree(
+            self._link.start.folder, ignore_errors=True
+        )  # open connections are not affected
         os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -113,7 +115,7 @@ class WorkerOptions(NamedTuple):
 
 
 def worker_of(options: ServeOptions, environ: Mapping[str, str]) -> WorkerOptions | None:
-    """Return this process's part, if it was started as a worker."""
+    """Return this process's number and options, if it was started as a worker."""
     link = link_of(environ)
     return None if link is None else WorkerOptions(link.start.number, as_worker(options, link))
 
@@ -121,7 +123,7 @@ def worker_of(options: ServeOptions, environ: Mapping[str, str]) -> WorkerOption
 def as_worker(options: ServeOptions, link: WorkerLink) -> ServeOptions:
     """Return the options of one worker: its share of memory, and the others as replicas.
 
-    Pages are for the process that started it, which asks who may read them.
+    Its pages are only for the process that started it, which checks who may read them.
     """
     me = link.start
     siblings = Siblings(folder=Path(me.folder), number=me.number, count=me.count)
@@ -138,7 +140,7 @@ def as_worker(options: ServeOptions, link: WorkerLink) -> ServeOptions:
 
 
 def for_worker(elsewhere: ReplicaSettings | None, siblings: Siblings) -> ReplicaSettings:
-    """Return where other replicas are: beside this one, and at the ports of each other pod."""
+    """Return the addresses of other replicas: in this pod, and at the ports of each other pod."""
     if elsewhere is None:
         return ReplicaSettings(peers=(), siblings=siblings)
     peers = [

@@ -76,7 +76,7 @@ class FleetHistory:
         self._several = False
 
     def add(self, page: EndpointsPage) -> None:
-        """Take in a page; after a restart of the picker, drop the earlier ones."""
+        """Add a page; after a restart of the picker, drop the earlier ones."""
         if self._pages and page.at < self._pages[-1].at:
             self._pages.clear()
             self._several = False

@@ -156,10 +156,10 @@ class CacheModel(Protocol):
     # Reports of the engine.
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
-        """Take in that the engine holds consecutive blocks of one chain, of `sizes` tokens."""
+        """Record that the engine holds consecutive blocks of one chain, of `sizes` tokens."""
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
-        """Take in that the engine evicted blocks. Those that requests hold here stay."""
+        """Record that the engine evicted blocks. Those that requests hold here stay."""
 
     # Copies of other replicas.
 

@@ -80,7 +80,7 @@ class OffloadTier:
         return list(new)
 
     def follow(self, came: Sequence[BlockHash], gone: Sequence[BlockHash]) -> None:
-        """Take in that the first tier holds blocks, and others no longer."""
+        """Record that the first tier holds blocks, and others no longer."""
         self.alone.difference_update(came)
         self.alone.update(filter(self._sizes.__contains__, gone))
 
@@ -216,11 +216,11 @@ class OffloadedCache:
         held.loaded = held.offered = held.stored = ()
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
-        """Take in that the engine's first tier holds blocks."""
+        """Record that the engine's first tier holds blocks."""
         self._first.store(hashes, sizes)
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
-        """Take in that the engine's first tier evicted blocks."""
+        """Record that the engine's first tier evicted blocks."""
         self._first.discard(hashes)
 
     def resize(self, capacity: int) -> None:

@@ -51,7 +51,7 @@ class ReportedBlocks:
         return [*self.cache.hashes(), *chain.from_iterable(self._held.parts())]
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
-        """Take in that the engine holds consecutive blocks of one chain, of `sizes` tokens."""
+        """Record that the engine holds consecutive blocks of one chain, of `sizes` tokens."""
         self._held.add(hashes)
         if self._room <= 0:
             self.cache.store(hashes, sizes)
@@ -65,7 +65,7 @@ class ReportedBlocks:
                 self._came.append(block_hash)
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
-        """Take in that the engine evicted blocks."""
+        """Record that the engine evicted blocks."""
         self._held.discard(hashes)
         self._drop([each for each in hashes if each in self.aside])
         self.cache.discard(hashes)

@@ -215,7 +215,7 @@ class RadixCache(SingleTierCache):
         self._evict_overdraft()
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
-        """Take in that the engine holds blocks of one chain, as far as there is space.
+        """Record that the engine holds blocks of one chain, as far as there is space.
 
         If they follow the blocks of a request they are its output. If the block before them is not
         held they are orphans, until a prompt's walk passes them.
@@ -238,7 +238,7 @@ class RadixCache(SingleTierCache):
         tree.dec_lock_ref(start)
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
-        """Take in that the engine evicted blocks; those that requests hold stay."""
+        """Record that the engine evicted blocks; those that requests hold stay."""
         for block_hash in reversed(hashes):
             owner = self._tree.owners.get(block_hash)
             if owner is not None and not owner.lock_ref:

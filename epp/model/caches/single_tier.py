@@ -55,5 +55,5 @@ class SingleTierCache:
 
 
 def count_fitting(sizes: Sequence[int], space: int) -> int:
-    """Return how many of the first blocks, of `sizes` tokens, fit into so many tokens together."""
+    """Return how many of the first blocks, of `sizes` tokens, fit together into a space."""
     return bisect_right(list(accumulate(sizes)), space)

@@ -181,7 +181,7 @@ class VllmV0Cache(SingleTierCache):
             self._release(held)
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
-        """Take in that the engine holds blocks of one chain, as far as there is space."""
+        """Record that the engine holds blocks of one chain, as far as there is space."""
         step, known = next(self._clock), self.match(hashes)
         unreferenced = [key for key in hashes[:known] if key in self._evictor]
         for key in unreferenced:
@@ -199,7 +199,7 @@ class VllmV0Cache(SingleTierCache):
             self._free_block(key, size, depth, step)
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
-        """Take in that the engine evicted blocks; those that requests hold stay."""
+        """Record that the engine evicted blocks; those that requests hold stay."""
         for key in hashes:
             if key in self._evictor:
                 self._prefix_closed = False

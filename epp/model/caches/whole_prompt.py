@@ -160,7 +160,7 @@ class WholePromptCache(SingleTierCache):
             self._evict_oldest()
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
-        """Take in that the engine holds blocks of one chain: one more entry, if it fits."""
+        """Record that the engine holds blocks of one chain: one more entry, if it fits."""
         tokens = sum(sizes[: len(hashes)])
         if self.match(hashes) == len(hashes) or tokens > self.free:
             return
@@ -172,7 +172,7 @@ class WholePromptCache(SingleTierCache):
         self._evict_oldest()
 
     def discard(self, hashes: Sequence[BlockHash]) -> None:
-        """Take in that the engine evicted blocks: finished entries lose all from there on.
+        """Record that the engine evicted blocks: finished entries lose all from there on.
 
         The tokens of an entry are known as a sum only: it counts in full until it goes.
         """

@@ -3,8 +3,8 @@
     seconds = step + sequence * n + context * held
 
 `n` sequences decode, and requests hold `held` tokens of the KV cache. vLLM computes all running
-sequences in the same step, so that each gets a token every step. The defaults are an 8B model on an
-H100; the shares of the terms are learned from responses that were observed to their end.
+sequences in the same step, so that each gets a token every step. The defaults are those of an 8B
+model on an H100; the factors are learned from responses that were observed to their end.
 """
 
 from typing import Final
@@ -12,11 +12,11 @@ from typing import Final
 from epp.model.learning.fit import ClassFit, Fit
 
 STEP_SECONDS: Final = 0.006
-"""Seconds a step, whatever is computed in it."""
+"""Seconds per step, whatever is computed in it."""
 SEQUENCE_SECONDS: Final = 20e-6
 """Seconds that each sequence adds."""
 CONTEXT_SECONDS: Final = 56e-9
-"""Seconds that each token adds which sequences look back at."""
+"""Seconds that each token of context adds."""
 
 
 class DecodeModel(ClassFit):

@@ -16,7 +16,7 @@ _MIN: Final = 0.01
 _MAX: Final = 1e4
 """Bounds of a share."""
 _MAX_SURPRISE: Final = 10.0
-"""How many times its prediction a measurement may count for while there are few."""
+"""The most that a measurement counts for while there are few, in multiples of its prediction."""
 _ENOUGH: Final = 16
 """After this many measurements, one that is far off is ignored."""
 _KEPT: Final = 0.5
@@ -24,10 +24,10 @@ _KEPT: Final = 0.5
 _FAR: Final = 2.0
 """A measurement is far off if it differs from its prediction by more than this factor."""
 _MAX_UNSURE: Final = 0.9
-"""Up to this share of unsure measurements among the last ones, they are ignored."""
+"""If a larger share of the last measurements is unsure, unsure ones count."""
 
 Amounts = tuple[float, float, float]
-"""One of each term."""
+"""One number per term."""
 FitState = tuple[Amounts, tuple[Amounts, Amounts, Amounts], Amounts, Amounts, int]
 """The state of a `Fit`: shares, moments, totals, sizes, and a count."""
 
@@ -57,7 +57,7 @@ class _Term:
         self.first, self.second, self.third = moments
 
     def add(self, seconds: float, weight: float, terms: Amounts, total: float) -> None:
-        """Add a measurement of `total` seconds, of which this term has `seconds` by its default."""
+        """Add a measurement of `total` seconds; by its default, this term's part is `seconds`."""
         first, second, third = terms
         self.first = self.first * _MEMORY + weight * first
         self.second = self.second * _MEMORY + weight * second
@@ -66,7 +66,7 @@ class _Term:
         self.total = self.total * _MEMORY + weight * total
 
     def scale(self, times: float) -> None:
-        """Reduce the weight of earlier measurements, as everything takes `times` as long now."""
+        """Reduce the weight of earlier measurements, as everything now takes `times` as long."""
         moments = _KEPT / times
         self.first *= moments
         self.second *= moments
@@ -80,13 +80,13 @@ class _Term:
 
 
 class Fit:
-    """seconds = sum of factor * amount. The `factors` begin as defaults, in seconds for one.
+    """seconds = sum of factor * amount. The `factors`, in seconds per unit, begin as defaults.
 
     Each factor is its default times a share, and the shares are learned: by weighted least squares
     over recent measurements, each with a variance in proportion to its prediction, solved by a few
     rounds of coordinate descent after each of them. Shares that measurements cannot distinguish
-    stay equal, so that factors keep the proportions of their defaults, which weigh a tenth of the
-    measurements, and less with every measurement.
+    stay equal, so that factors keep the proportions of their defaults, whose weight is a tenth of
+    the measurements' and falls with every measurement.
     """
 
     def __init__(self, first: float, second: float, third: float) -> None:
@@ -95,7 +95,7 @@ class Fit:
         self._second: Final = _Term(second)
         self._third: Final = _Term(third)
         self._count = 0
-        self._unsure = 0.0  # the share of the last measurements
+        self._unsure = 0.0  # the unsure share of the last measurements
 
     @property
     def settled(self) -> bool:
@@ -128,9 +128,9 @@ class Fit:
         A measurement that is not `sure` counts only while there are few, or if nearly all of the
         last ones are unsure, which means that the fit is wrong.
 
-        If it took many times the prediction something else ran too, or broke, and if it took no
-        time it was not computed. The first few measurements count within bounds; later ones that
-        are far off are ignored.
+        If it took many times the prediction, something else ran too, or failed; if it took no time,
+        nothing was computed. The first few measurements count within bounds; later ones that are
+        far off are ignored.
         """
         first, second, third = self._first, self._second, self._third
         one, two, three = amounts
@@ -215,7 +215,7 @@ class ClassFit:
         self._refresh()
 
     def _refresh(self) -> None:
-        """Take in the factors of the fit."""
+        """Adopt the factors of the fit."""
 
     def restore(self, state: FitState) -> None:
         """Replace the fit by one that was learned elsewhere."""

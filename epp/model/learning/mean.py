@@ -4,15 +4,15 @@ from math import log
 from typing import Final
 
 _ENOUGH: Final = 16
-"""Values after which a mean is settled."""
+"""The number of values after which a mean is settled."""
 _DRIFT_GAIN: Final = 0.25
 _MAX_DRIFT: Final = 1.75
 """If the last few values deviate by this many mean absolute deviations, the mean has changed; if it
 has not, this is 3.7 standard deviations of their drift."""
 _MIN_CHANGE: Final = 0.1
-"""A drift that does not count, whatever the deviation: a tenth of the value."""
+"""The greatest drift that never counts: a tenth of the value."""
 _FARTHEST: Final = 4.0
-"""Mean absolute deviations that one value counts for, at most."""
+"""The most that one value counts for, in mean absolute deviations."""
 _MAX_KEPT: Final = 4.0
 """When the mean starts over, it is at most this multiple of the last value."""
 
@@ -67,6 +67,6 @@ class Mean:
             self._drift += _DRIFT_GAIN * (min(farthest, max(-farthest, off)) - self._drift)
         most = max(_MIN_CHANGE, _MAX_DRIFT * self._spread)
         if self._count > _ENOUGH and abs(self._drift) > most:
-            # The mean so far counts for one of the new values, which may stand for more or fewer.
+            # The old mean counts as one of the new values, whatever number those stand for.
             self._count, self._drift, self._weight = 1, 0.0, 0.0
             self.value = min(self.value, _MAX_KEPT * seen)

@@ -1,8 +1,7 @@
 """The expected lengths and times of responses, learned from those observed to their end.
 
-Responses that are not observed are expected to be like them. Streams come in pieces: where an
-engine speculates, or sends several tokens at once (vLLM `--stream-interval`), these are fewer than
-their tokens.
+Unobserved responses are expected to be like them. Streams come in pieces: if an engine speculates,
+or sends several tokens at once (vLLM `--stream-interval`), there are fewer pieces than tokens.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ _DEFAULT_TOKENS: Final = 256.0
 _DEFAULT_SECONDS_PER_TOKEN: Final = 0.02
 """Expected seconds per token if none was timed: an 8B model on a busy H100."""
 _MAX_VALUES: Final = 50.0
-"""The values that a mean is of, at most."""
+"""The most values that a mean is taken over."""
 _MAX_TIMES: Final = 32.0
 """The most that one length counts for, in multiples of the mean, as engines may report nonsense."""
 _MAX_AT_FIRST: Final = 16384.0
@@ -32,20 +31,20 @@ slowly, and a response may hang."""
 _LONGEST_AT_FIRST: Final = 1.0
 """The most that they count for until the mean is settled, unless the multiple is more."""
 _MIN_TIMED: Final = 8
-"""Tokens of a response below which its duration is not learned from."""
+"""The durations of responses with fewer tokens are not learned from."""
 _MIN_PIECES: Final = 16
-"""Pieces of a stream below which those without a token, at its ends, are too many of them."""
+"""In streams of fewer pieces, those without a token at both ends would count for too much."""
 _MOST_IN_A_PIECE: Final = 256.0
-"""The most tokens that are believed to come in each piece."""
+"""The most tokens per piece that are believed."""
 _LONGEST: Final = float(1 << 20)
 _ENTRIES: Final = 1000
-"""Models, and classes of endpoints, that are kept at most."""
+"""The most models, and classes of endpoints, that are kept."""
 
 ResponseKind = tuple[str, bool]
 """The target model of a response, and whether it streams."""
 
 ResponsesState = tuple[str, bool, MeanState, SurvivalState]
-"""The state of a kind of response: target model, whether it streams, and its mean length."""
+"""The state of a kind: target model, whether it streams, mean length, and survival."""
 
 
 class _KindLengths:
@@ -60,7 +59,7 @@ class _KindLengths:
 class OutputLengths:
     """Lengths in tokens, by kind of response; seconds per token by class.
 
-    `ttft_share` is that of all responses. `spread` is the average distance of the last lengths from
+    `ttft_share` is over all responses. `spread` is the average distance of the last lengths from
     the mean of their kind, as a share of it, at most 1. The oldest entries are dropped when there
     are too many.
     """
@@ -91,20 +90,20 @@ class OutputLengths:
             self.spread += (lengths.survival.spread - self.spread) / _LAST
 
     def record_pieces(self, kind: ResponseKind, tokens: int, pieces: int) -> None:
-        """Learn that a stream, whose length was recorded, had `tokens` tokens in so many pieces."""
+        """Learn that a stream, whose length was recorded, had `tokens` in this many pieces."""
         lengths = self._known(kind)
         if lengths is not None and tokens > 0 and pieces >= _MIN_PIECES:
             each = min(tokens / pieces, _MOST_IN_A_PIECE)
             lengths.in_a_piece.add(each, float(pieces))
 
     def tokens_in(self, kind: ResponseKind, pieces: int) -> int:
-        """Return how many tokens a stream has in so many pieces: one in each, if none is known."""
+        """Return how many tokens a stream has in these pieces: one in each, if that is unknown."""
         lengths = self._known(kind)
         each = 0.0 if lengths is None else lengths.in_a_piece.value
         return max(1, round(pieces * each)) if each and pieces else pieces
 
     def _of(self, kind: ResponseKind) -> "_KindLengths":
-        """Return the lengths of a kind, which are kept from here on."""
+        """Return the lengths of a kind, new ones for a new kind."""
         model, stream = kind
         of_model = self._models.get(model)
         if of_model is None:
@@ -158,22 +157,22 @@ class OutputLengths:
                 lengths.survival.restore(survival)
 
     def speed_state(self, speed: object) -> MeanState | None:
-        """Return the state of the seconds of a token; None if none was timed."""
+        """Return the state of the seconds per token; None if none was timed."""
         mean = self._seconds_per_token.get(speed)
         return None if mean is None else mean.state
 
     def restore_speed(self, speed: object, state: MeanState) -> None:
-        """Replace the state of the seconds of a token by one from elsewhere."""
+        """Replace the state of the seconds per token by one from elsewhere."""
         self._pace_of(speed).restore(state)
 
     def settled(self, kind: ResponseKind, speed: object) -> bool:
-        """Return whether enough is known of the length of a response, and its speed."""
+        """Return whether enough is known of the length and the speed of responses."""
         lengths = self._known(kind)
         pace = self._seconds_per_token.get(speed)
         return lengths is not None and lengths.mean.settled and pace is not None and pace.settled
 
     def length(self, kind: ResponseKind, limit: int | None = None) -> float:
-        """Return how many tokens a response is expected to have: one to `limit`, None for any."""
+        """Return how many tokens a response is expected to have: at least 1, at most `limit`."""
         model, stream = kind
         of_model, tokens = self._models.get(model), _DEFAULT_TOKENS
         if of_model is not None:
@@ -182,7 +181,7 @@ class OutputLengths:
         return max(1.0, tokens if limit is None else min(tokens, limit))
 
     def remaining(self, kind: ResponseKind, limit: int | None, generated: int) -> float:
-        """Return how many tokens a response is expected to go on for after `generated`."""
+        """Return how many more tokens a response is expected to have after `generated`."""
         usual = self.length(kind, limit)
         if not generated:
             return usual

@@ -2,9 +2,9 @@
 
     seconds = step * ceil(u / budget) + token * u + attention * u * (h + u / 2)
 
-`u` uncached and `h` cached tokens. The defaults of `step`, `token` and `attention` are an 8B model
-on an H100; they are learned from requests that met an idle endpoint. The slowness of an endpoint is
-its difference from its class.
+`u` uncached and `h` cached tokens. The defaults of `step`, `token` and `attention` are those of an
+8B model on an H100; they are learned from requests that met an idle endpoint. The slowness of an
+endpoint is its difference from its class.
 """
 
 from math import ceil
@@ -13,11 +13,11 @@ from typing import Final
 from epp.model.learning.fit import ClassFit, Fit
 
 C1: Final = 40e-6
-"""Seconds a token."""
+"""Seconds per token."""
 C2: Final = 1.75e-9
-"""Seconds a token and token of context before it."""
+"""Seconds per token and token of context before it."""
 STEP_SECONDS: Final = 0.006
-"""Seconds a step, whatever is computed in it: t0."""
+"""Seconds per step, whatever is computed in it."""
 BUDGET_TOKENS: Final = 8192
 """Tokens that an engine prefills in one step (vLLM `max_num_batched_tokens`)."""
 
@@ -30,8 +30,8 @@ def steps(uncached: int) -> int:
 class PrefillModel(ClassFit):
     """The formula for one class of endpoints.
 
-    `step` is the seconds of a step without prompt tokens, `longest` those of a step that is full of
-    uncached ones.
+    In seconds, `step` is that of a step without prompt tokens, and `longest` that of one that is
+    full of uncached ones.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""The slowness of an endpoint: its time as a multiple of its class's.
+"""The slowness of an endpoint: how many times as long as its class predicts it takes.
 
-It is a mean of logarithms over about the last dozen measurements. Few measurements are pulled
-towards the mean of the class, and old ones lose weight to it, so that an endpoint that was slow is
-tried again.
+It is a mean of logarithms over about the last dozen measurements. While there are few it is pulled
+towards the mean of the class, and old ones lose weight to that mean, so that an endpoint that was
+slow is tried again.
 """
 
 from math import exp, log
@@ -11,28 +11,28 @@ from typing import Final
 _MAX_COUNT: Final = 12.0
 """Measurements after which each new one weighs the same."""
 _PRIOR: Final = 1.0
-"""The measurements that the mean of the class counts for."""
+"""The weight of the mean of the class, in measurements."""
 _SMALL_SECONDS: Final = 0.05
-"""The length in seconds at which a measurement has half the weight of a long one, as it is rounded
-up to steps."""
+"""A measurement of this many seconds has half the weight of a long one, as times are rounded up to
+whole steps."""
 _FARTHEST_UP: Final = log(2.0)
 _FARTHEST_DOWN: Final = log(1.5)
 """The most that one measurement counts for, up and down: errors are mostly upward."""
 _DRIFT_GAIN: Final = 0.2
 _MAX_DRIFT: Final = 0.2
 _FEW: Final = 3.0
-"""Measurements that the known ones count for, at most, when the last few say otherwise."""
+"""The most that earlier measurements count for once the last few differ from them."""
 _MAX: Final = log(100.0)
 _CENTRE_STEP: Final = 0.01
 """How far one measurement moves the centre of its class."""
 _MAX_COMMON: Final = log(1.25)
-"""How far the centre may be from the class's prediction before the class adopts it."""
+"""How far the centre may be from the class's prediction before the prediction is corrected."""
 _KEPT_SECONDS: Final = 60.0
 """Seconds without a measurement before the known ones fade."""
 _FADE_SECONDS: Final = 600.0
 """Seconds in which they fade to 1/e."""
 _HALFWAY_SECONDS: Final = 60.0
-"""The same for one that was approaching the mean of the class when it was last measured."""
+"""The same for an endpoint that was approaching the mean of its class when last measured."""
 
 ClassSlownessState = tuple[float, float]
 """The state of a class without its endpoints: centre and scale."""
@@ -61,7 +61,7 @@ class ClassSlowness:
 
     @property
     def common(self) -> float:
-        """How many times its predictions a class's endpoints take; 1 if that is near."""
+        """How many times as long as predicted a class's endpoints take; 1 if that is close to 1."""
         return 1.0 if abs(self.centre) < _MAX_COMMON else exp(self.centre)
 
     @property
@@ -103,7 +103,7 @@ class Slowness:
         return self._log, self._count, self._drift, self._measured
 
     def restore(self, state: SlownessState, now: float) -> None:
-        """Replace the state by one that was learned elsewhere about the same class, as if now."""
+        """Replace the state by one that was learned elsewhere for this class; it counts as new."""
         self._leave()
         self._log, self._count, self._drift, self._measured = state
         self._at = now
@@ -171,26 +171,26 @@ class Slowness:
         return self._log - before
 
     def take_back(self, taught: float) -> None:
-        """Undo a change that `learn` returned: that job was another than was expected."""
+        """Undo a change that `learn` returned, as the job was not the expected one."""
         if self._count:
             self._move(-taught)
 
     @property
     def settled(self) -> bool:
-        """Whether the last few measurements agree with it, so that it has not just changed."""
+        """Whether the last few measurements agree with it: it has not just changed."""
         return abs(self._drift) < _MAX_DRIFT
 
     @property
     def relative(self) -> float:
         """How many times as long as the centre of its class it takes.
 
-        What teaches the class is divided by this, which leaves its scale to the class.
+        Measurements are divided by this before the class learns from them.
         """
         return exp(self._log - self._class.centre)
 
     @property
     def of_first(self) -> float:
-        """How many times as long as its class predicted at first it takes."""
+        """How many times as long it takes as its class predicted at first."""
         return self.value * self._class.scale
 
     def fade(self, now: float) -> None:

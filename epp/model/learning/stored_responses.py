@@ -1,7 +1,7 @@
-"""Which engine has which response in its memory, as requests may go on from it by its id.
+"""The engine that has each stored response, since requests may continue it by its id.
 
 vLLM, SGLang and others keep the responses of OpenAI's Responses API in the memory of the server
-that made them; any other one answers with 404.
+that made them; any other server answers with 404.
 """
 
 from collections import OrderedDict
@@ -12,12 +12,12 @@ from epp.model.endpoint import Target
 from epp.model.learning.bounded import make_room
 
 Engine = tuple[str, Target, int | None]
-"""`Endpoint.engine`: another one under an endpoint's name has none of the responses."""
+"""`Endpoint.engine`: a new engine of an endpoint has none of the former one's responses."""
 StoredState = tuple[int, Engine]
 """The hash of a response's id, and the engine that has it."""
 
 MOST: Final = 1 << 16
-"""Responses that are kept, at most."""
+"""The most responses that are kept."""
 KEPT_SECONDS: Final = 86_400.0
 """For how long a response is kept."""
 
@@ -36,7 +36,7 @@ class StoredResponses:
         return len(self._stored)
 
     def store(self, response_id: str, engine: Engine, now: float) -> None:
-        """Remember where a response is; the last engine that answers with its id counts."""
+        """Record where a response is; the last engine that answers with its id counts."""
         stored, key = self._stored, self._key_of(response_id)
         stored.pop(key, None)
         while stored and now - next(iter(stored.values()))[1] >= KEPT_SECONDS:
@@ -45,7 +45,7 @@ class StoredResponses:
         stored[key] = engine, now
 
     def engine_of(self, response_id: str, now: float) -> Engine | None:
-        """Return the engine that has a response; None if that is not known."""
+        """Return the engine that has a response; None if unknown."""
         found = self._stored.get(self._key_of(response_id)) if response_id else None
         if found is None or now - found[1] >= KEPT_SECONDS:
             return None
@@ -56,7 +56,7 @@ class StoredResponses:
         return [(key, engine) for key, (engine, _) in self._stored.items()]
 
     def take_over(self, state: Sequence[StoredState], now: float) -> None:
-        """Remember what another replica knows, before what was heard here. It counts as new."""
+        """Add what another replica knows, as new, but older than what was recorded here."""
         here = self._stored.copy()
         self._stored.clear()
         for key, engine in state:

@@ -1,8 +1,8 @@
 """How many tokens remain of a response that has reached some length.
 
-One predicted length is useless for a response that has outlived it. Instead, lengths of responses
-are counted in classes a fifth apart, with decaying weights, so that the remaining length can be
-computed at any age.
+A single predicted length is useless for a response that has exceeded it. Instead, lengths of
+responses are counted in classes a fifth apart, with decaying weights, so that the remaining length
+can be computed at any age.
 """
 
 from bisect import bisect_left
@@ -13,16 +13,16 @@ from typing import Final
 _RATIO: Final = 1.2
 _LONGEST: Final = 1 << 20
 _MAX: Final = 512.0
-"""Responses that are counted, at most: beyond that all of them count half."""
+"""The most responses that are counted: beyond it, the counts are halved."""
 _ENOUGH: Final = 8.0
-"""The least number of responses beyond an age for their remaining lengths to be used."""
+"""How many responses must have exceeded an age for their remaining lengths to be used."""
 QUARTERS: Final[tuple[float, ...]] = (-0.863, -0.523, 0.0, 1.386)
-"""For exponential lengths, the distance of each quarter's mean from the whole mean, as a share."""
+"""For exponential lengths, how far each quarter's mean is from the whole mean, as a share of it."""
 _STALE_SHARE: Final = 1 / 16
-"""The share of new responses after which the sums are recomputed."""
+"""The share of new responses from which on the sums are recomputed."""
 
 SurvivalState = tuple[Sequence[float], Sequence[float]]
-"""Responses of each class, and their tokens together."""
+"""The number of responses in each class, and the sum of their tokens."""
 
 
 def _bounds() -> list[float]:
@@ -53,7 +53,7 @@ class Survival:
 
     @property
     def state(self) -> SurvivalState:
-        """The lengths that were counted: both sides go on from the same sums."""
+        """The counted lengths. Sums are recomputed, so that both replicas go on from the same."""
         self._sum_up()
         return self._counts, self._lengths
 
@@ -98,7 +98,7 @@ class Survival:
         """Return how many tokens remain of a response that has `generated` so far.
 
         `usual` is the expected length if too few responses got this far; a response that has
-        outlived it is assumed to be half through.
+        exceeded it is assumed to be half done.
         """
         position = bisect_left(_BOUNDS, generated + 1.0)
         outlived = self._outlived[position]

@@ -1,14 +1,14 @@
 """Trust in the predictions for one endpoint's cache, and the detection of restarts by them.
 
-Predictions are compared with the `cached_tokens` that responses report. A prediction of too much
-lowers trust, which discounts later predictions; one that holds raises it. A large prediction with
-no hit at all raises the suspicion that the engine has restarted. After a restart a request finds at
-most what came since: one that finds more clears the suspicion, and more failed predictions confirm
-it. Then the cache is emptied; if nothing held since the last restart either, trust stays as it is.
-Predictions of old blocks also fail if an engine evicts a little earlier than modelled, so three
-failures are needed, or two if they promised more than that explains. An engine that reports its
-start time is never suspected: models with sliding windows keep blocks that only continuations of a
-prompt can hit.
+Predictions are compared with the `cached_tokens` that responses report. A prediction that was too
+high lowers trust, which discounts later predictions; one that holds raises it. A large prediction
+without any hit raises the suspicion that the engine has restarted. After a restart a request finds
+at most what was cached since: one that finds more clears the suspicion, and more failed predictions
+confirm it. Then the modelled cache is emptied; trust is reset, unless no prediction has held since
+the last restart either. Predictions of old blocks also fail if an engine evicts a little earlier
+than modelled, so three failures are needed, or two that predicted more than that explains. An
+engine that reports its start time is never suspected: models with sliding windows keep blocks that
+only continuations of a prompt can hit.
 """
 
 from enum import Enum
@@ -16,18 +16,18 @@ from typing import Final
 
 _FALLS: Final = 0.1
 _RISES: Final = 0.05
-"""The weights of one report in the average, if it lowers trust and if it raises it."""
+"""The weight of a report in the average, if it lowers trust and if it raises it."""
 _MAX_MISSES: Final = 4
-"""How many times that weight a report has, at most, of several in a row with nothing true."""
+"""The most that this weight is multiplied by, for several reports in a row without hits."""
 _LARGE_TOKENS: Final = 64
 """Predictions of fewer tokens do not raise suspicion. A last block of up to as many does not lower
 trust, and neither does a larger one if the engine's longer hits lack it, too."""
 _LITTLE: Final = 0.1
-"""Below this share of a prediction, it counts as not true at all."""
+"""Below this share of a prediction, nothing of it counts as true."""
 _MAX_OF: Final = 0.8
 """From this share on, a prediction counts as true, since lengths of texts are estimates."""
 _ENOUGH: Final = 3
-"""Predictions that failed, with nothing between that held, after which the cache is gone."""
+"""After this many failed predictions, with none between that held, the cache is gone."""
 DOUBT: Final = 0.75
 """Trust below which predictions are discounted."""
 
@@ -43,8 +43,8 @@ class Verdict(Enum):
 class PredictionTrust:
     """The trust in one endpoint, in 0..1; `suspicious` if its engine may have restarted.
 
-    `reports` counts the responses that were observed to their end since it started. It `tells` if
-    its engine says when that was.
+    `reports` counts the responses that were observed to their end since it started.
+    `reports_start`: its engine reports when that was.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class PredictionTrust:
         self._held = False
 
     def discount(self, cached: int) -> int:
-        """Return how many of the predicted tokens to count on; small doubts change nothing."""
+        """Return how many of the predicted tokens to count on; small doubts do not matter."""
         return cached if self.trust >= DOUBT else int(cached * self.trust)
 
     def judge(
@@ -67,17 +67,17 @@ class PredictionTrust:
     ) -> Verdict:
         """Compare a prediction with a report, both in tokens; blocks are of `block` tokens.
 
-        `fresh` is the most tokens that a cache that was empty when suspicion arose could serve,
-        `early` those that an engine may have evicted before its model did. An endpoint that has
-        only reported zeros may not report at all, so it is not suspected.
+        A cache that was empty when the suspicion arose could serve at most `fresh` tokens; an
+        engine may have evicted `early` tokens before its model did. An endpoint that has only
+        reported zeros may not report at all, so it is not suspected.
         """
         self._reported = self._reported or actual > 0
         self.suspicious = self.suspicious and not self.reports_start and actual <= fresh + block
         if predicted <= 0:
             return Verdict.HELD
         held, lacks = min(predicted, actual) / predicted, predicted - actual
-        # vLLM `find_longest_cache_hit`: with EAGLE or MTP the last block of each hit is dropped. Of
-        # a short hit that is most, which says nothing of longer ones.
+        # vLLM `find_longest_cache_hit`: with EAGLE or MTP the last block of each hit is dropped.
+        # That is most of a short hit, and little of a long one.
         if predicted > block and actual > 0:
             self._drops_last = 0 < lacks <= block
         if held >= _MAX_OF or lacks > (block if self._drops_last else min(block, _LARGE_TOKENS)):

@@ -1,7 +1,7 @@
-"""The share of the time of a fleet's responses that passes until their first tokens.
+"""The share of the end-to-end latency of a fleet's responses that is TTFT.
 
-It weighs seconds of decoding against seconds of TTFT: if first tokens take a tenth of the time, a
-second is a ten times larger part of the TTFT than of the whole response.
+It weighs seconds of decoding against seconds of TTFT: if TTFT is a tenth of the latency, a second
+is a ten times larger part of the TTFT than of the whole response.
 """
 
 from typing import Final
@@ -9,11 +9,11 @@ from typing import Final
 from epp.model.learning.mean import Mean, MeanState
 
 DEFAULT_TTFT_SHARE: Final = 0.05
-"""The share before enough responses were observed."""
+"""The share until enough responses were observed."""
 _MAX: Final = 200.0
-"""The responses that a mean is of, at most."""
+"""The most responses that a mean is taken over."""
 _MIN_SECONDS: Final = 1e-6
-"""The shortest response, in seconds, that is learned from."""
+"""Shorter responses, in seconds, are not learned from."""
 _FARTHEST: Final = 10.0
 """The most that one response counts for, in multiples of the mean, as a response may hang."""
 

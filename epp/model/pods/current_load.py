@@ -1,11 +1,11 @@
-"""What an engine bears between two reports: the last one, and what was sent and seen done since.
+"""An engine's load between two reports: the last report, and what was sent and has ended since.
 
-A report shows an engine after its latest step, and lacks what came during that step and, of vLLM,
-during the next: half a second under long prompts. The picker's books have its own requests at any
-moment, and know by the engine's own rules which of them no step has reached. So the books are
-believed of these, and a report of what it has beyond the books of the same moment: the requests
-of others, and of this picker's those that wait report after report though a step could have
-reached them, as the engine has limits that the books do not know (vLLM `max_num_seqs`).
+A report shows an engine after its latest step, and lacks the requests that came during that step
+and, with vLLM, during the next one: half a second under long prompts. The picker's books have its
+own requests at any moment, and show by the engine's own rules which of them no step has reached. So
+the books count for own requests. The report counts for what it has beyond the books of the same
+moment: requests of other senders, and own ones that wait report after report although a step could
+have reached them, as the engine has limits that the books do not know (vLLM `max_num_seqs`).
 """
 
 from collections.abc import Iterable
@@ -17,14 +17,14 @@ from epp.model.pods.engine_scheduler import EngineScheduler
 from epp.model.pods.ledger import Ledger
 
 _MAX_ADAPTERS: Final = 10_000
-"""Names of adapters beyond which all are learned anew."""
+"""The most names of adapters; beyond it, all are learned anew."""
 
 
 class LoadBooks:
-    """One endpoint's load by its last report, and by the books of that moment and of others.
+    """One endpoint's load, by its last report, the books of that moment and the books of now.
 
-    Until the first report it is what the books say. `adapters` are shared by all endpoints: the
-    names that any of them has ever reported as those of adapters.
+    Until the first report the books alone count. `adapters` is shared by all endpoints: the names
+    of adapters that any of them has ever reported.
     """
 
     def __init__(self, ledger: Ledger, scheduler: EngineScheduler, adapters: set[str]) -> None:
@@ -35,23 +35,23 @@ class LoadBooks:
         self._models: dict[str, int] = {}
         self._others = 0.0
         self._others_waiting = 0.0
-        self._most_waiting = inf  # less what was sent since the start
-        self._kv_usage = 0.0  # beyond the books, or short of them
-        # Own requests that reports show waiting beyond the books: the least of this window and of
-        # the one before, each at least a step long.
+        self._most_waiting = inf  # minus all that was ever sent
+        self._kv_usage = 0.0  # the report's minus the books'
+        # Own requests that wait by the reports and not by the books: the least number in this
+        # window and in the one before, each at least a step long.
         self._unreached = self._unreached_before = 0.0
         self._window = -inf
         self.held_up = False
-        """Whether an own prompt of more than a step has run for longer than it was to take."""
+        """Whether an own prompt of more than a step has run for longer than predicted."""
 
     def add_request(self, model: str) -> None:
         """Count a request that was sent, for a model or an adapter."""
         self._models[model] = self._models.get(model, 0) + 1
 
     def remove_request(self, model: str) -> None:
-        """Discount a request that has ended; one that was not counted changes nothing.
+        """Stop counting a request that has ended; one that was not counted changes nothing.
 
-        The models keep the order in which they came: that is the order in which slots are held.
+        The models keep their order of arrival, in which they hold slots.
         """
         left = self._models.get(model, 0) - 1
         if left > 0:
@@ -88,11 +88,11 @@ class LoadBooks:
         running = load.running - (self._others - self._others_waiting)
         begun = own - ledger.prefilling(now)
         self.held_up = late is not None and late[1] > step and running > begun
-        # vLLM `schedule`: first come, first served, so that what runs does not wait again.
+        # vLLM `schedule`: first come, first served, so a running request does not wait again.
         self._most_waiting = load.waiting + max(0.0, own - requests) - ledger.sent
-        if requests >= own:  # what came too late for the report holds blocks as well
+        if requests >= own:  # those that the report lacks hold blocks, too
             self._kv_usage = load.kv_usage - scheduler.usage
-        else:  # what the books lack is in the report
+        else:  # the report has what the books lack
             self._kv_usage = min(self._kv_usage, load.kv_usage)
 
     @property
@@ -102,12 +102,12 @@ class LoadBooks:
 
     @property
     def held_tokens(self) -> float:
-        """The tokens of KV cache that requests hold, no matter who sent them."""
+        """The tokens of KV cache that the requests of all senders hold."""
         scheduler = self._scheduler
         return max(0.0, scheduler.held + self._kv_usage * scheduler.capacity)
 
     def at(self, now: float) -> CurrentLoad:
-        """Return the load at `now`, in seconds; the scheduler has caught up by then."""
+        """Return the load at `now`, in seconds, after the scheduler was brought up to date."""
         ledger, scheduler = self._ledger, self._scheduler
         requests = ledger.requests + self._others
         # Of two numbers each: mypyc compiles that to a comparison, and calls `min` for three.
@@ -125,19 +125,19 @@ class LoadBooks:
         return CurrentLoad(waiting, running, kv_usage, *self._adapters_of(load))
 
     def slot_seconds(self, adapter: str, response_seconds: float) -> tuple[float, float]:
-        """Return how long a request of an adapter waits for a slot, and takes one from others.
+        """Return for how long a request of an adapter waits for a slot, and takes one from others.
 
-        An engine computes the requests of a few adapters at once (vLLM `max_loras`). If as many
-        have requests there, another waits until one of them has no request left. Responses take
-        `response_seconds` and began at any time, so that the n of one adapter end after
-        n / (n + 1) of these, and the first of several adapters after 1 / (1 + sum(1 / n)). A free
-        slot is taken for one response, where there are more adapters than slots at one endpoint.
+        An engine computes the requests of a few adapters at once (vLLM `max_loras`). If that many
+        have requests, another adapter waits until one of them has no request left. Responses take
+        `response_seconds` and may have begun at any time, so that all n of one adapter have ended
+        after n / (n + 1) of that, and those of the first adapter after 1 / (1 + sum(1 / n)). If
+        there are more adapters than slots, a free slot is taken for one response.
         """
         models, slots = self._models, self._load.max_adapters
         if not slots:
             return 0.0, 0.0
         order = [each for each in models if each in self._adapters]
-        if self._others:  # whose adapters are known by the report alone
+        if self._others:  # their adapters are only known from the report
             order = [each for each in self._load.running_adapters if each not in models] + order
         known = adapter in order
         place = order.index(adapter) if known else len(order)
@@ -158,7 +158,7 @@ class LoadBooks:
         self._adapters |= load.waiting_adapters
 
     def _adapters_of(self, load: Load) -> tuple[frozenset[str], frozenset[str]]:
-        """Add those of own requests to the adapters that run, as far as there is room, or wait."""
+        """Return the running and waiting adapters of the report, with those of own requests."""
         running, waiting = load.running_adapters, load.waiting_adapters
         fresh = [
             each

@@ -1,4 +1,4 @@
-"""The model of an engine's scheduler: which prompts are in the cache, and which wait.
+"""The model of an engine's scheduler: which prompts are in the cache, and which ones wait.
 
 Mirrors vLLM v1/core/sched/scheduler.py: a request is scheduled once a step can reach it and its
 whole prompt fits, first come, first served; one that outgrows the cache preempts the one that was
@@ -23,19 +23,20 @@ from epp.model.prompts.block_hashes import BlockHashes
 from epp.model.prompts.hashing import BlockHash
 
 _MAX_BLOCKS: Final = 1 << 14
-"""Blocks of waiting prompts that one call schedules, about, and that one prompt promises: 10 ms."""
+"""Blocks of waiting prompts that one call schedules, about (10 ms), and that one prompt adds to
+the index."""
 _MANY_BLOCKS: Final = 1 << 12
-"""Blocks beyond which all that a cache holds is listed rather than asked for each of them."""
+"""Beyond this many blocks, all hashes of a cache are listed instead of looked up one by one."""
 
 
 class EngineScheduler:
     """One endpoint's cache and the prompts in it; the index has its blocks under `slot`.
 
-    `generation` counts the caches that were replaced: a lease is good for the one that gave it.
-    `held` of `capacity` tokens are those of requests, as of the last change. `waiting` has the
-    prompts that are not scheduled yet. Their first blocks, 262,144 tokens of 16, are in the index
-    as well: they are in the cache by the time that a later request is scheduled. `reported` is what
-    KV events say, None while there are none.
+    `generation` counts the caches that were replaced: a lease belongs to one of them. `held` of the
+    `capacity` in tokens are held by requests, as of the last change. `waiting` has the prompts that
+    are not scheduled yet. Their first blocks (262,144 tokens at 16 a block) are in the index, too,
+    as they will be cached when a later request is scheduled. `reported` is what KV events report,
+    None while there are none.
     """
 
     def __init__(self, index: PrefixIndex, ledger: Ledger, spec: CacheSpec) -> None:
@@ -46,7 +47,7 @@ class EngineScheduler:
         self.capacity = float(self.cache.capacity)
         self.held = 0.0
         self.slot: Slot = index.open()
-        self._forgotten: KvEventMirror | None = None  # whose memory is being given back
+        self._forgotten: KvEventMirror | None = None  # its memory is freed step by step
         self._index = index
         self._ledger = ledger
         self._present = True
@@ -68,7 +69,7 @@ class EngineScheduler:
 
     @property
     def blocks(self) -> int:
-        """How many blocks can be found: in the cache, and by the engine's reports alone."""
+        """How many blocks can be found: those in the cache, and those of the reports alone."""
         return len(self.cache) + len(self._aside())
 
     def sequences(self) -> list[SequenceState]:
@@ -80,7 +81,7 @@ class EngineScheduler:
     def detach(self, mirrored: Iterable[BlockHash]) -> None:
         """Remove the endpoint from the index; requests in flight change nothing any more.
 
-        `mirrored` are what KV events said, which is gone once it was read.
+        `mirrored` yields the blocks of KV events, and frees them as it is read.
         """
         self._index.close(self.slot, chain(self._found(), self._drained(), mirrored))
         self._present = False
@@ -107,7 +108,7 @@ class EngineScheduler:
     def reconfigure(self, spec: CacheSpec, *, first: bool) -> None:
         """Apply `spec` to the cache; one of another model or block size starts empty.
 
-        The `first` report says what was so from the start: its block size drops nothing.
+        The `first` report describes the engine from its start, so its block size drops nothing.
         """
         if _make(spec) != _make(self.spec) or not (first or spec.block == self.spec.block):
             self.reset(spec)
@@ -126,7 +127,7 @@ class EngineScheduler:
         self._update_index()
 
     def coarsen(self, blocks: int) -> None:
-        """Hold at least `blocks` fewer, to save memory, at the cost of precision."""
+        """Drop at least `blocks` blocks, which saves memory and costs precision."""
         if self.reported is not None:
             blocks -= self.reported.coarsen(blocks)
         if blocks > 0:
@@ -144,7 +145,7 @@ class EngineScheduler:
         return max((sequence.common_tokens(other) for other in others), default=0)
 
     def copy(self, event: CacheCopied | CacheCleared) -> None:
-        """Correct the cache by what others say of it, unless its engine reports."""
+        """Correct the cache by a copy of another replica's, unless its engine reports."""
         if self.reported is not None:
             return
         if isinstance(event, CacheCopied):
@@ -157,7 +158,7 @@ class EngineScheduler:
         self._update_index()
 
     def begin_reports(self, hasher: BlockHasher) -> KvEventMirror:
-        """Expect KV events from here on; return what follows them."""
+        """Begin to follow KV events; return the mirror that follows them."""
         self.reported = ReportedBlocks(self.cache)
         return KvEventMirror(hasher)
 
@@ -168,7 +169,7 @@ class EngineScheduler:
         self._update_index()
 
     def purge(self, mirror: KvEventMirror | None) -> None:
-        """Go on with what KV events have left to do, and those that came before."""
+        """Continue the work that current and former KV events have left."""
         for each in (mirror, self._forgotten):
             if each is not None and each.is_leaving:
                 each.purge(self.cache if self.reported is None else self.reported)
@@ -177,7 +178,7 @@ class EngineScheduler:
             self._forgotten = None
 
     def end_reports(self, mirror: KvEventMirror | None) -> None:
-        """Leave the cache as it is: no more KV events come."""
+        """Stop following KV events, and leave the cache as it is."""
         if self.reported is not None:
             held = self.reported.clear()
             self._update_index()
@@ -189,7 +190,7 @@ class EngineScheduler:
     # Requests. `step` is the duration of the engine's longest step, in seconds.
 
     def add_request(self, sequence: SequenceState, step: float, now: float) -> None:
-        """Schedule a prompt, or let it wait; the ledger has the request already."""
+        """Schedule a prompt, or let it wait; the ledger already has the request."""
         # vLLM `schedule`: waiting requests are taken first come, first served; the first that does
         # not fit ends the loop.
         if self.reported is not None and (sequence.chain.multimodal or not sequence.chain.exact):
@@ -225,12 +226,12 @@ class EngineScheduler:
             self._withdraw(sequence)
             self._withdrawn = len(sequence.chain.hashes)
             if not revoked and sequence.allocate(self.spec.block):
-                sequence.free(revoked=False)  # it has ended: the engine had computed it
+                sequence.free(revoked=False)  # it was computed, as its response has ended
 
     def schedule(self, step: float, now: float) -> None:
         """Schedule waiting prompts that the engine has reached by now; update the index.
 
-        Of very long ones a single one: the others follow when it is called next.
+        Of very long prompts, one call schedules one.
         """
         blocks, self._withdrawn = self._withdrawn, 0
         while self.waiting and blocks < _MAX_BLOCKS:
@@ -280,7 +281,7 @@ class EngineScheduler:
         """Remove a prompt that no longer waits from the index, except blocks that are cached."""
         hashes = sequence.chain.hashes[:_MAX_BLOCKS]
         alone = self._promised.remove(hashes)
-        # One that was scheduled is cached as a whole, which is quickly known of all its blocks.
+        # A scheduled prompt is cached as a whole, which one look-up shows.
         if not self._present or self.cache.match(hashes) == len(hashes):
             return
         cached = set(self.cache.hashes()) if len(hashes) > _MANY_BLOCKS else None
@@ -316,11 +317,11 @@ class EngineScheduler:
             index.mark(slot, closed=self._closed)
 
     def _found(self) -> Iterator[BlockHash]:
-        """Go through all blocks that the index has. They must not change meanwhile."""
+        """Iterate over all blocks that the index has; they must not change meanwhile."""
         return chain(self.cache.hashes(), self._promised, self._aside())
 
     def _drained(self) -> Iterable[BlockHash]:
-        """Free what is known of the engine, as it is read."""
+        """Yield the blocks of reports, and free them as they are read."""
         return () if self.reported is None else self.reported.drain()
 
     def _aside(self) -> Collection[BlockHash]:

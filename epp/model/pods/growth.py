@@ -1,8 +1,9 @@
-"""What the requests at an endpoint will generate yet, and how many tokens they will hold at most.
+"""What the requests at an endpoint will still generate, and the most tokens that they will hold.
 
-Not all of it is held at once: what ends frees its tokens while others still generate. The most is
-the peak of future memory of LightLLM's Past-Future scheduler (arXiv 2507.10150): just before a
-request ends, each that goes on has generated as much as it, and those that ended before are gone.
+Not all of it is held at once: a request that ends frees its tokens while others still generate. The
+most is the peak of future memory of LightLLM's Past-Future scheduler (arXiv 2507.10150): just
+before a request ends, each that continues has generated as much, and those that ended before hold
+nothing.
 """
 
 from math import inf
@@ -13,16 +14,15 @@ from mypy_extensions import mypyc_attr
 from epp.model.learning.survival import QUARTERS
 
 _FIRST: Final = 4
-"""Lengths below this have a class of their own; from each power of two to the next there are four
-classes."""
+"""Each length below this has its own class; between two powers of two there are four classes."""
 _EXACT: Final = 0.05
-"""The spread below which lengths are taken for equal."""
+"""The spread below which lengths count as equal."""
 _LATEST: Final = 1.0 + QUARTERS[-1]
-"""After how many times its expected length a request has ended, whatever the spread of lengths."""
+"""A request has ended after this many times its expected length, whatever the spread."""
 
 
 def class_of(tokens: int) -> int:
-    """Return the class of a request that is to generate this many tokens yet."""
+    """Return the class of a request that will still generate this many tokens."""
     if tokens < _FIRST:
         return tokens
     power = tokens.bit_length() - 3
@@ -31,7 +31,7 @@ def class_of(tokens: int) -> int:
 
 @mypyc_attr(acyclic=True)
 class _Class:
-    """Requests that are to generate about as much: sums of what is expected of them."""
+    """Requests that will still generate about the same: sums over what is expected of them."""
 
     def __init__(self) -> None:
         self.clear()
@@ -43,9 +43,9 @@ class _Class:
         self.spread = 0.0
 
     def ends(self) -> list[tuple[float, float, float, float]]:
-        """Return after how many tokens answers end, how many of them, and what that frees.
+        """Return where answers end: tokens, answers, freed tokens, and a share.
 
-        The last is the share of these that ended before.
+        The share of these answers is taken to have ended before.
         """
         answers = float(self.answers)
         mean, spread = self.coming / answers, self.spread / answers
@@ -56,19 +56,19 @@ class _Class:
 
 
 class Growth:
-    """The requests at one endpoint, by what is to come of them."""
+    """The requests at one endpoint, by how many tokens they will still generate."""
 
     def __init__(self) -> None:
         self.total = 0.0
-        """How many tokens are to come."""
-        self._classes: Final[dict[int, _Class]] = {}  # those that ever had any
-        self._most = 0.0  # of those that are there; below 0: not known
+        """The tokens that are expected of all requests."""
+        self._classes: Final[dict[int, _Class]] = {}  # all classes that ever had a request
+        self._most = 0.0  # the result of `most`; below 0: not known
 
     def add(self, answers: int, coming: float, freed: int, spread: float) -> None:
-        """Add a request: its answers are to have `coming` tokens yet, its end frees `freed`.
+        """Add a request, of whose answers `coming` more tokens are expected; its end frees `freed`.
 
-        `spread` is the deviation of the first from its mean, as a share of it: 0 if it is certain,
-        to 1.
+        `spread` is the deviation of that length from its mean, as a share of it: from 0, if it is
+        certain, to 1.
         """
         place = class_of(int(coming) // answers)
         found = self._classes.get(place)
@@ -95,22 +95,22 @@ class Growth:
             found.spread -= answers * spread
 
     def most(self, answers: int = 0, each: float = 0.0, freed: float = 0.0) -> float:
-        """Return how many tokens more than now are held at once, at most.
+        """Return how many more tokens than now will be held at once, at most.
 
-        Given the answers of a request that is not there yet, what each has, and what its end
-        frees, it is there too, and its prompt is held already. Then it is the most until that one
-        has ended: what the others hold later is the same without it.
+        A request that is not there yet may be included: the number of its answers, the length of
+        `each`, and what its end frees; its prompt counts as held already. The result is then the
+        most until it has ended, as what others hold later does not depend on it.
         """
         if answers:
             return self._peak([(each, float(answers), freed, 0.0)], _LATEST * each)
-        if self._most < 0:  # all endpoints are asked whenever requests wait and something happens
+        if self._most < 0:  # called for all endpoints at each event while requests wait
             self._most = self._peak([], inf)
         return self._most
 
     def _peak(self, ends: list[tuple[float, float, float, float]], until: float) -> float:
-        """Return it, of those that are there and of those that are to end like this.
+        """Return the most that is held, with these ends added to those of the requests here.
 
-        Only what is held before each that goes on has `until` more tokens counts.
+        Only the time until each continuing answer has `until` more tokens counts.
         """
         for found in self._classes.values():
             if found.answers:

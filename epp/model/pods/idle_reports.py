@@ -1,14 +1,14 @@
 """Reports of an engine without any request, which show that requests in the books are over.
 
-A request is released when it ends. If one is not, its endpoint counts as loaded for good, unless
-its engine is heard: an engine that reports again and again that it has no request does not have
-one of which nothing was heard all that time.
+A request is released when it ends. If one is not, its endpoint would count as loaded for good. But
+an engine that reports again and again that it has no requests cannot have one that showed no life
+in all that time.
 
-A single report proves nothing. It may be late, it lacks what came during a long step, and it may
-be a proxy's copy or that of another engine. So it takes `_ENOUGH` of them, each some time after the
-one before, all later than the last sign of the request; reports of busy moments in between do not
-count against that. A request that shows life after a report without any was missing there: the
-reports of that endpoint then count anew, twice as far apart.
+A single report proves nothing. It may be late, it lacks requests that came during a long step, and
+it may be a proxy's copy or another engine's. So it takes `_ENOUGH` such reports, each some time
+after the one before, all later than the request's last sign of life; busy reports in between do not
+matter. If a request shows life after an idle report, the report missed it: the reports of that
+endpoint then count anew, twice as far apart.
 """
 
 from collections import deque
@@ -18,7 +18,7 @@ from typing import Final
 from epp.model.endpoint import Load
 
 _ENOUGH: Final = 10
-"""Reports that show that a request is over."""
+"""The number of reports that show that a request is over."""
 _SECONDS_APART: Final = 30.0
 _MAX_SECONDS_APART: Final = 480.0
 """Seconds from one such report to the next, at least; and the most that this becomes."""
@@ -29,7 +29,7 @@ _LATE_SECONDS: Final = 10.0
 class IdleReports:
     """One endpoint's reports without requests. Times are seconds of the caller's clock.
 
-    What was last heard of before `over_before` is over.
+    Requests whose last sign of life was before `over_before` are over.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class IdleReports:
         self._times: deque[float] = deque(maxlen=_ENOUGH)
 
     def report(self, load: Load) -> bool:
-        """Take in a report; return whether it shows that requests may be over."""
+        """Count a report; return whether it shows that requests may be over."""
         self._busy = self._busy or load.running > 0
         if not load.counted or load.running or load.waiting or not self._busy:
             return False
@@ -55,7 +55,7 @@ class IdleReports:
         return True
 
     def record_activity(self, before: float) -> None:
-        """Take in a sign of life of a request, the first since the time `before`."""
+        """Record a sign of life of a request, the first since the time `before`."""
         if before + _LATE_SECONDS < self._at:
             self._times.clear()
             self._at = self._counted = self.over_before = -inf

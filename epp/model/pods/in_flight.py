@@ -15,19 +15,19 @@ from epp.model.pods.unobserved import UnobservedRequest
 from epp.model.quote import Estimate, Quote
 
 _SURE: Final = 2.0
-"""A limit of less than so many times what is expected is what an answer comes to: it is certain."""
+"""If the limit is below this many times the expected length, an answer ends at the limit."""
 _MIN_LEARNED_TOKENS: Final = 64
-"""Tokens of a prefill below which its duration is mostly the step's, and is not learned from."""
+"""Shorter prefills, in tokens, are not learned from: they mostly take as long as any step."""
 _ANY_TIME: Final = 4096
-"""Tokens that a response may have however soon it ends: servers may repeat what is known."""
+"""Tokens that a response may have however soon it ends: servers may return known text."""
 _TOKENS_A_SECOND: Final = 4096.0
-"""Tokens of an answer in a second, at most: more than the fastest engines generate. A class may be
-learned as slower than some of its endpoints, and is not learned from answers that come whole."""
+"""The most tokens of an answer per second: more than the fastest engines generate. A class may be
+slower than some of its endpoints, and it learns nothing from answers that come whole."""
 _TOKENS_A_STEP: Final = 8.0
-"""The same in a step of its class, whichever is more: what is speculated is learned as shorter
-steps."""
+"""The same per step of its class; the greater bound counts. Speculated tokens are learned as
+shorter steps."""
 _MOST_TOKENS: Final = 1 << 20
-"""Tokens that an answer may have however long it takes."""
+"""The most tokens of an answer, however long it takes."""
 
 
 @mypyc_attr(free_list_len=1)
@@ -39,7 +39,7 @@ class InFlightRequest:
         self.pod = pod
         self.sent_at = sent_at
         self.active_at = sent_at
-        """When it last showed life; infinite if no one observes it."""
+        """When it last showed life; infinite if it is not observed."""
         self.cached = 0
         """How many tokens were predicted to hit."""
         self.matched = 0
@@ -49,28 +49,25 @@ class InFlightRequest:
         self.disaggregated = False
         """Whether another endpoint computes its prompts."""
         self.prefill: InFlightRequest | None = None
-        """What it is there; None once that is over."""
+        """Its part at that endpoint; None once that is over."""
         self.weight = 1.0
-        """How many responses it stands for, of which it is observed to its end."""
+        """How many responses it stands for as a sample."""
         self.coming = 0.0
-        """How many tokens it is expected to generate yet."""
-        self._freed = -1  # what its end frees; below 0 while its endpoint expects nothing of it
+        """How many more tokens it is expected to generate."""
+        self._freed = -1  # tokens that its end frees; below 0 while not in `Pod.growth`
         self._spread = 0.0
         self._admission: Admission | None = None
         self._mark: PaceMark | None = None
         self._taught = 0.0  # by how much its first token changed the endpoint's slowness
 
     def disaggregate(self, pod: Pod) -> "InFlightRequest":
-        """Return what is to be sent to another endpoint that computes the prompts.
-
-        It comes before `send`.
-        """
+        """Return the part for another endpoint that computes the prompts; call it before `send`."""
         self.disaggregated = True
         self.prefill = prefill = InFlightRequest(self.quote, pod, self.sent_at)
         return prefill
 
     def aggregate(self, now: float) -> None:
-        """Have the endpoint itself compute the prompts after all; comes before `send`."""
+        """Have the endpoint itself compute the prompts after all; call it before `send`."""
         self.end_prefill(now, revoked=True)
         self.disaggregated = False
 
@@ -99,7 +96,7 @@ class InFlightRequest:
 
     @property
     def parts(self) -> "list[InFlightRequest]":
-        """What the request is at each endpoint that it is at."""
+        """The parts of the request, one for each of its endpoints."""
         return [self] if self.prefill is None else [self, self.prefill]
 
     @property
@@ -109,7 +106,7 @@ class InFlightRequest:
 
     @property
     def is_over(self) -> bool:
-        """Whether each endpoint that it is at shows that it has long ended (`IdleReports`)."""
+        """Whether each of its endpoints shows that it has long ended (`IdleReports`)."""
         return all(self.active_at < each.pod.idle_reports.over_before for each in self.parts)
 
     def is_at(self, pod: Pod) -> bool:
@@ -122,11 +119,13 @@ class InFlightRequest:
         self.active_at = max(self.active_at, now)
 
     def record_first_token(self, now: float) -> None:
-        """Record the end of the prefill; learn its duration where it met an idle endpoint."""
+        """Record the end of the prefill; learn its duration if it met an idle endpoint."""
         self.record_activity(now)
         self.began = now
         if self.disaggregated:
-            if self.prefill is not None and not self.pod.load.waiting:  # else it may be late there
+            if (
+                self.prefill is not None and not self.pod.load.waiting
+            ):  # else it may not have ended there
                 self.prefill.record_first_token(now)
             self.end_prefill(now)
             self.pod.count_time(now)
@@ -146,11 +145,11 @@ class InFlightRequest:
         self._mark = pod.pace.mark()
 
     def _slept(self, since: float) -> bool:
-        """Whether its endpoint was asleep at that time or later: it keeps requests meanwhile."""
+        """Whether its endpoint slept at that time or later; requests stay there meanwhile."""
         return self.pod.ledger.slept_at >= since
 
     def take_back(self) -> None:
-        """Take back what its first token taught: less of its prompt was cached than predicted."""
+        """Undo what its first token taught, as less of its prompt was cached than predicted."""
         self.pod.pace.prefill_slowness.take_back(self._taught)
         self._taught = 0.0
 
@@ -162,7 +161,7 @@ class InFlightRequest:
     def end_prefill(self, now: float, *, revoked: bool = False) -> None:
         """Free what the request holds at another endpoint that computes its prompts.
 
-        `revoked` if that endpoint never did.
+        `revoked` if that endpoint never computed them.
         """
         if self.prefill is not None:
             if not revoked:
@@ -173,9 +172,9 @@ class InFlightRequest:
                 self.pod.ledger.record_first_token(self.quote.request_id, now)
 
     def can_have_generated(self, tokens: int, now: float) -> bool:
-        """Return whether its answers can have so many tokens by now, as servers report nonsense.
+        """Return whether its answers can have this many tokens by now: servers may report nonsense.
 
-        It is judged by the class, as endpoints that count too much look fast.
+        The speed of the class counts, as an endpoint that reports too many tokens looks fast.
         """
         if tokens <= _ANY_TIME:
             return True
@@ -196,9 +195,9 @@ class InFlightRequest:
             self.pod.scheduler.record_computed(sequence, prompt + generated - 1)
 
     def seen_tokens(self, pieces: int, output_lengths: OutputLengths) -> int:
-        """Return how many tokens so many pieces of its stream are, as far as its client allows.
+        """Return how many tokens these pieces of its stream have, within its client's limit.
 
-        What is guessed is in tokens.
+        If it is not observed, `pieces` is a guess in tokens already.
         """
         quote = self.quote
         if self.unobserved:
@@ -207,7 +206,7 @@ class InFlightRequest:
         return tokens if limit is None else max(pieces, min(tokens, limit * quote.answers))
 
     def go_on(self, pieces: int, output_lengths: OutputLengths, now: float) -> None:
-        """Record that its response has come in so many pieces by now."""
+        """Record that its response has come in this many pieces so far."""
         generated = self.seen_tokens(pieces, output_lengths)
         self.record_activity(now)
         if self.prefill is not None and generated:
@@ -216,7 +215,7 @@ class InFlightRequest:
         self.expect(output_lengths, generated)
 
     def expect(self, output_lengths: OutputLengths, generated: int) -> None:
-        """Have the endpoint expect what is to come of the answers, after `generated` tokens."""
+        """Update `Pod.growth` by what is expected of the answers after `generated` tokens."""
         self._expect_nothing()
         quote, answers = self.quote, self.quote.answers
         if self._admission is None or not answers:
@@ -230,7 +229,7 @@ class InFlightRequest:
         self.pod.growth.add(answers, self.coming, self._freed, self._spread)
 
     def expect_again(self) -> None:
-        """Have an endpoint that has forgotten what it expects expect the same."""
+        """Add the same expectation to the growth of an endpoint that was reset."""
         if self._freed >= 0:
             self.pod.growth.add(self.quote.answers, self.coming, self._freed, self._spread)
 
@@ -254,7 +253,7 @@ class InFlightRequest:
             self.pod.release(self.quote, admission, now, revoked=revoked)
 
     def leave_unobserved(self, output_lengths: OutputLengths, now: float) -> UnobservedRequest:
-        """Stop waiting for what is seen of the request; return its expected course."""
+        """Stop observing the request; return its expected course."""
         quote, pod = self.quote, self.pod
         before = pod if self.prefill is None else self.prefill.pod
         before.ledger.mark_unobserved(quote.request_id)
@@ -273,9 +272,9 @@ class InFlightRequest:
         )
 
     def learn_output(self, output_lengths: OutputLengths, tokens: int, now: float) -> None:
-        """Record in `output_lengths` a response of `tokens` tokens that was seen to its end.
+        """Record in `output_lengths` a response of `tokens` tokens that was observed to its end.
 
-        Each of several answers is taken for as long.
+        Several answers count as equally long.
         """
         quote = self.quote
         tokens = -(-tokens // max(1, quote.answers))

@@ -1,9 +1,9 @@
 """The ledger of one endpoint: requests that were sent and have not ended, and their prefill.
 
-Prefills are taken to run one after the other, in the order in which they were sent: vLLM computes
-prompts first come, first served. Each ends when its first token is seen. If that is not seen it
-ends by a virtual clock: the first of the queue runs from the moment it got there for as many
-seconds as were predicted.
+Prefills are assumed to run one after the other, in the order in which they were sent: vLLM computes
+prompts first come, first served. Each ends when its first token is seen. If that is not seen, it
+ends by a virtual clock: the head of the queue runs for as many seconds as were predicted, from the
+moment it became the head.
 """
 
 from math import exp, inf
@@ -14,23 +14,23 @@ from mypy_extensions import mypyc_attr
 from epp.model.request import RequestId
 
 OVERDUE_SECONDS: Final = 60.0
-"""Seconds past its prediction after which a prefill whose first token is missing is over."""
+"""Seconds past its prediction after which a prefill without a first token counts as over."""
 
 _BUSY_SECONDS: Final = 10.0
 """The time constant over which the busy share is averaged."""
 _SPAN_SECONDS: Final = 0.25
-"""Seconds of prefills, expected or taken, after which what they took is a measurement."""
+"""Seconds of prefills, expected or taken, that make a measurement."""
 _STEP_SECONDS: Final = 0.005
-"""Seconds between two steps, at least: first tokens of one step come within less."""
+"""Seconds between two steps, at least: the first tokens of one step come closer together."""
 _MIN_SECONDS: Final = 1e-9
-"""Seconds of prefill that are queued, at least, while any prefill is not over."""
+"""The least queued seconds while any prefill is not over."""
 
 
 @mypyc_attr(free_list_len=1, acyclic=True)
 class _Prefill:
     """A predicted prefill of a request; `deadline_only` if no first token will be seen.
 
-    `beside` is how many of its `seconds` are those of decodes beside it.
+    `beside` of its `seconds` are for decodes in the same steps.
     """
 
     def __init__(  # noqa: PLR0913 (what is known of it)
@@ -59,12 +59,11 @@ class _Prefill:
 class Ledger:
     """The requests at one endpoint. Times are seconds of the caller's clock, which never goes back.
 
-    The last scrape gives what others sent: `running` requests in all run there, and
-    `external_waiting` that this picker did not send wait. `queued_tokens` are those of prefills
-    that were not over at the last time that anything was asked or recorded with its time. `sent`
-    counts all requests that were ever sent, `begun` the responses that have begun: one that comes
-    whole has as it ends. The engine was last asleep at `slept_at`: of requests of before, which it
-    kept, what they took says nothing.
+    By the last scrape, `running` requests run there in all, and `external_waiting` of others wait.
+    `queued_tokens` are those of prefills that were not over at the last call with a time. `sent`
+    counts all requests that were ever sent, `begun` the responses that have begun; one that comes
+    whole begins as it ends. The engine was last asleep at `slept_at`; times of requests that were
+    sent before are not learned from.
     """
 
     def __init__(self) -> None:
@@ -80,7 +79,7 @@ class Ledger:
         self._head_since = 0.0
         self._requests: set[RequestId] = set()
         self._elsewhere: set[RequestId] = set()
-        # Since the queue was empty, or the last span: what was measured from end to end.
+        # What was measured since the queue was empty, or since the last span.
         self._span_expected = self._span_seconds = self._span_beside = 0.0
         self._span_measured = True
 
@@ -100,7 +99,7 @@ class Ledger:
         return len(self._prefills) + len(self._elsewhere)
 
     def queued_seconds(self, now: float) -> float:
-        """Return the seconds of prefill still to be done: above 0 while any is not over."""
+        """Return the seconds of prefill that are left: above 0 while any prefill is not over."""
         self._advance(now)
         head = self._head
         if head is None:
@@ -110,15 +109,15 @@ class Ledger:
         return max(_MIN_SECONDS, self._queued_seconds - done)
 
     def reaches(self, request: RequestId, seconds: float, now: float) -> bool:
-        """Return whether less than `seconds` of prefill stand before a request.
+        """Return whether less than `seconds` of prefill are before a request.
 
-        None do once its own is over.
+        None are once its own is over.
         """
         self._advance(now)
         entry = self._prefills.get(request)
         if entry is None:
             return seconds > 0
-        # A head that takes longer than predicted has done nothing of those behind it.
+        # A head that takes longer than predicted does nothing of those behind it.
         before, done = 0.0, max(0.0, now - self._head_since)
         if self._head is not None:
             done = min(done, self._head.seconds)
@@ -129,9 +128,9 @@ class Ledger:
         return max(0.0, before - done) < seconds
 
     def overdue(self, now: float) -> tuple[float, float] | None:
-        """Return when the first prefill of the queue was to end, and the seconds it was to take.
+        """Return when the head of the queue was to end, and the seconds that it was to take.
 
-        None if it is not late, or its first token will not be seen.
+        None if it is not late, or if its first token will not be seen.
         """
         self._advance(now)
         head = self._head
@@ -154,11 +153,11 @@ class Ledger:
     ) -> None:
         """Add a request with `seconds` of prefill, of `tokens` tokens that are not cached.
 
-        `beside` is how many of the seconds are those of decodes in the same steps.
-        `observed` if its first token will be seen. The endpoint takes `slowness` times as
-        long as its class predicted at first. A `delayed` prefill begins later than its turn comes,
-        or may be longer than predicted, so that what this one and those with it take says nothing.
-        A request that is there already takes the last place, with these numbers alone.
+        `beside` of these seconds are for decodes in the same steps. `observed` if its first token
+        will be seen. The endpoint takes `slowness` times as long as its class predicted at first.
+        A `delayed` prefill may begin after its turn, or be longer than predicted, so nothing is
+        learned from the time of this one and those queued with it. A request that is there already
+        moves to the end of the queue, with these numbers.
         """
         self._drop(request, now)
         if not self._prefills:
@@ -180,12 +179,12 @@ class Ledger:
         self.sent += 1
 
     def record_sleep(self, now: float) -> None:
-        """Record that the engine sleeps, or has until now."""
+        """Record that the engine sleeps, or has slept until now."""
         self.slept_at = now
         self._span_measured = False
 
     def admit_decode(self, request: RequestId, now: float) -> None:
-        """Add a request whose prefill is another endpoint's."""
+        """Add a request whose prefill another endpoint computes."""
         self._drop(request, now)
         self._elsewhere.add(request)
         self._requests.add(request)
@@ -194,10 +193,10 @@ class Ledger:
     def record_first_token(self, request: RequestId, now: float) -> tuple[float, float] | None:
         """End a request's prefill; a request without one changes nothing.
 
-        Returns, if a span of prefills is over, the seconds that its class at first predicted, and
-        those that it took. A span is all prefills up to this one, once the queue is empty, or those
-        before it, after a quarter of a second: prompts of one step end together, so that a span
-        ends with a step. One that took less than the decodes beside it teaches nothing of prefill.
+        If that ends a span of prefills, returns the seconds that the class at first predicted for
+        it, and those that it took. A span ends with this prefill if the queue is empty then, else
+        before it, after a quarter of a second: prompts of one step end together, so a span ends
+        with a step. A span that took less than the decodes beside it teaches nothing.
         """
         self._advance(now)
         self.begun += 1
@@ -213,7 +212,7 @@ class Ledger:
         return span if self._prefills else self._end_span(0.0)
 
     def _end_span(self, least: float) -> tuple[float, float] | None:
-        """Return what was measured, if it has so many seconds; begin anew."""
+        """Return the measurement, if it has at least this many seconds; begin a new one."""
         expected, seconds, beside = self._span_expected, self._span_seconds, self._span_beside
         if not expected or max(expected, seconds) < least:
             return None
@@ -221,7 +220,7 @@ class Ledger:
         return (expected, seconds) if seconds > beside else None
 
     def _drop(self, request: RequestId, now: float) -> None:
-        """End a request's prefill, of whose first token nothing is known."""
+        """End a request's prefill without a measurement."""
         self._advance(now)
         entry = self._prefills.get(request)
         if entry is not None:
@@ -260,10 +259,10 @@ class Ledger:
             since = over
         for entry in ended:
             self._remove(entry)
-        # A dict finds its first past all that were removed: once for all of them.
+        # A dict skips all removed entries to find its first: once for all of them.
         self._head = next(iter(self._prefills.values()), None)
         self._head_since = since
-        self._span_measured = False  # when they ended is not known, nor when the next began
+        self._span_measured = False  # neither their ends nor the next one's beginning are known
 
 
 class BusyShare:

@@ -1,10 +1,10 @@
-"""Outlier detection: endpoints that fail or stall are left out for a while, as Envoy does it.
+"""Outlier detection: endpoints that fail or stall are left out for a while, as in Envoy.
 
 An endpoint is ejected after some failures in a row: for `base_ejection_time` times the number of
 ejections in a row. One that accepts requests and does nothing is ejected too, until it shows life.
-At most half of a role is left out: an endpoint that fails as all others do is not an outlier.
+At most half of the endpoints of a role are left out: one that fails as all do is not an outlier.
 
-What a response shows counts by when its request was sent (`OutlierState`).
+Responses count in the order in which their requests were sent (`OutlierState`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,18 +30,18 @@ from epp.model.request_events import (
 )
 
 _USUAL_SHARE: Final = 0.1
-"""Up to this share of failures at the others a row of failures says what it says."""
+"""Up to this share of failures at the other endpoints, the configured row is long enough."""
 _MAX_SHARE: Final = 0.99
 _STALL_SECONDS: Final = 15.0
 """Seconds without a sign of life, while a prefill is overdue, after which an endpoint stalls."""
 _STALL_FACTOR: Final = 3.0
 """The same, in multiples of what that prefill was predicted to take."""
 _SLOW_SECONDS: Final = 1.0
-"""Seconds after which an endpoint that shows life may only be slow, if the proxy asks another one
-too: so long a proxy waits that hedges requests. A failure seldom takes as long."""
+"""If an endpoint shows life this many seconds after a request, and the proxy tries another one, it
+may only be slow: proxies that hedge requests wait this long, and failures are mostly faster."""
 
 Outcome = FirstToken | Generated | Finished | Aborted | Unobserved
-"""An event that shows what an endpoint makes of a request."""
+"""An event that shows how an endpoint serves a request."""
 
 # Looked up once: docs/adr/0013-compiled.md says why.
 _STALL: Final = EjectionReason.STALL
@@ -53,11 +53,11 @@ def most_ejected(endpoints: int) -> int:
 
 
 class OutlierDetection:
-    """Finds out which of `pods` are to be left out, and when they return.
+    """Finds out which of `pods` must be left out, and when they return.
 
-    What it finds it returns as events: they take effect by `apply`. `due` is the
-    time of the next return, infinite while none is left out. `names_served`: the proxy reports
-    who served requests.
+    Its findings are events, which take effect by `apply`. `due` is the time of the next return,
+    infinite while none is left out. `names_served`: the proxy reports which endpoints served
+    requests.
     """
 
     def __init__(self, pods: Pods, settings: OutlierSettings) -> None:
@@ -67,16 +67,17 @@ class OutlierDetection:
         self._settings: Final = settings
         self._changes = -1  # of `pods`, when they were last looked at
 
-    # Events that were found.
+    # Findings.
 
     def observe(
         self, event: Outcome, in_flight: Mapping[RequestId, InFlightRequest], now: float
     ) -> Sequence[Ejected | Returned]:
         """Learn from an event, not a guess, that has not taken effect yet.
 
-        A failure is that of the endpoint that served; of none, if the proxy would have named it.
-        If another computes the prompt it is that of the decode endpoint, which answers for both,
-        unless it proves to be gone. A first token is life in both.
+        A failure counts for the endpoint that served the request; for none, if the proxy names such
+        endpoints and named none. If another endpoint computes the prompt, it counts for the decode
+        endpoint, which answers for both, unless the other one turns out to be gone. A first token
+        is a sign of life of both.
         """
         if not self._settings.consecutive_failures:
             return ()
@@ -100,11 +101,11 @@ class OutlierDetection:
     def passed_over(
         self, request: InFlightRequest, in_flight: Mapping[RequestId, InFlightRequest]
     ) -> Sequence[Ejected | Returned]:
-        """Learn that the proxy tried again, and not where a request was sent first.
+        """Learn that the proxy retried a request at another endpoint than where it was sent first.
 
-        It does so after a failure, of whatever kind; or beside the first try, if that takes long
-        (Envoy's `hedge_on_per_try_timeout`), which takes a longer row. To an endpoint that has
-        served nothing so far it may only not know the way yet.
+        It does that after any failure, or beside a first try that takes long (Envoy's
+        `hedge_on_per_try_timeout`), of which a longer row is needed. An endpoint that has served
+        nothing so far may only be unknown to the proxy yet.
         """
         state = request.pod.outlier
         if not self._settings.consecutive_failures or not state.has_served:
@@ -124,8 +125,8 @@ class OutlierDetection:
     ) -> bool:
         """Record a failure at the endpoint that answered; return whether it counts.
 
-        An error may be the request's own fault: of a prompt that is not known it never counts. One
-        that may only be `slow` is in no share of failures.
+        An error may be the request's own fault, so it never counts if the prompt is not known. One
+        that may only be `slow` is not part of the share of failures.
         """
         prompt = prompt_key(request.quote) if failure is Failure.ERROR else None
         if failure is Failure.ERROR and prompt is None:
@@ -142,7 +143,7 @@ class OutlierDetection:
         )
 
     def reported(self, pod: Pod, before: Load, now: float) -> Sequence[Ejected | Returned]:
-        """Compare a report of an endpoint with the one before; find out whether it stalls."""
+        """Compare an endpoint's report with the one before, to find out whether it stalls."""
         if shows_life(before, pod.load):
             pod.outlier.alive_at = now
             return _revived([pod])
@@ -151,7 +152,7 @@ class OutlierDetection:
     def missed(self, pod: Pod, reason: ScrapeFailure, now: float) -> Sequence[Ejected | Returned]:
         """Find out, after a scrape without a page, whether an endpoint stalls, or is gone.
 
-        That the page is late says as much as one that shows the figures of the last one.
+        A late page counts as one with the same figures as the last one.
         """
         if not pod.reachable:
             return self._lost(pod)
@@ -165,9 +166,9 @@ class OutlierDetection:
         return [Ejected(pod.endpoint.id, EjectionReason.STALL, seconds)]
 
     def _lost(self, pod: Pod) -> Sequence[Returned]:
-        """Take back what others were blamed for while an endpoint computed prompts for them.
+        """Take back failures of others on requests whose prompts an endpoint was to compute.
 
-        The server is gone, and may have been when those requests failed.
+        Its server is gone, and may have been when those requests failed.
         """
         if not pod.outlier.blamed:
             return ()
@@ -182,7 +183,7 @@ class OutlierDetection:
         return found
 
     def returns(self, now: float) -> Sequence[Returned]:
-        """Return the endpoints whose time is over, and those that are more than may be left out."""
+        """Return the endpoints whose time is over, and those that exceed the allowed number."""
         if now < self.due and self._changes == self._pods.changes:
             return ()
         self._changes = self._pods.changes
@@ -197,13 +198,13 @@ class OutlierDetection:
         return [Returned(pod.endpoint.id) for pod in ejected if pod.endpoint.id in back]
 
     def _failed(self, pod: Pod) -> Iterator[Ejected | Returned]:
-        """Eject an endpoint that failed once more, as long as there is one that does not."""
+        """Eject an endpoint that failed once more, if another one does not fail."""
         needed = self._settings.consecutive_failures
         if pod.outlier.ejected is not None or pod.outlier.failures < needed:
             return
         peers = self._peers(_role(pod))
         if not any(not _out(each) and each.outlier.failures < needed for each in peers):
-            # All fail: who was left out is as good as the others.
+            # All fail: those that were left out are as good as the others.
             for each in peers:
                 if each.outlier.ejected is EjectionReason.FAILURES:
                     yield Returned(each.endpoint.id)
@@ -215,7 +216,7 @@ class OutlierDetection:
 
     def _stalls(self, pod: Pod, now: float) -> bool:
         """Whether an endpoint shows no life with a prefill long overdue, and another one does."""
-        # An endpoint that only computes prompts for others is not seen to have done so.
+        # If an endpoint only computes prompts for others, its progress is not seen.
         overdue = None if pod.partial else pod.ledger.overdue(now)
         if overdue is None or _out(pod):
             return False
@@ -233,11 +234,11 @@ class OutlierDetection:
         return sum(map(_out, peers)) < most_ejected(len(peers))
 
     def _peers(self, role: str) -> list[Pod]:
-        """Return the endpoints of a role that answer: of others it is known that they do not."""
+        """Return the reachable endpoints of a role; the others are left out anyway."""
         return [pod for pod in self._pods.values() if pod.reachable and _role(pod) == role]
 
     def apply(self, event: Ejected | Returned, now: float) -> None:
-        """Leave an endpoint out, or have it be picked again. What is so already stays as it is."""
+        """Leave an endpoint out, or let it be picked again; change nothing if it already is so."""
         pod = self._pods.get(event.endpoint_id)
         if pod is None or _out(pod) is isinstance(event, Ejected):
             return
@@ -252,9 +253,9 @@ class OutlierDetection:
 def _others_unanswered(
     request: InFlightRequest, in_flight: Mapping[RequestId, InFlightRequest]
 ) -> Iterator[float]:
-    """Yield when the other requests were sent that its endpoint has and did not answer yet.
+    """Yield when the endpoint's other unanswered requests were sent.
 
-    There may be thousands: who takes none asks for none.
+    There may be thousands, so they are looked up only as needed.
     """
     for name in request.pod.ledger.request_ids:
         other = in_flight.get(name)
@@ -263,9 +264,9 @@ def _others_unanswered(
 
 
 def _times_longer(peers: Sequence[Pod], pod: Pod) -> float:
-    """Return how many times longer a row has to be where all others fail as well, now and then.
+    """Return how many times longer a row must be if all other endpoints fail now and then, too.
 
-    It is to be as unlikely, at the share in which the best of them does, as it is at one in ten.
+    At the best one's share of failures it must be as unlikely as the usual row at one in ten.
     """
     others = [each for each in peers if each is not pod and not _out(each)]
     share = min((each.outlier.share(each.ledger.sent) for each in others), default=0.0)
@@ -273,7 +274,7 @@ def _times_longer(peers: Sequence[Pod], pod: Pod) -> float:
 
 
 def _revived(pods: list[Pod]) -> list[Ejected | Returned]:
-    """Return those of some endpoints that stalled and have shown a sign of life since."""
+    """Return the endpoints that were ejected for a stall and have shown a sign of life since."""
     return [
         Returned(pod.endpoint.id)
         for pod in pods
@@ -282,9 +283,9 @@ def _revived(pods: list[Pod]) -> list[Ejected | Returned]:
 
 
 def shows_life(before: Load, after: Load) -> bool:
-    """Whether an engine did something between two reports, or was asleep and had not to.
+    """Whether an engine did something between two reports, or slept at one of them.
 
-    That more wait is others' doing.
+    More waiting requests are the doing of clients.
     """
     return (
         not (before.awake and after.awake)
@@ -297,7 +298,7 @@ def shows_life(before: Load, after: Load) -> bool:
 
 
 def prompt_key(quote: Quote) -> PromptKey | None:
-    """Return what tells a request's prompts from others; None if they were not read."""
+    """Return a key of a request's prompt; None if no prompt was read."""
     if not quote.chains:
         return None
     chain = quote.chains[0]

@@ -1,7 +1,7 @@
-"""What responses showed of one endpoint's health: failures and ejections in a row, signs of life.
+"""One endpoint's health by its responses: failures and ejections in a row, signs of life.
 
-A row is one of requests in the order in which they were sent: a failure may be answered at once,
-and a good answer of the same second take a minute.
+A row is in the order in which requests were sent: a failure may be answered at once, while a good
+answer to a request of the same second takes a minute.
 
 Times are seconds of the caller's clock, which never goes back.
 """
@@ -15,23 +15,23 @@ from epp.model.endpoint import EndpointId
 from epp.model.events import EjectionReason
 
 PromptKey = tuple[int, int, int]
-"""What tells one prompt from others: hashes of its blocks and of the rest, and its size."""
+"""The key of a prompt: the hashes of its last block and of the rest, and its size."""
 
 _MAX_FAILURES: Final = 128
 """Failures that are remembered."""
 _SLOW_IN_ONE: Final = 3
-"""Requests of one that may only be slow that count as a failure."""
+"""If an endpoint may only be slow, this many requests count as one failure."""
 _KEPT: Final = 0.95
-"""What the share of failures is averaged over: each weighs so much less than the next one."""
+"""The weight of a failure against the next one in the share of failures."""
 _MAX_BETWEEN: Final = 50
-"""Requests between two failures that count in that share, at most."""
+"""The most requests between two failures that count in that share."""
 
 
 class FailedRequest:
     """A request that failed, sent at `sent_at`.
 
-    `prompt` is what it asked if that may be why, else None; `prefill` is the endpoint
-    that computed its prompt in place of the one that answered. `slow`: it may only be late.
+    `prompt` is its prompt's key if the prompt may be the cause, else None; `prefill` is another
+    endpoint that computed the prompt. `slow`: the answer may only be late.
     """
 
     def __init__(
@@ -104,10 +104,9 @@ class OutlierState:
     def record_failure(self, request: FailedRequest, unanswered: Iterable[float]) -> bool:
         """Record a failure; return whether it counts.
 
-        Of a request that was sent before one that was served it does not, nor of one that was sent
-        before the endpoint returned: it tells of the time before that. A prompt that may be
-        why counts once. A row goes as far as none of the `unanswered` requests, of which their
-        times are given, was sent in between.
+        It does not if the request was sent before one that was served, or before the endpoint last
+        returned. A prompt that may be the cause counts once. A row ends at any of the `unanswered`
+        requests, which are given by when they were sent.
         """
         sent_at, prompt = request.sent_at, request.prompt
         if self.ejected is not None or sent_at < max(self.returned_at, self._served_at):
@@ -146,6 +145,6 @@ class OutlierState:
         self._ejections += 1
 
     def uneject(self, now: float) -> None:
-        """Have the endpoint be picked again."""
+        """Let the endpoint be picked again."""
         self.ejected = None
         self.returned_at = now

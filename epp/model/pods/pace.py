@@ -1,8 +1,8 @@
-"""How fast one endpoint is: its own slowness beside what is learned of its class.
+"""How fast one endpoint is: its own slowness, relative to what is learned of its class.
 
 Prefill is measured by the ledger, from one first token to the next. Decoding is measured by
-responses: the tokens that came, less those in steps of prefills, against the steps that the class
-would have made in the time without prefills, with as many sequences and as much context.
+responses: the tokens that came, without those from steps of prefills, are compared with the steps
+that the class would have made in the time without prefills, with the same sequences and context.
 """
 
 from math import inf
@@ -18,10 +18,10 @@ from epp.model.learning.slowness import Slowness
 from epp.values import Value
 
 _MIN_TOKENS: Final = 32
-"""Tokens whose duration is a measurement, at least."""
+"""The fewest tokens that make a measurement."""
 _MIN_SHARE: Final = 0.5
-"""The same, of all tokens: where steps of prefills may have made the others, some of these steps
-were of several prompts."""
+"""Their least share of all tokens: if steps of prefills made most of them, some of those steps may
+have been shared by several prompts."""
 
 
 class PaceClass:
@@ -44,7 +44,7 @@ class PaceClass:
         )
 
     def restore(self, state: ClassState) -> None:
-        """Go on from what was learned elsewhere."""
+        """Continue from what was learned elsewhere."""
         _, prefill, prefill_slowness, decode, decode_slowness, _ = state
         self.prefill.restore(prefill)
         self.prefill.slowness.restore(prefill_slowness)
@@ -54,10 +54,10 @@ class PaceClass:
 
 @mypyc_attr(free_list_len=1, acyclic=True)
 class PaceMark(Value):
-    """What an endpoint had done at one moment.
+    """What an endpoint has done up to one moment.
 
-    Without any prefill it had decoded for `seconds`, in which its class would at first have made
-    `steps`; `sequences` and `held` are sums over these steps. It made `prefill_steps` of others.
+    It decoded for `seconds` without any prefill, in which its class would at first have made
+    `steps`; `sequences` and `held` are sums over these steps. It made `prefill_steps` besides.
     """
 
     def __init__(
@@ -102,18 +102,18 @@ class Pace:
         return self.prefill_slowness.value * self.of_class.prefill.longest
 
     def decode_seconds(self, sequences: float, held: float) -> float:
-        """Return what decoding adds to a step: a prefill's, or one of its own."""
+        """Return the seconds that decoding adds to a step, of a prefill or not."""
         decode = self.of_class.decode
         return self.decode_slowness.value * (decode.sequence * sequences + decode.context * held)
 
     def step_seconds(self, sequences: float, held: float) -> float:
-        """Return what a step takes that decodes this many sequences, and nothing else."""
+        """Return the seconds of a step that only decodes, this many sequences."""
         return self.decode_slowness.value * self.of_class.decode.seconds(sequences, held)
 
     # Measurements.
 
     def count(self, sequences: float, held: float, now: float, *, prefilling: bool) -> None:
-        """Count the time since the last call, in which the sequences held as many tokens."""
+        """Count the time since the last call, in which these sequences held these tokens."""
         apart, self._at = now - self._at, now
         if prefilling or sequences <= 0 or apart <= 0:
             return
@@ -135,11 +135,10 @@ class Pace:
         )
 
     def learn_prefill(self, expected: float, seconds: float, now: float) -> float:
-        """Learn that a prefill of which the class at first predicted `expected` took `seconds`.
+        """Learn that a prefill for which the class at first predicted `expected` took `seconds`.
 
-        While little is known of the class, it says nothing of one endpoint: the first that is
-        measured would look faster or slower than those that are not. Returns what
-        `Slowness.learn` does.
+        While little is known of the class nothing is learned, or the first endpoint that is
+        measured would look faster or slower than the others. Returns what `Slowness.learn` does.
         """
         if not self.of_class.prefill.fit.settled:
             return 0.0

@@ -43,11 +43,11 @@ from epp.model.quote import Estimate, Quote
 from epp.model.request import RequestId
 
 _MAX_BROKEN: Final = 3
-"""Connections that broke, of scrapes in a row, after which an endpoint counts as unreachable."""
+"""Scrapes in a row whose connections broke, after which an endpoint is unreachable."""
 _MAX_SUSPECTS: Final = 5
 """Reports after which an unconfirmed suspicion of a restart is dropped."""
 _EVICTED_SHARE: Final = 0.01
-"""The share of the cache that is evicted for a prediction that was too high."""
+"""The share of the cache that is evicted after a prediction that was too high."""
 
 PodEvent = LoadReported | AttributesReported | ScrapeFailed | CacheNews
 """Events of an endpoint itself, not of its requests."""
@@ -70,9 +70,9 @@ class Pod:
     ) -> None:
         self.endpoint = endpoint
         self.partial = endpoint.partial
-        """It serves no whole request, by its role."""
+        """Whether its role does not serve whole requests."""
         self.prefill = of_class.prefill
-        """As the endpoints of its class share it, and `speed`."""
+        """The model of its class; endpoints share it, and `speed`."""
         self.pace = Pace(of_class)
         self.load: Load = UNREPORTED
         self.growth = Growth()
@@ -87,13 +87,13 @@ class Pod:
         self.outlier = OutlierState()
         self.idle_reports = IdleReports()
         self.home: list[Pod] = [self]
-        """The pod, until it is removed: to keep this list keeps no removed pod alive."""
+        """The pod, empty once it is removed: a reference that keeps no removed pod alive."""
         self.mirror: KvEventMirror | None = None
-        """What follows the engine's KV events, None while there are none."""
+        """The mirror that follows the engine's KV events; None while there are none."""
         self.models: frozenset[str] | None = None
-        """Those that it listed, None before."""
+        """The models that it listed; None before."""
         self.max_model_lens: Mapping[str, int] = {}
-        """The longest contexts of its models, in tokens, as far as it said."""
+        """The longest contexts of its models, in tokens, as far as it reported them."""
         self.serves_others = False
         """Whether it may serve more models than it listed."""
         self.scheduler = EngineScheduler(index, self.ledger, spec_of(endpoint, UNREPORTED, unknown))
@@ -101,7 +101,7 @@ class Pod:
         self.speed = of_class.prefill.speed(self.engine_block)
         self._hasher = hasher
         self.reported = False
-        """Whether any scrape had an answer."""
+        """Whether any scrape was answered."""
         self._suspects: list[SequenceState] = []
         self._broken = 0
         self._started_at: float | None = None
@@ -143,7 +143,7 @@ class Pod:
         )
 
     def relabel(self, endpoint: Endpoint, of_class: PaceClass) -> None:
-        """Set other labels of the same engine, which may put it into another class."""
+        """Set new labels of the same engine, which may change its class."""
         self.endpoint = endpoint
         self.partial = endpoint.partial
         if of_class.prefill is not self.prefill:
@@ -162,22 +162,22 @@ class Pod:
         return max(float(self.ledger.requests), self.ledger.running)
 
     def decode_seconds(self, running: float) -> float:
-        """Return what decodes add to a step if this many run: nothing if none does."""
+        """Return the seconds that this many decodes add to a step; 0 without any."""
         return self.pace.decode_seconds(running, self.books.held_tokens) if running > 0 else 0.0
 
     @property
     def step_ratio(self) -> float:
-        """How many times what it takes for one sequence a step takes, with what runs now."""
+        """How many times as long a step takes with what runs now as with one sequence."""
         alone = self.pace.step_seconds(1.0, 0.0)
         return self.pace.step_seconds(max(1.0, self.running), self.books.held_tokens) / alone
 
     def slot_seconds(self, adapter: str, tokens: float) -> tuple[float, float]:
-        """Return what `LoadBooks.slot_seconds` does, if responses have this many tokens."""
+        """Return `LoadBooks.slot_seconds` for responses of this many tokens."""
         step = self.pace.step_seconds(max(1.0, self.running), self.books.held_tokens)
         return self.books.slot_seconds(adapter, tokens * step)
 
     def count_time(self, now: float) -> None:
-        """Count the time up to now, before anything changes that decodes."""
+        """Count the time up to now; call it before the running requests change."""
         prefilling = self.ledger.prefilling(now) > 0
         self.pace.count(self.running, self.books.held_tokens, now, prefilling=prefilling)
 
@@ -188,8 +188,8 @@ class Pod:
     ) -> Admission:
         """Add a request to the books and the scheduler; the cache saves it `estimate`.
 
-        `decode_only` if another endpoint computes its prompts. If it cannot be added, nothing of
-        it stays.
+        `decode_only` if another endpoint computes its prompts. If an error is raised, nothing of
+        it remains.
         """
         model, request_id, scheduler = quote.target_model, quote.request_id, self.scheduler
         longest_step = self.pace.longest_step
@@ -266,7 +266,7 @@ class Pod:
     # Reports of the engine.
 
     def apply(self, event: PodEvent) -> None:
-        """Take in one event of this endpoint."""
+        """Apply one event of this endpoint."""
         match event:
             case LoadReported():
                 self.report(event.load)
@@ -299,7 +299,7 @@ class Pod:
         self.feedback.restarted()
 
     def report(self, load: Load) -> None:
-        """Take in a scrape: the cache's spec, restarts, reachability."""
+        """Apply a scrape: the cache's spec, restarts, reachability."""
         self.scheduler.purge(self.mirror)
         self.load = load if not self._attributes else self._with_attributes(load)
         self._broken, self.reachable = 0, load.awake
@@ -311,10 +311,10 @@ class Pod:
         self.speed = self.prefill.speed((load.match_unit or spec.block) if load.caching else 0)
         self.reported = True
         if self._restarted(load) and self.mirror is None:
-            self.restart()  # an engine whose KV events are followed says so itself
+            self.restart()  # KV events report restarts themselves
 
     def add_attributes(self, attributes: Mapping[str, float]) -> None:
-        """Set attributes that another source than the metrics page reported."""
+        """Set attributes from another source than the metrics page."""
         self._attributes = {**self._attributes, **attributes}
         self.load = self._with_attributes(self.load)
 
@@ -322,9 +322,9 @@ class Pod:
         return replace(load, attributes={**load.attributes, **self._attributes})
 
     def _restarted(self, load: Load) -> bool:
-        """Detect a restart by another start time, or by a counter that went back.
+        """Detect a restart by a new start time, or by a counter that fell.
 
-        Prometheus: a counter only falls when its process starts again.
+        Prometheus: a counter only falls when its process restarts.
         """
         started, queries = self._started_at, self._queries
         self._started_at = load.started_at or started
@@ -335,7 +335,7 @@ class Pod:
         return self._queries < queries
 
     def update_load(self, report: OrcaReported, now: float) -> None:
-        """Set the parts of the load that a response's headers reported, as of `now` (seconds)."""
+        """Set the parts of the load that a response's headers reported at `now`, in seconds."""
         named = {"kv_usage": report.kv_usage, "waiting": report.waiting, "running": report.running}
         known = {key: value for key, value in named.items() if value is not None}
         self.load = replace(self.load, at=now, **known)
@@ -363,22 +363,22 @@ class Pod:
         self.mirror = None
 
     def _count_external(self) -> None:
-        """Count others' requests, by a report and the ledger of the same moment."""
+        """Count requests of other senders, by a report and the ledger of the same moment."""
         self.ledger.running = self.load.running
         self.ledger.external_waiting = max(0.0, self.load.waiting - self.ledger.requests)
 
     def record_failure(self, reason: ScrapeFailure) -> None:
-        """Take in a failed scrape: it is unreachable if there is nothing to connect to."""
+        """Apply a failed scrape: the endpoint is unreachable if it cannot be connected to."""
         match reason:
             case ScrapeFailure.NO_PAGE:
                 self._broken, self.reachable = 0, True
             case ScrapeFailure.BROKEN:
                 self._broken += 1
                 self.reachable = self.reachable and self._broken < _MAX_BROKEN
-            case ScrapeFailure.REFUSED:  # who is gone does not sleep
+            case ScrapeFailure.REFUSED:  # a server that is gone does not sleep
                 self.load, self.reachable = replace(self.load, awake=True), False
             case ScrapeFailure.LATE:
-                pass  # a server that is busy writing tokens sends its page when it comes to it
+                pass  # a busy server sends its page late
 
     def judge(self, predicted: int, actual: int, sequence: SequenceState) -> Verdict:
         """Compare predicted cached tokens with reported ones; correct the cache accordingly."""

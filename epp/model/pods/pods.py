@@ -1,4 +1,4 @@
-"""All endpoints, by id and by target, and those of them that may be picked."""
+"""All endpoints, by id and by target, and the ones that may be picked."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -21,7 +21,7 @@ from epp.model.prompts.served_names import ServedNames
 from epp.model.quote import Quote
 
 _PARTS: Final = 64
-"""The parts of a cache of which one is forgotten before it is looked which cache is the fullest."""
+"""This part of a cache is forgotten before looking again for the fullest one: 1 / 64."""
 CLASS_LABEL: Final = "warmpick.io/endpoint-class"
 """Endpoints with the same value of this label count as equally fast."""
 
@@ -31,9 +31,9 @@ def _label_of(endpoint: Endpoint) -> str:
 
 
 class EligiblePods:
-    """Pods that may be picked, and where their caches are looked up, aligned.
+    """Pods that may be picked, and the index slots and speeds of each, in the same order.
 
-    Valid until a pod is added, removed or ejected, or has another slot, speed or reachability.
+    Valid until a pod is added, removed or ejected, or its slot, speed or reachability changes.
     """
 
     def __init__(self, pods: list[Pod]) -> None:
@@ -42,17 +42,17 @@ class EligiblePods:
 
 
 def _serving(pods: list[Pod], model: str) -> list[Pod]:
-    """Return those that may serve a model; all if none lists it."""
+    """Return the pods that may serve a model; all if none lists it."""
     serving = [pod for pod in pods if pod.models is None or model in pod.models]
     return serving if any(pod.models for pod in serving) else pods
 
 
 class Pods:
-    """All pods. `capacity`, in tokens, is that of a cache whose endpoint has not reported one.
+    """All pods. `capacity`, in tokens, is that of caches whose endpoints have not reported one.
 
-    `adapters` are all names that any endpoint reported as adapters'. `shortest_context` is the
-    least of all listed limits of contexts, in tokens: what is no longer fits everywhere. `changes`
-    counts what may have changed which pods are eligible.
+    `adapters` are all names of adapters that any endpoint reported. `shortest_context` is the least
+    listed limit of a context, in tokens: shorter requests fit everywhere. `changes` counts events
+    that may have changed which pods are eligible.
     """
 
     def __init__(self, index: PrefixIndex, hasher: BlockHasher, capacity: int) -> None:
@@ -83,7 +83,7 @@ class Pods:
         return self._by_id.get(endpoint_id)
 
     def at(self, target: Target, rank: int | None) -> Pod | None:
-        """Return the pod of a rank at a target; any there if none has that rank."""
+        """Return the pod of a rank at a target; any pod there if none has that rank."""
         if self._by_target is None:
             self._by_target = {}
             for each in self._by_id.values():
@@ -107,7 +107,7 @@ class Pods:
         return set(self._blocks.values())
 
     def upsert(self, endpoint: Endpoint) -> bool:
-        """Add an endpoint, in place of another engine of its name; relabel the same engine.
+        """Add an endpoint, replacing another engine of its name; relabel the same engine.
 
         Return whether it was added.
         """
@@ -137,7 +137,7 @@ class Pods:
             pod.detach()
 
     def _join(self, endpoint: Endpoint) -> PaceClass:
-        """Return the class of an endpoint, which has one more member."""
+        """Return the class of an endpoint, and count one more member."""
         label = _label_of(endpoint)
         self._members[label] += 1
         found = self._classes.get(label)
@@ -146,14 +146,14 @@ class Pods:
         return found
 
     def _leave(self, endpoint: Endpoint) -> None:
-        """Forget the class of an endpoint with its last member; the unlabelled one stays."""
+        """Count one member less; forget a class without members, except the unlabelled one."""
         label = _label_of(endpoint)
         self._members[label] -= 1
         if label and not self._members[label]:
             del self._members[label], self._classes[label]
 
     def list_models(self, event: ModelsListed) -> None:
-        """Record the models that an endpoint serves, and how long their contexts are."""
+        """Record the models that an endpoint serves, and the limits of their contexts."""
         pod = self._by_id.get(event.endpoint_id)
         if pod is not None:
             self._unlist(pod)
@@ -168,9 +168,9 @@ class Pods:
             self.refresh()
 
     def least_context(self, quote: Quote, prompts: Prompts) -> int:
-        """Return the tokens of a request's context, at least; 0 if it has room everywhere.
+        """Return the least length of a request's context, in tokens; 0 if it fits everywhere.
 
-        Whether it has is asked of the estimated length, not of the least.
+        Whether it fits is decided by the estimated length, not by the least.
         """
         if quote.tokens + (quote.max_tokens or 0) <= self.shortest_context:
             return 0
@@ -186,7 +186,7 @@ class Pods:
             pod.models, pod.max_model_lens = None, {}
 
     def serves(self, model: str) -> bool | None:
-        """Return whether any endpoint serves a model; None while one that may has not said."""
+        """Return whether any endpoint serves a model; None while an unlisted one may."""
         if not self._listed:
             return None
         if self._served[model]:
@@ -194,20 +194,20 @@ class Pods:
         return None if self._listed - self._open < len(self._by_id) else False
 
     def note_block_size(self, pod: Pod) -> bool:
-        """Note the size of an engine's blocks, once it has reported; return whether it is new."""
+        """Record the size of an engine's blocks, once reported; return whether it is new."""
         if not pod.reported or self._blocks.get(pod.endpoint.id) == pod.engine_block:
             return False
         self._blocks[pod.endpoint.id] = pod.engine_block
         return True
 
     def follow_anew(self) -> None:
-        """Follow KV events from here on, as after a gap: prompts are cut into other blocks."""
+        """Follow KV events anew, as after a gap, since prompts are cut into other blocks."""
         for pod in self._by_id.values():
             if pod.mirror is not None:
                 pod.follow((BlocksCleared(Cleared.GAP),))
 
     def save_memory(self) -> None:
-        """Forget blocks of the fullest pods until the index has no more than it may."""
+        """Forget blocks of the fullest pods until the index is within its budget."""
         if not self._index.excess:
             return
         pods = enumerate(self._by_id.values())
@@ -226,11 +226,11 @@ class Pods:
             pod.scheduler.coarsen(some)
             if self._index.held < held:
                 return True
-            some *= 2  # blocks of responses, which the index does not have, may have gone first
+            some *= 2  # the index has no blocks of responses, which may go first
         return False
 
     def refresh(self) -> None:
-        """Discard the lists of eligible pods: a pod's `eligibility` changed, or it is ejected."""
+        """Discard the lists of eligible pods, as a pod's `eligibility` or ejection changed."""
         self.changes += 1
         self._eligible = self._whole = None
 
@@ -242,11 +242,11 @@ class Pods:
         whole: bool = False,
         ejected: bool = False,
     ) -> EligiblePods:
-        """Return the pods of a subset that answer and are not ejected; those too with `ejected`.
+        """Return the pods of a subset that are reachable and, unless `ejected`, not ejected.
 
-        If all that answer are ejected, they are all returned; if none answers, all are.
-        Of a `whole` request those whose roles are for parts of requests are left out. Pods that
-        list their models, and not `model`, are left out if others list it.
+        If all reachable pods are ejected, they are all returned; if none is reachable, all are.
+        For a `whole` request, pods whose roles serve only parts are left out. Pods that list their
+        models without `model` are left out if others list it.
 
         `subset` holds targets (`ip:port`) or addresses, as GIE's endpoint picker protocol has
         them in `x-gateway-destination-endpoint-subset`; None stands for all pods.
@@ -301,7 +301,7 @@ class Pods:
         return LearnedCopied(classes, endpoints, lengths.state, lengths.ttft_share.state)
 
     def take_over(self, event: LearnedCopied, lengths: OutputLengths, now: float) -> None:
-        """Go on from what another replica has learned."""
+        """Continue from what another replica has learned."""
         known = set()
         for state in event.classes:
             label, seconds_per_token = state[0], state[-1]

@@ -1,4 +1,4 @@
-"""One prompt at one endpoint: waiting there or in its cache, with what it generated."""
+"""One prompt at one endpoint, waiting or in its cache, with its output."""
 
 from itertools import takewhile
 from operator import eq
@@ -16,8 +16,8 @@ from epp.model.request import RequestId
 class SequenceState:
     """A prompt's blocks (`chain`), their lengths (`offsets`) and what `cache` holds for it.
 
-    It waits while `lease` is None. The engine has computed `computed` tokens of prompt and
-    output; the prompt counts as computed from the start.
+    It waits while `lease` is None. `computed` tokens of prompt and output were computed; the prompt
+    counts as computed from the start.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class SequenceState:
         return self.lease is None or self.cache.grow(self.lease, self.computed)
 
     def correct_lengths(self, offsets: TokenOffsets) -> None:
-        """Correct the prompt's lengths by `offsets`: the server has counted its tokens."""
+        """Correct the prompt's lengths to `offsets`, once the server has counted its tokens."""
         if offsets is self.offsets:
             return
         self.computed += offsets.total - self.offsets.total
@@ -53,18 +53,18 @@ class SequenceState:
             self.cache.correct_sizes(self.lease, offsets.sizes())
 
     def common_tokens(self, other: "SequenceState") -> int:
-        """Return how many tokens of the prompt another one starts with, in whole blocks."""
+        """Return how many tokens both prompts start with, in whole blocks."""
         pairs = zip(self.chain.hashes, other.chain.hashes, strict=False)
         return self.offsets.covered(sum(1 for _ in takewhile(lambda pair: eq(*pair), pairs)))
 
     def preempt(self) -> None:
-        """Free what is held, to wait again (vLLM `_preempt_request`)."""
+        """Free all blocks, and wait again (vLLM `_preempt_request`)."""
         if self.lease is not None:
             self.cache.release(self.lease)
             self.lease = None
 
     def free(self, *, revoked: bool) -> None:
-        """Free what is held for good; `revoked` if the engine never computed it."""
+        """Free all blocks for good; `revoked` if the engine never computed them."""
         if self.lease is None:
             return
         if revoked:
@@ -77,10 +77,10 @@ class SequenceState:
 class Admission:
     """What a request holds at an endpoint: its `sequences`, one for each prompt, and its books.
 
-    `met_idle` says whether nothing holds its prefill up, as far as is known: no other one, nothing
-    that waited there at the last report, and no want of a slot for its adapter; nor is it in doubt
-    how much of the prompt is cached. `beside` are the
-    seconds of decodes in the steps of its prefill. `booked`: the endpoint's load counts it.
+    `met_idle` says whether its prefill measures the endpoint: no other prefill was queued, no
+    request waited at the last report, its adapter did not lack a slot, and the cached part of the
+    prompt was certain. `beside` are the seconds of decodes in the steps of its prefill. `booked`:
+    the endpoint's load counts it.
     """
 
     def __init__(self, *, met_idle: bool) -> None:

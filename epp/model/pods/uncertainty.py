@@ -1,13 +1,12 @@
-"""What the end of a response would teach: which responses are to be observed to their end.
+"""Which responses must be observed to their end, because the end would teach what is uncertain.
 
-With its first token a response has told its time to first token. Its end tells its length and
-speed, how many tokens the prompt really had, and how many of them were cached. That is needed
-if it is not known well enough: of an endpoint that has just started, or whose cache does not
-hold what is predicted, or whose speed changes; of a model whose responses have become longer or
-shorter; and of a prompt whose cached part was predicted by a length that is a guess. Of the others
-a sample is enough to notice that something changes: of each endpoint one response in some seconds,
-or all where fewer come, but never less than one in `_MAX_LEFT`. Where so few come in all that it
-costs next to nothing to observe them, all are observed.
+The first token of a response shows its TTFT. The end shows its length and speed, how many tokens
+the prompt really had, and how many of them were cached. That is needed if an endpoint has just
+started, if its cache does not hold what is predicted, if its speed changes, if the responses of a
+model become longer or shorter, or if the cached part of a prompt was predicted from a guessed
+length. Otherwise a sample is enough to notice changes: per endpoint, one response in some seconds,
+or all if fewer come, and at least one in `_MAX_LEFT`. If so few responses come in all that
+observing them costs next to nothing, all are observed.
 """
 
 from math import inf
@@ -20,29 +19,29 @@ from epp.model.pods.pod import Pod
 from epp.model.prompts.reader import Prompts
 
 _MAX_LEFT: Final = 128
-"""Responses of which one is observed, whatever is known."""
+"""At least one of this many responses is observed, whatever is known."""
 _SECONDS_APART: Final = 10.0
 """Seconds from one of an endpoint's responses in the sample to the next."""
 _LIGHT: Final = 0.1
-"""Seconds between responses, of all endpoints together, from which on all are observed: that costs
-2 % of a core if they have a hundred pieces each."""
+"""All responses are observed if, over all endpoints, they are this many seconds apart or more: that
+costs 2 % of a core if each has a hundred pieces."""
 _GAIN: Final = 0.05
-"""The weight of one in the mean of the seconds between responses."""
+"""The weight of the last interval in the mean of the seconds between responses."""
 _PAUSE: Final = 10.0
-"""How many times that mean a pause between two responses counts at most."""
+"""The most that one interval counts for, in multiples of that mean."""
 _IDS: Final = 1 << 32
 _FIRST_REPORTS: Final = 8
-"""Responses that are observed of an endpoint that has started."""
+"""The number of responses that are observed after an endpoint has started."""
 _SURE: Final = 0.9
-"""Trust in an endpoint's predictions below which its reports are needed."""
+"""Below this trust in an endpoint's predictions, its responses are observed."""
 _TOLERATED: Final = 0.01
-"""The share of a prompt by which the prediction of its cached tokens may be wrong."""
+"""The tolerated error of the predicted cached tokens, as a share of the prompt."""
 _MIN_TOKENS: Final = 2048
-"""Tokens of a prompt for which a shorter one counts: their prefill takes no longer."""
+"""Shorter prompts count as this long, in tokens: their prefill takes as long."""
 
 
 class Uncertainty:
-    """Judges by what `prompts` and `output_lengths` have learned. The core draws no chance."""
+    """Judges by what `prompts` and `output_lengths` have learned, without random numbers."""
 
     def __init__(self, prompts: Prompts, output_lengths: OutputLengths) -> None:
         self._prompts: Final = prompts
@@ -69,7 +68,7 @@ class Uncertainty:
             or self._is_guess(request)
         ):
             return True
-        # Ids are drawn by chance: nothing that clients do is in step with them.
+        # Ids are random, so that no pattern of clients matches the sample.
         sampled = crc32(quote.request_id.encode()) < share * _IDS
         if sampled:
             request.weight = 1 / share
@@ -81,9 +80,9 @@ class Uncertainty:
         return self._answers_apart >= _LIGHT
 
     def _is_guess(self, request: InFlightRequest) -> bool:
-        """Whether the cached tokens were predicted by a length that may be too wrong."""
+        """Whether the cached tokens were predicted from a length that is too uncertain."""
         quote = request.quote
-        if len(quote.token_offsets) != 1:  # usage counts all prompts together: nothing is learned
+        if len(quote.token_offsets) != 1:  # usage is only the sum over prompts: nothing is learned
             return False
         guessed = request.cached - quote.token_offsets[0].known
         if guessed <= 0:
@@ -93,13 +92,13 @@ class Uncertainty:
 
 
 def _share(pod: Pod, now: float) -> float:
-    """Return the share of an endpoint's responses that is its sample, if one has begun."""
+    """Return the sampled share of an endpoint's responses, as one has begun."""
     pod.answers_apart = _mean_apart(pod.answers_apart, now - pod.answered_at)
     pod.answered_at = now
     return max(1 / _MAX_LEFT, pod.answers_apart / _SECONDS_APART)
 
 
 def _mean_apart(before: float, seconds: float) -> float:
-    """Return the mean of seconds between responses, `before` and after one more of `seconds`."""
+    """Return the mean interval between responses, given the mean before and a new interval."""
     apart = min(_SECONDS_APART, seconds, _PAUSE * before)
     return apart if before > _SECONDS_APART else before + _GAIN * (apart - before)

@@ -1,12 +1,12 @@
 """Requests whose responses are not observed, and a virtual clock that guesses their course.
 
-The clock yields for each what would have been seen: `Generated` as it goes on, and `Aborted` when
-a response of the expected length would be over. The engine's own count of its requests decides
-instead if it fits the ledger: a request that is overdue but may be among those that the engine
-runs goes on; and if the engine runs fewer than must be there, those that were due first end.
-From then to the next count they end as often as responses do on average, if that is known, and
-in the same order: short ones end before they are due, and only a count shows that. A count larger
-than the ledger's includes requests of others, and decides nothing.
+The clock yields for each request what would have been seen: `Generated` as it continues, and
+`Aborted` when a response of the expected length would be over. The engine's own count of its
+requests takes precedence if it fits the ledger: an overdue request that may be among those that the
+engine runs continues; and if the engine runs fewer than there should be, those that were due first
+end. From then to the next count they end in the same order and as often as responses do on average,
+if that is known: short ones end before they are due, which only a count shows. A count above the
+ledger's includes requests of other senders, and decides nothing.
 
 The clock is the caller's, in seconds, and never goes back; nothing is lost if a call is late.
 """
@@ -26,16 +26,16 @@ _TOKENS_APART = 64
 _MIN_SECONDS_APART = 0.05
 """Seconds between two guesses for one request, at least."""
 _OVERDUE, _OVERDUE_SECONDS = 4.0, 10.0
-"""The bound of an overdue request: this many times its expected duration, and seconds more."""
+"""The bound of an overdue request: this multiple of its expected duration, plus seconds."""
 _COUNT_SECONDS = 10.0
 """Seconds for which an engine's count is used."""
 _MIN_SECONDS_PER_TOKEN = 1e-4
 _MIN_SECONDS = 0.05
 """Seconds that a response takes, at least, if the next end is guessed."""
 _ROUNDING = 1e-6
-"""Tokens by which sums of seconds may fall short of a whole one."""
+"""Tokens by which rounding may make a sum fall short of a whole one."""
 _SLACK, _SLACK_REQUESTS = 1.05, 1.0
-"""An engine counts up to this factor and number more than the ledger: some have just ended."""
+"""An engine's count fits up to this factor and number above the ledger's: some have just ended."""
 
 
 class UnobservedRequest:
@@ -62,18 +62,18 @@ class UnobservedRequest:
         self.pace: Final = max(seconds_per_token, _MIN_SECONDS_PER_TOKEN)
         """Seconds for each further token."""
         self.length: Final = length
-        """How many tokens it generates as far as is known: at least one."""
+        """The expected number of tokens: at least one."""
         self.most: Final = most
-        """How many it never exceeds."""
+        """The limit on that number."""
         self.usual: Final = usual
-        """Whether the length was learned from enough others."""
+        """Whether the length was learned from enough other responses."""
         self.due: Final = began + (length - 1) * self.pace
         """When it is expected to end."""
         self.last: Final = began + _OVERDUE * (self.due - began) + _OVERDUE_SECONDS
         """When it is over, whatever the engine counts."""
 
     def counted(self, at: float) -> bool:
-        """Return whether an engine's count of that time included it, if it was still there."""
+        """Return whether an engine's count of that time includes it, unless it had ended."""
         return max(self.since, self.began) < at
 
     def generated(self, now: float) -> int:
@@ -85,7 +85,7 @@ class UnobservedRequest:
 
 
 class _NextEnd:
-    """The next guessed end of one of those requests of an endpoint that were counted at `at`."""
+    """The next guessed end among the requests of an endpoint that were counted at a time."""
 
     def __init__(self, endpoint_id: EndpointId, at: float) -> None:
         self.endpoint_id: Final = endpoint_id
@@ -114,7 +114,7 @@ class UnobservedRequests:
         return iter(self._requests)
 
     def add(self, unseen: UnobservedRequest) -> None:
-        """Guess for a request from its `since` on, in place of one of the same id."""
+        """Add a request, in place of one of the same id; guesses begin at its `since`."""
         self.discard(unseen.id)
         self._requests[unseen.id] = unseen
         self._by_endpoint.setdefault(unseen.endpoint_id, {})[unseen.id] = unseen
@@ -133,7 +133,7 @@ class UnobservedRequests:
             self._next_ends.pop(unseen.endpoint_id, None)
 
     def advance(self, now: float) -> Iterator[tuple[float, Generated | Aborted]]:
-        """Yield what is guessed to have happened up to `now`, in order of time, and when."""
+        """Yield the guessed events up to `now` in order of time, each after its time."""
         agenda = self._agenda
         while agenda and agenda[0][0] <= now:
             at, _, planned = heappop(agenda)
@@ -153,7 +153,7 @@ class UnobservedRequests:
         return Generated(unseen.id, unseen.generated(at))
 
     def _end_one(self, planned: _NextEnd, at: float) -> Aborted | None:
-        """End the request that was due first of those that were counted; plan the next end."""
+        """End the counted request that was due first; plan the next end."""
         there = self._usual(planned.endpoint_id, planned.at)
         if self._next_ends.get(planned.endpoint_id) is not planned or not there:
             return None
@@ -163,11 +163,11 @@ class UnobservedRequests:
         return Aborted(over.id, over.generated(at))
 
     def _plan_end(self, endpoint_id: EndpointId, counted: float, now: float, ends: float) -> None:
-        """Plan the end of the next of those that were counted, for when this many are expected."""
+        """Plan the next end among the counted requests, for when this many ends are expected."""
         self._next_ends.pop(endpoint_id, None)
         there = self._usual(endpoint_id, counted)
         a_second = sum([1.0 / max(_MIN_SECONDS, each.due - each.began) for each in there])
-        if ends >= a_second * _COUNT_SECONDS:  # a later count says more
+        if ends >= a_second * _COUNT_SECONDS:  # a later count comes first
             return
         self._next_ends[endpoint_id] = planned = _NextEnd(endpoint_id, counted)
         when = now + ends / a_second
@@ -175,12 +175,12 @@ class UnobservedRequests:
         self.due = min(self.due, when)
 
     def _usual(self, endpoint_id: EndpointId, at: float) -> list[UnobservedRequest]:
-        """Return those that an engine's count of that time included, whose length is known."""
+        """Return the requests of known length that an engine's count of that time included."""
         here = self._by_endpoint.get(endpoint_id, {})
         return [each for each in here.values() if each.usual and each.counted(at)]
 
     def _plan(self, unseen: UnobservedRequest, at: float, now: float) -> None:
-        """Plan the next guess: some tokens on, or the end. If `at` is long past, skip to now."""
+        """Plan the next guess: some tokens later, or the end. If `at` is long past, skip to now."""
         step = max(_MIN_SECONDS_APART, _TOKENS_APART * unseen.pace)
         end = unseen.due if at < unseen.due else unseen.last
         when = min(max(now, unseen.began) + step, end)
@@ -193,7 +193,7 @@ class UnobservedRequests:
         """Compare an endpoint's ledger with its engine's own count of requests, as reported.
 
         The ledger has `booked` requests, of which `coming` may not have arrived. Returns the ends
-        of those that cannot be there any more.
+        of those that can no longer be there.
         """
         at, here = load.at, self._by_endpoint.get(endpoint_id)
         if here is None or at <= self._counted.get(endpoint_id, (-inf, False))[0]:

@@ -1,10 +1,10 @@
-"""Names of models that stand for one cache, by what all endpoints list.
+"""Names of models that share one cache, by the lists of all endpoints.
 
 vLLM can serve a model under several names. They are not part of its block hashes: what a request
 for one name cached, a request for another hits.
 
 Fleets list thousands of adapters, which come and go: a list that changes is compared with the one
-before it, and no other is read but for names that have become one, or are no longer.
+before it, and other lists are only read for names that have become one, or no longer are.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from epp.model.prompts.block_hasher import BlockHasher
 
 
 class _List(NamedTuple):
-    """The models of an endpoint, and those that are other names, each with the first name."""
+    """The models of an endpoint, and its further names of models, each with the first name."""
 
     models: frozenset[str] = frozenset()
     firsts: Mapping[str, str] = {}
@@ -24,7 +24,7 @@ class _List(NamedTuple):
     def has_first(self, name: str) -> bool:
         return name in self.models and name not in self.firsts
 
-    def tells_apart(self, names: AbstractSet[str]) -> bool:
+    def distinguishes(self, names: AbstractSet[str]) -> bool:
         """Return whether it has some of these names as different models."""
         firsts, models = self.firsts, self.models
         few, many = (names, models) if len(names) < len(models) else (models, names)
@@ -35,7 +35,7 @@ _NOTHING: Final = _List()
 
 
 class _Group:
-    """Names that are one by some list; `apart` is the number of lists that tell them apart."""
+    """Names that some list has as one model; `apart` counts the lists that have them as several."""
 
     __slots__ = ("apart", "names")
 
@@ -45,10 +45,11 @@ class _Group:
 
 
 class ServedNames:
-    """Tells the hasher of prompts which names are one. `endpoint_id`s are of any kind.
+    """Gives the hasher of prompts the names that are one model. `endpoint_id`s are of any type.
 
-    Names that are one at some endpoint stay apart if another serves them as two. They are hashed as
-    one that some list has first: what was cached for that one stays known as others are added.
+    Names that are one model at some endpoint stay apart if another one serves them as two. They
+    are hashed as a name that some list has first: what was cached for that name stays known when
+    others are added.
     """
 
     def __init__(self, hasher: BlockHasher) -> None:
@@ -61,7 +62,7 @@ class ServedNames:
         self._first_names: dict[str, str] = {}
 
     def add(self, endpoint_id: object, models: frozenset[str], aliases: Mapping[str, str]) -> None:
-        """Take in that an endpoint lists models, in place of its last list."""
+        """Record that an endpoint lists models, in place of its last list."""
         before = self._lists.get(endpoint_id, _NOTHING)
         after = self._lists[endpoint_id] = _List(models, dict(aliases))
         self._change(before, after)
@@ -81,7 +82,7 @@ class ServedNames:
         torn.update(*[self._groups[name].names for name in torn if name in self._groups])
         touched = {self._groups[name] for name in names - torn if name in self._groups}
         for group in touched:
-            group.apart += after.tells_apart(group.names) - before.tells_apart(group.names)
+            group.apart += after.distinguishes(group.names) - before.distinguishes(group.names)
         self._name(torn, touched | self._regroup(torn))
 
     def _count(self, pair: tuple[str, str], after: _List) -> bool:
@@ -114,7 +115,7 @@ class ServedNames:
                 more = self._linked[ends.pop()] - group.names
                 group.names.update(more)
                 ends += more
-            group.apart = sum(each.tells_apart(group.names) for each in self._lists.values())
+            group.apart = sum(each.distinguishes(group.names) for each in self._lists.values())
             self._groups.update(dict.fromkeys(group.names, group))
             found.add(group)
         return found

@@ -145,7 +145,7 @@ class Rollout:
         """Requests whose strict header no endpoint matched, by the selector's name."""
 
     def on_event(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a listener)
-        """Take note of endpoints that come, change and go."""
+        """Follow endpoints that come, change and go."""
         if isinstance(event, EndpointUpserted):
             self._endpoints[event.endpoint.id] = event.endpoint
             self._targets[event.endpoint.target] = event.endpoint

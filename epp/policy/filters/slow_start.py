@@ -55,7 +55,7 @@ class _SlowStart:
                 if self._listed and not same:
                     self._joined[endpoint.id] = now
             case _:
-                pass  # it hears of no others
+                pass  # it subscribes to no others
 
     def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return those that are offered this request; all if there are no others."""

@@ -1,1 +1,1 @@
-"""Flow control: which requests wait in the picker, and which of them goes where next."""
+"""Flow control: which requests wait in the picker, and which of them goes next, and where."""

@@ -1,9 +1,10 @@
-"""How long a request will wait: the work that goes before it, at the recent rate of work.
+"""How long a request will wait: the work that goes before it, divided by the recent rate of work.
 
-Work is in seconds of an engine. The rate is that of the last half minute in which any request
-waited. Until there has been a second of that, and a few requests were released, the rate is unknown
-and no wait is expected. Before a request go all of higher priority, and of its own priority those
-before it in its flow, while other flows get as much work as its own. Later arrivals do not count.
+Work is in seconds of an engine. The rate is taken over the last half minute of time in which any
+request waited. Until there is a second of such time, and a few requests were released, the rate is
+unknown and no wait is expected. All requests of higher priority go before a request. Those of its
+own priority go before it if they come first in its flow; other flows get as much work as its own.
+Later arrivals do not count.
 """
 
 from bisect import bisect_left
@@ -18,11 +19,11 @@ from epp.policy.flow.line import Line
 
 _MEMORY_SECONDS: Final = 30.0
 _MIN_SECONDS: Final = 1.0
-"""Seconds in which any request waited after which the rate is known,"""
+"""The rate is known after this many seconds in which any request waited,"""
 _MIN_RELEASES: Final = 1.5
-"""and the number of requests that must have been released, with old ones fading."""
+"""and after this many released requests, of which old ones fade."""
 _LONGEST_STEP: Final = 5.0
-"""The longest time that counts between two calls: a longer one is a pause of the process."""
+"""The most time that counts between two calls: a longer one is a pause of the process."""
 _MIN_WORK: Final = 1e-3
 """The least work that a request counts for."""
 _AGE: Final = 0.1
@@ -35,7 +36,7 @@ class ReleaseRate:
 
     def __init__(self) -> None:
         self._work = self._seconds = self._releases = 0.0
-        self._at = inf  # infinite: none waits
+        self._at = inf  # infinite: no request waits
 
     def begin(self, now: float) -> None:
         """Count time from now on: a request waits."""
@@ -48,18 +49,18 @@ class ReleaseRate:
 
     def add(self, work: float, now: float) -> None:
         """Count work that was released."""
-        self._pass(now)
+        self._advance(now)
         self._work += work
         self._releases += 1.0
 
     def value(self, now: float) -> float:
         """Return the rate; infinite if it is not known."""
-        self._pass(now)
+        self._advance(now)
         if self._seconds < _MIN_SECONDS or self._releases < _MIN_RELEASES:
             return inf
         return self._work / self._seconds
 
-    def _pass(self, now: float) -> None:
+    def _advance(self, now: float) -> None:
         if self._at == inf:
             return
         step = min(max(0.0, now - self._at), _LONGEST_STEP)
@@ -71,7 +72,7 @@ class ReleaseRate:
 
 
 class _BandSnapshot:
-    """The requests of one priority as they stood, with the work before each."""
+    """The requests of one priority at one moment, with the work before each."""
 
     def __init__(self, requests: Iterable[Held]) -> None:
         flows: dict[str, list[tuple[Rank, float]]] = defaultdict(list)
@@ -101,7 +102,7 @@ class _BandSnapshot:
 
 
 class ExpectedWait:
-    """Expects waits in one line."""
+    """Estimates waits in one line."""
 
     def __init__(self, line: Line) -> None:
         self.rate: Final = ReleaseRate()
@@ -114,7 +115,7 @@ class ExpectedWait:
         self.rate.add(_work(held), now)
 
     def seconds(self, held: Held, now: float) -> float:
-        """Return how long a request will wait from now on; 0 if nothing is known of that."""
+        """Return how long a request will wait from now on; 0 if that is unknown."""
         if not self._line.requests:
             return 0.0
         self._refresh(now)

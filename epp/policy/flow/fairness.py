@@ -1,9 +1,9 @@
 """Fairness policies: which flow of a priority band goes next.
 
-A flow has a position in virtual time, which grows by what it is given; the flow that is farthest
-back goes next (start-time fair queueing: Goyal, Vin and Cheng 1996). Policies differ in what a
-request counts: its work, or 1 for turns. One that compares flows by what changes with time has
-`scores` instead.
+A flow has a position in virtual time, which advances by the cost of each request that it sends; the
+flow that is farthest behind goes next (start-time fair queueing: Goyal, Vin and Cheng 1996).
+Policies differ in the cost of a request: its work, or 1 for turns. A policy that compares flows by
+something that changes with time has `scores` instead.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from epp.policy.flow.held import Held
 from epp.policy.plugins import PluginParameters
 
 ONLY_FLOW = "all"
-"""The flow of every request if flows are not told apart."""
+"""The flow of every request if flows are not distinguished."""
 _LONGEST_ID = 256
-"""Characters of a fairness id that are kept; what follows makes no difference."""
+"""Characters of a fairness id that are kept; the rest is ignored."""
 
 
 @runtime_checkable
@@ -28,7 +28,7 @@ class FairnessPolicy(Protocol):
         """Return the flow that a request counts towards."""
 
     def cost(self, held: Held) -> float:
-        """Return how far its flow moves back once a request is sent."""
+        """Return how far its flow advances in virtual time once a request is sent."""
 
 
 @runtime_checkable
@@ -59,7 +59,7 @@ class RoundRobinFairnessPolicy(PluginParameters, frozen=True):
         return held.request.fairness_id[:_LONGEST_ID]
 
     def cost(self, held: Held) -> float:
-        """Return one turn."""
+        """Return 1, for one turn."""
         return 1.0
 
 
@@ -71,5 +71,5 @@ class GlobalStrictFairnessPolicy(PluginParameters, frozen=True):
         return ONLY_FLOW
 
     def cost(self, held: Held) -> float:
-        """Return nothing."""
+        """Return 0: no flow advances."""
         return 0.0

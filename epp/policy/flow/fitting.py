@@ -1,8 +1,8 @@
 """Whether the endpoints of a decision have room, and what the request costs there.
 
-Requests of negative priority, such as batches, have less: an endpoint that owes almost no prefill,
-whose memory is less than a fifth full, and that has a slot, so that they hardly affect those of
-other priorities.
+Requests of negative priority, such as batches, have less room: only an endpoint that owes almost no
+prefill, whose memory is less than a fifth full, and that has a free slot has room for them, so that
+they hardly affect other requests.
 """
 
 from typing import Final
@@ -25,34 +25,34 @@ _PREFILL: Final = Axis.PREFILL
 ANYWHERE: Final = EndpointId("")
 """Where a request waits if no endpoint was found for it."""
 _FEW_DECODES: Final = 1.75
-"""How many times the shortest step a step takes, at most, where a long prefill holds up few."""
+"""The greatest `Pod.step_ratio` at which a long prefill holds up few decodes."""
 _WHOLE: Final = ("", "decode-only")
 """Kinds of disaggregation in which one endpoint computes the whole request."""
 _SLOT: Final = "adapter "
-"""The prefix of places at which requests wait for a slot; no name of an endpoint has a space."""
+"""The prefix of places at which requests wait for a slot; no endpoint's name has a space."""
 
 
 def _slot_of(adapter: str) -> EndpointId:
-    """Return where a request waits if its best endpoint has no slot for its adapter.
+    """Return the place where a request waits if its best endpoint has no slot for its adapter.
 
-    That is not an endpoint, so those behind it pass, as they do in the engine.
+    It is not an endpoint, so requests behind it may pass, as in the engine.
     """
     return EndpointId(_SLOT + adapter)
 
 
 def _seconds(candidate: Candidate) -> float:
-    """Return what a request takes at an endpoint, in seconds of its own and of those beside it."""
+    """Return what a request takes at an endpoint: its own seconds, and those that others lose."""
     own = candidate.predicted_ttft + candidate.generation_seconds
     return own + candidate.crowding_seconds
 
 
 def _has_few_decodes(pod: Pod, candidate: Candidate, seconds: float) -> bool:
-    """Return whether an endpoint has so few decodes that a long prefill takes at most `seconds`."""
+    """Return whether a long prefill meets few decodes there, and costs at most `seconds`."""
     return pod.step_ratio <= _FEW_DECODES and _seconds(candidate) <= seconds
 
 
 def is_slot(place: EndpointId) -> bool:
-    """Return whether those that wait at a place wait for a slot of an adapter."""
+    """Return whether requests at a place wait for a slot of an adapter."""
     return place.startswith(_SLOT)
 
 
@@ -68,14 +68,16 @@ class Fitting:
             settings.prefill_seconds * settings.batch_prefill_share,
             MemoryShare(0.0, settings.most_memory),
             settings.stale_seconds,
-            waiting=0,  # others would wait for the slot after that
+            waiting=0,  # a batch would take the next slot
         )
         self._batch_memory_share: Final = settings.batch_memory_share
         self._short_prefill: Final = settings.prefill_seconds
         self._fleet: Final = fleet
         self._scheduler: Final = scheduler
         self._holds: Final = settings.holds
-        self._roomy: Final[dict[bool, set[EndpointId]]] = {}  # which had room, also for batches
+        self._roomy: Final[
+            dict[bool, set[EndpointId]]
+        ] = {}  # endpoints with room when last asked, by `batch`
 
     def rooms_for(self, *, batch: bool) -> Rooms:
         """Return the room for requests of negative priority (`batch`), or for all others."""
@@ -85,20 +87,20 @@ class Fitting:
         return self._batch
 
     def reported(self, endpoint_id: EndpointId) -> None:
-        """Learn from an endpoint's report."""
+        """Learn from a report of an endpoint."""
         pod = self._fleet.pods.get(endpoint_id)
         if pod is not None:
             self.rooms.reported(pod)
             self._batch.reported(pod)
 
     def joined(self, endpoint_id: EndpointId) -> None:
-        """Learn anew about an endpoint that has not reported yet: it may be another engine."""
+        """Forget what is known of an endpoint that has not reported: it may be another engine."""
         pod = self._fleet.pods.get(endpoint_id)
         if pod is not None and not pod.reported:
             self.forget(endpoint_id)
 
     def adapt(self, waiting_seconds: float, now: float) -> None:
-        """Adapt the share of memory to the seconds of prefill that wait, and to steps' lengths."""
+        """Adapt the share of memory to the seconds of prefill that wait, and to step ratios."""
         pods = self._fleet.pods.values()
         steps = 0.0
         if waiting_seconds > 0 and pods:
@@ -125,9 +127,9 @@ class Fitting:
     ) -> tuple[Decision, Axis | None]:
         """Return a decision, and what its endpoints lack; None if they have room.
 
-        It is another decision if the best endpoint has no room and another one serves as well, or
-        nearly as well: not to wait is `worth` so many seconds. But prefills are over soon, and
-        elsewhere this one would hold up decodes of others.
+        The decision is another one if the best endpoint has no room and another serves as well, or
+        at most `worth` seconds worse. If the best one only lacks room for prefill, the decision
+        stays: that is over soon, and elsewhere the request would hold up decodes of others.
         """
         axis = self._lacks(quote, decision, request.priority, now)
         if axis is None or axis is _PREFILL:
@@ -147,9 +149,9 @@ class Fitting:
     ) -> list[Candidate]:
         """Return the candidates that have room and cost other requests no more than the best one.
 
-        As much of the prompt is cached there, it takes no slot of an adapter for longer, and steps
-        there are not long. If its prefill is long, it holds up the decodes there: if these are few,
-        it goes if they and it lose no more seconds by that than not to wait is `worth`.
+        They have as much of the prompt cached, give up no slot of an adapter for longer, and their
+        steps are not long. A long prefill holds up the decodes at an endpoint, so there must be
+        few, and those and the request together may lose at most `worth` seconds.
         """
         best = decision.predicted_for
         if best is None or decision.disaggregation not in _WHOLE:
@@ -194,7 +196,7 @@ class Fitting:
         return rooms.full(pod, seconds, quote.tokens, now, quote.target_model, response, answers)
 
     def _response_tokens(self, quote: Quote) -> float:
-        """Return how many tokens each answer to a request is expected to have."""
+        """Return the expected length of each answer to a request, in tokens."""
         return self._fleet.output_lengths.length(quote.response_kind, quote.output_limit)
 
     def price(
@@ -202,8 +204,8 @@ class Fitting:
     ) -> tuple[EndpointId, float, float]:
         """Return where a request waits, and the seconds of its prefill and of all its work.
 
-        It waits where it would go, or for a slot of its adapter, if `axis` says that it lacks one
-        and requests wait for room.
+        It waits at the endpoint of the decision or, if `axis` says that its adapter lacks a slot
+        there and requests wait for room, for a slot.
         """
         pod, candidate = self._fleet.pods.get(decision.endpoint.id), decision.predicted_for
         name = (decision.prefill or decision.endpoint).id
@@ -216,7 +218,7 @@ class Fitting:
         return name, candidate.prefill_seconds, candidate.prefill_seconds + decode
 
     def with_room(self, now: float, *, batch: bool) -> set[EndpointId]:
-        """Return the endpoints that have any room; all if no request waits for that."""
+        """Return the endpoints that have any room; all if requests do not wait for room."""
         rooms, pods = self.rooms_for(batch=batch), self._fleet.pods.values()
         found = {
             pod.endpoint.id
@@ -228,7 +230,7 @@ class Fitting:
         return found
 
     def has_new_room(self, roomy: set[EndpointId], *, batch: bool) -> bool:
-        """Return whether any of the endpoints with room had none when this was last asked."""
+        """Return whether any of these endpoints with room had none at the last call."""
         new = not roomy <= self._roomy.get(batch, set())
         self._roomy[batch] = roomy.copy()
         return new
@@ -236,9 +238,9 @@ class Fitting:
     def discard_full(
         self, roomy: set[EndpointId], decision: Decision, now: float, *, batch: bool
     ) -> None:
-        """Drop the endpoints that a decision has left without any room.
+        """Drop the endpoints that a decision has left without room from `roomy`.
 
-        If no endpoint is left, other places are dropped, too.
+        If no endpoint is left there, other places are dropped, too.
         """
         chosen: tuple[Endpoint | None, ...] = (decision.endpoint, decision.prefill)
         for endpoint in chosen if self._holds else ():

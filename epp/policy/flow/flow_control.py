@@ -1,10 +1,10 @@
 """Flow control: a request goes to its best endpoint when that has room, and waits until then.
 
-Past a fleet's capacity, what is sent at once piles up in the engines: decodes slow each other down,
-caches thrash, and the order is fixed for good. What waits here is sent in the right order instead,
-to the endpoint that is the best one by then. While there is room nothing waits, nor if another
-endpoint serves as well (`Fitting.fit`). With llm-d-router's gate (`epp.policy.flow.gate`) a request
-waits for the pool, too.
+Past a fleet's capacity, requests that are sent at once pile up in the engines: decodes slow each
+other down, caches thrash, and the order is fixed for good. Requests that wait here are sent in the
+right order instead, each to the endpoint that is best by then. No request waits while there is room
+or if another endpoint serves it as well (`Fitting.fit`). With llm-d-router's gate
+(`epp.policy.flow.gate`) a request waits for the pool, too.
 
 It is synchronous and reads no clock. Call `release` after events that may make room, and at `due`.
 """
@@ -41,16 +41,16 @@ from epp.policy.plugins import PluginTimer
 from epp.policy.scheduler import Scheduler
 
 _TICK_SECONDS: Final = 0.01
-"""The least time between two checks for prefill that is done by the clock, while requests wait."""
+"""Seconds between checks while requests wait, at least: prefill may end by the clock alone."""
 _TICK_PER_ENDPOINT: Final = 20e-6
 _MAX_TRIES: Final = 32
-"""The most decisions of one release after which the request has to wait on."""
+"""The most decisions of one release that leave their request waiting."""
 _MAX_TRIES_FOR_SLOTS: Final = 16
-"""How many of them may look for slots of adapters; the others are for requests without one."""
+"""How many of these may be on requests that wait for slots of adapters."""
 _SCARCE_SECONDS: Final = 10.0
-"""For how long room is scarce after a request found none."""
+"""For how long room counts as scarce after a request found none."""
 _RETRY_SECONDS: Final = 0.05
-"""The time after which a request that waits for a full endpoint is decided on again."""
+"""Seconds after which a request that waits for a full endpoint is decided on again."""
 
 _WATCH: Final = "flow-control/watch"
 _BANDS: Final = {False: (0.0, inf), True: (-inf, 0.0)}
@@ -69,7 +69,7 @@ _MAKING_ROOM: Final = (
 )
 
 Outcome = Decision | BaseException
-"""Where a request that waited goes, or why it does not: a refusal, or what a plug-in raised."""
+"""The decision on a request that waited, or why there is none: a refusal, or a plug-in's error."""
 OnOutcome = Callable[[InferenceRequest, QueueOutcome, float], None]
 """Called with a request, what became of it, and for how many seconds it waited."""
 
@@ -81,7 +81,7 @@ def _ignore(_request: InferenceRequest, _outcome: QueueOutcome, _waited: float) 
 class FlowControl:
     """Decides on requests over one fleet, at once or when there is room.
 
-    `would_wait` counts requests that found no room, by the axis, whether they then waited or not.
+    `would_wait` counts, by axis, the requests that found no room, whether they then waited or not.
     `on_outcome` is called for each request that waited or was refused, and with a gate for all.
     """
 
@@ -113,12 +113,12 @@ class FlowControl:
         """The room of each endpoint."""
         return self.fitting.rooms
 
-    # What comes.
+    # Arrivals.
 
     def route(
         self, request: InferenceRequest, now: float, timer: PluginTimer | None = None
     ) -> Decision | Held:
-        """Decide on a request that came now, or let it wait; one without a prompt does not wait.
+        """Decide on a request that arrives, or let it wait; one without a prompt does not wait.
 
         Raises what `Scheduler.route` does, and what `Refusals.check` does if it may not wait.
         """
@@ -194,7 +194,7 @@ class FlowControl:
         except RequestError as error:
             self.on_outcome(held.request, outcome_of(error, waited=False), 0.0)
             raise
-        held.quote.drop_lookup()  # by the time that it goes, caches have changed
+        held.quote.drop_lookup()  # caches will have changed when it is sent
         self.line.add(held)
         self.refusals.wait.rate.begin(now)
         self._agenda.add(held, self.refusals.bound(held))
@@ -202,9 +202,9 @@ class FlowControl:
         return held
 
     def needs_end(self, request: RequestId, now: float) -> bool:
-        """Return whether a response that has begun is to be observed to its end.
+        """Return whether a response that has begun must be observed to its end.
 
-        All are while room is scarce, for room is only as true as the ends that are seen.
+        While room is scarce all are, since room is only known from the ends that are seen.
         """
         scarce = now - self._scarce_at < _SCARCE_SECONDS or self.line.requests > 0
         return scarce or self._fleet.needs_end(request, now)
@@ -238,7 +238,7 @@ class FlowControl:
         """Stop calling it."""
         self._fleet.unsubscribe(_WATCH)
 
-    # What goes.
+    # Releases.
 
     def release(self, now: float, released: list[tuple[Held, Outcome]]) -> None:
         """Send requests that have room; add these, and those whose time is up, to `released`."""
@@ -270,14 +270,14 @@ class FlowControl:
     def _release_due(self, released: list[tuple[Held, Outcome]], now: float) -> None:
         """Refuse requests whose deadline has come, and send those that may wait no longer.
 
-        Those of negative priority may be dropped.
+        Of the latter, those of negative priority are refused, too.
         """
         agenda = self._agenda
         while agenda.next_at() <= now:
             held = agenda.pop()
             if not held.waits:
                 continue
-            if (bound := self.refusals.bound(held)) > now:  # it takes less where it waits now
+            if (bound := self.refusals.bound(held)) > now:  # it takes less time where it now waits
                 self._agenda.add(held, bound)
             elif self._fleet.pods.values() and held.request.priority >= 0 and bound == held.until:
                 if (outcome := self._decide(held, now, force=True)) is not None:
@@ -289,7 +289,7 @@ class FlowControl:
     def _release_next(
         self, released: list[tuple[Held, Outcome]], now: float, *, batch: bool
     ) -> None:
-        """Send those that go next of the bands of negative priority (`batch`), or of all others."""
+        """Send requests of the bands of negative priority (`batch`), or of all others, in turn."""
         fitting, line, tries = self.fitting, self.line, 0
         roomy = fitting.with_room(now, batch=batch)
         fresh = fitting.has_new_room(roomy, batch=batch)
@@ -302,7 +302,7 @@ class FlowControl:
                 roomy.discard(held.endpoint_id)
                 continue
             tries += self._try(held, released, roomy, now, batch=batch)
-            if held.waits:  # for another endpoint, or it needs more than there is
+            if held.waits:  # elsewhere now, or it needs more room
                 roomy.discard(held.endpoint_id)
         for held in line.heads(now, *self._open_bands(now, batch=batch)) if roomy else ():
             if tries >= _MAX_TRIES or not roomy:
@@ -311,14 +311,14 @@ class FlowControl:
                 tries += self._try(held, released, roomy, now, batch=batch)
 
     def _is_skipped(self, held: Held, tries: int, now: float, *, fresh: bool) -> bool:
-        """Return whether others go before a request that is next where it waits."""
+        """Return whether a request is skipped although it is next where it waits."""
         again = fresh or now - held.tried_at >= _RETRY_SECONDS
         if is_slot(held.endpoint_id) and not (again and tries < _MAX_TRIES_FOR_SLOTS):
             return True
         return self._yields(held, held.endpoint_id, now)
 
     def _open_bands(self, now: float, *, batch: bool) -> tuple[float, float]:
-        """Return the lowest priority that may send, and one above all that are looked at."""
+        """Return the lowest priority that may send now, and the bound above the bands."""
         least, below = _BANDS[batch]
         return (least if self.gate is None else max(least, self.gate.least_open(now))), below
 
@@ -331,7 +331,7 @@ class FlowControl:
         *,
         batch: bool,
     ) -> bool:
-        """Decide on a request that waits; return whether it has to wait on."""
+        """Decide on a request that waits; return whether it must go on waiting."""
         outcome = self._decide(held, now)
         if outcome is None:
             held.tried_at = now
@@ -343,9 +343,9 @@ class FlowControl:
         return False
 
     def _decide(self, held: Held, now: float, *, force: bool = False) -> Outcome | None:
-        """Decide on a request that waits; None if it has to wait on, at the endpoint that is best.
+        """Decide on a request that waits; None if it must go on waiting, at the best endpoint.
 
-        With `force` it goes there, as it may wait no longer.
+        With `force` it is sent there, as it may wait no longer.
         """
         request, quote, line = held.request, held.quote, self.line
         axis = None
@@ -354,14 +354,14 @@ class FlowControl:
             if self.settings.holds and not force:
                 worth = now - held.since + line.seconds_at(held, decision.endpoint.id)
                 decision, axis = self.fitting.fit(request, quote, decision, now, worth)
-        except FAULTS as error:  # of a plug-in, too: the client is answered, and others go
+        except FAULTS as error:  # of a plug-in, too: the client is answered, and others proceed
             if not force and self.refusals.may_come(error):
                 line.move(held, ANYWHERE, held.seconds)
                 return None
             line.remove(held)
             return error
         place, seconds, held.work = self.fitting.price(quote, decision, axis)
-        late = not force and held.ttft_by < now + seconds  # with what is cached by now
+        late = not force and held.ttft_by < now + seconds  # by what is cached now
         if late or axis is not None or (not force and self._yields(held, place, now)):
             line.move(held, place, seconds)
             if not late:
@@ -373,7 +373,7 @@ class FlowControl:
         return self._send(request, quote, decision, now, max(0.0, now - held.since))
 
     def _yields(self, held: Held, endpoint_id: EndpointId, now: float) -> bool:
-        """Return whether a request lets one of higher priority, or another replica's, go first."""
+        """Return whether a request of higher priority, or of another replica, goes first."""
         return self.line.outranked(held, endpoint_id) or (
             self.settings.holds and self.line.yields(held, endpoint_id, now)
         )
@@ -390,7 +390,7 @@ class FlowControl:
         now: float,
         waited: float | None,
     ) -> Decision:
-        """Commit to a decision on a request that `waited` seconds; None: that is not reported."""
+        """Commit to a decision on a request that `waited` seconds; None: do not report that."""
         if waited is None:
             self._scheduler.commit(request, quote, decision, now)
             return decision

@@ -1,8 +1,8 @@
 """The gate of llm-d-router's flow control: a band sends while the pool is below the band's ceiling.
 
-A detector of saturation says how busy the pool is. It is asked about the endpoints that prefill and
-about those that decode, and the busier of the two counts. A usage limit policy sets the ceilings.
-Bands are asked from the highest priority down, and the first one that is closed closes all below.
+A saturation detector measures how busy the pool is: the endpoints that prefill and those that
+decode, of which the busier group counts. A usage limit policy sets the ceilings. Bands are checked
+from the highest priority down, and the first one that is closed closes all below.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,10 +24,7 @@ _DEFAULT_PRIORITY: Final = 0
 
 
 class SaturationGate:
-    """The gate before one fleet.
-
-    A priority gets a band when the first request has it.
-    """
+    """The gate before one fleet. A priority gets a band with its first request."""
 
     def __init__(self, fleet: Fleet, settings: GateSettings) -> None:
         self.settings: Final = settings
@@ -42,7 +39,7 @@ class SaturationGate:
         return {**found, EFFECTIVE: max(found.values()) if found else detect(candidates)}
 
     def detected(self, now: float) -> list[tuple[str, str, float]]:
-        """Return the saturation that each detector finds in each stage, by both their names."""
+        """Return the saturation that each detector finds in each stage, after both names."""
         detector = self.settings.detector
         return [
             (name, stage, value)
@@ -72,17 +69,17 @@ class SaturationGate:
 
     def admits(self, priority: int, now: float) -> bool:
         """Return whether a request of a priority may be sent now."""
-        self.know((priority,))
+        self.add_bands((priority,))
         return priority >= self.least_open(now)
 
-    def know(self, priorities: Iterable[int]) -> None:
-        """Give priorities their bands."""
+    def add_bands(self, priorities: Iterable[int]) -> None:
+        """Add bands for priorities that have none."""
         if not set(priorities).issubset(self._priorities):
             self._priorities = sorted({*self._priorities, *priorities}, reverse=True)
 
 
 def _by_stage(candidates: Sequence[Candidate]) -> dict[str, list[Candidate]]:
-    """Return the endpoints of each stage that has any; some are in both."""
+    """Return the endpoints of each stage that has any; an endpoint may be in both."""
     kept = {
         stage: [each for each in candidates if role.wants(each.endpoint.labels)]
         for stage, role in _STAGES.items()

@@ -1,6 +1,6 @@
-"""Headroom: what could start now over all endpoints, for dispatchers outside the picker.
+"""Headroom: how many requests could start now at all endpoints, for dispatchers outside the picker.
 
-It is counted in requests like those that are under way, with nothing of their prompts cached. It is
+It counts requests of the mean size of those in flight, with nothing of their prompts cached. It is
 0 at endpoints whose room is not known, and everywhere while the gate finds the pool saturated.
 """
 
@@ -16,13 +16,13 @@ from epp.policy.flow.gate import EFFECTIVE
 from epp.policy.flow.rooms import Rooms
 
 _MAX_ASKED = 1000
-"""Requests under way that are looked at."""
+"""Requests in flight that the mean is taken over, at most."""
 _USUAL_PROMPT = 1000
-"""Tokens of a prompt while none is under way."""
+"""Tokens of a prompt while no request is in flight."""
 
 
 class Headroom(NamedTuple):
-    """Requests that could start now, and the tokens that are free where they could."""
+    """Requests that could start now, and the free tokens of the endpoints where they could."""
 
     requests: int
     tokens: float
@@ -49,7 +49,7 @@ def headroom(flow: FlowControl, fleet: Fleet, now: float, *, batch: bool) -> Hea
 
 
 def _serving(fleet: Fleet) -> Collection[Pod]:
-    """Return the endpoints at which requests end: not those that only prefill, if there are any."""
+    """Return the endpoints that serve whole requests; all if there are none."""
     pods = fleet.pods.values()
     return [pod for pod in pods if not pod.partial] or pods
 

@@ -1,4 +1,4 @@
-"""Requests that wait: those of this picker, and those that its other replicas tell of."""
+"""Requests that wait: those of this picker, and those that other replicas report."""
 
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
@@ -10,14 +10,14 @@ from epp.model.quote import Quote
 from epp.model.request import InferenceRequest
 
 _VALID_SECONDS: Final = 0.05
-"""For how long what another replica has told is believed."""
+"""For how long a report of another replica counts."""
 
 Rank = tuple[float, float]
-"""Where a request stands among those of its flow; the least goes next."""
+"""The position of a request in its flow; the least goes next."""
 
 
 class Held:
-    """One request that waits. Times are in seconds; requests compare by when their time is up."""
+    """One request that waits. Times are in seconds; requests compare by `due_at`."""
 
     def __init__(  # noqa: PLR0913 (its times)
         self,
@@ -34,9 +34,9 @@ class Held:
         self.quote: Final = quote
         """Its prompts as hashes and lengths."""
         self.since: Final = since
-        """When it came."""
+        """When it arrived."""
         self.until: Final = until
-        """When it is sent whether there is room or not."""
+        """When it is sent even if there is no room."""
         self.deadline: Final = deadline
         """When it is refused."""
         self.ttft_by: Final = ttft_by
@@ -46,17 +46,17 @@ class Held:
         self.flow = ""
         """The flow of its band that it counts towards."""
         self.seconds = 0.0
-        """What its prefill would take there."""
+        """The seconds that its prefill would take there."""
         self.work = 0.0
-        """The engine's seconds that the whole of it would take there."""
+        """The engine's seconds that prefill and decoding would take there."""
         self.rank: Rank = (0.0, 0.0)
-        """Where it stands among those of its flow."""
+        """Its position in its flow."""
         self.tried_at = since
-        """When it was last decided on and had to wait on."""
+        """When a decision last left it waiting."""
         self.ticket = 0
-        """Which of its entries in the line counts; 0: none, it does not wait."""
+        """The ticket of its current entry in the line; 0: it does not wait."""
         self.due_at = inf
-        """When it is looked at next because its time is up."""
+        """When its time is checked next (`Agenda`)."""
 
     def __lt__(self, other: "Held") -> bool:
         return self.due_at < other.due_at
@@ -71,12 +71,12 @@ class Held:
 
     @property
     def latest(self) -> float:
-        """When it has to go for its first token to be in time."""
+        """When it must be sent for its first token to be in time."""
         return self.ttft_by - self.seconds
 
 
 class LineEntry:
-    """Where a request stands in the line: by its rank at that time, then by order of arrival."""
+    """An entry of a request in the line: by its rank when it was added, then by its ticket."""
 
     def __init__(self, held: Held) -> None:
         self.first, self.second = held.rank
@@ -92,14 +92,14 @@ class LineEntry:
 
     @property
     def waits(self) -> bool:
-        """Whether it is the one that counts for its request."""
+        """Whether it is the current entry of its request."""
         return self.held.ticket == self.ticket
 
 
 class FlowQueue:
-    """The requests of one flow that wait at one endpoint; queues compare by where flows start.
+    """The requests of one flow that wait at one endpoint; queues compare by `start`.
 
-    Its `start` is the flow's, or an earlier one of it. `waiting` is how many wait.
+    `start` is the flow's, now or at an earlier time. `waiting` is the number of requests.
     """
 
     def __init__(self, flow: str, start: float) -> None:
@@ -114,19 +114,19 @@ class FlowQueue:
         return self.flow < other.flow
 
     def first(self) -> Held:
-        """Return the request that goes next, of those that wait."""
+        """Return the request that goes next."""
         entries = self.entries
         while not entries[0].waits:
             heappop(entries)
         return entries[0].held
 
     def add(self, held: Held) -> None:
-        """Have a request wait."""
+        """Add a request."""
         self.waiting += 1
         heappush(self.entries, LineEntry(held))
 
     def drop_one(self) -> None:
-        """Count one request less; its entry is stale."""
+        """Count one request less, whose entry is stale by now."""
         self.waiting -= 1
         entries = self.entries
         # Entries keep whole requests alive: stale ones never outnumber the others.
@@ -136,7 +136,7 @@ class FlowQueue:
 
 
 class Flow:
-    """One flow of a band: where it stands in virtual time, and how many of its requests wait."""
+    """One flow of a band: its position in virtual time, and how many of its requests wait."""
 
     def __init__(self, start: float) -> None:
         self.start = start
@@ -144,17 +144,17 @@ class Flow:
 
 
 class PlaceQueue:
-    """The requests of one band that wait at one endpoint, by flow; false if none does.
+    """The requests of one band that wait at one place, by flow; false if none does.
 
-    Flows are compared by where they start, unless a policy scores them (`scored`). `seconds` of
-    prefill wait.
+    Flows are compared by their starts, unless a policy scores them (`scored`). `seconds` are those
+    of the prefills that wait.
     """
 
     def __init__(self, flows: dict[str, Flow], *, scored: bool) -> None:
         self._flows: Final = flows
         self._scored: Final = scored
         self.seconds = 0.0
-        self._queues: Final[dict[str, FlowQueue]] = {}  # of flows of which any waits
+        self._queues: Final[dict[str, FlowQueue]] = {}  # of flows with waiting requests
         self._by_start: Final[list[FlowQueue]] = []  # a heap
 
     def __bool__(self) -> bool:
@@ -167,7 +167,7 @@ class PlaceQueue:
                     yield entry.held
 
     def add(self, held: Held) -> None:
-        """Have a request wait."""
+        """Add a request."""
         self.seconds += held.seconds
         flow = held.flow
         queue = self._queues.get(flow)
@@ -178,7 +178,7 @@ class PlaceQueue:
         queue.add(held)
 
     def remove(self, held: Held) -> None:
-        """Remove a request that waited here; its ticket is no longer valid."""
+        """Remove a request, whose ticket is no longer valid."""
         self.seconds -= held.seconds
         queue = self._queues[held.flow]
         queue.drop_one()
@@ -209,16 +209,16 @@ class PlaceQueue:
         return [queue.first() for queue in self._queues.values()]
 
     def late_of(self, flow: str) -> Iterator[Held]:
-        """Yield the requests of a flow, late ones first as far as the heap has them in order."""
+        """Yield the requests of a flow, roughly from the last to the first."""
         queue = self._queues.get(flow)
-        # heapq: an entry has those that it goes before behind it in the list.
+        # heapq: parents, which go first, come before their children in the list.
         for entry in reversed([] if queue is None else queue.entries):
             if entry.waits:
                 yield entry.held
 
 
 class Agenda:
-    """Requests in the order in which their time is up, when they are checked."""
+    """Requests by the time at which they are checked, as their time may be up."""
 
     def __init__(self) -> None:
         self._heap: Final[list[Held]] = []
@@ -227,12 +227,12 @@ class Agenda:
         return len(self._heap)
 
     def add(self, held: Held, at: float) -> None:
-        """Plan to check a request `at` a time; it must not be in here yet."""
+        """Plan to check a request at a time; it must not be planned yet."""
         held.due_at = at
         heappush(self._heap, held)
 
     def next_at(self) -> float:
-        """Return when the next check is; infinite if there is none."""
+        """Return the time of the next check; infinite if there is none."""
         return self._heap[0].due_at if self._heap else inf
 
     def pop(self) -> Held:
@@ -240,7 +240,7 @@ class Agenda:
         return heappop(self._heap)
 
     def plan_anew(self, bound: Callable[[Held], float]) -> None:
-        """Check each request that waits at the time that `bound` returns for it."""
+        """Plan the checks of all waiting requests anew, at the times that `bound` returns."""
         heap = self._heap
         heap[:] = [held for held in heap if held.waits]
         for held in heap:
@@ -248,7 +248,7 @@ class Agenda:
         heapify(heap)
 
     def tidy(self, waiting: int) -> None:
-        """Drop the requests that no longer wait, if they outnumber the `waiting` ones that do."""
+        """Drop the requests that no longer wait, if they outnumber the `waiting` ones."""
         heap = self._heap
         if len(heap) > 2 * waiting:
             heap[:] = [held for held in heap if held.waits]
@@ -256,10 +256,10 @@ class Agenda:
 
 
 class WaitingElsewhere:
-    """One request that waits at another replica, and is the next one there at its endpoint.
+    """A request that waits at another replica, and goes next at its endpoint there.
 
-    `held` stands for it, by the clock of this replica. Its flow is `ahead` in virtual time of what
-    its band has reached there. `rank` is where it stands among those of its flow.
+    `held` stands for it, by the clock of this replica. Its flow is `ahead` of the virtual time of
+    its band there. `rank` is its position in its flow.
     """
 
     def __init__(self, held: Held, ahead: float) -> None:
@@ -269,7 +269,7 @@ class WaitingElsewhere:
 
 
 class OtherLines:
-    """The requests that go next at each of the other replicas, as they said a moment ago."""
+    """The requests that go next at the other replicas, by their last reports."""
 
     def __init__(self) -> None:
         self._reports: dict[int, tuple[float, float, Sequence[WaitingElsewhere]]] = {}
@@ -277,7 +277,7 @@ class OtherLines:
     def update(
         self, replica: int, waiting: Sequence[WaitingElsewhere], seconds: float, now: float
     ) -> None:
-        """Take in what goes next at a replica, and the seconds of prefill of all that waits."""
+        """Record what goes next at a replica, and the seconds of all prefill that waits there."""
         if waiting:
             self._reports[replica] = now, seconds, waiting
         else:

@@ -1,15 +1,16 @@
 """The line of requests that wait: by priority, then fair between flows, then in a flow's order.
 
-Each request waits at the endpoint that was the best for it when it was last looked at, so that
-finding the next one for an endpoint that has room does not go through all that wait.
+Each request waits at the endpoint that was best at its last decision, so that finding the next one
+for an endpoint with room does not take a look at all of them.
 
-By default flows share a band by start-time fair queueing in seconds of work: the flow that has got
-the least goes next, and one that comes back has nothing saved up. Within a flow the request with
+By default flows share a band by start-time fair queueing in seconds of work: the flow that got the
+least goes next, and a flow that was idle has saved up nothing. Within a flow the request with
 the lowest `rank` goes next. A band may name other policies for both (`epp.policy.flow.fairness`,
 `.orders`).
 
-Replicas tell each other which requests go next. A request lets those of others go first that would
-go first in one common line, so that no other replica takes the room that a request waits for.
+Replicas report to each other which requests go next. A request yields to those of other replicas
+that would go first in one common line, so that no replica takes the room that another one's request
+waits for.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -28,21 +29,21 @@ from epp.policy.flow.orders import LeastPrefillOrder, OrderingPolicy
 from epp.policy.flow.settings import BandLimits
 
 MAX_FLOWS: Final = 1000
-"""Flows of a band that have a share of their own, at most (llm-d-router's bound of labels)."""
+"""The most flows with a share of their own (llm-d-router's bound of labels)."""
 OTHER_FLOWS: Final = "other"
-"""The flow of the requests of all further ones."""
+"""The flow of all further ones."""
 
 MAX_SHARED: Final = 64
-"""Requests that other replicas are told of, at most."""
+"""The most requests that are reported to other replicas."""
 SHARE_SECONDS, REPEAT_SECONDS = 0.002, 0.02
-"""How soon they are told of a change, and how often while anything waits."""
+"""Seconds until a change is reported, and between reports while anything waits."""
 
 _Head = tuple[float, Held]
-"""Where a flow stands, less is sooner, and its next request."""
+"""A flow's position, of which the least goes next, and its next request."""
 
 
 class _Band:
-    """The requests of one priority. `passed` is the virtual time: the start of the last one."""
+    """The requests of one priority. `passed` is the virtual time: the last sent one's start."""
 
     def __init__(self, fairness: FairnessPolicy, order: OrderingPolicy) -> None:
         self.fairness: Final = fairness
@@ -52,11 +53,11 @@ class _Band:
         self.bytes = 0
         self.passed = 0.0
         self.flows: dict[str, Flow] = {}
-        self.queues: Final[dict[EndpointId, PlaceQueue]] = {}  # where any waits
-        self.slots: Final[set[EndpointId]] = set()  # those of them that are adapters'
+        self.queues: Final[dict[EndpointId, PlaceQueue]] = {}  # those with waiting requests
+        self.slots: Final[set[EndpointId]] = set()  # those that are for slots of adapters
 
     def flow(self, held: Held) -> Flow:
-        """Return the flow of a request, which is recorded in it."""
+        """Return the flow of a request, and record its name in the request."""
         name = held.flow or self.fairness.flow_of(held)
         flow = self.flows.get(name)
         if flow is None and len(self.flows) >= MAX_FLOWS:
@@ -78,7 +79,7 @@ class _Band:
             del self.flows[name]
 
     def put(self, held: Held) -> None:
-        """Have a request wait at its endpoint."""
+        """Add a request to the queue of its place."""
         place = held.endpoint_id
         queue = self.queues.get(place)
         if queue is None:
@@ -88,7 +89,7 @@ class _Band:
         queue.add(held)
 
     def take(self, held: Held) -> None:
-        """Remove a request from the place at which it waits."""
+        """Remove a request from the queue of its place."""
         held.ticket = 0
         place = held.endpoint_id
         queue = self.queues[place]
@@ -98,7 +99,7 @@ class _Band:
             self.slots.discard(place)
 
     def heads(self, queues: Iterable[PlaceQueue], now: float) -> list[_Head]:
-        """Return the requests that go next in some queues: one of each, or one of each flow."""
+        """Return the requests that go next in these queues: one per queue, or one per flow."""
         if self._scores is None:
             return [head for queue in queues if (head := queue.head()) is not None]
         found = [held for queue in queues for held in queue.heads()]
@@ -114,9 +115,9 @@ class _Band:
         return head is None or (start, self.order.rank(held)) <= _order(head)
 
     def late_of_largest(self, than: Flow) -> Iterator[Held]:
-        """Yield waiting requests, late ones first, each of the flow that then has most.
+        """Yield waiting requests, each the last one of the flow that then has the most.
 
-        It ends once no flow has more than one request more than `than`.
+        It ends once no flow has at least two requests more than `than`.
         """
         least = than.waiting + 1
         # Heaps, as a long request may take the places of thousands of short ones.
@@ -163,7 +164,7 @@ class Line:
                 yield from queue
 
     def bands(self) -> Iterator[tuple[int, int, int]]:
-        """Yield each priority that had requests, the highest first, with requests and bytes."""
+        """Yield each priority that had requests, the highest first, with its requests and bytes."""
         for priority in sorted(self._bands, reverse=True):
             band = self._bands[priority]
             yield priority, band.requests, band.bytes
@@ -188,13 +189,13 @@ class Line:
         return known.setdefault(fairness_id, fairness_id)
 
     def place(self, held: Held) -> None:
-        """Record in a request where it would stand if it waited."""
+        """Record a request's flow and rank in it, as if it waited."""
         band = self._band(held.request.priority)
         band.flow(held)
         held.rank = band.order.rank(held)
 
     def add(self, held: Held) -> None:
-        """Have a request wait at its `endpoint_id`."""
+        """Add a request at its `endpoint_id`."""
         band = self._band(held.request.priority)
         flow = band.flow(held)
         if not flow.waiting:
@@ -223,7 +224,7 @@ class Line:
         band.put(held)
 
     def remove(self, held: Held) -> bool:
-        """Take a request out; return whether it waited."""
+        """Remove a request; return whether it waited."""
         if not held.ticket:
             return False
         band = self._bands[held.request.priority]
@@ -239,12 +240,12 @@ class Line:
         return True
 
     def yield_to(self, held: Held) -> Iterator[Held]:
-        """Yield the requests of its band that would give their places to one that comes."""
+        """Yield the waiting requests of its band that an arriving one may displace, in order."""
         band = self._band(held.request.priority)
         return band.late_of_largest(band.flow(held))
 
     def charge(self, held: Held) -> None:
-        """Count a request that goes, waited or not, towards its flow's share."""
+        """Count a request that is sent, whether it waited or not, towards its flow's share."""
         band = self._bands.get(held.request.priority)
         if band is not None:
             flow = band.flow(held)
@@ -252,7 +253,7 @@ class Line:
             flow.start += band.fairness.cost(held)
 
     def waits(self, least: float, below: float) -> bool:
-        """Return whether any request waits whose priority is `least` or more, and below another."""
+        """Return whether any request of these priorities waits: `least` or more, below `below`."""
         return any(
             band.requests and least <= priority < below for priority, band in self._bands.items()
         )
@@ -264,9 +265,9 @@ class Line:
         least: float = -inf,
         below: float = inf,
     ) -> Held | None:
-        """Return the request that goes next of those that wait at some endpoints.
+        """Return the request that goes next of those at these endpoints.
 
-        Only priorities from `least` on and lower than `below` count.
+        Only priorities of `least` or more, and less than `below`, count.
         """
         for priority in sorted(self._bands, reverse=True):
             band = self._bands[priority]
@@ -279,7 +280,7 @@ class Line:
         return None
 
     def heads(self, now: float, least: float = -inf, below: float = inf) -> list[Held]:
-        """Return the requests that go next of each such priority and endpoint, in order."""
+        """Return the next request of each of these priorities and each endpoint, in order."""
         found: list[Held] = []
         for priority in sorted(self._bands, reverse=True):
             if least <= priority < below:
@@ -314,7 +315,7 @@ class Line:
         return 0.0 if queue is None else queue.seconds
 
     def slots(self) -> set[EndpointId]:
-        """Return the places at which requests wait for a slot of their adapter, at no endpoint."""
+        """Return the places at which requests wait for slots of adapters."""
         found: set[EndpointId] = set()
         for band in self._bands.values():
             found |= band.slots
@@ -323,14 +324,14 @@ class Line:
     # Other replicas.
 
     def ahead(self, held: Held) -> float:
-        """Return how far in virtual time the flow of a request is ahead of what went last."""
+        """Return how far the flow of a request is ahead of its band's virtual time."""
         band = self._band(held.request.priority)
         return max(0.0, band.flow(held).start - band.passed)
 
     def update_replica(
         self, replica: int, waiting: Sequence[WaitingElsewhere], seconds: float, now: float
     ) -> None:
-        """Take in what goes next at another replica, in place of what it told before.
+        """Record what goes next at another replica, in place of its last report.
 
         `seconds` of prefill wait there.
         """
@@ -343,7 +344,7 @@ class Line:
         return (self.seconds if self.requests else 0.0) + self._others.seconds(now)
 
     def yields(self, held: Held, endpoint_id: EndpointId, now: float) -> bool:
-        """Return whether a request lets one of another replica go first at an endpoint."""
+        """Return whether a request of another replica goes first at an endpoint."""
         others = self._others.waiting(now)
         if not others:
             return False
@@ -356,7 +357,7 @@ class Line:
         )
 
     def forget(self, endpoint_id: EndpointId) -> None:
-        """Let the requests that wait at an endpoint that is gone wait for any endpoint."""
+        """Move the requests that wait at an endpoint that is gone to no endpoint in particular."""
         for band in self._bands.values():
             queue = band.queues.pop(endpoint_id, None)
             for held in () if queue is None else queue:

@@ -1,14 +1,13 @@
-"""The share of their caches that endpoints are filled up to: less where decoding saturates.
+"""The share of their caches up to which endpoints are filled: less if decoding saturates.
 
-How much more an engine serves by decoding more at once depends on how many times longer a step
-takes than with one sequence alone: if that is n times, a batch that is some percent larger raises
-the throughput by an n-th of that. While steps are short, as with short prompts and long answers,
-memory is filled; if they are long, a part is left to the prefixes of conversations that return.
+How much a larger batch helps depends on how long its steps take, compared with a step of one
+sequence: if they take n times as long, a batch that is larger by some percent raises the throughput
+by an n-th of that. While steps are short, as with short prompts and long answers, memory is filled;
+if they are long, a part is left to the prefixes of conversations that return.
 
-Past its capacity a fleet serves no more by decoding more at once: each step takes longer, and what
-is decoded later is cached longer. So the share falls while much waits and steps take many times
-what the first sequence alone does. It rises again once little waits, or steps are short. In
-between it stays, so that it does not swing.
+Past its capacity a fleet serves no more by decoding more at once: each step takes longer, and
+prefixes are evicted sooner. So the share falls while much prefill waits and steps are long. It
+rises again once little waits, or steps are short. In between it stays, and does not oscillate.
 """
 
 from typing import Final
@@ -18,9 +17,9 @@ _LITTLE_SECONDS: Final = 1.0
 """Seconds of prefill that wait for each endpoint: the share falls beyond the first, and rises below
 the second."""
 _LONG_STEPS: Final = 10.0
-"""How many times the shortest step a step takes if decoding saturates."""
+"""The `Pod.step_ratio` from which on decoding saturates."""
 SHORT_STEPS: Final = 4.0
-"""The same of steps that are short."""
+"""The `Pod.step_ratio` up to which steps are short."""
 _FALL: Final = 0.01
 _RISE: Final = 0.005
 """By how much the share changes in a second."""
@@ -42,15 +41,14 @@ class MemoryShare:
         self.value = most
 
     def at(self, steps: float) -> float:
-        """Return the share of an endpoint whose steps take `steps` times the shortest."""
+        """Return the share of an endpoint whose `Pod.step_ratio` is `steps`."""
         short = (_LONG_STEPS - steps) / (_LONG_STEPS - SHORT_STEPS)
         return self.value + self._more * min(1.0, max(0.0, short))
 
     def update(self, waiting_seconds: float, steps: float, now: float) -> None:
         """Change the share by the time since the last update.
 
-        `waiting_seconds` of prefill wait for each endpoint, and steps take `steps` times the
-        shortest.
+        `waiting_seconds` of prefill wait for each endpoint; `steps` is the mean `Pod.step_ratio`.
         """
         before, self._at = self._at, now
         apart = 0.0 if before is None else min(_LONGEST_GAP, max(0.0, now - before))

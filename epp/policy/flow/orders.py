@@ -13,10 +13,10 @@ from epp.policy.plugins import PluginParameters
 
 @runtime_checkable
 class OrderingPolicy(Protocol):
-    """Orders the requests of one flow. The order of two requests never changes by itself."""
+    """Orders the requests of one flow. The order of two requests does not change with time."""
 
     def rank(self, held: Held) -> Rank:
-        """Return where a request stands; the least goes next."""
+        """Return the rank of a request; the least goes next."""
 
 
 class LeastPrefillOrder(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class FcfsOrderingPolicy(PluginParameters, frozen=True):
 
 
 class EdfOrderingPolicy(PluginParameters, frozen=True):
-    """First those whose time to live ends first; those without a limit last."""
+    """Earliest end of the time to live first; requests without one last."""
 
     def rank(self, held: Held) -> Rank:
         """Return the end of the request's time, then the time of arrival."""
@@ -46,7 +46,7 @@ class EdfOrderingPolicy(PluginParameters, frozen=True):
 
 
 class SloDeadlineOrderingPolicy(PluginParameters, frozen=True):
-    """First those whose first token is due first; those that name no objective last."""
+    """Earliest due first token first; requests without an objective last."""
 
     def rank(self, held: Held) -> Rank:
         """Return when the first token is due, then the time of arrival."""

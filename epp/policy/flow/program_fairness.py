@@ -1,8 +1,8 @@
 """`program-aware-fairness`: shares a band between programs, such as agents, of many requests each.
 
-Strategy `las` prefers the program that got the least service so far, in tokens; what it got fades.
-Strategy `turn-priority` prefers the one that is farthest on, so that what was begun is finished.
-Both count how long a program's next request has waited.
+Strategy `las` prefers the program that got the least service so far, in tokens, which fades with
+time. Strategy `turn-priority` prefers the program with the most turns, so that programs finish.
+Both also count how long a program's next request has waited.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ from epp.policy.flow.held import Held
 from epp.policy.plugins import PluginContext, PluginParameters
 
 _OUTPUT_WEIGHT = 2
-"""How many tokens of a prompt a generated token counts for."""
+"""The weight of a generated token; that of a prompt's token is 1."""
 _MAX_PROGRAMS = 10_000
 _MIDDLE = 0.5
-"""What each of several equal values counts as, on a scale from 0 to 1."""
+"""Where equal values are put on a scale from 0 to 1."""
 _BY_TIME = mapped_to("`lasHalfLifeSeconds`: service fades with time, however often one is picked")
 
 
@@ -31,21 +31,21 @@ class ProgramAwareFairness(PluginParameters, frozen=True):
     """Shares a band between programs, by attained service (`las`) or by turns."""
 
     strategy: Literal["las", "turn-priority"] = "las"
-    """What programs are compared by."""
+    """How programs are compared."""
     eviction_ttl_seconds: float = 3600.0
     """Seconds after which an idle program is forgotten."""
     eviction_sweep_seconds: float = 300.0
-    """Seconds between two looks for such."""
+    """Seconds between checks for idle programs."""
     las_weight_service: float = 0.8
-    """What little service counts."""
+    """The weight of little service."""
     las_weight_head_wait: float = 0.2
-    """What a long wait counts."""
+    """The weight of a long wait."""
     las_half_life_seconds: float = 60.0
     """Seconds after which service counts half; 0: it never fades."""
     las_decay_factor: Annotated[float, _BY_TIME] = 0.99997
     """How service fades with each pick, in llm-d-router up to 0.10."""
     time_weight: float = 1.0
-    """What a second of waiting counts, in turns."""
+    """The weight of a second of waiting, in turns."""
     inactivity_seconds: float = 60.0
     """Seconds after which an idle program's turns begin anew."""
 
@@ -58,7 +58,7 @@ class ProgramAwareFairness(PluginParameters, frozen=True):
             raise ValueError("`lasDecayFactor` must be above 0, and at most 1")
 
     def start(self, context: PluginContext) -> "_Programs":
-        """Return what remembers the programs, and learns from the fleet's events."""
+        """Return the started policy, which learns from the fleet's events."""
         programs = _Programs(self)
         context.subscribe((Finished, Aborted), programs.learn)
         return programs
@@ -74,7 +74,7 @@ class _Program:
 
 
 class _Programs:
-    """What each program got; a program is a fairness id."""
+    """The service of each program; a program is a fairness id."""
 
     def __init__(self, parameters: ProgramAwareFairness) -> None:
         self._parameters = parameters
@@ -132,7 +132,7 @@ class _Programs:
         return program
 
     def learn(self, event: Event, now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        """Count what a program got once a request of it is over."""
+        """Add the service of a request that is over to its program's."""
         if isinstance(event, Finished | Aborted):
             key, prompt = self._sent.pop(event.request_id, (None, 0))
             if key is not None:

@@ -1,8 +1,8 @@
-"""Which requests are refused rather than kept waiting, and when their clients may come again.
+"""Which requests are refused instead of kept waiting, and when their clients may retry.
 
 A request is refused if the line has no place for it, if its time to live is over, or if it names an
-objective for its TTFT and will not meet it: at once if that is foreseen, otherwise when it becomes
-certain. While the rate of release is not known, no wait is foreseen.
+objective for its TTFT and will not meet it: at once if that is expected, otherwise when it becomes
+certain. While the rate of release is not known, no wait is expected.
 """
 
 from enum import Enum
@@ -19,9 +19,9 @@ from epp.policy.flow.settings import FlowSettings
 from epp.policy.producers.predicted_latency import TTFT_HEADERS, slo
 
 _SURE: Final = 1.5
-"""A request is refused at once if its expected wait is this many times the time that is left."""
+"""A request is refused at once if its expected wait is more than this many times what is left."""
 _LONGEST_RETRY: Final = 300
-"""Seconds after which a client may come again, at most."""
+"""The greatest `retry-after`, in seconds."""
 _UNKNOWN_RETRY: Final = 1
 
 
@@ -38,7 +38,7 @@ class QueueOutcome(Enum):
 
 
 def ttft_due(request: InferenceRequest) -> float:
-    """Return within how many seconds a client wants the first token; 0 if it does not say."""
+    """Return the seconds within which a client wants the first token; 0 if it does not say."""
     return slo(request, TTFT_HEADERS) / 1000
 
 
@@ -57,18 +57,18 @@ class Refusals:
 
     @property
     def _is_empty(self) -> bool:
-        """Whether there is no endpoint but those of stages that serve nothing alone."""
+        """Whether no endpoint serves whole requests: all are for one stage, or there are none."""
         return all(each.partial for each in self._fleet.pods.values())
 
     def _has_none(self, held: Held) -> bool:
         """Return whether there is no endpoint that could serve a request.
 
-        A request that was decided on waits at an endpoint, which is enough if it is for one stage.
+        If a request was decided on it waits at an endpoint; one for a single stage is enough then.
         """
         return not self._fleet.pods.values() or (not held.endpoint_id and self._is_empty)
 
     def may_come(self, error: BaseException) -> bool:
-        """Return whether what is lacking may yet come: a first endpoint, or another stage's."""
+        """Return whether the missing endpoint may still come: the first one, or another stage's."""
         lacks = isinstance(error, NoEndpoints) and not isinstance(error, Overloaded)
         return lacks and self._is_empty
 
@@ -80,7 +80,7 @@ class Refusals:
         return changed
 
     def bound(self, held: Held) -> float:
-        """Return until when a request may wait, as things are now.
+        """Return the time until which a request may wait, as things are now.
 
         Its time begins anew when the pool gets its first endpoint, or loses its last one. Without a
         gate, a request that waited before that loss continues to wait.
@@ -96,9 +96,9 @@ class Refusals:
     def check(self, held: Held, now: float) -> None:
         """Raise `RequestError` if a request may not begin to wait.
 
-        If no more may wait, others are refused in its place (`displaced`): those of the flow that
-        has most requests waiting, so that a client that floods takes no place from others. A
-        request that is refused itself displaces no other.
+        If no more may wait, requests of the flow with the most waiting ones are refused in its
+        place (`displaced`), so that a client that floods takes no places from others. A request
+        that is refused itself displaces no other.
         """
         self._line.place(held)
         if held.latest < now or self._cannot_meet(held, now):
@@ -111,16 +111,16 @@ class Refusals:
             self._line.remove(other)
 
     def withdraw(self, held: Held) -> None:
-        """Forget that a request was displaced: its client is gone."""
+        """Forget a displaced request whose client is gone."""
         self.displaced[:] = [each for each in self.displaced if each[0] is not held]
 
     def _displaced_by(self, held: Held) -> list[Held] | None:
-        """Return those whose places a request takes; None if there is no room for it anyway."""
+        """Return the requests that one displaces; None if there is no room for it anyway."""
         request, size = held.request, 0
         others: list[Held] = []
         if self._fits(request, 0, 0):
             return others
-        # No other is looked at if the places of all of its priority would not be enough.
+        # If the places of all requests of its priority were not enough, none is displaced.
         if not self._fits(request, *self._line.waiting(request.priority)):
             return None
         for other in self._line.yield_to(held):
@@ -211,7 +211,7 @@ def failed_outcome(held: Held, error: BaseException, now: float) -> tuple[QueueO
 
 
 def outcome_of(error: BaseException, *, waited: bool) -> QueueOutcome:
-    """Return the outcome of a refusal, of a request that waited or that was not let in.
+    """Return the outcome of a refusal, of a request that waited or was not admitted to the line.
 
     The fault of a plug-in is a refusal too.
     """

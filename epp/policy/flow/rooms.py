@@ -1,19 +1,19 @@
 """Which endpoints have room for one more request, on four axes.
 
 - Prefill: the endpoint owes less than `FlowSettings.prefill_seconds`.
-- Memory: what requests hold, and the most that they are expected to hold at once later on, the
-  request with them, is within a share of the cache.
+- Memory: what requests hold, and the most that they will hold at once later, this request included,
+  is within a share of the cache.
 - Slots: the engine runs fewer requests at once than it can (vLLM `max_num_seqs`), or none waits in
-  it for the next free slot. No engine reports how many it can; it shows when requests wait, report
-  after report, although the engine could have reached them and has memory, while as many run as
-  ever did, and those that end are followed by others: a prompt that takes longer than predicted
-  keeps all others out.
+  it for the next free slot. No engine reports how many it can run. That is learned when, report
+  after report, requests wait although the engine could have reached them and has memory, while as
+  many run as ever did and new ones follow those that end (a prompt that takes longer than
+  predicted would keep all others out).
 - Adapters: its LoRA adapter has a slot (vLLM `max_loras`, docs/adr/0022), or takes a free one.
 
-What is used is what the last report says and what was sent since, and never less than what was
-sent: requests of other senders count, and so do those from before a restart of the picker. An
-endpoint without any request has room for every single one. At endpoints that cannot be accounted
-for, requests go at once, as without flow control.
+The used part is what the last report says and what was sent since, and at least what was sent:
+requests of other senders count, and so do those from before a restart of the picker. An endpoint
+without requests has room for any single one. Requests for endpoints whose room is not known are
+sent at once, as without flow control.
 """
 
 from collections.abc import Mapping
@@ -27,29 +27,29 @@ from epp.policy.flow.memory_share import MemoryShare
 from epp.policy.flow.settings import STALE_SECONDS
 
 _FIRST_SECONDS: Final = 5.0
-"""For how long after it was first looked at an endpoint is taken to be about to report. Until then
-the books are all there is of it, and they know what it owes."""
+"""Seconds after an endpoint was first checked in which its first report is expected. Until then its
+room is known by the books alone, and only for prefill."""
 _MODELLED: Final = frozenset(("vllm", "sglang", "vllm-v0"))
-"""Cache models that know how much of an engine's memory is in use."""
+"""Cache models that show how much of an engine's memory is in use."""
 _FULL: Final = 0.9
 """The share of a cache in use from which on requests wait for memory, not for a slot."""
 _IN_A_ROW: Final = 4
 _ROW_SECONDS: Final = 2.0
-"""Reports that say so, and over how long, until slots are known: a few may show a long step."""
+"""How many such reports, over how many seconds, show the slots: a few may show one long step."""
 _STEADY: Final = 0.05
-"""The share of slots, at least one, that may be empty for a moment until they are filled again.
+"""The share of slots, at least one, that may be empty for a moment before they are filled again.
 
-More responses than that have to begin over these reports, so that some have replaced others."""
+More responses than that must begin during these reports, so that some have replaced others."""
 _SURE_SECONDS: Final = 60.0
-"""For how long no more requests than were learned are tried where none may wait for a slot."""
+"""For how long no more requests than slots are tried if none may wait for a slot."""
 _NEXT: Final = 1
-"""Requests that may wait in an engine for its next free slot, so that it is taken at once."""
+"""Requests that may wait in an engine for the next free slot, so that it is used at once."""
 _MIN_SECONDS: Final = 1e-3
-"""The seconds that a prefill counts for at least."""
+"""The fewest seconds that a prefill counts for."""
 
 
 class Axis(Enum):
-    """What an endpoint has no room in; the values are a label of metrics."""
+    """The axes of room; the values are a label of metrics."""
 
     PREFILL = "prefill"
     MEMORY = "memory"
@@ -67,8 +67,8 @@ _ADAPTERS: Final = Axis.ADAPTERS
 class Rooms:
     """The room of each endpoint; `share` is the share of its cache that may be used.
 
-    An endpoint that owes `prefill_seconds` has none, and one whose report is older than
-    `stale_seconds` cannot be accounted for. `waiting` is how many may wait there for a slot.
+    An endpoint that owes `prefill_seconds` has no room. The room of one whose report is older than
+    `stale_seconds` is not known. `waiting` requests may wait in an engine for a slot.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class Rooms:
     ) -> Axis | None:
         """Return what an endpoint lacks for a request; None if it has room.
 
-        The request's prefill takes `seconds` there; it has `prompt` tokens, and each of its
-        `answers` is expected to have `response`. `adapter` is the model that it asks for, a LoRA
-        adapter or another.
+        The request's prefill takes `seconds` there. It has `prompt` tokens, and each of its
+        `answers` is expected to have `response` tokens. `adapter` is the model that it names,
+        which need not be a LoRA adapter.
         """
         ledger, load = pod.ledger, pod.load
         if not ledger.requests and not load.running and not load.waiting:
@@ -117,11 +117,11 @@ class Rooms:
         return axis if axis is not None and self._accounted(pod, axis, now) else None
 
     def _accounted(self, pod: Pod, axis: Axis, now: float) -> bool:
-        """Return whether an endpoint's room is known: `unaccounted` says why not."""
+        """Return whether an endpoint's room on an axis is known (`unaccounted`)."""
         name, load = pod.endpoint.id, pod.load
         account = self._accounts.get(name)
         if account is None or account.load is not load:
-            same = account is not None and account.at == load.at  # but for attributes
+            same = account is not None and account.at == load.at  # if only attributes differ
             since = account.since if account is not None and same else now
             account = self._accounts[name] = _Account(pod, since)
         if account.at == -inf:
@@ -133,11 +133,11 @@ class Rooms:
         scheduler = pod.scheduler
         held = max(scheduler.held, pod.books.held_tokens)
         for sequence in scheduler.waiting:
-            held += sequence.computed  # vLLM computes again what one had generated that it preempts
+            held += sequence.computed  # vLLM computes the output of a preempted request again
         return held
 
     def used(self, pod: Pod) -> float:
-        """Return how many tokens the requests at an endpoint hold, and may hold in addition."""
+        """Return how many tokens the requests at an endpoint hold, and may still add."""
         return self._held(pod) + pod.growth.most()
 
     def _crowded(self, pod: Pod, prompt: float, response: float, answers: int) -> bool:
@@ -149,18 +149,18 @@ class Rooms:
         return held >= limit or held + pod.growth.most(answers, response, prompt) > limit
 
     def _limit(self, pod: Pod) -> float:
-        """Return how many tokens an endpoint may hold: more if its steps are short."""
+        """Return the tokens that an endpoint may hold: more if its steps are short."""
         return self.share.at(pod.step_ratio) * pod.scheduler.capacity
 
     def free(self, pod: Pod) -> float:
-        """Return how many tokens more an endpoint may hold."""
+        """Return how many more tokens an endpoint may hold."""
         return max(0.0, self._limit(pod) - self.used(pod))
 
     def fitting(self, pod: Pod, seconds: float, tokens: float, now: float) -> int:
         """Return how many requests an endpoint has room for, one after the other.
 
-        The prefill of each takes `seconds`; each has `tokens` with its response. 0 if the room is
-        not known.
+        The prefill of each takes `seconds`; each has `tokens`, its response included. Returns 0 if
+        the room is not known.
         """
         if self.unaccounted(pod, now) or self.full(pod, seconds, tokens, now) is not None:
             return 0
@@ -170,7 +170,7 @@ class Rooms:
         return max(1, int(min(prefills, self.free(pod) // max(1.0, tokens), slots)))
 
     def ratios(self, pod: Pod, now: float) -> Mapping[Axis, float]:
-        """Return what is used of an endpoint's room on each axis that is known; 1 is full."""
+        """Return the used part of an endpoint's room on each known axis; 1: it is full."""
         memory = self.used(pod) / max(1.0, self._limit(pod))
         found = {
             Axis.PREFILL: pod.ledger.queued_seconds(now) / self._prefill_seconds,
@@ -182,13 +182,13 @@ class Rooms:
         return found
 
     def is_stale(self, pod: Pod, now: float) -> bool:
-        """Whether an endpoint does not show its metrics, or never did."""
+        """Whether an endpoint does not report its metrics, or never did."""
         return not pod.reachable or now - pod.load.at > self._stale_seconds
 
     def unaccounted(self, pod: Pod, now: float) -> str:
         """Return why an endpoint's room is not known; empty if it is.
 
-        `stale` goes first: what was never reported lacks its number of blocks, too.
+        `stale` is checked first: an endpoint that never reported lacks its block count, too.
         """
         return "stale" if self.is_stale(pod, now) else _unknown(pod)
 
@@ -217,16 +217,16 @@ class Rooms:
 class _Slots:
     """How many requests an engine runs at once: `known`, which is infinite until it is learned.
 
-    It is the most that ever ran, once as many ran in report after report while others waited that
-    then ran too. This limits no engine below what it can do: if more run, it has more. Where none
-    may be `waiting`, no more are sent than are known, so one more is tried now and then: if it has
-    to wait, requests of other priorities wait behind it.
+    It is the most that ever ran, once about as many ran in report after report while others waited
+    that ran later. If more run, the engine has more slots. If none may be `waiting`, no more than
+    the known number are sent, so one more is tried now and then; if that has to wait, requests of
+    other priorities wait behind it.
     """
 
     def __init__(self, waiting: int) -> None:
         self.known = inf
         self._tries: Final = not waiting
-        self._sure_until = -inf  # until then none is tried
+        self._sure_until = -inf  # no more are tried before
         self._most = 0.0
         self._in_a_row = 0
         self._since = 0.0
@@ -234,7 +234,7 @@ class _Slots:
         self._begun = 0  # how many responses had begun then
 
     def learn(self, load: Load, begun: int, *, waits: bool) -> None:
-        """Learn from a report; `waits`: requests wait, and for nothing but a slot.
+        """Learn from a report; `waits`: requests wait, only for a slot.
 
         `begun` is the number of responses that have begun in all.
         """
@@ -260,7 +260,7 @@ class _Slots:
 
 
 class _Account:
-    """Whether an endpoint's room is `known` by one report, as long as that is not too old.
+    """Whether an endpoint's room is `known` from one report, while that is not too old.
 
     `since` is when it was first asked for.
     """

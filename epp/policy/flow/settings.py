@@ -15,9 +15,9 @@ class BandLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What may wait in one priority band, and in which order it goes."""
 
     max_requests: float = 5000.0
-    """Requests that wait, at most (llm-d-router's default)."""
+    """The most requests that wait (llm-d-router's default)."""
     max_bytes: float = 1e9
-    """Bytes of their bodies, at most (llm-d-router's default)."""
+    """The most bytes of their bodies (llm-d-router's default)."""
     ttl: float = inf
     """Seconds after which a request that still waits is refused; infinite: it never is."""
     fairness: FairnessPolicy = StartTimeFairness()
@@ -27,10 +27,10 @@ class BandLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """When the pool as a whole has room, by llm-d-router's plug-ins."""
+    """The settings of llm-d-router's gate: when the pool as a whole has room."""
 
     detector: SaturationDetector
-    """Says how busy the pool is; 1: saturated."""
+    """Measures how busy the pool is; 1: saturated."""
     usage_limits: UsageLimitPolicy = StaticUsageLimitPolicy()
     """Up to which saturation each band may send."""
     name: str = "utilization-detector"
@@ -40,25 +40,25 @@ class GateSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 STALE_SECONDS: Final = 10.0
-"""The age from which a report is ignored, if reports come as often as they usually do."""
+"""The age in seconds from which on a report is ignored, by default."""
 
 
 class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """When a request waits, how long, and in which order those that wait go."""
+    """When a request waits, for how long, and in which order waiting requests are sent."""
 
     holds: bool = True
-    """Whether requests wait for the room of an endpoint; if not, those that would
-    have waited are only counted."""
+    """Whether requests wait for room at an endpoint; if not, those that would have waited are only
+    counted."""
     gate: GateSettings | None = None
     """When requests wait for the pool; None: they never do."""
     prefill_seconds: float = 0.3
     """An endpoint that owes this much prefill has no room."""
     most_memory: float = 0.8
-    """The share of an endpoint's cache that prompts and expected responses may take at rest."""
+    """The share of an endpoint's cache that prompts and expected responses may take."""
     short_steps_memory: float = 1.0
-    """The same at an endpoint whose steps are short, so that it serves more the more it decodes."""
+    """The same at an endpoint whose steps are short, so that a larger batch helps."""
     least_memory: float = 0.6
-    """The same while decoding is what saturates the fleet."""
+    """The same while decoding saturates the fleet."""
     batch_prefill_share: float = 0.1
     """Requests of negative priority skip an endpoint that owes this share of `prefill_seconds`,"""
     batch_memory_share: float = 0.22
@@ -66,24 +66,24 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
     ageing: float = 0.03
     """How many seconds of prefill a second of waiting is worth, in the order of release."""
     most_seconds: float = 240.0
-    """How long a request waits for room before it is sent all the same.
+    """How long a request waits for room before it is sent anyway.
 
     Envoy ends a stream that is idle for 5 minutes (`stream_idle_timeout`)."""
     empty_seconds: float = 0.0
-    """How long a request waits for the first endpoint of a pool without any; infinite: as long as
-    it would for room."""
+    """How long a request waits for the first endpoint of an empty pool; infinite: as long as for
+    room."""
     bands: dict[int, BandLimits] = {}
-    """Limits of priorities of their own."""
+    """Limits of single priorities."""
     band: BandLimits = BandLimits()
     """Limits of every other priority."""
     negative_band: BandLimits | None = None
     """Limits of every other priority below 0; None: the same."""
     max_requests: float = inf
-    """Requests that wait in all bands, at most."""
+    """The most requests that wait in all bands."""
     max_bytes: float = inf
-    """Bytes of their bodies, at most."""
+    """The most bytes of their bodies."""
     stale_seconds: float = STALE_SECONDS
-    """The age of a report from which on its endpoint cannot be accounted for."""
+    """The age of a report from which on the room of its endpoint is not known."""
 
     def longest(self, *, empty: bool) -> float:
         """Return the longest wait of a request that comes now, or while the pool is `empty`."""

@@ -9,7 +9,7 @@ from typing import Literal, Protocol, runtime_checkable
 from epp.policy.plugins import PluginContext, PluginParameters
 
 _HALF = 0.5
-"""The saturation from which on a band above its ceiling has turns."""
+"""The saturation from which on a closed band has turns."""
 
 
 @runtime_checkable
@@ -17,7 +17,7 @@ class UsageLimitPolicy(Protocol):
     """Sets ceilings of saturation for priorities."""
 
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
-        """Return a ceiling for each priority, which come in descending order.
+        """Return a ceiling for each of the priorities, which are in descending order.
 
         A band sends nothing while the pool's saturation is at its ceiling or above.
         """
@@ -38,7 +38,7 @@ class StaticUsageLimitPolicy(PluginParameters, frozen=True):
 
 
 class PriorityHoldbackPolicy(PluginParameters, frozen=True):
-    """Lower ceilings for lower priorities, by their ranks or by their values."""
+    """Lower ceilings for lower priorities, in proportion to their ranks or values."""
 
     min_ceiling: float
     max_ceiling: float = 1.0
@@ -50,7 +50,7 @@ class PriorityHoldbackPolicy(PluginParameters, frozen=True):
             raise ValueError("0 <= `minCeiling` < `maxCeiling` <= 1 must hold")
 
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
-        """Return ceilings between both, on a line; the greatest for an only priority."""
+        """Return linear ceilings between both bounds; the greatest for a single priority."""
         count = len(priorities)
         if count <= 1:
             return [self.max_ceiling] * count
@@ -62,25 +62,25 @@ class PriorityHoldbackPolicy(PluginParameters, frozen=True):
 
 
 class SoftReflectiveCeilingPolicy(PluginParameters, frozen=True):
-    """Ceilings that sink as saturation rises; a band above its own has a turn now and then."""
+    """Ceilings that fall as saturation rises; a closed band has a turn now and then."""
 
     def start(self, _context: PluginContext) -> "_SoftReflective":
-        """Return what counts the turns."""
+        """Return the started policy, which counts the turns."""
         return _SoftReflective()
 
 
 class _SoftReflective:
     """The ceiling of rank `i` of `n` is `1 - i * saturation / (n - 1)`; the first is always 1.
 
-    Above its ceiling and from a saturation of 0.5 on, a band is open once in
-    `saturation / (1 - saturation)` looks, and closed below 0.5.
+    Above its ceiling, a band is open in one of `saturation / (1 - saturation)` calls if the
+    saturation is from 0.5 to below 1, and closed otherwise.
     """
 
     def __init__(self) -> None:
         self._looks = 0
 
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
-        """Return 1 for each that is open, 0 for each that is not."""
+        """Return 1 for each band that is open, 0 for each other one."""
         self._looks += 1
         last, turn = max(1, len(priorities) - 1), self._turn(saturation)
         return [

@@ -123,7 +123,7 @@ class _LastMean(msgspec.Struct, eq=False):
     _count: int = 0
 
     def add(self, now: float, amount: float) -> None:
-        """Take in one more; time never goes back."""
+        """Add one more; time never goes back."""
         self.at(now)
         self._second = int(now)
         self._sum += amount
@@ -192,6 +192,8 @@ class _ByBlocks:
     def _depth(self, blocks: Sequence[BlockHash], endpoint: EndpointId) -> int:
         """Return how many leading blocks an endpoint has: what follows a lost one is lost too."""
         sent = self._sent.get(endpoint, ())
+        if not blocks or blocks[0] not in sent:  # as at most endpoints
+            return 0
         return bisect_left(blocks, x=True, key=lambda block: block not in sent)
 
     def _insert(self, chain: Chain, endpoint: EndpointId, _now: float) -> None:

@@ -133,6 +133,6 @@ class _Median:
         self._last = deque([first], _SAMPLES)
 
     def add(self, number: float) -> None:
-        """Take in one more."""
+        """Add one more."""
         self._last.append(number)
         self.value = median(self._last)

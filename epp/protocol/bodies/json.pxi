@@ -50,7 +50,7 @@ cdef uint64_t _LARGEST = (1 << 32) - 1  # of token ids
 
 
 cdef class JsonReader:
-    """Reads one value, and tells the class derived from it where values and keys are.
+    """Reads one value, and calls the derived class's methods with where values and keys are.
 
     `depth` is the number of objects and arrays that are open, `at` the number of bytes read
     before those that are being read. `whole` is a number's value, or `fractional` says that it is
@@ -63,7 +63,7 @@ cdef class JsonReader:
     cdef Py_ssize_t at
     cdef uint64_t whole
     cdef bint fractional
-    cdef bint heeded  # the string is: `text` tells of it, and whether it has escapes is known
+    cdef bint heeded  # the string is passed to `text`, and `escaped` is set for it
     cdef bint escaped
     cdef bint _names  # the string is a key
     cdef bint _high  # the escape was half of a pair
@@ -73,22 +73,22 @@ cdef class JsonReader:
     cdef uint8_t _in_object[_DEPTH + 1]
 
     cdef int began(self, _Kind kind, Py_ssize_t at) except -1:
-        """Hear that a value begins at an offset; `depth` is that of what holds it."""
+        """Called when a value begins at an offset; `depth` is that of the container."""
         return 0
 
     cdef int ended(self, Py_ssize_t at) except -1:
-        """Hear that a value ended before an offset; `depth` is that of what holds it."""
+        """Called when a value has ended before an offset; `depth` is that of the container."""
         return 0
 
     cdef int text(self, const uint8_t* data, Py_ssize_t size) except -1:
-        """Hear a part of a heeded string, quotes and escapes aside. Keys always are.
+        """Called with a part of a heeded string, without quotes and escapes. Keys are always heeded.
 
         A key's escapes of ASCII come as the characters that they stand for, others as `_OTHER`.
         """
         return 0
 
     cdef int named(self) except -1:
-        """Hear that a key is complete."""
+        """Called when a key is complete."""
         return 0
 
     cdef Py_ssize_t numbers(self, const uint8_t* data, Py_ssize_t size) except -1:
@@ -275,7 +275,7 @@ cdef class JsonReader:
         return 0
 
     cdef int _spell_key(self, uint32_t unit) except -1:
-        """Tell what an escape in a key stands for."""
+        """Pass on the character that an escape in a key stands for."""
         cdef uint8_t byte = <uint8_t>min(unit, <uint32_t>_OTHER)
         if self._names:
             self.text(&byte, 1)

@@ -14,7 +14,7 @@ Selector = Mapping[str, str] | str
 
 
 _LONGEST_SAID = 100
-"""Characters of what an object says that are logged."""
+"""The most characters of an object's text that are logged."""
 
 
 class PoolState:

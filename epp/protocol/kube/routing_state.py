@@ -92,8 +92,8 @@ class PoolObjects(Generic[R]):
 class RoutingState:
     """The objects of one pool; `routing` builds their table.
 
-    Of two objectives of one name that of the first of `OBJECTIVE_VERSIONS` counts, and of two
-    rewrites that of the first of `REWRITE_VERSIONS`. `pool_labels` are those of the InferencePool,
+    If two objectives have one name, that of the first of `OBJECTIVE_VERSIONS` counts; for two
+    rewrites, that of the first of `REWRITE_VERSIONS`. `pool_labels` are those of the InferencePool,
     None while there is none.
     """
 

@@ -46,7 +46,7 @@ def read_message(frames: Sequence[bytes], topic_prefix: str) -> PublishedMessage
 
 
 def publisher_of(frames: Sequence[bytes], topic_prefix: str) -> str:
-    """Return who published a message, by its topic: a pod's address, or its name; "" for nobody."""
+    """Return a message's publisher by its topic: a pod's address or name; "" if it names none."""
     topic = frames[0].decode("utf-8", "replace") if len(frames) == FRAMES else ""
     parts = topic.split("@", 2)
     return parts[1] if topic.startswith(topic_prefix) and len(parts) > 1 else ""

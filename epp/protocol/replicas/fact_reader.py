@@ -101,7 +101,7 @@ class FactReader:
         self._waiting: list[WaitingFact] = []
 
     def read(self, data: bytes, now: float) -> Received:
-        """Take in one message."""
+        """Read one message."""
         try:
             message = read_message(data)
             peer = self._peer_of(message)
@@ -316,7 +316,7 @@ class FactReader:
             self._answer(RequestsQuery(missing[:_MAX_ASKED]))
 
     def _requests_query(self, _peer: Peer, fact: RequestsQuery) -> Sequence[Event]:
-        for each in self._writer.again(fact.numbers[:_MAX_ASKED]):
+        for each in self._writer.admissions(fact.numbers[:_MAX_ASKED]):
             self._answer(each)
         return ()
 

@@ -85,7 +85,7 @@ class FactWriter:
     `endpoint_of` returns an endpoint by its id, None for an unknown one; `admission_of` returns how
     a request in flight was admitted, None if it is not. `known` has the chains that were sent or
     received. `settled`: it knows of caches what the others know; `full`: it forgets some of that.
-    `due` is called when the first event since the last message is noted. While it is `hearing`
+    `due` is called when the first event since the last message is noted. While it is `applying`
     events of others, none is noted: their sender has sent them to all.
     """
 
@@ -187,7 +187,7 @@ class FactWriter:
         """Return the numbers of all requests in flight that are observed."""
         return InFlightReply(list(self._numbers.values()), self._next)
 
-    def again(self, numbers: Sequence[int]) -> list[AdmittedFact]:
+    def admissions(self, numbers: Sequence[int]) -> list[AdmittedFact]:
         """Return these requests once more, as far as they are still in flight."""
         wanted, found = set(numbers), list[AdmittedFact]()
         for request, number in list(self._numbers.items()):

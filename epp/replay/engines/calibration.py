@@ -1,4 +1,4 @@
-"""The cost of an engine's steps, from what it took: metrics pages, or a log of requests."""
+"""The cost of an engine's steps, fitted to measured times: metrics pages, or a log of requests."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -20,12 +20,12 @@ _UNITS: Mapping[str, float] = {
 }
 """The parameters, and their units in seconds."""
 _PRIOR_WEIGHT = 1e-5
-"""The weight of the prior, where an observation has 1: it decides what no observation does."""
+"""The weight of the prior; that of an observation is 1. It decides what observations do not."""
 _OTHER_PRIOR = 2.0
 _MOVED = 0.1
-"""A parameter that moves by more than this share when the prior is doubled is the prior's."""
+"""If doubling the prior moves a parameter by more than this share, it is the prior's."""
 _LATE_WEIGHT = 0.1
-"""The weight of an observation that took longer than predicted, if it may have waited."""
+"""The weight of an observation that took longer than predicted, as it may have waited."""
 _ROUNDS = 20
 _RESCALED = 3
 
@@ -34,7 +34,7 @@ Equation = tuple[Vector, float]
 
 
 class Calibration(NamedTuple):
-    """A cost, and which of its parameters `observations` told; the others are the prior's.
+    """A cost, and which of its parameters `observations` determined; the others are the prior's.
 
     `error` is the mean difference to what was observed, as a share of it. `limits` are what a
     metrics page says of the cache. `queued`: waiting may be in what was observed.
@@ -49,7 +49,7 @@ class Calibration(NamedTuple):
     limits: Limits | None
 
     def summary(self) -> str:
-        """Say in some lines what was found, by what, and what was not told."""
+        """Describe in some lines what was found, from what, and what was not determined."""
         shown = ", ".join(f"{name} {getattr(self.cost, name):g}" for name in self.fitted)
         lines = [
             f"fitted to {self.observations} observations, {self.error:.1%} off on average: {shown}"
@@ -104,7 +104,7 @@ def _rounded(share: float, scale: float) -> float:
 
 
 def _equations(rows: Sequence[Measurement], budget: int) -> Iterator[Equation]:
-    """Yield what each observation says of the parameters, both sides as shares of the time."""
+    """Yield the equation of each observation, both sides as shares of its time."""
     for row in rows:
         chunks = ceil(row.uncached / budget)
         attended = row.uncached * (row.cached + row.uncached / 2)
@@ -127,7 +127,7 @@ def _fit(equations: Sequence[Equation], scale: Vector, prior: float, *, late: fl
     weights = [1.0] * len(scaled) + [_PRIOR_WEIGHT] * count
     found = _nonnegative(rows, weights)
     for _ in range(_ROUNDS if late < 1.0 else 0):
-        # Waiting only ever adds: what took longer than said tells less.
+        # Waiting only adds time, so an observation that took longer counts less.
         weights[: len(scaled)] = [late if _times(row, found) < b else 1.0 for row, b in scaled]
         found = _nonnegative(rows, weights)
     return found

@@ -1,4 +1,4 @@
-"""What a run and an engine tell each other."""
+"""The contract between a run and its engines: jobs, loads and notices."""
 
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -39,7 +39,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineLoad(NamedTuple):
-    """What the metrics page has: requests that wait and that run, the share of blocks in use.
+    """The metrics page: requests that wait and that run, the share of blocks in use.
 
     The adapters of both are there if the engine limits them (`max_loras`).
     """
@@ -81,8 +81,8 @@ class Job(msgspec.Struct, eq=False):
     """Tokens of the response so far."""
     preempted: int = 0
     """How often it was preempted."""
-    told: int = 0
-    """Generated tokens when the listener was last told."""
+    reported: int = 0
+    """Generated tokens at the last notice to the listener."""
     keys: Sequence[BlockHash] = ()
     """The hashes of the full blocks that there will be."""
     lease: Lease = NO_LEASE
@@ -98,7 +98,7 @@ class Job(msgspec.Struct, eq=False):
 
 
 class Progress(Enum):
-    """What an engine tells of a job."""
+    """What an engine reports of a job."""
 
     FIRST = "its first token is there"
     SOME = "a number of further tokens are there"
@@ -107,4 +107,4 @@ class Progress(Enum):
 
 
 Listener = Callable[[Job, Progress], None]
-"""Called at the time at which it is so."""
+"""Called with each job and its progress, at the time at which that is reached."""

@@ -11,14 +11,14 @@ from epp.replay.engines.scheduler import BatchScheduler
 from epp.replay.simulation.clock import Clock
 
 _MAX_STEPS = 256
-"""Steps that are computed at once, at most."""
+"""The most steps that are computed at once."""
 
 
 class Engine:
     """One engine, up and with an empty cache.
 
-    The listener hears of a request's first and last token, and of others now and then, about
-    every `progress_tokens`. `speed` divides what steps take, from the next one on.
+    The listener is called at a request's first and last token, and about every `progress_tokens`
+    in between. `speed` divides the seconds of steps, from the next one on.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Engine:
 
     @property
     def published(self) -> EngineLoad:
-        """What the metrics page has: the load after the last step that has ended."""
+        """The load of the metrics page: that after the last step that has ended."""
         ended = self._steps_ended()
         return self._scheduler.load(ended - 1) if ended else self._published
 
@@ -71,7 +71,7 @@ class Engine:
         return load._replace(waiting=load.waiting + len(self._arrivals))
 
     def submit(self, job: Job) -> None:
-        """Take a request in; if the engine is down, it is lost.
+        """Accept a request; if the engine is down, it is lost.
 
         What comes during a step is queued after it. Raises ValueError if it could never fit.
         """
@@ -85,7 +85,7 @@ class Engine:
         self._lockstep.wake()
 
     def abort(self, job: Job) -> None:
-        """End a request, of which nothing is heard any more. Harmless if it has ended."""
+        """End a request without further notices. Harmless if it has ended."""
         if job in self._arrivals:
             self._arrivals.remove(job)
         elif self.up:
@@ -93,7 +93,7 @@ class Engine:
             self._lockstep.wake()
 
     def cached_tokens(self, job: Job) -> int:
-        """Return how much of a prompt is cached at this moment, in tokens."""
+        """Return how much of a prompt is cached now, in tokens."""
         size = self.limits.block_size
         lookup = (job.prompt_tokens + job.generated - 1) // size
         return size * self._scheduler.pool.match(self.keys(job)[:lookup])
@@ -131,11 +131,11 @@ class Engine:
         self._tell((job, Progress.LOST) for job in lost)
 
     def start(self) -> None:
-        """Be up again, with an empty cache."""
+        """Come up again, with an empty cache."""
         self.up = True
 
     def stall(self, seconds: float) -> None:
-        """Do nothing for so long."""
+        """Do nothing for this many seconds."""
         self._lockstep.stall(seconds)
 
     def join(self, lockstep: Lockstep) -> None:
@@ -160,7 +160,7 @@ class Engine:
         return self._scheduler.steps_alike(min(_MAX_STEPS, self._progress_tokens))
 
     def end(self, steps: int) -> None:
-        """Apply this many steps, and tell of it."""
+        """Apply this many steps, and send the notices."""
         if not self.stepping:
             return
         scheduler = self._scheduler
@@ -185,6 +185,6 @@ class Engine:
         scheduler = self._scheduler
         for job, progress in notices:
             if self._scheduler is not scheduler:
-                return  # killed by who was told
+                return  # a listener has killed the engine
             if job not in self._aborts:
                 self._listener(job, progress)

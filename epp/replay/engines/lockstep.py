@@ -46,7 +46,7 @@ class Lockstep:
             self._wait_for(steps)
 
     def stall(self, seconds: float) -> None:
-        """Do nothing for so long; what is under way ends so much later."""
+        """Do nothing for this many seconds; the step under way ends later by as much."""
         self._wakes = max(self._wakes, self._clock.now) + seconds
         if self._steps:
             steps = self._under_way()

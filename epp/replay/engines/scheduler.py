@@ -141,14 +141,14 @@ class BatchScheduler:
             job.generated = generated = generated + 1
             if generated == 1:
                 notices.append((job, Progress.FIRST))
-                job.told = 1
+                job.reported = 1
             if generated == job.response_tokens:
                 notices.append((job, Progress.LAST))
                 self._free(job)
                 ended = True
-            elif generated - job.told >= self._progress:
+            elif generated - job.reported >= self._progress:
                 notices.append((job, Progress.SOME))
-                job.told = generated
+                job.reported = generated
         if ended:
             self.running = [job for job in self.running if job.generated < job.response_tokens]
         self._step = []

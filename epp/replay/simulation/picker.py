@@ -1,4 +1,4 @@
-"""One picker of a run: the product's fleet and scheduler, and what it hears."""
+"""One picker of a run: the product's fleet and scheduler, and the events that reach it."""
 
 import random
 import traceback
@@ -75,11 +75,11 @@ class SimulatedPicker:
         self._flow.line.on_change = self._tell_soon
 
     def tell(self, others: "Sequence[SimulatedPicker]", seconds: float) -> None:
-        """Have others hear after this many seconds what it hears of requests."""
+        """Pass its events of requests to other pickers, after this many seconds."""
         self._others, self._lag = others, seconds
 
     def decide_apart(self, unseen: Callable[[float], Unseen]) -> None:
-        """Have it take into account what others decide on before it hears of it."""
+        """Have it take into account decisions of others that it does not know yet."""
         self._scheduler.unseen = unseen
 
     def route(self, request: InferenceRequest, then: Callable[[Outcome], None]) -> None:
@@ -138,7 +138,7 @@ class SimulatedPicker:
         self._wake()
 
     def _tell_soon(self) -> None:
-        """Have others hear what goes next here; while anything waits, again and again."""
+        """Send others what goes next here; repeat it while any request waits."""
         at = self._clock.now + SHARE_SECONDS
         if self._others and self._told_at < self._clock.now:
             self._told_at = at
@@ -147,24 +147,28 @@ class SimulatedPicker:
     def _tell_waiting(self) -> None:
         now, line = self._clock.now, self._flow.line
         for other in self._others:
-            told = [(held, line.ahead(held)) for held in line.heads(now)[:MAX_SHARED]]
-            self._clock.at(now + self._lag, partial(other.hear, self.number, told, line.seconds))
+            heads = [(held, line.ahead(held)) for held in line.heads(now)[:MAX_SHARED]]
+            self._clock.at(
+                now + self._lag, partial(other.receive_waiting, self.number, heads, line.seconds)
+            )
         if line.requests:
             self._clock.at(now + REPEAT_SECONDS, self._tell_soon)
 
-    def hear(self, number: int, told: Sequence[tuple[Held, float]], seconds: float) -> None:
-        """Take in what goes next at another one."""
-        waiting = [WaitingElsewhere(held, ahead) for held, ahead in told]
+    def receive_waiting(
+        self, number: int, heads: Sequence[tuple[Held, float]], seconds: float
+    ) -> None:
+        """Record what goes next at another picker."""
+        waiting = [WaitingElsewhere(held, ahead) for held, ahead in heads]
         self._flow.line.update_replica(number, waiting, seconds, self._clock.now)
         self._wake(self._clock.now)
 
     def report(self, event: Event) -> None:
-        """Take in what every picker finds out for itself: endpoints and their load."""
+        """Apply what every picker finds out for itself: endpoints and their load."""
         self.fleet.apply(event, self._clock.now)
         self._wake(self._clock.now)
 
     def observe(self, event: Event) -> None:
-        """Take in what was seen of a request that it routed."""
+        """Apply what was seen of a request that it routed."""
         self.fleet.apply(event, self._clock.now)
         if type(event) is not Generated:
             self._wake(self._clock.now)

@@ -88,7 +88,7 @@ class BailianLine(MooncakeLine, frozen=True):
 
 
 def _fitting(tokens: int, named: int) -> str:
-    """Return the end of a sentence: the block size that so many ids would fit, if one would."""
+    """Return the end of a sentence: the block size that fits this number of ids, if one does."""
     if not named:
         return ""
     least = -(-tokens // named)

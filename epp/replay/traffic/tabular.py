@@ -27,7 +27,7 @@ RESPONSES = (
 SESSIONS = ("session_id", "Session ID", "conversation_id")
 TENANTS = ("user",)
 _UNITS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
-"""Epochs of at least so much are in nanoseconds, microseconds and milliseconds."""
+"""Epochs of at least these are in nanoseconds, microseconds and milliseconds."""
 
 
 _MAX_CSV_BYTES = 1 << 16

@@ -153,6 +153,8 @@ def test_groups_with_a_window_are_not_followed():
     followed.apply(removed(2, group=0), stored([2], PROMPT[:BLOCK], 1, **window))
     assert followed.cached(PROMPT) == 1
     assert (followed.mirror.counts.skipped, followed.mirror.counts.unknown) == (4, 0)
+    followed.apply(BlocksCleared(), removed(1, group=1))
+    assert (followed.mirror.counts.skipped, followed.mirror.counts.unknown) == (4, 1)
 
 
 def test_a_hit_needs_every_full_group():

@@ -27,6 +27,8 @@ OUT_OF_BOUNDS = [
     ("kubeai-chwbl-scorer", "meanLoadFactor: 99", "write percent, such as 125"),
     ("kubeai-chwbl-scorer", "replication: 0", "`replication` is 0, below 1"),
     ("kubeai-chwbl-scorer", "prefixCharLength: 0", "write characters, such as 100"),
+    ("kubeai-chwbl-scorer", "prefixCharLength: -1234567", "`prefixCharLength` is -1234567, below"),
+    ("ray-prefix-affinity-scorer", "matchRateThreshold: 1.0000001", "is 1.0000001, above 1;"),
     ("preble-e2-scorer", "windowSeconds: 0", "write seconds, such as 180"),
     ("preble-e2-scorer", "rebalanceRatio: 0.9", "write a multiple, such as 1.5"),
     ("preble-e2-scorer", "rebalanceRequests: -1", "write requests, such as 50"),

@@ -1,10 +1,13 @@
 """kthena's scorers, worked out by hand from its plug-ins."""
 
+from collections import OrderedDict
+
 import msgspec
 import pytest
 
 from epp.model.endpoint import Load
 from epp.model.events import EndpointRemoved
+from epp.model.prompts.hashing import BlockHash
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished, FirstToken
 from epp.policy.peers.kthena import KthenaLeastLatencyScorer, KthenaLeastRequestScorer
@@ -158,6 +161,23 @@ def test_each_endpoint_keeps_so_many_blocks_and_the_beginnings_longest():
     at.hold(tokens(2, 9000), 2)
     assert scores(at, tokens(4)) == [0.5, 1]
     assert scores(at, tokens(4, 5000)) == [0.5, 0]
+
+
+class Sent(OrderedDict[BlockHash, None]):
+    """Blocks that count how often one is looked up."""
+
+    times = 0
+
+    def __contains__(self, block):
+        self.times += 1
+        return super().__contains__(block)
+
+
+def test_only_the_first_block_is_looked_up_where_it_was_not_sent():
+    at = prefixes(8, 8, 8)
+    sent = at.scorer._sent = {name: Sent(blocks) for name, blocks in at.scorer._sent.items()}
+    assert scores(at, tokens(8, 5000)) == [0, 0, 0]
+    assert [blocks.times for blocks in sent.values()] == [1, 1, 1]
 
 
 def test_nothing_is_kept_of_endpoints_that_go():

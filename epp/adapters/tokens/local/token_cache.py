@@ -1,6 +1,6 @@
 """A cache of the token ids of pieces of text, bounded in bytes.
 
-The key is a short text itself, and a hash of a long one that nobody can find another text for.
+The key is a short text itself, and a hash of a long one for which no other text can be found.
 """
 
 import sys

@@ -88,7 +88,7 @@ class Vocabulary:
 
 @contextmanager
 def _as_fallback() -> Iterator[None]:
-    """Have an error of the library leave the prompt a text."""
+    """Turn an error of the library into a fallback to text."""
     try:
         yield
     except Exception as error:  # the library raises `Exception` itself

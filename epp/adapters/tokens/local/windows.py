@@ -69,7 +69,7 @@ def _meeting(window: Encoding, following: Encoding, apart: int) -> tuple[int, in
 def _tokens(window: Encoding, first: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield characters from `first` to before `end` at which a token begins, and that token.
 
-    Of several tokens of one character, the first.
+    If several tokens have one character, the first counts.
     """
     token, before = _token_of(window, first, end), -1
     while token is not None and token < len(window):

@@ -10,8 +10,8 @@ _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 30.0
 class CircuitBreaker:
     """Stops requests to a server for some time after failures in a row.
 
-    The pause doubles with each further failure. Of the requests that are in flight together, one
-    failure counts. Times are seconds of any monotonic clock.
+    The pause doubles with each further failure. Of requests that are in flight together, only
+    one failure counts. Times are seconds of any monotonic clock.
     """
 
     def __init__(self) -> None:

@@ -49,11 +49,11 @@ class RenderTokenizer:
         self._session: aiohttp.ClientSession | None = None
 
     def add(self, key: str, url: str) -> None:
-        """Have a server asked, in place of the one of the same key."""
+        """Add a server, in place of the one with the same key."""
         self._urls[key], self._stale = url, True
 
     def remove(self, key: str) -> None:
-        """Have a server asked no more."""
+        """Remove a server."""
         self._stale |= self._urls.pop(key, None) is not None
 
     def ready(self, request: InferenceRequest) -> tuple[Prompt, ...] | None:

@@ -247,7 +247,7 @@ class BlockPool(SingleTierCache):
     # Reports of the engine.
 
     def store(self, hashes: Sequence[BlockHash], sizes: Sequence[int]) -> None:
-        """Take in that the engine holds consecutive blocks of one chain.
+        """Record that the engine holds consecutive blocks of one chain.
 
         If they follow the blocks that a request has computed, its unhashed blocks get their hashes.
         Others that are not held become free blocks, the last to be evicted, as far as they fit.

@@ -68,7 +68,7 @@ def _gzip(_: Path, file: BinaryIO) -> BinaryIO:
 
 def _zstd(path: Path, file: BinaryIO) -> BinaryIO:
     try:
-        import zstandard  # noqa: PLC0415 - an extra, for who reads such files
+        import zstandard  # noqa: PLC0415 - an extra, for such files alone
     except ImportError as error:
         problem = f"{path} is packed by zstd: pip install 'warmpick[replay]', or `zstd -d` it first"
         raise ConfigError(problem) from error

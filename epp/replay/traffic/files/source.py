@@ -189,7 +189,7 @@ def _most_within(times: list[float]) -> tuple[float, float]:
 def _is_tar(file: io.BufferedReader) -> bool:
     try:
         return file.peek(tarfile.BLOCKSIZE)[_TAR_MAGIC] == b"ustar"
-    except broken():  # which who reads its lines will find, and say where
+    except broken():  # reading its lines finds that, too, and where it is
         return False
 
 
