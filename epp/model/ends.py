@@ -129,6 +129,8 @@ class RequestEnds:
             in_flight.record_generated(0, seen)
         finally:
             in_flight.release(now, revoked=event.refused)
+        if event.failure is not None and event.served:
+            in_flight.pod.ledger.record_refusal(now)
         if len(sequences) == 1 and not event.refused:
             tokens, guessed = sequences[0].offsets.total, in_flight.unobserved
             self._remember(in_flight, sequences[0], tokens, seen, broken=True, guessed=guessed)

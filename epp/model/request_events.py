@@ -92,6 +92,8 @@ class Failure(Enum):
     """It answered with another 5xx, or not in time; the request itself may be why."""
     EMPTY = "empty"
     """It answered with 200 and an empty body, although the request asked for output."""
+    BUSY = "busy"
+    """It shed the request: 429, or 503 with `retry-after`. That is no sign of a fault."""
 
 
 class Aborted(Value):

@@ -6,7 +6,7 @@
 
 from functools import cache
 from math import inf
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import msgspec
 
@@ -59,10 +59,12 @@ class BoundedParameters(PluginParameters, frozen=True):
 
 @cache
 def _bounds(kind: type[Any]) -> list[tuple[str, str, Bound]]:
-    hints = get_type_hints(kind, include_extras=True)
+    hints: dict[str, Any] = {}  # `get_type_hints` is slow, and this runs at each start
+    for base in reversed(kind.__mro__):
+        hints |= getattr(base, "__annotations__", {})
     return [
-        (field.name, field.encode_name, note)
-        for field in msgspec.structs.fields(kind)
-        for note in get_args(hints[field.name])
+        (field, name, note)
+        for field, name in zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
+        for note in get_args(hints[field])
         if isinstance(note, Bound)
     ]

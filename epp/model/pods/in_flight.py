@@ -156,7 +156,7 @@ class InFlightRequest:
     def count_unseen_beginning(self) -> None:
         """Count the beginning of a response that came whole, or that was not seen."""
         if self.began is None and not self.disaggregated:
-            self.pod.ledger.begun += 1
+            self.pod.ledger.record_begin()
 
     def end_prefill(self, now: float, *, revoked: bool = False) -> None:
         """Free what the request holds at another endpoint that computes its prompts.

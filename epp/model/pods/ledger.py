@@ -18,6 +18,10 @@ OVERDUE_SECONDS: Final = 60.0
 
 _BUSY_SECONDS: Final = 10.0
 """The time constant over which the busy share is averaged."""
+_REFUSALS: Final = 5
+"""The number of such answers in a row, without a response that began, that show a refusing one."""
+_REFUSES_SECONDS: Final = 1.0
+"""Seconds between two requests that try whether it still refuses."""
 _SPAN_SECONDS: Final = 0.25
 """Seconds of prefills, expected or taken, that make a measurement."""
 _STEP_SECONDS: Final = 0.005
@@ -64,6 +68,10 @@ class Ledger:
     counts all requests that were ever sent, `begun` the responses that have begun; one that comes
     whole begins as it ends. The engine was last asleep at `slept_at`; times of requests that were
     sent before are not learned from.
+
+    An endpoint that answers with errors at once, or sheds load, is always free, and would get all
+    that wait. So after some such answers in a row it refuses until `refuses_until`: a second after
+    the last one, or after the last request that was to try it.
     """
 
     def __init__(self) -> None:
@@ -73,6 +81,8 @@ class Ledger:
         self.sent = 0
         self.begun = 0
         self.slept_at = -inf
+        self.refuses_until = -inf
+        self._refusals = 0  # in a row
         self._prefills: dict[RequestId, _Prefill] = {}  # in the order of the queue
         self._queued_seconds = 0.0
         self._head: _Prefill | None = None  # the first of them
@@ -175,8 +185,24 @@ class Ledger:
         self._prefills[request] = entry
         self._queued_seconds += seconds
         self.queued_tokens += tokens
+        self._count(request, now)
+
+    def _count(self, request: RequestId, now: float) -> None:
         self._requests.add(request)
         self.sent += 1
+        if self._refusals >= _REFUSALS:
+            self.refuses_until = now + _REFUSES_SECONDS
+
+    def record_refusal(self, now: float) -> None:
+        """Record that the endpoint answered a request with an error, or shed it."""
+        self._refusals += 1
+        if self._refusals >= _REFUSALS:
+            self.refuses_until = now + _REFUSES_SECONDS
+
+    def record_begin(self) -> None:
+        """Count a response that has begun."""
+        self.begun += 1
+        self._refusals, self.refuses_until = 0, -inf
 
     def record_sleep(self, now: float) -> None:
         """Record that the engine sleeps, or has slept until now."""
@@ -187,8 +213,7 @@ class Ledger:
         """Add a request whose prefill another endpoint computes."""
         self._drop(request, now)
         self._elsewhere.add(request)
-        self._requests.add(request)
-        self.sent += 1
+        self._count(request, now)
 
     def record_first_token(self, request: RequestId, now: float) -> tuple[float, float] | None:
         """End a request's prefill; a request without one changes nothing.
@@ -199,7 +224,7 @@ class Ledger:
         with a step. A span that took less than the decodes beside it teaches nothing.
         """
         self._advance(now)
-        self.begun += 1
+        self.record_begin()
         entry, span = self._prefills.get(request), None
         if len(self._prefills) > 1 and now - self._head_since > _STEP_SECONDS:
             span = self._end_span(_SPAN_SECONDS)

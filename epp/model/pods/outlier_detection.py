@@ -91,7 +91,9 @@ class OutlierDetection:
                     part.pod.outlier.record_success(request.sent_at, now)
             case Generated():
                 request.pod.outlier.alive_at = now
-            case Aborted(failure=Failure() as failure, served=served):
+            case Aborted(failure=Failure() as failure, served=served) if (
+                failure is not Failure.BUSY
+            ):
                 if (served or not self.names_served) and self._counts(request, failure, in_flight):
                     return list(self._failed(request.pod))
             case _:

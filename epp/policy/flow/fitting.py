@@ -5,6 +5,7 @@ prefill, whose memory is less than a fifth full, and that has a free slot has ro
 they hardly affect other requests.
 """
 
+from math import inf
 from typing import Final
 
 from epp.errors import NoEndpoints
@@ -22,6 +23,7 @@ from epp.policy.scheduler import Scheduler
 
 _ADAPTERS: Final = Axis.ADAPTERS
 _PREFILL: Final = Axis.PREFILL
+_REFUSALS: Final = Axis.REFUSALS
 ANYWHERE: Final = EndpointId("")
 """Where a request waits if no endpoint was found for it."""
 _FEW_DECODES: Final = 1.75
@@ -129,11 +131,14 @@ class Fitting:
 
         The decision is another one if the best endpoint has no room and another serves as well, or
         at most `worth` seconds worse. If the best one only lacks room for prefill, the decision
-        stays: that is over soon, and elsewhere the request would hold up decodes of others.
+        stays: that is over soon, and elsewhere the request would hold up decodes of others. If the
+        best one refuses requests, any other that has room is better.
         """
         axis = self._lacks(quote, decision, request.priority, now)
         if axis is None or axis is _PREFILL:
             return decision, axis
+        if axis is _REFUSALS:
+            worth = inf
         others = self._others(quote, decision, request.priority, now, worth)
         if not others:
             return decision, axis
@@ -151,7 +156,8 @@ class Fitting:
 
         They have as much of the prompt cached, give up no slot of an adapter for longer, and their
         steps are not long. A long prefill holds up the decodes at an endpoint, so there must be
-        few, and those and the request together may lose at most `worth` seconds.
+        few, and those and the request together may lose at most `worth` seconds. If that is
+        infinite, those that have room are returned, whatever they cost.
         """
         best = decision.predicted_for
         if best is None or decision.disaggregation not in _WHOLE:
@@ -164,12 +170,7 @@ class Fitting:
             pod = pods.get(each.endpoint.id)
             if (
                 pod is not None
-                and each.cached_tokens >= best.cached_tokens
-                and each.slot_seconds <= best.slot_seconds
-                and pod.step_ratio <= SHORT_STEPS
-                and (
-                    each.prefill_seconds < self._short_prefill or _has_few_decodes(pod, each, most)
-                )
+                and (most == inf or self._serves_as_well(pod, each, best, most))
                 and rooms.full(
                     pod, each.prefill_seconds, quote.tokens, now, model, response, quote.answers
                 )
@@ -177,6 +178,17 @@ class Fitting:
             ):
                 found.append(each)
         return found
+
+    def _serves_as_well(self, pod: Pod, candidate: Candidate, best: Candidate, most: float) -> bool:
+        return (
+            candidate.cached_tokens >= best.cached_tokens
+            and candidate.slot_seconds <= best.slot_seconds
+            and pod.step_ratio <= SHORT_STEPS
+            and (
+                candidate.prefill_seconds < self._short_prefill
+                or _has_few_decodes(pod, candidate, most)
+            )
+        )
 
     def _lacks(self, quote: Quote, decision: Decision, priority: int, now: float) -> Axis | None:
         """Return what the endpoints of a decision lack; None if they have room."""

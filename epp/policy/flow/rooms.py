@@ -1,4 +1,4 @@
-"""Which endpoints have room for one more request, on four axes.
+"""Which endpoints have room for one more request, on five axes.
 
 - Prefill: the endpoint owes less than `FlowSettings.prefill_seconds`.
 - Memory: what requests hold, and the most that they will hold at once later, this request included,
@@ -9,6 +9,7 @@
   many run as ever did and new ones follow those that end (a prompt that takes longer than
   predicted would keep all others out).
 - Adapters: its LoRA adapter has a slot (vLLM `max_loras`, docs/adr/0022), or takes a free one.
+- Refusals: its last answers were not all errors, or it gets one request a second to try it.
 
 The used part is what the last report says and what was sent since, and at least what was sent:
 requests of other senders count, and so do those from before a restart of the picker. An endpoint
@@ -55,6 +56,7 @@ class Axis(Enum):
     MEMORY = "memory"
     SLOTS = "slots"
     ADAPTERS = "adapters"
+    REFUSALS = "refusals"
 
 
 # Looked up once: docs/adr/0013-compiled.md says why.
@@ -62,6 +64,7 @@ _PREFILL: Final = Axis.PREFILL
 _MEMORY: Final = Axis.MEMORY
 _SLOTS: Final = Axis.SLOTS
 _ADAPTERS: Final = Axis.ADAPTERS
+_REFUSALS: Final = Axis.REFUSALS
 
 
 class Rooms:
@@ -102,6 +105,8 @@ class Rooms:
         which need not be a LoRA adapter.
         """
         ledger, load = pod.ledger, pod.load
+        if now < ledger.refuses_until:
+            return _REFUSALS
         if not ledger.requests and not load.running and not load.waiting:
             return None
         queued = ledger.queued_seconds(now) + ledger.external_waiting * seconds

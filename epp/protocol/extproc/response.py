@@ -75,6 +75,7 @@ _GRPC_STATUSES: Final = {"13": Failure.ERROR, "14": Failure.GATEWAY}
 """For responses with trailers alone: INTERNAL; UNAVAILABLE, which is Envoy's 502 and 503."""
 _OVERLOADED: Final = "x-envoy-overloaded"
 """Envoy sets it if it has not even tried: too many requests are under way for its own limits."""
+_TOO_MANY: Final = 429
 _UNAVAILABLE: Final = 503
 _RETRY_AFTER: Final = "retry-after"
 """When to come again (RFC 9110 §10.2.3): a server that sheds load sends it."""
@@ -344,8 +345,10 @@ def _failure(status: int, headers: dict[str, str]) -> Failure | None:
     """Return how the endpoint failed, according to the head of the response."""
     if status == _GOOD:
         return _GRPC_STATUSES.get(headers.get("grpc-status", ""))
-    if status < _SERVER_ERROR or _OVERLOADED in headers:
+    if _OVERLOADED in headers:
         return None
-    if status == _UNAVAILABLE and _RETRY_AFTER in headers:
+    if status == _TOO_MANY or (status == _UNAVAILABLE and _RETRY_AFTER in headers):
+        return Failure.BUSY
+    if status < _SERVER_ERROR:
         return None
     return Failure.GATEWAY if status in _GATEWAY_STATUSES else Failure.ERROR

@@ -19,6 +19,7 @@ from epp.model.request import RequestId
 from epp.model.request_events import (
     Aborted,
     Admitted,
+    Failure,
     Finished,
     FirstToken,
     Generated,
@@ -314,7 +315,10 @@ class FactWriter:
         if number is None:
             return None
         generated = _bounded(event.generated)
-        return AbortedFact(number, generated, event.refused, event.failure, event.served)
+        failure = (
+            None if event.failure is Failure.BUSY else event.failure
+        )  # versions before lack it
+        return AbortedFact(number, generated, event.refused, failure, event.served)
 
     def _unobserved(self, event: Unobserved) -> AnyFact | None:
         number = self._end(event.request_id)

@@ -10,7 +10,7 @@ from epp.model.caches.choice import UNKNOWN_CAPACITY
 from epp.model.endpoint import EndpointId
 from epp.model.events import AttributesReported, EndpointRemoved, ScrapeFailed, ScrapeFailure
 from epp.model.request import RequestId
-from epp.model.request_events import ResponseNamed, Unobserved
+from epp.model.request_events import Aborted, Failure, ResponseNamed, Unobserved
 from epp.policy.flow.held import Held
 from epp.policy.flow.rooms import Axis
 from tests.policy.flow.flow_rig import FlowRig
@@ -825,3 +825,52 @@ def test_off_only_counts(rig):
     rig = FlowRig(pods=1, holds=False)
     assert [rig.come(str(number), LONG) for number in range(3)] == ["pod-0"] * 3
     assert rig.flow.would_wait == {Axis.PREFILL: 2}
+
+
+def refuse(rig, identity, failure=Failure.BUSY, *, served=True):
+    rig.apply(Aborted(RequestId(identity), refused=True, failure=failure, served=served))
+
+
+def shedding(pods, failure=Failure.BUSY):
+    """A rig whose pod-0 has just answered five requests with errors."""
+    rig = FlowRig(pods=pods)
+    for number in range(5):
+        rig.send("pod-0", f"shed {number}", rig.words(100))
+        refuse(rig, f"shed {number}", failure)
+    return rig
+
+
+@pytest.mark.parametrize("failure", [Failure.BUSY, Failure.ERROR, Failure.GATEWAY])
+def test_an_endpoint_that_refuses_all_gets_one_request_a_second(failure):
+    rig = shedding(1, failure)
+    assert [rig.come(name) for name in "abc"] == [None] * 3
+    assert rig.flow.would_wait[Axis.REFUSALS] == 3
+    for name in "ab":
+        assert rig.release() == []
+        rig.wait(1.0)
+        assert rig.release() == [name]
+        refuse(rig, name, failure)
+    rig.wait(1.0)
+    assert rig.release() == ["c"]
+    rig.begin("c")
+    assert [rig.come(name) for name in "de"] == ["pod-0", "pod-0"]
+
+
+def test_others_take_the_requests_of_one_that_refuses_whatever_that_costs():
+    rig = shedding(2)
+    rig.say("pod-1", running=30, kv_usage=0.3)
+    assert [rig.come(str(number)) for number in range(3)] == ["pod-1"] * 3
+
+
+@pytest.mark.parametrize("answer", ["finished", "invalid", "proxys-own"])
+def test_a_row_of_refusals_is_of_that_endpoints_answers_alone(answer):
+    rig = FlowRig(pods=1)
+    for number in range(12):
+        rig.send("pod-0", str(number), rig.words(100))
+        if number % 3 == 2 and answer == "finished":
+            rig.end(str(number))
+        elif answer == "invalid":
+            refuse(rig, str(number), None)
+        else:
+            refuse(rig, str(number), served=answer != "proxys-own")
+    assert rig.come("next") == "pod-0"
