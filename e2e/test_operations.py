@@ -202,5 +202,5 @@ async def test_a_second_signal_ends_the_wait(start, echo):
 async def test_a_port_that_is_taken_is_said(start, echo):
     async with start(Plan(others=(echo.target,))) as gateway:
         await gateway.spawn_picker()
-        assert await exits(gateway) == 1
+        assert await exits(gateway) == 2
         assert "cannot listen" in gateway.picker.log_path.read_text()

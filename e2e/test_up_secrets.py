@@ -173,7 +173,8 @@ async def test_a_renewed_certificate_is_shown_whatever_its_file_was_meanwhile(tm
         os.mkfifo(tmp_path / "fifo")
         (tmp_path / "fifo").replace(files["cert"])
         await gateway.says(
-            "the new certificate cannot be used, and the old one stays: --tls-cert: "
+            "the new certificate cannot be used, and the old one stays: --tls-cert "
+            f"{files['cert']}: "
         )
         assert await post(gateway, before, authorization=f"Bearer {KEY}") == 200
         key, chain = certificate(None)
@@ -214,7 +215,7 @@ REFUSED = {
     ),
     "no authorities": (
         ["https://a:1", "--upstream-ca-file=no.pem"],
-        "--upstream-ca-file: no.pem: cannot be read: No such file",
+        "--upstream-ca-file no.pem: cannot be read: No such file",
     ),
     "no policy": (["http://a:1", "--config-file=no.yaml"], "cannot read no.yaml"),
     "no endpoints file": (["--endpoints-file=no.yaml"], "no.yaml: cannot be read: No such file"),

@@ -22,17 +22,24 @@ from epp.model.prompts.hashing import BlockHash
 from epp.model.prompts.reader import Prompts
 from epp.model.quote import Quote
 from epp.model.request import RequestId, Usage
-from epp.model.request_events import Aborted, Finished
+from epp.model.request_events import Aborted, Failure, Finished
 from epp.values import replaced
 
 
 class RequestEnds:
-    """Ends requests, which are no longer in flight, at their endpoints."""
+    """Ends requests, which are no longer in flight, at their endpoints.
 
-    def __init__(self, prompts: Prompts, output_lengths: OutputLengths, pods: Pods) -> None:
+    Errors show that an endpoint refuses requests if it may be ejected for them (`ejects`); a shed
+    request shows that anyway.
+    """
+
+    def __init__(
+        self, prompts: Prompts, output_lengths: OutputLengths, pods: Pods, *, ejects: bool
+    ) -> None:
         self._prompts: Final = prompts
         self._output_lengths: Final = output_lengths
         self._pods: Final = pods
+        self._ejects: Final = ejects
 
     def finished(self, in_flight: InFlightRequest, event: Finished, now: float) -> None:
         """End a request whose response was seen to its end."""
@@ -129,7 +136,8 @@ class RequestEnds:
             in_flight.record_generated(0, seen)
         finally:
             in_flight.release(now, revoked=event.refused)
-        if event.failure is not None and event.served:
+        shed = event.failure is Failure.BUSY
+        if event.served and (shed or (event.failure is not None and self._ejects)):
             in_flight.pod.ledger.record_refusal(now)
         if len(sequences) == 1 and not event.refused:
             tokens, guessed = sequences[0].offsets.total, in_flight.unobserved

@@ -94,7 +94,9 @@ class Fleet:
         self._uncertainty: Final = Uncertainty(self._prompts, self.output_lengths)
         self._busy: Final = BusyShare()
         self._outliers: Final = OutlierDetection(self.pods, outliers)
-        self._ends: Final = RequestEnds(self._prompts, self.output_lengths, self.pods)
+        self._ends: Final = RequestEnds(
+            self._prompts, self.output_lengths, self.pods, ejects=outliers.consecutive_failures > 0
+        )
         self._listeners: Final = Listeners()
         self._on_repeated: Final = self._learn_repeated
         self._version = 0  # counts changes of the index, and of the inputs of predictions

@@ -636,3 +636,14 @@ def test_one_bad_prompt_cannot_eject(tries):
         ward.now += seconds
         ward.fail(name, failure=Failure.ERROR)
     assert ward.heard == []
+
+
+@pytest.mark.parametrize("failure", Failure)
+@pytest.mark.parametrize("row", [0, 5])
+def test_one_that_may_not_be_ejected_refuses_requests_only_by_shedding_them(failure, row):
+    rig = Rig(pods=1, outliers=OutlierSettings(consecutive_failures=row))
+    for number in range(5):
+        rig.send("pod-0", str(number), f"{number} {LONG}")
+        rig.apply(Aborted(RequestId(str(number)), refused=True, failure=failure, served=True))
+    refuses = rig.pod("pod-0").ledger.refuses_until > rig.now
+    assert refuses is (failure is Failure.BUSY or row > 0)
