@@ -1,5 +1,7 @@
 """A pod that fails is left out after five requests in a row, whatever Envoy makes of it."""
 
+import time
+
 import pytest
 from aiohttp import web
 
@@ -77,6 +79,21 @@ async def test_a_pod_whose_failures_a_gateway_makes_good_is_left_out_too(start):
         await gateway.metric_becomes(1, EJECTIONS, reason="consecutive_failures")
         # Round robin: every second request, until five have failed.
         assert [decision(answer)["endpoint"] for answer in answers].count(bad) == 5
+
+
+async def test_a_pod_that_sheds_all_its_requests_gets_one_a_second(start):
+    async def answers_429(_):
+        return web.Response(status=429, headers={"retry-after": "1"})
+
+    async with serving(scraped(answers_429)) as bad, start(beside(bad)) as gateway:
+        await gateway.metric_becomes(2, READY)
+        began = time.monotonic()
+        answers = [await gateway.post(CHAT, chat(f"{n}")) for n in range(40)]
+        seconds = time.monotonic() - began
+        # Round robin: every second request, until five were shed.
+        assert [answer.status for answer in answers[:10]].count(429) == 5
+        assert [answer.status for answer in answers[10:]].count(429) <= seconds
+        await gateway.metric_becomes(0, EJECTED)
 
 
 async def test_nobody_is_left_out_where_that_is_switched_off(start):
