@@ -11,6 +11,7 @@ import msgspec
 
 from epp.demo.pools import DemoPool
 from epp.gateway.processes import Process, ProcessDied, free_port, spawn
+from epp.system.first import first_of
 
 PolicyName = Literal["round-robin", "least-ttft", "linear"]
 
@@ -32,16 +33,7 @@ class Testbed(msgspec.Struct, frozen=True):
 
     async def while_up(self, work: Coroutine[None, None, object]) -> None:
         """Await `work`. Raises `ProcessDied` as soon as any of the processes ends."""
-        ends = (process.watch() for process in self.processes)
-        tasks = [asyncio.ensure_future(each) for each in (work, *ends)]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await first_of(work, *(process.watch() for process in self.processes))
 
 
 @contextlib.asynccontextmanager

@@ -31,6 +31,7 @@ from epp.policy.explanations.ranking import measures
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.record import REDIRECTION, Outcome
 from epp.protocol.recording import RecordedEndpoint, RecordedPool, RecordedRequest
+from epp.replay.plugin_faults import describe, has_user_plugins
 from epp.replay.traffic.calls import Call, packed
 from epp.replay.traffic.recorded.parts import Recording
 from epp.values import replaced
@@ -152,16 +153,19 @@ class PastDecisions:
             if now - at >= _SCRAPE_SECONDS:
                 self._report(known, now)
         line, request = asked.line, _request(asked)
-        for processor in self._scheduling.request_processors:
-            request = processor.process_request(request)
-        quote = self._scheduler.quote(request, now)
-        decision, refused = None, ""
+        quote, decision, refused = None, None, ""
         try:
+            for processor in self._scheduling.request_processors:
+                request = processor.process_request(request)
+            quote = self._scheduler.quote(request, now)
             decision = self._scheduler.decide(request, quote, now)
         except RequestError as error:
             refused = error.reason
-        except Exception:  # noqa: BLE001 (a plug-in's, which ends no picker)
-            refused = PickerFault.default_reason
+        except Exception as error:
+            if not has_user_plugins(self._scheduling):
+                raise  # it is not a plug-in's, but a fault of ours
+            refused = f"{PickerFault.default_reason}: {describe(error)}"
+        quote = quote or self._scheduler.quote(request, now)
         profiles = self._explained(decision)
         if line.endpoint:
             self._book(request, quote, decision, line, now)

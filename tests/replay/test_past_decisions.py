@@ -281,8 +281,24 @@ def test_a_plug_in_that_raises_refuses_the_request_alone(tmp_path, monkeypatch, 
     path = written(tmp_path, lines({}))
     assert main(["explain", "1", f"--recording={path}", f"--policy={mine}"]) == 0
     shown = capsys.readouterr().out.splitlines()
-    assert shown[2] == "refused by this configuration: internal"
+    assert shown[2].startswith(
+        "refused by this configuration: internal: LookupError: not this one (raising.py:"
+    )
     assert shown[3].startswith("picked  d/b")
+
+
+def test_a_request_processor_that_raises_refuses_the_request_alone(tmp_path, monkeypatch, capsys):
+    processing = FAILING.replace(
+        "score(self, request, candidates)", "process_request(self, request)"
+    )
+    install(tmp_path, monkeypatch, "raising", processing, {"failing": "raising:Failing"})
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("plugins: [{type: failing}, {type: max-score-picker}]")
+    path = written(tmp_path, lines({}))
+    assert main(["explain", "1", f"--recording={path}", f"--policy={mine}"]) == 0
+    shown = capsys.readouterr().out
+    assert "refused by this configuration: internal: LookupError: not this one" in shown
+    assert "picked  d/b" in shown
 
 
 def test_the_command_shows_it_as_a_running_pickers(tmp_path, capsys):

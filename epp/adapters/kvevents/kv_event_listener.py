@@ -14,6 +14,7 @@ from epp.adapters.kvevents.subscription import Subscription
 from epp.adapters.kvevents.turns import EventTurns
 from epp.model.endpoint import Endpoint, EndpointId
 from epp.protocol.kvevents.notices import FeedCounts
+from epp.system.first import first_of
 
 _MAX_SOCKETS = 16_384
 """Sockets of the ZMQ context; its default of 1,023 is less than 3 for each of 1,000 endpoints."""
@@ -96,15 +97,7 @@ class KvEventListener:
             await subscription.published(context)
             await asyncio.sleep(publishers.PAGE_SECONDS)
 
-        waits = [asyncio.ensure_future(each) for each in (ready, without_pages())]
-        try:
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for each in done:
-                each.result()
-        finally:
-            for each in waits:
-                each.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)  # which close their sockets
+        await first_of(ready, without_pages())
 
     async def run(self) -> None:
         """Receive events until cancelled; never returns."""

@@ -1,16 +1,13 @@
 """One picker of a run: the product's fleet and scheduler, and the events that reach it."""
 
 import random
-import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
-from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
 
-from epp.config.catalogue import PLUGINS
 from epp.config.file import Settings, load
 from epp.errors import PickerFault, RequestError
 from epp.model.decision import Decision
@@ -28,6 +25,7 @@ from epp.policy.plugins import Candidates, Filter, Scorer, Unseen
 from epp.policy.profile import Profile, Scheduling, WeightedScorer
 from epp.policy.scheduler import Scheduler
 from epp.replay.plan import Policy
+from epp.replay.plugin_faults import describe, has_user_plugins
 from epp.replay.simulation.clock import Clock
 from epp.values import replaced
 
@@ -65,7 +63,7 @@ class SimulatedPicker:
             )
         self._processors = scheduling.request_processors
         self.fault = ""
-        self._has_users = any(kind not in PLUGINS for kind, _ in scheduling.plugins.values())
+        self._has_users = has_user_plugins(scheduling)
         self._scheduler = Scheduler(self.fleet, scheduling, self.draw, on_fault=self._failed)
         self._flow = FlowControl(self._scheduler, self.fleet, _flow(policy, settings))
         self.needs_end = self._flow.needs_end
@@ -88,7 +86,7 @@ class SimulatedPicker:
             for processor in self._processors:
                 request = processor.process_request(request)
             outcome = self._flow.route(request, self._clock.now)
-        except Exception as error:  # noqa: BLE001 (a plug-in's, which ends no picker)
+        except Exception as error:  # noqa: BLE001 (`_failed` raises it again if it is not a plug-in's)
             then(self._refused(error))
             return
         if isinstance(outcome, Held):
@@ -116,7 +114,7 @@ class SimulatedPicker:
         if not self._has_users:
             raise error
         if not self.fault:
-            self.fault = _said(error)
+            self.fault = describe(error)
 
     def _wake(self, at: float | None = None) -> None:
         """Have requests that wait be looked at now, or at a time that comes before others."""
@@ -178,15 +176,6 @@ class SimulatedPicker:
     def _share(self, event: Event) -> None:
         for other in self._others:
             self._clock.at(self._clock.now + self._lag, partial(other.report, event))
-
-
-def _said(error: BaseException) -> str:
-    """Return an error in one line; with its place, unless it is the picker's about a plug-in."""
-    if isinstance(error, PickerFault):
-        return str(error)
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{Path(frame.filename).name}:{frame.lineno} {frame.name}"
-    return f"{type(error).__name__}: {error} ({place})"
 
 
 def _flow(policy: Policy, settings: Settings) -> FlowSettings:
