@@ -26,6 +26,7 @@ from epp.model.fleet import Fleet
 from epp.model.request import Api, InferenceRequest, RequestId
 from epp.model.request_events import Aborted
 from epp.policy.flow.flow_control import FlowControl
+from epp.policy.flow.settings import FlowSettings
 from epp.policy.scheduler import Scheduler
 from epp.protocol.bodies.request_json import parse_request
 from epp.protocol.extproc.codec import decode, encode
@@ -53,12 +54,14 @@ class Messages(msgspec.Struct, frozen=True):
         )
 
 
+_DEFAULT = FlowSettings()
+
+
 class RequestPath:
     """A picker with so many `endpoints`, and a clock that goes on by itself.
 
     `beside` returns what observes its requests, given its fleet and its clock. `exchanges` are
-    the settings of its exchanges. `flow` returns what its requests may wait in; None: they never
-    do.
+    the settings of its exchanges. `flow` are the settings of what its requests may wait in.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class RequestPath:
         endpoints: int,
         beside: Beside = lambda *_: (),
         exchanges: ExchangeSettings | None = None,
-        flow: Callable[[Scheduler, Fleet], FlowControl] | None = None,
+        flow: FlowSettings = _DEFAULT,
     ) -> None:
         self.settings = exchanges or ExchangeSettings()
         settings = load(POLICIES[DEFAULT_POLICY])
@@ -90,15 +93,15 @@ class RequestPath:
             quoted=observers.quoted,
             committing=observers.committing,
         )
+        self.flow = FlowControl(scheduler, fleet, flow)
         self.director = PickerDirector(
-            scheduler,
+            self.flow,
             fleet.apply,
             self.telemetry,
             lambda: self.now,
             None,
             ended=observers.ended,
             poll_now=lambda _: None,
-            flow=None if flow is None else flow(scheduler, fleet),
         )
 
     def exchange(self, messages: Messages) -> int:

@@ -9,6 +9,7 @@ from rich.table import Table
 from bench.figures import Figure, Grid, Report
 
 HEADINGS = ("key", "what", "median (min - max)", "floor", "of floor", "budget", "kept")
+_IF_ANY = frozenset(HEADINGS[3:])
 _VERDICT = {True: "yes", False: "no", None: ""}
 _COLOUR = {"yes": "green", "no": "red", "": ""}
 
@@ -60,16 +61,26 @@ def markdown(report: Report, *, machine: str, command: str) -> str:
     """The table as Markdown, with the command and the machine above it."""
     lines = [f"`{command}` on {machine}.", ""]
     for grid in report.grids:
-        lines.append(_line((grid.title, *grid.columns, *HEADINGS[-2:])))
-        lines.append(_line(("---",) + ("--:",) * len(grid.columns) + ("---",) * 2))
-        lines += [_line(row) for row in grid_cells(report, grid)]
-        lines.append("")
-    lines.append(_line(HEADINGS))
-    lines.append(_line(("---",) * 2 + ("--:",) * 3 + ("---",) * 2))
-    for figure in report.rows():
-        key, *rest = cells(report, figure)
-        lines.append(_line((f"`{key}`", *rest)))
-    return "\n".join([*lines, "", *(f"- {note}" for note in report.notes), ""])
+        heads = (grid.title, *grid.columns, *HEADINGS[-2:])
+        rules = ("---", *("--:" for _ in grid.columns), "---", "---")
+        lines += _table(heads, rules, grid_cells(report, grid))
+    rows = [cells(report, figure) for figure in report.rows()]
+    rules = ("---",) * 2 + ("--:",) * 3 + ("---",) * 2
+    lines += _table(HEADINGS, rules, [(f"`{key}`", *rest) for key, *rest in rows])
+    return "\n".join([*lines, *(f"- {note}" for note in report.notes), ""])
+
+
+def _table(
+    heads: tuple[str, ...], rules: tuple[str, ...], rows: Sequence[tuple[str, ...]]
+) -> list[str]:
+    """The lines of a table, without the columns of `_IF_ANY` that no row has; none without rows."""
+    shown = [
+        column
+        for column, head in enumerate(heads)
+        if head not in _IF_ANY or any(row[column] for row in rows)
+    ]
+    lines = [_line(tuple(row[column] for column in shown)) for row in (heads, rules, *rows)]
+    return [*lines, ""] if rows else []
 
 
 def _line(row: tuple[str, ...]) -> str:

@@ -37,7 +37,7 @@ class AnthropicServer:
         self.asked.append((http.path, body))
         if http.path.endswith("/count_tokens"):
             return web.json_response({"input_tokens": 3000})
-        usage = {"input_tokens": 3000, "cache_read_input_tokens": 2048, "output_tokens": 1}
+        usage = {"input_tokens": 952, "cache_read_input_tokens": 2048, "output_tokens": 1}
         message = {"type": "message", "role": "assistant", "model": body["model"]}
         if not body.get("stream"):
             return web.json_response(message | {"usage": usage | {"output_tokens": 7}})

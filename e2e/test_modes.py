@@ -66,6 +66,14 @@ async def test_bodies_arrive_and_return_byte_for_byte(gateway, echo, second_echo
     assert server.seen[-1].body == body
 
 
+async def test_bodies_that_are_not_shown_are_logged_once(gateway):
+    for _ in range(2):
+        assert (await gateway.post(CHAT, chat("hello"))).status == 200
+    told = [line for line in gateway.log_lines() if line["event"] == "request_bodies.unseen"]
+    mode = gateway.plan.request_body_mode
+    assert [line["mode"] for line in told] == [mode] * (mode in {"STREAMED", "NONE"})
+
+
 async def test_a_long_stream_arrives_byte_for_byte(gateway):
     async with gateway.stream(CHAT, chat("go"), **{PIECES: "1500"}) as response:
         assert response.status == 200

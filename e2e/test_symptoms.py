@@ -12,7 +12,7 @@ import sys
 
 from msgspec.structs import replace
 
-from e2e.corridor import CHAT, DEADLINE, SERVER, WATCHED, Plan, chat, quiet_port
+from e2e.corridor import CHAT, DEADLINE, MODEL, SERVER, WATCHED, Plan, chat, quiet_port
 from e2e.corridor import until as becomes
 
 HANDBOOK = "The handbook: " + " ".join(f"rule {number}" for number in range(1500))
@@ -91,6 +91,45 @@ async def reuse(gateway, model):
 
 async def logged(gateway, event):
     return [line for line in gateway.log_lines() if line["event"] == event]
+
+
+# The hit ratio fell.
+
+
+async def test_the_client_whose_prompts_begin_with_something_new_is_found(start):
+    async with start(Plan(simulators=("a",), picker_flags=WATCHED)) as gateway:
+        for number in range(3):
+            for client, text in (
+                ("good", HANDBOOK),
+                ("new", f"It is {number} o'clock. {HANDBOOK}"),
+            ):
+                client_of_it = {"x-llm-d-inference-fairness-id": client}
+                await ask(gateway, f"{client}-{number}", f"{text} {number}?", headers=client_of_it)
+        await becomes(lambda: counted(gateway, MODEL, 6))
+        available = {
+            each: await gateway.metric(REUSE, fairness_id=each, part="available")
+            for each in ("good", "new")
+        }
+        assert available["new"] == 0
+        assert available["good"] > MAX_OF_IT
+        page = await read(gateway, "/debug/prefixes")
+        assert page["requests"] == 6
+        assert sum(each["requests"] for each in page["roots"]) == 3
+
+
+async def test_the_endpoint_whose_metrics_stopped_is_found(start):
+    flags = ("--no-metrics-page",)
+    async with start(Plan(simulators=("a",), server_flags=flags)) as gateway:
+        await becomes(lambda: is_logged(gateway, "endpoint.metrics_missing"))
+        (line,) = await logged(gateway, "endpoint.metrics_missing")
+        assert (line["endpoint"], line["error"]) == ("default/a", "HTTP status 404")
+        assert line["url"] == f"http://{gateway.targets['a']}/metrics"
+        shown = (await endpoints(gateway))["a"]
+        assert (shown["state"], shown["report_age"]) == ("ready", None)
+
+
+async def is_logged(gateway, event):
+    return bool(await logged(gateway, event))
 
 
 # The hit ratio fell after an adapter's rollout.

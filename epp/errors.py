@@ -22,11 +22,13 @@ The core raises; only `epp.protocol.extproc.errors` turns a `RequestError` into 
 import re
 from typing import ClassVar
 
-FAULTS = (Exception, SystemExit, KeyboardInterrupt)
+FAULTS = (BaseException,)
 """What the code of a plug-in may raise while the picker serves, and must end nothing but its call.
 
 Signals are not among them: the event loop takes them as calls (`epp.app.process.stop_signals`).
 """
+AWAITED_FAULTS = (Exception, SystemExit, KeyboardInterrupt)
+"""The same of what is awaited, where anything else ends the coroutine that awaits."""
 
 _LONGEST_PLACE, _LONGEST_PROBLEM = 300, 1000
 _NUMBERS = r"^\[Errno \d+\] |^\[(?:SSL|X509)[^]]*\] |^_ssl\.c:\d+: | \(_ssl\.c:\d+\)$"

@@ -19,13 +19,11 @@ from bench.messages import request_messages
 from bench.request_path import RequestPath, bodies
 from epp.adapters.telemetry.logs import configure_logs
 from epp.app.observers import Observer
-from epp.model.fleet import Fleet
 from epp.model.request import InferenceRequest, RequestId, Usage
 from epp.model.request_events import Finished, FirstToken
-from epp.policy.flow.flow_control import FlowControl, Outcome
-from epp.policy.flow.held import Held
+from epp.policy.flow.flow_control import Outcome
+from epp.policy.flow.held import HeldRequest
 from epp.policy.flow.settings import BandLimits, FlowSettings
-from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.codec import decode
 from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.settings import ExchangeSettings
@@ -54,23 +52,16 @@ class Cost(msgspec.Struct, frozen=True):
 class Rig(RequestPath):
     """A picker of ten endpoints with a clock that stands still, and exchanges that wait in it."""
 
-    flow: FlowControl
-
     def __init__(self) -> None:
-        super().__init__(
-            ENDPOINTS, self._beside, ExchangeSettings(resolve=_of_client), self._waiting
-        )
+        band = BandLimits(max_requests=2 * WAITING)
+        settings = ExchangeSettings(resolve=_of_client)
+        super().__init__(ENDPOINTS, self._beside, settings, FlowSettings(band=band))
         self.begun: deque[RequestId] = deque()
         self.exchanges: list[Exchange] = []
         self.pending: list[object] = []
 
     def _beside(self, *_: object) -> tuple[Observer]:
         return (Observer(name="bench", committing=self._go),)
-
-    def _waiting(self, scheduler: Scheduler, fleet: Fleet) -> FlowControl:
-        band = BandLimits(max_requests=2 * WAITING)
-        self.flow = FlowControl(scheduler, fleet, FlowSettings(band=band))
-        return self.flow
 
     def _go(self, request: InferenceRequest, *_: object) -> None:
         self.begun.append(request.id)
@@ -106,11 +97,11 @@ async def measure() -> Cost:
     """Have requests wait, then let them go one after another."""
     rig = Rig()
     source = bodies(BODY)
-    while not len(rig.flow.line):
+    while not rig.flow.line.requests:
         rig.come(next(source))
     alone = _taken(rig, source, rig.come_alone)
     whole = _taken(rig, source, rig.come) - BODY
-    while len(rig.flow.line) < WAITING:
+    while rig.flow.line.requests < WAITING:
         rig.come(next(source))
     looks = _looks(rig)
     return Cost(await _releases(rig), looks, alone, whole)
@@ -120,20 +111,20 @@ def _taken(rig: Rig, source: Iterator[bytes], come: Callable[[bytes], None]) -> 
     """Return the bytes that a request takes which waits, of a number of them."""
     come(next(source))
     gc.collect()
-    waiting = len(rig.flow.line)
+    waiting = rig.flow.line.requests
     tracemalloc.start()
     for _ in range(_TRACED):
         come(next(source))
     gc.collect()
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return taken / (len(rig.flow.line) - waiting)
+    return taken / (rig.flow.line.requests - waiting)
 
 
 def _looks(rig: Rig) -> float:
     """Return what it takes to find no room, in microseconds."""
     began = time.thread_time()
-    released: list[tuple[Held, Outcome]] = []
+    released: list[tuple[HeldRequest, Outcome]] = []
     for _ in range(_LOOKS):
         rig.flow.release(rig.now, released)
     if released:
@@ -143,13 +134,13 @@ def _looks(rig: Rig) -> float:
 
 async def _releases(rig: Rig) -> float:
     """Return what a release takes on the loop, in microseconds; its cause is left out."""
-    spent, went = 0.0, len(rig.flow.line)
-    while went - len(rig.flow.line) < _RELEASES:
+    spent, went = 0.0, rig.flow.line.requests
+    while went - rig.flow.line.requests < _RELEASES:
         rig.end_oldest()
         began = time.thread_time()
         await asyncio.sleep(0)  # the release takes place in this turn
         spent += time.thread_time() - began
-    return spent / (went - len(rig.flow.line)) * 1e6
+    return spent / (went - rig.flow.line.requests) * 1e6
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ from unittest.mock import patch
 from bench.peers.follow import Hint
 from epp.model.endpoint import EndpointId
 from epp.policy.peers import production_stack, smg, vllm_router
-from epp.policy.peers.hash_ring import HashRing, Subscribe
+from epp.policy.peers.hash_ring import HashRing
+from epp.policy.plugins import Subscribe
 
 
 class _RouterRing(HashRing):

@@ -24,6 +24,7 @@ from epp.errors import ConfigError
 from epp.system.daemon_thread import in_daemon_thread
 from epp.system.files import read_regular
 from epp.system.logs import Log
+from epp.system.tls import server_tls
 
 KEY_FILE = "tls.key"
 CERTIFICATE_FILE = "tls.crt"
@@ -76,10 +77,7 @@ class ReaderTls:
 
         One that is loaded again would keep its certificates for other types of keys, and its CAs.
         """
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = self._least
-        if self._ciphers:
-            context.set_ciphers(self._ciphers)
+        context = server_tls(self._least, self._ciphers)
         context.load_cert_chain(self._path / CERTIFICATE_FILE, self._path / KEY_FILE)
         if self._client_ca is not None:
             try:
@@ -98,7 +96,8 @@ class CertificateWatch:
 
     Calls `renew` with key and certificate (PEM) when they change, or `client_ca` does. Files are
     read every `interval` seconds, and tried once; those that cannot be read, or that `renew` raises
-    `OSError` or `RuntimeError` for, are tried again. Each problem is logged once.
+    `OSError` or `RuntimeError` for, are tried again. Each problem is logged once, also that a
+    certificate has expired.
     """
 
     def __init__(
@@ -112,25 +111,29 @@ class CertificateWatch:
         self._renew = renew
         self._interval = interval
         self._client_ca = client_ca
-        self._tried: _Files | None = certificate(cert_path), self._read_ca()
+        pair = certificate(cert_path)
+        self._tried: _Files | None = pair, self._read_ca()
+        self._expires = _expiry(pair)
         self._problem: tuple[str, str] | None = None
 
     async def run(self) -> None:
-        """Check the files every `interval` seconds until cancelled."""
+        """Check the files at once and every `interval` seconds until cancelled."""
         while True:
-            await asyncio.sleep(self._interval)
             await self.check()
+            await asyncio.sleep(self._interval)
 
     async def check(self) -> None:
         """Read the files; call `renew` if they changed."""
         try:
             read = await in_daemon_thread(lambda: (_read_pair(self._path), self._read_ca()))
             if read == self._tried:
+                self._check_expiry()
                 return
             self._tried, pair = read, read[0]
             files = self._path / KEY_FILE, self._path / CERTIFICATE_FILE
             await asyncio.to_thread(check_pair, pair, files)
             await self._renew(pair)
+            self._expires = _expiry(pair)
         except (OSError, RuntimeError) as error:  # ssl's own is the first
             self._tried = None
             self._report(f"cannot be served with: {error}", str(self._path))
@@ -139,6 +142,11 @@ class CertificateWatch:
         else:
             self._problem = None
             _log.info("certificate.renewed")
+
+    def _check_expiry(self) -> None:
+        if dt.datetime.now(dt.UTC) > self._expires:
+            problem = f"it expired at {self._expires:%Y-%m-%dT%H:%MZ}: peers that verify it leave"
+            self._report(problem, str(self._path / CERTIFICATE_FILE))
 
     def _read_ca(self) -> bytes:
         return b"" if self._client_ca is None else read_regular(self._client_ca, MAX_BYTES)
@@ -198,6 +206,10 @@ def _public_key_of_chain(pem: bytes, path: Path) -> bytes:
         return public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError("holds no PEM certificate that can be used", str(path)) from error
+
+
+def _expiry(pair: tuple[bytes, bytes]) -> dt.datetime:
+    return x509.load_pem_x509_certificates(pair[1])[0].not_valid_after_utc
 
 
 def _self_signed() -> tuple[bytes, bytes]:

@@ -68,36 +68,46 @@ class PickerCore:
         chance: random.Random | None = None,
         quiet: bool = False,
     ) -> None:
+        settings, scheduling = options.settings, options.settings.scheduling
         self._options = options
         self.clock = clock
         self._chance = chance or random.Random()  # noqa: S311 (chance, not secrets)
         self._faults = faults = Faults()
+
+        # What it knows, and what it learns that from.
         self.fleet = build_fleet(
-            options.settings,
-            options.hash_secret,
-            options.eject_after,
-            faults,
-            options.index_bytes,
+            settings, options.hash_secret, options.eject_after, faults, options.index_bytes
         )
-        self._tokenizer = tokenizer_or_none(options.settings.tokens, self.fleet)
+        self._tokenizer = tokenizer_or_none(settings.tokens, self.fleet)
         self._sources = DataSources(
-            options.settings.data_layer, options.scrape_interval, self._apply, clock
+            settings.data_layer, options.scrape_interval, self._apply, clock
         )
         self._kv_events = kv_events_or_none(
-            options.settings.kv_events,
-            options.settings.base_model,
+            settings.kv_events,
+            settings.base_model,
             self._tokenizer,
             self._apply,
             self._sources.answered,
         )
+        self._replicas = replicas_or_none(options, self.fleet, clock, changed)
+        self.discovery = build_discovery(
+            options.source,
+            self._apply,
+            changed,
+            protocol_fault=settings.parsers.fault,
+            host_names=settings.host_names,
+        )
+
+        # What observes it.
         self.loop_delay = LoopDelay()
-        scheduling = options.settings.scheduling
         self._plugin_times = PluginTimes(scheduling.plugin_names)
         self._tracing = tracing_or_none(options.tracing, scheduling, clock)
-        self._replicas = replicas_or_none(options, self.fleet, clock, changed)
         self.decisions = DecisionRing(self.fleet, measures(scheduling.profiles))
         self._observers = observers = Observers(tuple(self._observing()))
         self.telemetry = Telemetry(self._metric_sources(streams))
+        self._queues = QueueMetrics(options.pool_name)
+
+        # What decides: a request goes from the director to flow control to the scheduler.
         scheduler = Scheduler(
             self.fleet,
             scheduling,
@@ -107,11 +117,10 @@ class PickerCore:
             on_fault=faults,
             unseen=None if self._replicas is None else self._replicas.unseen,
         )
-        self._queues = QueueMetrics(options.pool_name)
         flow = msgspec.structs.replace(options.flow, stale_seconds=self._sources.stale_after)
         self._flow = FlowControl(scheduler, self.fleet, flow, self._queues.count)
         self.director = PickerDirector(
-            scheduler,
+            self._flow,
             self.fleet.apply,
             self.telemetry,
             clock,
@@ -121,18 +130,10 @@ class PickerCore:
             on_fault=faults,
             poll_now=self._sources.poll_now,
             needs_end=self._flow.needs_end if options.observation.auto else None,
-            flow=self._flow,
             quiet=quiet,
         )
         self.fleet.subscribe(
             (EndpointUpserted, EndpointRemoved, ScrapeFailed), self._follow, "endpoints"
-        )
-        self.discovery = build_discovery(
-            options.source,
-            self._apply,
-            changed,
-            protocol_fault=options.settings.parsers.fault,
-            host_names=options.settings.host_names,
         )
 
     @property
@@ -218,10 +219,9 @@ class PickerCore:
         return Shadow(*self._options.shadow, self.fleet) if self._options.shadow else None
 
     def _collect_flow(self) -> Iterator[FamilyText]:
-        if self.director.held is not None:
-            yield from flow_metrics.collect(
-                self._flow, self.director.held, self._queues, self.fleet, self.clock()
-            )
+        yield from flow_metrics.collect(
+            self._flow, self.director.held, self._queues, self.fleet, self.clock()
+        )
 
     def _metric_sources(self, streams: Callable[[], int] | None) -> MetricSources:
         """Return the sources of the metrics page's values."""

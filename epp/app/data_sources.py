@@ -96,8 +96,12 @@ class DataSources:
         """Poll until cancelled; never returns."""
         async with asyncio.TaskGroup() as tasks:
             for each in self._scrapers:
-                tasks.create_task(each.run(), name=f"scrape {each.source.name}")
-            await asyncio.Event().wait()
+                each.start(tasks)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                for each in self._scrapers:
+                    each.stop()
 
 
 def _page_source(pages: PolledPages, interval: float, retry: float) -> PageSource:

@@ -3,23 +3,22 @@
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from typing import Final, cast
+from typing import Final
 
 from epp.adapters.telemetry.logs import ExchangeLog
 from epp.adapters.telemetry.metrics import Telemetry
 from epp.adapters.tokens.count_check import TokenCountCheck
 from epp.adapters.tokens.prompt_tokenizer import PromptTokenizer
 from epp.app.flow.held_requests import HeldRequests
-from epp.errors import FAULTS, Overloaded
+from epp.errors import AWAITED_FAULTS, FAULTS, Overloaded
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.model.events import Event
 from epp.model.listeners import OnFault, reraise
 from epp.model.request import InferenceRequest, RequestId
 from epp.policy.flow.flow_control import FlowControl
-from epp.policy.flow.held import Held
+from epp.policy.flow.held import HeldRequest
 from epp.policy.plugins import PluginTimer
-from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.observation import Observation
@@ -52,15 +51,14 @@ class PickerDirector:
     may be gone. `needs_end` decides, when a response begins, whether it is observed to its end;
     None: no response is. `clock` returns seconds of the monotonic clock. A prompt that takes longer
     than `tokenize_timeout` seconds to tokenize is answered with status 429. `timer` times the
-    plug-ins of one decision in 64. With `flow`, requests wait for room. `ended` are calls, by their
-    names, that take the record of each exchange that has ended. An error in one of them, or in
-    another observer, is passed to `on_fault` and does not affect requests. With `quiet` no request
-    is logged.
+    plug-ins of one decision in 64. `ended` are calls, by their names, that take the record of each
+    exchange that has ended. An error in one of them, or in another observer, is passed to
+    `on_fault` and does not affect requests. With `quiet` no request is logged.
     """
 
     def __init__(  # noqa: PLR0913 (what it directs, and one limit)
         self,
-        scheduler: Scheduler,
+        flow: FlowControl,
         observe: Callable[[Event, float], None],
         telemetry: Telemetry,
         clock: Callable[[], float],
@@ -72,11 +70,10 @@ class PickerDirector:
         ended: Sequence[tuple[str, Callable[[RequestRecord], None]]] = (),
         on_fault: OnFault = reraise,
         tokenize_timeout: float = 60.0,
-        flow: FlowControl | None = None,
         quiet: bool = False,
     ) -> None:
-        self._route = scheduler.route if flow is None else flow.route
-        self.held = None if flow is None else HeldRequests(flow, clock, self._decided, on_fault)
+        self._flow = flow
+        self.held = HeldRequests(flow, clock, self._decided, on_fault)
         self._timer = timer
         self._decisions = 0
         self._telemetry = telemetry
@@ -122,7 +119,11 @@ class PickerDirector:
             async with asyncio.timeout(self._tokenize_timeout):
                 prompts = await tokenizer.tokenize(request)
             tokenized = replaced(request, prompts=prompts, body=b"")
-            decided = self._schedule(tokenized, self._clock())
+            try:
+                decided = self._schedule(tokenized, self._clock())
+            except FAULTS as error:  # as below, even what would end this task
+                pending.decided(error)
+                return
             if isinstance(decided, PendingDecision):  # it waits for room
                 decided.when_decided(pending.decided)
                 pending.when_cancelled(decided.cancel)
@@ -130,7 +131,7 @@ class PickerDirector:
             outcome = decided
         except TimeoutError:
             outcome = Overloaded("no decision in time", reason="decision-timeout", retry_after=1)
-        except FAULTS as error:  # whatever it is, the client is answered
+        except AWAITED_FAULTS as error:  # whatever it is, the client is answered
             outcome = error
         pending.decided(outcome)
 
@@ -138,9 +139,9 @@ class PickerDirector:
         """Decide, at once or when there is room. Raises `NoEndpoints`."""
         self._decisions += 1
         timer = None if self._decisions & _UNTIMED else self._timer
-        outcome = self._route(request, now, timer)
-        if isinstance(outcome, Held):
-            return cast(HeldRequests, self.held).hold(outcome)
+        outcome = self._flow.route(request, now, timer)
+        if isinstance(outcome, HeldRequest):
+            return self.held.hold(outcome)
         self._decided(request, outcome, self._clock() - now)
         return outcome
 
@@ -216,8 +217,7 @@ class PickerDirector:
 
     async def stop(self) -> None:
         """Refuse the requests that wait, and cancel the decisions that are pending."""
-        if self.held is not None:
-            self.held.stop()
+        self.held.stop()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

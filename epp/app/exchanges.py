@@ -2,21 +2,32 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Final
 
 from epp.app.discovery import Discovery
 from epp.app.options import ServeOptions
 from epp.model.fleet import Fleet
 from epp.model.request import InferenceRequest
-from epp.policy.plugins import ResponseProcessor
+from epp.policy.plugins import RequestProcessor, ResponseProcessor, headers_of, request_of
 from epp.protocol.extproc.debug_headers import (
     decision_header,
     queue_duration_header,
     served_header,
 )
+from epp.protocol.extproc.messages import BodyMode
 from epp.protocol.extproc.record import RequestRecord
 from epp.protocol.extproc.response import HeaderSource
 from epp.protocol.extproc.settings import ExchangeSettings, Headers
+from epp.system.logs import Log
 from epp.values import replaced
+
+_log = Log(__name__)
+
+_UNSEEN_BODY: Final = {
+    "effect": "endpoints are picked by load alone, and no request waits for room",
+    "remedy": "set request_body_mode: FULL_DUPLEX_STREAMED in the ext_proc filter",
+}
 
 Resolve = Callable[[InferenceRequest], InferenceRequest]
 
@@ -43,11 +54,17 @@ def exchange_settings(
         header_sources.append(served_header)
     if settings.flow.gate is not None:
         header_sources.append(queue_duration_header)
-    header_sources += [_header_source(each) for each in scheduling.response_processors]
+    header_sources += [
+        _header_source(f"response processor {scheduling.name_of(each)}", each)
+        for each in scheduling.response_processors
+    ]
     steps: list[Resolve] = [resolve] if resolve else []
     if not options.heed_subset:
         steps.append(lambda request: replaced(request, subset=None))
-    steps += [each.process_request for each in scheduling.request_processors]
+    steps += [
+        _step(f"request processor {scheduling.name_of(each)}", each)
+        for each in scheduling.request_processors
+    ]
     return ExchangeSettings(
         max_body_bytes=options.max_body_bytes,
         header_sources=tuple(header_sources),
@@ -57,11 +74,16 @@ def exchange_settings(
         most_wait=options.buffered_wait,
         begin_span=begin_span,
         list_models=list_models,
+        on_unseen_body=cache(_warn_of_unseen_body),
         apis=settings.parsers.apis,
         propagate_priority=settings.propagate_priority,
         reporters=tuple(each.report for each in scheduling.usage_reporters),
         resolve=_in_turn(steps),
     )
+
+
+def _warn_of_unseen_body(mode: BodyMode) -> None:
+    _log.warning("request_bodies.unseen", mode=mode.name, **_UNSEEN_BODY)
 
 
 def models_page(options: ServeOptions, fleet: Fleet) -> Callable[[], bytes] | None:
@@ -70,7 +92,7 @@ def models_page(options: ServeOptions, fleet: Fleet) -> Callable[[], bytes] | No
         return None
     from epp.app.observing.served_models import ServedModels  # noqa: PLC0415 (rarely needed)
 
-    return ServedModels(fleet, int(time.time())).page
+    return ServedModels(fleet, int(time.time()), time.monotonic).page
 
 
 def resolve_by(discovery: Discovery, below: Callable[[int], int]) -> Resolve | None:
@@ -98,12 +120,18 @@ def _in_turn(steps: Sequence[Resolve]) -> Resolve | None:
     return resolved
 
 
-def _header_source(processor: ResponseProcessor) -> HeaderSource:
+def _step(name: str, processor: RequestProcessor) -> Resolve:
+    """Return a step in which a plug-in reads a request."""
+    return lambda request: request_of(name, processor.process_request(request))
+
+
+def _header_source(name: str, processor: ResponseProcessor) -> HeaderSource:
     """Return a source of a plug-in's headers for a response."""
 
     def headers(record: RequestRecord) -> Headers:
         if record.request is None or record.decision is None:
             return ()
-        return processor.response_headers(record.request, record.decision, record.served)
+        returned = processor.response_headers(record.request, record.decision, record.served)
+        return headers_of(name, returned)
 
     return headers

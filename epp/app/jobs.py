@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from epp.errors import FAULTS
+from epp.errors import AWAITED_FAULTS
 from epp.system.logs import Log
 
 _log = Log(__name__)
@@ -55,7 +55,7 @@ async def keep_running_until(
         began, fault = loop.time(), None
         try:
             await job()
-        except FAULTS as error:
+        except AWAITED_FAULTS as error:
             fault = error
         if stopping.is_set():
             return
@@ -72,7 +72,7 @@ async def attempt(what: str, step: Awaitable[object]) -> None:
     """Await a step of a shutdown; log its failure, so that the next steps are taken too."""
     try:
         await step
-    except FAULTS as error:
+    except AWAITED_FAULTS as error:
         _log.error("shutdown.failed", step=what, **error_fields(error))
 
 

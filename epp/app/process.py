@@ -1,7 +1,8 @@
 """Settings of the process: its logging import, garbage collector, memory and signals.
 
-Import this module before anything that imports structlog: structlog imports rich if it is
-installed, for tracebacks that no service prints, and that is a fifth of the time of a start.
+Import this module before anything that imports structlog: structlog imports rich and colorama if
+they are installed, for tracebacks that no service prints and for Windows, and that is a fifth of
+the time of a start.
 """
 
 import asyncio
@@ -15,13 +16,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 
-_rich_loaded = "rich" in sys.modules
-if not _rich_loaded:
-    sys.modules["rich"] = None  # type: ignore[assignment]  # None: `import rich` raises ImportError
-import structlog  # noqa: E402, F401 (imported here so that it does not find rich)
+_hidden = [name for name in ("colorama", "rich") if name not in sys.modules]
+for name in _hidden:
+    sys.modules[name] = None  # type: ignore[assignment]  # None: its import raises ImportError
+import structlog  # noqa: E402, F401 (imported here so that it does not find them)
 
-if not _rich_loaded:
-    del sys.modules["rich"]
+for name in _hidden:
+    del sys.modules[name]
 
 from epp.errors import ConfigError, reason  # noqa: E402 (after structlog)
 from epp.system.memory import resident_bytes, trim_freed_memory  # noqa: E402 (after structlog)
@@ -60,6 +61,16 @@ def file_of(setting: str) -> Iterator[None]:
         yield
     except ConfigError as error:
         raise ConfigError(error.problem, f"{setting} {error.place}".strip()) from error
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Collect no garbage: imports leave little, and what they make would be examined again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def freeze_long_lived_objects(*, collected: bool = False) -> None:

@@ -1,6 +1,7 @@
 """Reads the files that flags name; a `ConfigError` names the flag of one that cannot be read."""
 
-from collections.abc import Collection, Iterator, Sequence
+import signal
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -45,12 +46,32 @@ def with_stdin(words: Sequence[str], most: int) -> Iterator[list[str]]:
 
     with temporary_folder_wanted():
         folder = TemporaryDirectory(prefix="epp-stdin-")
-    with folder as name:
+    with folder as name, _called_if_ended(folder.cleanup):
         path = Path(name) / "stdin"
         with path.open("wb") as file:
             for part in _parts_of_stdin(most):
                 file.write(part)
         yield [str(path) if word == str(_STDIN) else word for word in words]
+
+
+@contextmanager
+def _called_if_ended(call: Callable[[], object]) -> Iterator[None]:
+    """Make a call before a signal that no code handles ends this process at once."""
+
+    def end(number: int, _frame: object) -> None:
+        call()
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    fatal = signal.SIGTERM, signal.SIGHUP
+    unhandled = [each for each in fatal if signal.getsignal(each) is signal.SIG_DFL]
+    for each in unhandled:
+        signal.signal(each, end)
+    try:
+        yield
+    finally:
+        for each in unhandled:
+            signal.signal(each, signal.SIG_DFL)
 
 
 def _parts_of_stdin(most: int) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from msgspec.structs import replace
 
-import epp.app.process  # noqa: F401 (before anything that imports structlog)
+import epp.app.process  # before anything that imports structlog
 from epp import __version__, compiled
 from epp.cli.configuration import settings_of
 from epp.cli.files import named, read, read_text
@@ -35,13 +35,14 @@ if TYPE_CHECKING:  # see `_options`
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    pools = pools_of(arguments)
-    every = [_options(each) for each in pools]
-    import structlog  # noqa: PLC0415 (see `_options`)
-    import uvloop  # noqa: PLC0415 (see `_options`)
+    with epp.app.process.uncollected():
+        pools = pools_of(arguments)
+        every = [_options(each) for each in pools]
+        import structlog  # noqa: PLC0415 (see `_options`)
+        import uvloop  # noqa: PLC0415 (see `_options`)
 
-    from epp.adapters.telemetry.logs import configure_logs  # noqa: PLC0415
-    from epp.app.pools import serve  # noqa: PLC0415
+        from epp.adapters.telemetry.logs import configure_logs  # noqa: PLC0415
+        from epp.app.pools import serve  # noqa: PLC0415
 
     several = any(each.workers > 1 for each in every)
     if several:

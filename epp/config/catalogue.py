@@ -24,9 +24,11 @@ PLACES: dict[str, str] = {
     "session-affinity-scorer": "epp.policy.sessions:SessionAffinityScorer",
     "session-affinity-filter": "epp.policy.sessions:SessionAffinityFilter",
     "multicluster-session-affinity-filter": "epp.policy.sessions:MulticlusterSessionAffinityFilter",
+    "thunder-agent": "epp.policy.sessions:ThunderAgent",
     "context-length-aware": "epp.policy.scorers.labels:ContextLengthAware",
     "header-label-affinity-scorer": "epp.policy.scorers.labels:HeaderLabelAffinityScorer",
     "topology-affinity-scorer": "epp.policy.scorers.labels:TopologyAffinityScorer",
+    "multicluster-topology-scorer": "epp.policy.scorers.labels:MulticlusterTopologyScorer",
     "endpoint-attribute-scorer": "epp.policy.scorers.attributes:EndpointAttributeScorer",
     "endpoint-attribute-weight-scorer": (
         "epp.policy.scorers.attributes:EndpointAttributeWeightScorer"
@@ -115,6 +117,11 @@ PLACES: dict[str, str] = {
     "burst-prefix-cache-producer": "epp.policy.producers.mapped:BurstPrefixCacheProducer",
     "latency-observer-producer-hub": "epp.policy.producers.mapped:LatencyObserverProducer",
     "latency-observation-scorer-hub": "epp.policy.producers.mapped:LatencyObservationScorer",
+    "sojourn-time-observer-hub": "epp.policy.producers.mapped:SojournTimeObserver",
+    "mrl-scorer-hub": "epp.policy.producers.mapped:MeanResidualLifeScorer",
+    "session-manager": "epp.config.prefix_caches:SessionManager",
+    "session-interturn-latency-producer": "epp.policy.producers.mapped:InterTurnLatencyProducer",
+    "kv-cache-hint": "epp.policy.producers.mapped:KvCacheHint",
     "session-state-producer": "epp.policy.producers.mapped:SessionStateProducer",
     "k8s-peer-discovery": "epp.policy.producers.mapped:PeerDiscovery",
     "inflight-load-producer": "epp.policy.producers.in_flight_load:InFlightLoadProducer",

@@ -17,8 +17,14 @@ from epp.protocol.metrics.attribute_reader import (
     MULTICLUSTER_QUEUE_SIZE,
     AttributeMetric,
 )
-from epp.protocol.metrics.metric_names import ENGINE_LABELS, ENGINES, EngineCatalog, Metric
-from epp.protocol.metrics.metric_specs import EngineSpecs, engine_of, parse_spec
+from epp.protocol.metrics.metric_names import (
+    ENGINE_LABELS,
+    ENGINES,
+    EngineCatalog,
+    EngineMetrics,
+    Metric,
+)
+from epp.protocol.metrics.metric_specs import engine_of, of_cache, parse_spec
 
 CORE_EXTRACTOR = "core-metrics-extractor"
 """The producer of custom metrics, under whatever name their extractor is configured."""
@@ -78,7 +84,7 @@ class EngineConfig(PluginParameters, frozen=True):
             raise ValueError(f"attributeKey `{min(repeated)}` is listed twice")
         self.specs()
 
-    def specs(self) -> EngineSpecs:
+    def specs(self) -> EngineMetrics:
         """Return the metrics. Raises `ValueError` for one that is malformed, with its field."""
         found: dict[str, Metric | None] = {}
         for field in msgspec.structs.fields(EngineConfig):
@@ -87,18 +93,19 @@ class EngineConfig(PluginParameters, frozen=True):
                     found[field.name] = parse_spec(getattr(self, field.name))
                 except ValueError as error:
                     raise ValueError(f"`{field.encode_name}`: {error}") from None
-        return EngineSpecs(
+        info, usage = found["cache_info_spec"], found["kv_usage_spec"]
+        size = self.cache_block_size_label_name or "block_size"
+        number = self.cache_num_blocks_label_name or "num_gpu_blocks"
+        return EngineMetrics(
             name=self.name,
+            signs=(),
             waiting=found["queued_requests_spec"],
             running=found["running_requests_spec"],
-            kv_usage=found["kv_usage_spec"],
+            kv_usage=() if usage is None else (usage,),
             adapters=found["lora_spec"],
-            cache_info=found["cache_info_spec"],
-            block_size_label=self.cache_block_size_label_name,
-            num_blocks_label=self.cache_num_blocks_label_name,
-            block_size=found["cache_block_size_spec"],
-            num_blocks=found["cache_num_blocks_spec"],
-            attributes=dict(self._attributes()),
+            block_size=of_cache(found["cache_block_size_spec"], info, size),
+            num_blocks=of_cache(found["cache_num_blocks_spec"], info, number),
+            attributes=tuple(self._attributes()),
         )
 
     def _attributes(self) -> Iterator[tuple[str, Metric]]:

@@ -4,7 +4,6 @@ Names, parameters, defaults and bounds are llm-d-router's. The policies are in `
 the saturation detectors in `epp.policy.filters`, as they are filters too.
 """
 
-from collections.abc import Iterator
 from math import inf
 from typing import Annotated, Any, Protocol, TypeVar
 
@@ -22,6 +21,7 @@ from epp.policy.plugins import PluginParameters, SaturationDetector
 from epp.quantities import quantity, seconds
 
 T = TypeVar("T")
+D = TypeVar("D")
 _TTL = 60.0
 """How long a request may wait by default, in seconds."""
 _RUNNING = without_effect("requests under way are not evicted")
@@ -153,22 +153,33 @@ def flow_settings(
 
     If it is off the section is only checked, and requests wait only for room at endpoints.
     """
-    bands = _Bands(section, refer)
-    limits: UsageLimitPolicy = StaticUsageLimitPolicy()
-    if section.usage_limit_policy_plugin_ref:
-        place = "flowControl.usageLimitPolicyPluginRef"
-        limits = _policy(section.usage_limit_policy_plugin_ref, UsageLimitPolicy, refer, place)
+    ttl, template = _ttl(section.default_request_ttl), section.default_priority_band
+    band = _limits(template or BandTemplate(), "defaultPriorityBand", ttl, refer)
+    negative_band = None
+    if section.default_negative_priority_band is not None:
+        negative, name = section.default_negative_priority_band, "defaultNegativePriorityBand"
+        negative_band = _limits(negative, name, ttl, refer)
+    bands = {
+        each.priority: _limits(each, f"priorityBands[{position}]", ttl, refer)
+        for position, each in enumerate(section.priority_bands)
+    }
     settings = FlowSettings(
         gate=GateSettings(
             detector=detector,
             name=(section.saturation_detector or DetectorRef()).plugin_ref,
-            usage_limits=limits,
-            priorities=tuple(bands.own),
+            usage_limits=_policy(
+                section.usage_limit_policy_plugin_ref,
+                UsageLimitPolicy,
+                StaticUsageLimitPolicy(),
+                "flowControl.usageLimitPolicyPluginRef",
+                refer,
+            ),
+            priorities=tuple(bands),
         ),
         empty_seconds=_empty_seconds(section),
-        bands=bands.own,
-        band=bands.band,
-        negative_band=bands.negative,
+        bands=bands,
+        band=band,
+        negative_band=negative_band,
         max_requests=quantity(section.max_requests or 0) or inf,
         max_bytes=quantity(section.max_bytes or 0) or inf,
     )
@@ -185,47 +196,31 @@ def _ttl(written: str | None) -> float:
     return _TTL if written is None else seconds(written, zero=True) or inf
 
 
-class _Bands:
-    """The bands of a section, completed by their templates and the section's own limits."""
-
-    def __init__(self, section: FlowControlSection, refer: Refer) -> None:
-        self._ttl = _ttl(section.default_request_ttl)
-        self._refer = refer
-        template = section.default_priority_band or BandTemplate()
-        negative = section.default_negative_priority_band
-        self.band = self._limits(template, "defaultPriorityBand")
-        self.negative = (
-            None if negative is None else self._limits(negative, "defaultNegativePriorityBand")
-        )
-        self.own = dict(self._own(section))
-
-    def _own(self, section: FlowControlSection) -> Iterator[tuple[int, BandLimits]]:
-        for position, band in enumerate(section.priority_bands):
-            yield band.priority, self._limits(band, f"priorityBands[{position}]")
-
-    def _limits(self, band: BandTemplate, name: str) -> BandLimits:
-        usual, place = BandLimits(), f"flowControl.{name}"
-        fairness: FairnessPolicy = StartTimeFairness()
-        order: OrderingPolicy | None = None
-        if band.fairness_policy_ref:
-            fairness = _policy(
-                band.fairness_policy_ref, FairnessPolicy, self._refer, f"{place}.fairnessPolicyRef"
-            )
-        if band.ordering_policy_ref:
-            order = _policy(
-                band.ordering_policy_ref, OrderingPolicy, self._refer, f"{place}.orderingPolicyRef"
-            )
-        written = band.default_request_ttl
-        return BandLimits(
-            max_requests=quantity(band.max_requests or 0) or usual.max_requests,
-            max_bytes=quantity(band.max_bytes or 0) or usual.max_bytes,
-            ttl=self._ttl if written is None else _ttl(written),
-            fairness=fairness,
-            order=order,
-        )
+def _limits(band: BandTemplate, name: str, ttl: float, refer: Refer) -> BandLimits:
+    """Return the limits of a band of the section; `ttl` is the section's own."""
+    usual, place = BandLimits(), f"flowControl.{name}"
+    written = band.default_request_ttl
+    return BandLimits(
+        max_requests=quantity(band.max_requests or 0) or usual.max_requests,
+        max_bytes=quantity(band.max_bytes or 0) or usual.max_bytes,
+        ttl=ttl if written is None else _ttl(written),
+        fairness=_policy(
+            band.fairness_policy_ref,
+            FairnessPolicy,
+            StartTimeFairness(),
+            f"{place}.fairnessPolicyRef",
+            refer,
+        ),
+        order=_policy(
+            band.ordering_policy_ref, OrderingPolicy, None, f"{place}.orderingPolicyRef", refer
+        ),
+    )
 
 
-def _policy(name: str, kind: type[T], refer: Refer, place: str) -> T:
+def _policy(name: str, kind: type[T], default: D, place: str, refer: Refer) -> T | D:
+    """Return the policy of a name; the default if that is empty."""
+    if not name:
+        return default
     found = refer(name, place)
     if not isinstance(found, kind):
         raise ConfigError(f"`{name}` is not a policy of this kind", place)

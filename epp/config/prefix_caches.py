@@ -5,7 +5,7 @@ accepted if it would not change anything, and refused otherwise.
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -29,6 +29,7 @@ _METRICS = without_effect(
 _BESIDE = without_effect("it is read beside `indexerConfig`, not in it, as in llm-d-router")
 _ALL_MATCH = without_effect("a match may be as long as the prompt")
 _TIERS = without_effect("tiers are those that engines report")
+_BY_TOKENS = without_effect("KV events are matched by their tokens, not by sessions")
 _EVENTS_SAY = mapped_to("sent prompts, which count as cached until events deny it")
 
 
@@ -93,6 +94,7 @@ class PreciseProducer(PluginParameters, frozen=True):
     speculative_ttl: Annotated[str, _EVENTS_SAY] = msgspec.field(
         default="2s", name="speculativeTTL"
     )
+    session_manager: Annotated[str, _BY_TOKENS] = ""
 
     def __post_init__(self) -> None:
         seconds(self.speculative_ttl or "2s")
@@ -100,6 +102,18 @@ class PreciseProducer(PluginParameters, frozen=True):
     def start(self, context: PluginContext) -> Any:  # noqa: ANN401 (what it answers)
         """Return a producer that answers from the fleet's index (`PrefixMatchInfo`)."""
         return FROM_FLEET
+
+
+class SessionManager(PluginParameters, frozen=True):
+    """Marks the requests of a session, for KV events to name it."""
+
+    effect = _BY_TOKENS
+    deployment_id: str = msgspec.field(name="deploymentID")
+    hmac_key_file: str
+    token_producer: str = ""
+    event_correlation_enabled: bool = False
+    binding_ttl: str | int = msgspec.field(default="5m", name="bindingTTL")
+    max_bindings: int = 100_000
 
 
 class PrecisePrefixCacheScorer(PreciseProducer, frozen=True):
@@ -118,6 +132,7 @@ class PrecisePrefixCacheScorer(PreciseProducer, frozen=True):
 
 _BLOCKS = without_effect("blocks are those that engines report")
 _WHOLE = without_effect("prompts are matched whole")
+_HASHED_HERE = without_effect("prompts are hashed from request bodies")
 
 
 class ApproxProducer(BoundedParameters, frozen=True):
@@ -135,6 +150,7 @@ class ApproxProducer(BoundedParameters, frozen=True):
     max_prefix_blocks_to_match: Annotated[int, _WHOLE] = 2048
     max_prefix_tokens_to_match: Annotated[int, _WHOLE] = 131_072
     lru_capacity_per_server: Annotated[int, at_least(0, "entries, such as 31250")] = 31_250
+    prefix_hash_source: Annotated[Literal["body", "metadata", ""], _HASHED_HERE] = "body"
 
     def start(self, context: PluginContext) -> PrefixMatchInfo:
         """Return the fleet's index for the first in the file, and a separate one for any other."""

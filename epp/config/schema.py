@@ -8,7 +8,6 @@ has them. If a file has both, the one of v1 counts, as in llm-d-router.
 import math
 import re
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 from functools import cache
 from types import NoneType
 from typing import Annotated, Any, NamedTuple, get_args
@@ -313,6 +312,8 @@ def near(word: str, known: Iterable[str]) -> str:
     """Return `: did you mean ...?` with the known words that resemble a wrong one, or nothing."""
     if len(word) > _LONGEST_WORD:
         return ""
+    from difflib import get_close_matches  # noqa: PLC0415 (only an error needs it)
+
     matches = get_close_matches(word, list(known), n=3, cutoff=0.6)
     return f": did you mean {' or '.join(f'`{match}`' for match in matches)}?" if matches else ""
 

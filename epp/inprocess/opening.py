@@ -7,6 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from epp.adapters.recording.parts import check_folder
+from epp.adapters.recording.writer import RecordingSettings
 from epp.app.options import ServeOptions
 from epp.config.file import DEFAULT_POLICY, POLICIES, Settings, load
 from epp.errors import ConfigError, reason
@@ -28,6 +30,7 @@ def open_picker(  # noqa: PLR0913 (one for each flag)
     scrape_interval: float = 1.0,
     max_body_bytes: int = 64 << 20,
     hash_secret: bytes = b"",
+    record: str | os.PathLike[str] | None = None,
     metrics_port: int | None = None,
     unreachable: tuple[type[BaseException], ...] = (ConnectionError,),
 ) -> InProcessPicker:
@@ -53,6 +56,7 @@ def open_picker(  # noqa: PLR0913 (one for each flag)
         scrape_interval: how often each endpoint's metrics page is read.
         max_body_bytes: larger bodies are refused (413).
         hash_secret: keys hashes of prompts; empty: a random one.
+        record: the folder that traffic is recorded in, for `epp replay`; None: nowhere.
         metrics_port: a port of this machine that serves metrics, the console, and `epp explain`; 0:
             any; None: none.
         unreachable: exceptions that blame the endpoint if they leave a pick's block: those of the
@@ -65,6 +69,14 @@ def open_picker(  # noqa: PLR0913 (one for each flag)
     empty_ok = hold_empty_timeout >= 0
     _check("hold_empty_timeout", hold_empty_timeout, empty_ok, "a number of seconds")
     _check("eject_after", eject_after, eject_after >= 0, "a number of 0 or more")
+    recording = None
+    if record is not None:
+        recording = RecordingSettings(
+            folder=_writable(Path(record)),
+            pool=pool_name,
+            configuration=str(config or ("config_text" if config_text else policy)),
+            base_model=settings.base_model,
+        )
     for warning in settings.warnings:
         warnings.warn(warning, stacklevel=2)
     source: Path | tuple[Endpoint, ...] = ()
@@ -80,6 +92,7 @@ def open_picker(  # noqa: PLR0913 (one for each flag)
         eject_after=eject_after,
         scrape_interval=scrape_interval,
         hash_secret=hash_secret,
+        recording=recording,
         flow=msgspec.structs.replace(
             settings.flow,
             holds=hold,
@@ -94,6 +107,16 @@ def open_picker(  # noqa: PLR0913 (one for each flag)
 def _check(name: str, value: float, usable: bool, meaning: str) -> None:  # noqa: FBT001 (a check)
     if not usable:
         raise ConfigError(f"{value!r} is not {meaning}", name)
+
+
+def _writable(folder: Path) -> Path:
+    try:
+        check_folder(folder)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write to the folder {folder}: {reason(error)}", "record"
+        ) from error
+    return folder
 
 
 def _settings(config: str | os.PathLike[str] | None, text: str, policy: str) -> Settings:

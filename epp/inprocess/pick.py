@@ -6,9 +6,12 @@ decided on (`BUFFERED`), and shows the response as it comes (`STREAMED`).
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
+from operator import index
 from types import TracebackType
 from typing import Final, NamedTuple, Self
+from weakref import WeakSet
 
 import msgspec
 
@@ -40,8 +43,16 @@ _SHOWN: Final = Modes(BodyMode.BUFFERED, BodyMode.STREAMED)
 _UNSHOWN: Final = Modes(BodyMode.BUFFERED, BodyMode.NONE)
 """The modes of a request whose response's body was not shown."""
 _JSON, _EVENTS = "application/json", "text/event-stream"
-_NOT_SENT: Final = frozenset(("content-length", DESTINATION))
-"""Headers that HTTP clients write by themselves, or that only a proxy reads."""
+_NOT_SENT: Final = frozenset(
+    (
+        *("connection", "content-length", "expect", "host", "keep-alive", "proxy-connection"),
+        *("te", "transfer-encoding", "upgrade", DESTINATION),
+    )
+)
+"""Headers that only a proxy reads, or that are of one connection (RFC 9110, 7.6.1, and 7.2).
+
+HTTP clients write their own, for the body that they send.
+"""
 _UNREACHED: Final = 503
 """The status with which Envoy answers if it cannot reach a model server."""
 
@@ -52,6 +63,8 @@ class RawRequest(NamedTuple):
     body: bytes
     headers: dict[str, str]
     path: str
+    subset: tuple[str, ...] | None = None
+    """The targets that it may go to; None: all."""
 
 
 class PickerContext(NamedTuple):
@@ -69,8 +82,8 @@ class PickerContext(NamedTuple):
     """Returns the kept decisions on a request, given its id."""
     unreachable: tuple[type[BaseException], ...]
     """What is raised if a model server cannot be reached, or breaks off."""
-    picks: set["Pick"]
-    """Those that were begun and have not ended."""
+    picks: WeakSet["Pick"]
+    """Those that were begun and have not ended; what holds them is the program's."""
 
 
 class Pick:
@@ -82,15 +95,16 @@ class Pick:
     ends the request as served; with an exception as given up, or as failed by its endpoint if that
     is one of the picker's `unreachable`.
 
-    Whatever is told of the response makes later picks better: as bytes (`feed`, `finished`), which
-    are read as a gateway's are, or as numbers (`first_token`, `generated`, `usage`). Once the
-    request has ended, nothing of this has an effect.
+    Whatever is reported of the response makes later picks better: as bytes (`feed`,
+    `finished`), which are read as a gateway's are, or as numbers (`first_token`, `generated`,
+    `usage`). Once the request has ended, nothing of this has an effect.
     """
 
     def __init__(self, raw: RawRequest, context: PickerContext) -> None:
         self._raw = raw
         self._context = context
         self._exchange = context.exchange(context.clock())
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: asyncio.Future[Step] | None = None
         self._changes = UNCHANGED
 
@@ -107,7 +121,10 @@ class Pick:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers to send: yours, with those that the picker adds and without its own."""
+        """The headers to send: yours and those that the picker adds.
+
+        Without those for the picker, and those of a connection, such as `host`.
+        """
         kept = {**self._raw.headers, **dict(self._changes.set_headers)}
         removed = _NOT_SENT.union(self._changes.remove_headers)
         return {name: value for name, value in kept.items() if name not in removed}
@@ -140,28 +157,28 @@ class Pick:
         raise LookupError(f"request {self.id} is not among the decisions that are kept")
 
     def answered(self, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
-        """Tell the head of the response. Without it `feed` and `finished` take it for a good one.
+        """Report the head of the response; `feed` and `finished` assume a good one without it.
 
-        Its `content-type` and load reports (ORCA) are heeded. Bodies are told decompressed.
+        Its `content-type` and load reports (ORCA) are read. Pass bodies decompressed.
         """
         record = self._exchange.record
         if record.status is not None:
             return
         streams = record.request is not None and record.request.stream
-        told = {":status": str(status), "content-type": _EVENTS if streams else _JSON}
-        told |= {name.lower(): value for name, value in (headers or {}).items()}
-        told.pop("content-encoding", None)
-        self._receive(ResponseHeaders(headers=told))
+        reported = {":status": str(status), "content-type": _EVENTS if streams else _JSON}
+        reported |= {name.lower(): value for name, value in (headers or {}).items()}
+        reported.pop("content-encoding", None)
+        self._receive(ResponseHeaders(headers=reported))
 
     def feed(self, piece: bytes) -> bytes:
-        """Tell a piece of the response's body; return it with the model's name as it was asked."""
+        """Report a piece of the body; return it with the model's name as it was asked for."""
         self.answered()
         return self._passed(piece)
 
     def finished(
         self, body: bytes = b"", *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> bytes:
-        """Tell that the response has ended; `body` is the rest of it, or all. Returns as `feed`."""
+        """Report the end of the response; `body` is the rest of it, or all. Returns as `feed`."""
         self.answered(status, headers)
         if not body and not self._exchange.record.response_bytes:
             self._receive(ResponseTrailers(modes=_UNSHOWN))
@@ -169,7 +186,7 @@ class Pick:
         return self._passed(body, last=True)
 
     def failed(self, status: int = _UNREACHED) -> None:
-        """Tell that the endpoint could not be reached, or failed with an HTTP status.
+        """Report that the endpoint could not be reached, or failed with an HTTP status.
 
         An endpoint that fails five times in a row (`eject_after`) is left out for a while.
         """
@@ -179,17 +196,17 @@ class Pick:
             self._exchange.cancelled(self._context.clock())
 
     def first_token(self) -> None:
-        """Tell that the first token is here."""
+        """Report that the first token has come."""
         self.generated(1)
 
     def generated(self, tokens: int) -> None:
-        """Tell how many tokens are here by now; long answers take room."""
+        """Report how many tokens have come so far; long answers take room."""
         self.answered(headers={"content-type": _EVENTS})
         if self._exchange.record.outcome is None:
-            self._exchange.response.tokens(tokens, self._context.clock())
+            self._exchange.response.tokens(index(tokens), self._context.clock())
 
     def usage(self, usage: object) -> None:
-        """Tell the tokens that the model server reported, as the `usage` of its response has them.
+        """Record the tokens that the model server counted, as the `usage` of its response has them.
 
         `prompt_tokens`, `completion_tokens` and `prompt_tokens_details.cached_tokens`, or
         Anthropic's names for them: keys of a mapping, or attributes, as OpenAI's client has them.
@@ -202,9 +219,10 @@ class Pick:
         if exchange.record.request_bytes or exchange.record.outcome is not None:
             raise RuntimeError("a pick is one request: call picker.pick again")
         self._context.picks.add(self)
+        self._loop = asyncio.get_running_loop()
         try:
             head = {":method": "POST", ":path": raw.path, **raw.headers}
-            self._receive(RequestHeaders(headers=head, modes=_SHOWN))
+            self._receive(RequestHeaders(headers=head, modes=_SHOWN, subset=raw.subset))
             step = self._receive(RequestBody(body=raw.body, end_of_stream=True))
             while step.wants is Wants.TURN:
                 await asyncio.sleep(0)
@@ -230,6 +248,13 @@ class Pick:
                 self.failed()
         finally:
             self._end()
+
+    def __del__(self) -> None:
+        """Give it up if the program has dropped it; this may be called on any thread."""
+        exchange, clock = self._exchange, self._context.clock
+        if self._loop is not None and exchange.record.outcome is None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(lambda: exchange.cancelled(clock()))
 
     def shut(self) -> None:
         """End it because the picker closes: if it is not decided on, that raises `ShuttingDown`."""
@@ -285,7 +310,7 @@ class Pick:
     def _passed(self, data: bytes, *, last: bool = False) -> bytes:
         """Return a piece of the response's body as the exchange passes it on."""
         if not isinstance(data, bytes | bytearray | memoryview):
-            raise TypeError(f"a response is told in bytes as they came, not {type(data).__name__}")
+            raise TypeError(f"report a response in bytes as they came, not {type(data).__name__}")
         message = ResponseBody(body=data, end_of_stream=last)
         changed = _mutation_of(self._receive(message)).body
         return data if changed is None else changed

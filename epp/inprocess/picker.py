@@ -2,9 +2,11 @@
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NoReturn, Self
+from weakref import WeakSet
 
 import msgspec
 
@@ -18,6 +20,7 @@ from epp.errors import ConfigError, ShuttingDown, reason
 from epp.inprocess.pick import Pick, PickerContext, RawRequest
 from epp.model.endpoint import HTTPS, Endpoint, Target
 from epp.model.kv_changes import CacheCleared
+from epp.protocol.bodies.coercion import UNREADABLE
 from epp.protocol.endpoints import parse_endpoints
 from epp.protocol.extproc.observation import Observation
 from epp.system.daemon_thread import in_daemon_thread
@@ -32,6 +35,7 @@ Body = bytes | bytearray | memoryview | str | Mapping[str, object]
 _LOOPBACK: Final = "127.0.0.1"
 _LAST_PORT: Final = 65535
 _NOT_OPEN: Final = "the picker is not open: async with open_picker(...) as picker"
+_ELSEWHERE: Final = "the picker was opened on another event loop: open one on each"
 
 
 class InProcessPicker:
@@ -55,7 +59,7 @@ class InProcessPicker:
         _check_unreachable(unreachable)
         if metrics_port is not None and not 0 <= metrics_port <= _LAST_PORT:
             raise ConfigError(f"{metrics_port} is not a port; 0 is any free one", "metrics_port")
-        # No proxy limits how long a request waits, and what is told of a response is all read.
+        # No proxy limits how long a request waits, and all that is reported of a response is read.
         self._options = msgspec.structs.replace(
             options, buffered_wait=math.inf, observation=Observation(1)
         )
@@ -87,7 +91,7 @@ class InProcessPicker:
             self._url,
             core.explain,
             self._unreachable,
-            set(),
+            WeakSet(),
         )
         try:
             if isinstance(core.discovery, GivenEndpoints) and self._first:
@@ -121,6 +125,7 @@ class InProcessPicker:
         """End what is open: picks that wait get `ShuttingDown`, others count as given up."""
         if self._core is None or self._closed:
             return
+        self._check_loop()
         self._closed = True
         core, context = self._opened()
         try:
@@ -153,19 +158,30 @@ class InProcessPicker:
         headers: Mapping[str, str] | None = None,
         *,
         path: str = "/v1/chat/completions",
+        avoid: Collection[Endpoint] = (),
     ) -> Pick:
         """Return the pick of a request, to be entered: `async with picker.pick(body) as pick`.
 
         `body` and `path` are what the model server gets: any API that the configuration's parsers
         read. Prompts may be token ids where the API takes them (`/v1/completions`). `headers` are
         those of the request: they may name its objective, its flow and a session, as for a gateway.
+        It goes to an endpoint of `avoid`, such as one that it has failed at, only if no other one
+        is up and serves its model.
         """
-        _, context = self._opened()
+        core, context = self._opened()
         if not path.startswith("/"):
             raise ValueError(f"the path {path!r} does not begin with a slash")
         sent = {"content-type": "application/json"}
         sent |= {name.lower(): value for name, value in (headers or {}).items()}
-        return Pick(RawRequest(_encoded(body), sent, path), context)
+        encoded = _encoded(body)
+        subset: tuple[str, ...] | None = None
+        if avoid:
+            avoided = {each.target for each in avoid}
+            usable = core.fleet.pods.eligible(None, _model_of(encoded)).pods
+            left = [each.endpoint for each in usable if each.endpoint.target not in avoided]
+            if not all(each.partial for each in left):
+                subset = tuple(each.target for each in left)
+        return Pick(RawRequest(encoded, sent, path, subset), context)
 
     async def set_endpoints(self, endpoints: Given | Iterable[Given]) -> None:
         """Replace the endpoints; those that stay keep what is known of them.
@@ -184,10 +200,10 @@ class InProcessPicker:
             core.discovery.replace(found)
 
     def caches_cleared(self, endpoint: Endpoint | None = None) -> None:
-        """Tell that an endpoint has emptied its prefix cache; without one, that all have.
+        """Report that an endpoint has emptied its prefix cache; without one, that all have.
 
-        Engines do so when they get new weights, and only tell by KV events. Requests that run keep
-        what they hold.
+        Engines do so when they get new weights, and report it only by KV events. Requests that
+        run keep what they hold.
         """
         core, _ = self._opened()
         for each in core.fleet.endpoints if endpoint is None else (endpoint,):
@@ -217,6 +233,10 @@ class InProcessPicker:
         core, _ = self._opened()
         return core.explain(request)
 
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled, as for a process of `multiprocessing` or an actor of Ray."""
+        raise TypeError("a picker cannot be pickled: open one in the process that picks")
+
     def _opened(self) -> tuple[PickerCore, PickerContext]:
         if self._core is None or self._context is None:
             raise RuntimeError(_NOT_OPEN)
@@ -226,8 +246,11 @@ class InProcessPicker:
         """Raise unless requests are taken, and on this event loop."""
         if self._closed:
             raise ShuttingDown("the picker is closed")
+        self._check_loop()
+
+    def _check_loop(self) -> None:
         if asyncio.get_running_loop() is not self._loop:
-            raise RuntimeError("the picker was opened on another event loop: open one on each")
+            raise RuntimeError(_ELSEWHERE)
 
     def _url(self, endpoint: Endpoint) -> str:
         return self._urls.get(endpoint.target, f"http://{endpoint.target}")
@@ -246,6 +269,16 @@ def _encoded(body: Body) -> bytes:
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     return msgspec.json.encode(body)
+
+
+class _Asked(msgspec.Struct):
+    model: str = ""
+
+
+def _model_of(body: bytes) -> str:
+    with suppress(*UNREADABLE):  # the exchange refuses such a body
+        return msgspec.json.decode(body, type=_Asked).model
+    return ""
 
 
 def _resolved(given: Sequence[Given]) -> tuple[tuple[Endpoint, ...], Mapping[Target, str]]:

@@ -25,12 +25,14 @@ from epp.model.request import RequestId, Usage
 from epp.model.request_events import Aborted, Failure, Finished
 from epp.values import replaced
 
+_FAULTS: Final = (Failure.GATEWAY, Failure.EMPTY)
+
 
 class RequestEnds:
     """Ends requests, which are no longer in flight, at their endpoints.
 
-    Errors show that an endpoint refuses requests if it may be ejected for them (`ejects`); a shed
-    request shows that anyway.
+    Failures that are not the request's own show that an endpoint refuses requests if it may be
+    ejected for them (`ejects`); a shed request shows that anyway.
     """
 
     def __init__(
@@ -45,11 +47,13 @@ class RequestEnds:
         """End a request whose response was seen to its end."""
         sequences = in_flight.sequences
         try:
-            seen = in_flight.seen_tokens(event.generated, self._output_lengths)
-            usage = event.usage or Usage(completion_tokens=seen)
-            counted = event.usage is not None
-            if not in_flight.can_have_generated(usage.completion_tokens, now):
-                usage, counted = replaced(usage, completion_tokens=seen), False
+            usage, counted = event.usage, True
+            if usage is None or not in_flight.can_have_generated(usage.completion_tokens, now):
+                seen, counted = in_flight.seen_tokens(event.generated, self._output_lengths), False
+                if usage is None:
+                    usage = Usage(completion_tokens=seen)
+                else:
+                    usage = replaced(usage, completion_tokens=seen)
             in_flight.record_activity(now)
             in_flight.count_unseen_beginning()
             if len(sequences) == 1:
@@ -136,8 +140,8 @@ class RequestEnds:
             in_flight.record_generated(0, seen)
         finally:
             in_flight.release(now, revoked=event.refused)
-        shed = event.failure is Failure.BUSY
-        if event.served and (shed or (event.failure is not None and self._ejects)):
+        failure = event.failure
+        if event.served and (failure is Failure.BUSY or (failure in _FAULTS and self._ejects)):
             in_flight.pod.ledger.record_refusal(now)
         if len(sequences) == 1 and not event.refused:
             tokens, guessed = sequences[0].offsets.total, in_flight.unobserved

@@ -44,7 +44,7 @@ class Estimate:
 
 _NOTHING_FOUND: Final[list[list[int]]] = []
 _NO_ESTIMATES: Final[dict[Speed, dict[object, Estimate]]] = {}
-"""The estimates of a quote that was not looked up; never changed."""
+"""The estimates of a quote of which none was asked for; never changed."""
 
 
 @mypyc_attr(free_list_len=1, acyclic=True)
@@ -106,14 +106,14 @@ class Quote:
         """Look the prompts up in an index, once for each `version` of its owner's state."""
         if self._index is index and self._version == version:
             return
-        match = index.match
         found: list[list[int]] = []
         for chain in self.chains:
             hashes = chain.hashes
-            found.append(match(hashes if chain.lookup == len(hashes) else hashes[: chain.lookup]))
+            looked_up = hashes if chain.lookup == len(hashes) else hashes[: chain.lookup]
+            found.append(index.match(looked_up))
         self._found = found
         self._index, self._version = index, version
-        self._estimates = {}
+        self._estimates = _NO_ESTIMATES
 
     def least_context(self, error: float) -> int:
         """Return the least number of tokens that the longest prompt has with its output.
@@ -131,13 +131,15 @@ class Quote:
 
     def estimate(self, slot: Slot, speed: Speed) -> Estimate:
         """Predict the tokens that the cache of a slot saves; `look_up` comes first."""
-        return self.estimates([(slot, speed)])[0]
+        return self._predict([each[slot] for each in self._found], speed)
 
     def estimates(self, places: list[tuple[Slot, Speed]]) -> list[Estimate]:
         """Predict what each of several caches saves; `look_up` comes first.
 
         Endpoints of one speed that hold as many blocks share one estimate.
         """
+        if self._estimates is _NO_ESTIMATES:
+            self._estimates = {}
         found, known = self._found, self._estimates
         if len(found) != 1:
             return [

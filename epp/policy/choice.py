@@ -13,7 +13,7 @@ from epp.model.candidate import Candidate
 from epp.model.decision import Decision, Score
 from epp.model.endpoint import Target
 from epp.model.request import InferenceRequest
-from epp.policy.plugins import PickContext, PluginTimer, Unseen
+from epp.policy.plugins import PickContext, PluginTimer, Unseen, misreturned
 from epp.policy.profile import Profile
 
 _MIN_ALPHA: Final = 1.0
@@ -105,7 +105,7 @@ class Plan:
             picked = _picked(candidates, positions)
             first = picked[0]
         except (IndexError, TypeError) as error:
-            raise _misreturned(
+            raise misreturned(
                 f"picker {self._name_of(self._picker)} of profile {self._name}",
                 positions,
                 f"positions among {len(candidates)} endpoints",
@@ -138,7 +138,7 @@ class Plan:
             try:
                 left = len(candidates)
             except TypeError as error:
-                raise _misreturned(
+                raise misreturned(
                     f"filter {self._name_of(each)}", candidates, "a sequence of candidates"
                 ) from error
             if left == 0:
@@ -172,18 +172,9 @@ class Plan:
                     )
                 clamped = _add_weighted(totals, weight, values)
             except (TypeError, ValueError) as error:
-                raise _misreturned(
-                    f"scorer {name}", values, "a number for each endpoint"
-                ) from error
+                raise misreturned(f"scorer {name}", values, "a number for each endpoint") from error
             scores.append(Score(name, weight, values, clamped))
         return totals, scores
-
-
-def _misreturned(plugin: str, returned: object, wanted: str) -> PickerFault:
-    """Return the error for what a plug-in returned in place of what is wanted."""
-    return PickerFault(
-        f"{plugin} returned {str(returned)[:100]} instead of {wanted}", reason="plugin-fault"
-    )
 
 
 def _at_home(

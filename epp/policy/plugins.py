@@ -21,10 +21,11 @@ from typing import Any, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
+from epp.errors import PickerFault
 from epp.model.candidate import Candidate
 from epp.model.decision import Decision
-from epp.model.endpoint import Target
-from epp.model.events import Event
+from epp.model.endpoint import EndpointId, Target
+from epp.model.events import EndpointRemoved, Event
 from epp.model.listeners import Listener
 from epp.model.request import InferenceRequest, Usage
 from epp.policy.effects import Effect
@@ -35,7 +36,9 @@ _STEPS = 1 << 53
 """The floats of one distance in 0..1."""
 Candidates = Sequence[Candidate]
 """The endpoints that a request may go to, as plug-ins see them."""
-Headers = tuple[tuple[str, str], ...]
+Headers = Sequence[tuple[str, str]]
+Subscribe = Callable[[Iterable[type[Event]], Listener], None]
+"""`PluginContext.subscribe`, and `Fleet.subscribe`."""
 
 
 class PluginParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -260,6 +263,16 @@ class Startable(Protocol):
         """Return the plug-in; called once. Raises `ConfigError`."""
 
 
+def when_removed(subscribe: Subscribe, forget: Callable[[EndpointId], object]) -> None:
+    """Call `forget` with each endpoint that is removed from the fleet."""
+
+    def learn(event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+        if isinstance(event, EndpointRemoved):
+            forget(event.endpoint_id)
+
+    subscribe([EndpointRemoved], learn)
+
+
 def uniform(below: Callable[[int], int]) -> float:
     """Return a random number in 0..1, 1 excluded."""
     return below(_STEPS) / _STEPS
@@ -286,3 +299,28 @@ def effect_of(kind: type[Any]) -> Effect | None:
     """Return the `effect` of a plug-in type; None: it is honoured."""
     found: Effect | None = getattr(kind, "effect", None)
     return found
+
+
+def misreturned(plugin: str, returned: object, wanted: str) -> PickerFault:
+    """Return the error for what a plug-in returned in place of what is wanted."""
+    return PickerFault(
+        f"{plugin} returned {str(returned)[:100]} instead of {wanted}", reason="plugin-fault"
+    )
+
+
+def headers_of(plugin: str, returned: Headers) -> tuple[tuple[str, str], ...]:
+    """Return what a plug-in returned as headers; raise `PickerFault` if they are something else."""
+    try:
+        headers = tuple((name, value) for name, value in returned)
+    except (TypeError, ValueError) as error:
+        raise misreturned(plugin, returned, "pairs of texts") from error
+    if not all(isinstance(part, str) for pair in headers for part in pair):
+        raise misreturned(plugin, returned, "pairs of texts")
+    return headers
+
+
+def request_of(plugin: str, returned: InferenceRequest) -> InferenceRequest:
+    """Return a request that a plug-in returned; raise `PickerFault` if it is something else."""
+    if not isinstance(returned, InferenceRequest):
+        raise misreturned(plugin, returned, "a request")
+    return returned

@@ -13,7 +13,7 @@ from epp.model.quote import Quote
 from epp.model.request import Api, InferenceRequest
 from epp.model.request_events import Aborted, Admitted
 from epp.policy.choice import Plan
-from epp.policy.plugins import PickContext, PluginTimer, Unseen
+from epp.policy.plugins import PickContext, PluginTimer, Unseen, headers_of
 from epp.policy.profile import Scheduling
 from epp.values import replaced
 
@@ -183,7 +183,8 @@ class Scheduler:
         )
         headers = decision.headers
         for source in scheduling.request_header_sources:
-            headers += source.request_headers(request, decision, candidates)
+            returned = source.request_headers(request, decision, candidates)
+            headers += headers_of(f"request header source {scheduling.name_of(source)}", returned)
         return (
             replaced(decision, headers=headers) if scheduling.request_header_sources else decision
         )

@@ -14,13 +14,19 @@ from cachetools import TTLCache
 
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId, Target
-from epp.model.events import EndpointRemoved, Event
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import SessionId, find_producer
-from epp.policy.bounds import BoundedParameters, at_least
+from epp.policy.bounds import BoundedParameters, above_zero, at_least
 from epp.policy.client_keys import ClientKey, client_key
-from epp.policy.effects import without_effect
-from epp.policy.plugins import Candidates, Headers, PluginContext, PluginParameters
+from epp.policy.effects import mapped_to, without_effect
+from epp.policy.flow.fairness import StartTimeFairness
+from epp.policy.plugins import (
+    Candidates,
+    Headers,
+    PluginContext,
+    PluginParameters,
+    when_removed,
+)
 
 _MAX_SESSIONS = 100_000
 """Sessions whose endpoint is kept, at most; then the one that was idle the longest is dropped."""
@@ -32,6 +38,7 @@ _ATTRIBUTES = {"SessionID": "session-id-producer"}
 
 _SECONDS = at_least(0, "seconds, or 0 for the default")
 _NO_SWEEP = without_effect("idle sessions expire at once")
+_ROOM = mapped_to("the room of each endpoint, whose limits are learned")
 
 
 class TokenHeader(PluginParameters, frozen=True):
@@ -103,6 +110,28 @@ class MulticlusterSessionAffinityFilter(SessionAffinityFilter, frozen=True):
     """The same among clusters, each of which is an endpoint."""
 
 
+class ThunderAgent(BoundedParameters, frozen=True):
+    """Keeps an agent's session at its endpoint, and others waiting while there is no room.
+
+    It is a scorer, a saturation detector and a fairness policy at once.
+    """
+
+    capacity_tokens: Annotated[int, _ROOM] = 4_194_304
+    util_threshold: Annotated[float, _ROOM] = 1.0
+    idle_lease_seconds: Annotated[float, _ROOM] = 30.0
+    head_wait_starvation_ms: Annotated[int, _ROOM] = 1_800_000
+    next_turn_predictor: Annotated[str, _ROOM] = ""
+    admission_policy: Annotated[str, _ROOM] = ""
+    eviction_ttl_seconds: Annotated[float, above_zero("seconds, such as 3600")] = 3600.0
+    eviction_sweep_seconds: Annotated[float, _NO_SWEEP] = 10.0
+
+    def start(self, context: PluginContext) -> "_AgentSessions":
+        """Return the started plug-in."""
+        agents = SessionSource(attribute="agent-identity")
+        ids = SessionIds([agents], self.eviction_ttl_seconds)
+        return _AgentSessions(_Bindings(ids, "", context))
+
+
 class _PinPlugin:
     """The common part of scorer and filter: a `CommitObserver` and a `ResponseProcessor`."""
 
@@ -117,6 +146,17 @@ class _PinScorer(_PinPlugin):
         """Return 1 for the session's endpoint, 0 for others."""
         pinned = self.pinned(request)
         return [1.0 if pinned and each.endpoint.id == pinned else 0.0 for each in candidates]
+
+
+class _AgentSessions(_PinScorer):
+    def __init__(self, pins: "_Bindings") -> None:
+        super().__init__(pins)
+        shared = StartTimeFairness()
+        self.flow_of, self.cost = shared.flow_of, shared.cost
+
+    def saturation(self, candidates: Candidates) -> float:
+        """Return 0, as requests wait for room at endpoints and not for the pool; 1 without any."""
+        return 0.0 if candidates else 1.0
 
 
 class _PinFilter(_PinPlugin):
@@ -180,14 +220,13 @@ class _Bindings:
             timer=lambda: self._now,
         )
         self._bound: dict[EndpointId, _Bound] = {}
-        context.subscribe([EndpointRemoved], self._forget)
+        when_removed(context.subscribe, self._forget)
 
-    def _forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+    def _forget(self, endpoint: EndpointId) -> None:
         """Unbind all sessions of an endpoint that is gone."""
-        if isinstance(event, EndpointRemoved):
-            bound = self._bound.pop(event.endpoint_id, None)
-            if bound is not None:
-                bound.endpoint = EndpointId("")
+        bound = self._bound.pop(endpoint, None)
+        if bound is not None:
+            bound.endpoint = EndpointId("")
 
     def _session(self, request: InferenceRequest) -> ClientKey | None:
         found = next((found for find in self._finders if (found := find(request).strip())), "")

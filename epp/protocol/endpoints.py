@@ -182,31 +182,26 @@ def _endpoints(entry: EndpointEntry, place: str, resolve: Resolve | None) -> Ite
     address = _address(entry.address, port, f"{place}.address", resolve)
     if not address:
         return
+    named, metrics_host = [(entry.name, rank)], entry.metrics_host or ""
     if size is None:
-        yield _endpoint(entry, entry.name, address, rank, place, clusters=resolve is not None)
-        return
-    if rank is not None or RANK_LABEL in entry.labels:
+        if resolve is not None and not metrics_host:
+            metrics_host = _metrics_host(entry, port, f"{place}.labels")
+    elif rank is not None or RANK_LABEL in entry.labels:
         problem = "an entry with a rank cannot stand for several"
         raise ConfigError(problem, f"{place}.dataParallelSize")
-    for each in range(size):
-        yield _endpoint(entry, f"{entry.name}-rank-{each}", address, each, place, clusters=False)
-
-
-def _endpoint(  # noqa: PLR0913 (what an entry says, and what is made of it)
-    entry: EndpointEntry, name: str, address: str, rank: int | None, place: str, *, clusters: bool
-) -> Endpoint:
-    port = _port(entry.port, f"{place}.port")
-    return Endpoint(
-        namespace=entry.namespace,
-        name=name,
-        address=address,
-        port=port,
-        labels=entry.labels,
-        rank=rank,
-        metrics_host=entry.metrics_host
-        or (_metrics_host(entry, port, f"{place}.labels") if clusters else ""),
-        app_protocol=entry.app_protocol,
-    )
+    else:
+        named = [(f"{entry.name}-rank-{each}", each) for each in range(size)]
+    for name, rank in named:
+        yield Endpoint(
+            namespace=entry.namespace,
+            name=name,
+            address=address,
+            port=port,
+            labels=entry.labels,
+            rank=rank,
+            metrics_host=metrics_host,
+            app_protocol=entry.app_protocol,
+        )
 
 
 def _port(value: int | str, place: str) -> int:

@@ -31,21 +31,18 @@ class ParentSpan(msgspec.Struct, frozen=True):
         return bool(self.flags & SAMPLED)
 
 
-class BegunSpan:
+class BegunSpan(msgspec.Struct, frozen=True):
     """The span of a request whose trace is sampled, from its decision on.
 
     `parent_id` is 0 for the first span of a trace. `at` is when the request was answered with its
     destination, in seconds of the picker's clock.
     """
 
-    __slots__ = ("at", "flags", "parent_id", "span_id", "trace_id")
-
-    def __init__(self, trace_id: int, span_id: int, parent_id: int, flags: int, at: float) -> None:
-        self.trace_id = trace_id
-        self.span_id = span_id
-        self.parent_id = parent_id
-        self.flags = flags
-        self.at = at
+    trace_id: int
+    span_id: int
+    parent_id: int
+    flags: int
+    at: float
 
 
 class TraceSampling(msgspec.Struct, frozen=True):

@@ -32,6 +32,7 @@ from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.record import REDIRECTION, Outcome
 from epp.protocol.recording import RecordedEndpoint, RecordedPool, RecordedRequest
 from epp.replay.plugin_faults import describe, has_user_plugins
+from epp.replay.traffic.bounds import limit_of
 from epp.replay.traffic.calls import Call, packed
 from epp.replay.traffic.recorded.parts import Recording
 from epp.values import replaced
@@ -232,7 +233,7 @@ def _request(asked: _Asked) -> InferenceRequest:
             Prompt(packed(call.prompt), exact=True, marks=call.marks) for call in asked.calls
         ),
         stream=line.stream,
-        max_tokens=line.max_tokens,
+        max_tokens=limit_of(line.max_tokens),
         fairness_id=line.tenant or DEFAULT_FAIRNESS_ID,
         priority=line.priority,
     )

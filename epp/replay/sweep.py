@@ -10,6 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
 from hashlib import blake2b
 from importlib import import_module
+from threading import Thread
 from typing import Any
 
 import msgspec
@@ -113,14 +114,22 @@ def on_cores(tasks: Sequence[Task], jobs: int | None = None) -> Iterator[tuple[i
 def processes(count: int | None) -> ProcessPoolExecutor:
     """Return this many new processes (None: one for each core).
 
-    Ctrl-C ends them at once: a run takes minutes, and another one may be next in line.
+    Ctrl-C ends them at once, and so does the end of this process, whatever ends it: a run takes
+    minutes, and another one may be next in line.
     """
-    return ProcessPoolExecutor(
-        count,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_DFL),
-    )
+    spawn = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(count, mp_context=spawn, initializer=_end_at_once)
+
+
+def _end_at_once() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 def on_ray(tasks: Sequence[Task], address: str) -> Iterator[tuple[int, Digest]]:

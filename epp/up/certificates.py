@@ -11,6 +11,7 @@ from epp.adapters.tls import MAX_BYTES, check_pair
 from epp.errors import ConfigError
 from epp.system.daemon_thread import in_daemon_thread
 from epp.system.files import read_regular
+from epp.system.tls import unverified_tls
 from epp.up.proxy import CERTIFICATE_FILE, certificate_file
 
 FOLLOW_SECONDS = 10.0
@@ -99,12 +100,9 @@ def _check_authorities(path: Path) -> None:
 
 def client_context(ca_file: Path | None) -> ssl.SSLContext:
     """Return how this process speaks TLS to servers: unverified without authorities."""
-    if ca_file is not None:
-        return ssl.create_default_context(cafile=str(ca_file))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
+    if ca_file is None:
+        return unverified_tls()
+    return ssl.create_default_context(cafile=str(ca_file))
 
 
 def _read(path: Path, flag: str) -> bytes:

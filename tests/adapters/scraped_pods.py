@@ -126,5 +126,15 @@ async def scraping(*endpoints, settings=FAST, clock=time.monotonic, **source):
     scraper = Scraper(told, clock, PageSource(settings=settings, **source))
     for endpoint in endpoints:
         scraper.watch(endpoint)
-    async with running(scraper.run()):
+    async with running(polls_of(scraper)):
         yield scraper, told
+
+
+async def polls_of(scraper):
+    """Poll until cancelled."""
+    async with asyncio.TaskGroup() as tasks:
+        scraper.start(tasks)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            scraper.stop()

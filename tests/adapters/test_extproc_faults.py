@@ -90,7 +90,10 @@ class TestFaults:
         director.answer = DECISION
         assert kind(await Peer(channel).ask(head(), body())) == "request_headers"
 
-    @pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt()])
+    @pytest.mark.parametrize(
+        "raised",
+        [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()],
+    )
     async def test_a_plug_in_cannot_end_the_process_nor_others_streams(
         self, director, server, channel, raised
     ):

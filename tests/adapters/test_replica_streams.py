@@ -222,7 +222,7 @@ async def test_more_than_comes_in_time_is_read_a_little_at_a_time(server, monkey
     monkeypatch.setattr(redis_link, "ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(streams, "_BLOCK_SECONDS", 0.1)
     seal = Seal(SECRET)
-    messages = [b"%d " % number + b"x" * 10_000 for number in range(200)]
+    messages = [b"%d " % number + b"x" * 10_000 for number in range(120)]
     async with narrow(server, most=400_000) as address, station(address) as one:
         with redis.Redis(HERE, server.port) as client, client.pipeline() as at_once:
             for message in messages:

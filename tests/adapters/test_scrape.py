@@ -198,9 +198,15 @@ async def test_a_page_without_known_metrics_is_a_sign_of_life():
         with capture_logs() as logs:
             pod.page = b"<html>"
             told.events.clear()
+            load = await told.loads("a", 4)
+            assert (load.waiting, load.counted) == (3, False)
+            assert told.of(ScrapeFailed, "a") == []
+            pod.page = vllm_page(waiting=7)
+            told.events.clear()
             load = await told.loads("a", 3)
-            assert logs == []
-            assert load.waiting == 3
+            assert (load.waiting, load.counted) == (7, True)
+    (line,) = logs
+    assert (line["event"], line["endpoint"]) == ("endpoint.metrics_unknown", "default/a")
 
 
 async def test_an_unknown_engine_is_logged_once():

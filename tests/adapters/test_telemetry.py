@@ -70,9 +70,10 @@ def test_a_response_that_is_not_streamed_has_no_time_per_token():
     assert values(counted, "llm_d_epp_request_streaming_tpot_seconds_sum") == {}
 
 
-def test_a_model_servers_error_counts_as_one():
+@pytest.mark.parametrize("answer", [{"status": 503}, {"denied": True}])
+def test_a_model_servers_error_counts_as_one(answer):
     counted = telemetry()
-    serve(counted, record(status=503, usage=None))
+    serve(counted, record(usage=None, **answer))
     assert value(counted, "llm_d_epp_request_error_total", error_code="ModelServerError") == 1
     assert value(counted, "llm_d_epp_request_duration_seconds_count") == 1
     assert values(counted, "llm_d_epp_request_ttft_seconds_count") == {}

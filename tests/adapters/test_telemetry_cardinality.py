@@ -278,3 +278,13 @@ def test_picks_of_an_endpoint_that_moves_to_another_port_are_counted_there():
         serve(counted, record(number, decision=Decision(endpoints=(moved,))))
     picked = values(counted, "llm_d_epp_scheduler_attempts_total")
     assert {dict(pairs)["port"]: times for pairs, times in picked.items()} == {"8000": 4, "9000": 2}
+
+
+def test_a_tenant_that_is_called_other_is_counted_once():
+    counted = telemetry()
+    for number in range(3):
+        serve(counted, record(number, request=request(number, fairness_id="other")))
+    assert flows(counted) == {("m", "t", "other", "3")}
+    assert value(counted, TOTAL) == 3
+    assert value(counted, "llm_d_epp_scheduler_attempts_total", target_model_name="t") == 3
+    assert value(counted, "llm_d_epp_request_running") == 0

@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
+from epp.adapters.telemetry import loop_delay
 from epp.adapters.telemetry.loop_delay import IDLE_SECONDS, LoopDelay
 from tests.adapters.ext_proc_peer import DEADLINE, until
 
@@ -68,6 +70,17 @@ async def test_a_process_that_stands_still_is_late_and_holds_nothing(watched):
     time.sleep(HOLD)  # the loop's thread itself stands still, as on a machine that is stopped
     await sampled(watched)
     assert (above(watched.delay, LONG), above(watched.held, LONG)) == (1, 0)
+
+
+async def test_a_loop_that_stood_still_for_long_is_logged_once_a_minute(watched, monkeypatch):
+    monkeypatch.setattr(loop_delay, "_LOGGED_SECONDS", LONG)
+    with capture_logs() as logs:
+        for _ in range(2):
+            time.sleep(HOLD)
+            await sampled(watched)
+    (line,) = logs
+    assert (line["event"], line["seconds"] > LONG) == ("event_loop.late", True)
+    assert "a plug-in waits for something, or the process was stopped" in line["cause"]
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import sys
 import grpc
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -157,6 +158,30 @@ async def test_a_pair_that_cannot_be_used_is_said_once_however_often_it_is_read(
             await watch.check()
     assert [line["event"] for line in logs] == ["certificate.unusable"]
     assert seen == []
+
+
+async def test_that_a_certificate_has_expired_is_said_once(tmp_path):
+    key = ec.generate_private_key(ec.SECP256R1())
+    store(tmp_path, pem(key), expired(key))
+    watch = CertificateWatch(tmp_path, renewing(lambda _: None))
+    with capture_logs() as logs:
+        for _ in range(3):
+            await watch.check()
+        store(tmp_path, *certificate(None))
+        for _ in range(2):
+            await watch.check()
+    said, renewed = logs
+    assert (said["event"], renewed["event"]) == ("certificate.unusable", "certificate.renewed")
+    assert said["place"] == str(tmp_path / "tls.crt")
+    assert "it expired at 2020-01-02T00:00Z" in said["problem"]
+
+
+def expired(key):
+    """Return a certificate that was valid for a day."""
+    name = x509.Name([])
+    day = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, day, day + dt.timedelta(1))
+    return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
 
 @pytest.mark.parametrize(

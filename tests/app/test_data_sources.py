@@ -317,6 +317,11 @@ SGLANG_NAMES = b"""{"data": [
     {"id": "fr", "root": "/adapters/fr", "parent": "llama", "owned_by": "sglang"},
     {"id": "", "root": "/adapters/fr", "parent": "llama", "owned_by": "sglang"}
 ]}"""
+LLAMA_CPP_NAMES = b"""{"object": "list", "data": [
+    {"id": "fim", "aliases": ["fim", "qwen", "", 7], "tags": ["code"], "owned_by": "llamacpp"},
+    {"id": "gemma", "aliases": "fim", "owned_by": "llamacpp", "meta": {"n_ctx_train": 40960}},
+    {"id": "phi", "aliases": ["gemma"], "owned_by": "llamacpp"}
+]}"""
 
 
 @pytest.mark.parametrize(("page", "aliases"), [(OLD_NAMES, {"small": "llama"}), (OLDER_NAMES, {})])
@@ -339,6 +344,14 @@ async def test_sglang_serves_an_adapter_by_the_name_of_its_model_and_its_own():
         assert event.models == {"llama", "fr", "llama:fr"}
         assert event.aliases == {"llama:fr": "fr"}
         assert event.max_model_lens == dict.fromkeys(event.models, 4096)
+
+
+async def test_llama_cpp_serves_a_model_by_its_aliases_too():
+    pages = Pages(**{"v1/models": LLAMA_CPP_NAMES})
+    async with pages.serving(), polling(settings(LISTS), pages.endpoint()) as (told, _):
+        event = await first(told, ModelsListed)
+        assert event.models == {"fim", "qwen", "gemma", "phi"}
+        assert event.aliases == {"qwen": "fim"}
 
 
 @pytest.mark.parametrize(

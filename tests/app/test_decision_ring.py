@@ -11,7 +11,8 @@ from epp.app.observing.decision_ring import DecisionRing
 from epp.app.observing.fleet_view import EndpointsPage
 from epp.app.observing.pages import DebugPages
 from epp.app.observing.views import DecisionsPage
-from epp.model.events import EndpointRemoved
+from epp.model.endpoint import Endpoint, EndpointId, Load
+from epp.model.events import EndpointRemoved, EndpointUpserted, LoadReported
 from epp.policy.explanations.ranking import measures
 from tests.app.watched import Watched
 from tests.plugin_packages import install
@@ -139,6 +140,11 @@ async def test_endpoints_show_what_responses_said():
     assert [each.endpoint for each in page.endpoints] == [f"default/pod-{n}" for n in range(3)]
     assert sum(each.responses for each in page.endpoints) == 2
     assert sum(each.cached_prompt_tokens for each in page.endpoints) == 480
+    first = EndpointId(page.endpoints[0].endpoint)
+    kept.fleet.apply(LoadReported(first, Load(at=kept.now - 2.5)), kept.now)
+    kept.fleet.apply(EndpointUpserted(Endpoint("default", "new", "10.0.0.9", 8000)), kept.now)
+    later = msgspec.json.decode(await kept.read(ENDPOINTS), type=EndpointsPage)
+    assert [each.report_age for each in (later.endpoints[0], later.endpoints[-1])] == [2.5, None]
     error = abs(record.decision.predicted_cached_tokens - 480)
     assert sum(each.error_tokens for each in page.endpoints) == error
     assert all(each.state == "ready" for each in page.endpoints)

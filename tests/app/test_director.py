@@ -16,6 +16,8 @@ from epp.model.events import EndpointUpserted, Listed
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import RequestId, Usage
+from epp.policy.flow.flow_control import FlowControl
+from epp.policy.flow.settings import FlowSettings
 from epp.policy.pickers import MaxScorePicker
 from epp.policy.profile import Profile, Scheduling, WeightedScorer
 from epp.policy.scheduler import Scheduler
@@ -59,7 +61,13 @@ def directing(fleet, tokenizer, poll_now=lambda _: None, scheduling=LEAST_TTFT, 
         MetricSources("pool", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks)
     )
     return PickerDirector(
-        scheduler, fleet.apply, telemetry, lambda: 1.0, tokenizer, poll_now=poll_now, **limits
+        FlowControl(scheduler, fleet, FlowSettings()),
+        fleet.apply,
+        telemetry,
+        lambda: 1.0,
+        tokenizer,
+        poll_now=poll_now,
+        **limits,
     )
 
 
@@ -240,6 +248,18 @@ class Constant:
 
     def score(self, request, candidates):
         return [self.value] * len(candidates)
+
+
+@pytest.mark.parametrize("raised", [asyncio.CancelledError(), GeneratorExit(), SystemExit(1)])
+async def test_a_plug_in_cannot_end_what_waits_for_the_tokenizer(fleet, folder, raised):
+    class Raising(Constant):
+        def score(self, request, candidates):
+            raise raised
+
+    profile = Profile("p", (), (WeightedScorer("own", 1.0, Raising(0)),), MaxScorePicker())
+    tokenizer = LocalTokenizer(folder, LocalLimits())
+    director = directing(fleet, tokenizer, scheduling=Scheduling(profiles={"p": profile}))
+    assert await outcome(director, chat(LONG)) is raised
 
 
 async def test_a_scorer_outside_its_range_is_logged_once(fleet):

@@ -9,7 +9,7 @@ from epp.errors import ShuttingDown
 from epp.model.decision import Decision
 from epp.model.request import RequestId
 from epp.model.request_events import FirstToken
-from epp.policy.flow.held import Held
+from epp.policy.flow.held import HeldRequest
 from tests.policy.flow.flow_rig import FlowRig
 from tests.strategies import request
 
@@ -32,7 +32,7 @@ class Waiting:
 
     def come(self, identity):
         found = self.rig.flow.route(request(identity, self.rig.words(100)), self.rig.now)
-        assert isinstance(found, Held)
+        assert isinstance(found, HeldRequest)
         pending = self.held.hold(found)
         pending.when_decided(lambda outcome: self.decided.update({identity: outcome}))
         return pending
@@ -71,7 +71,7 @@ async def test_a_client_that_leaves_is_counted_and_no_longer_waits(waiting):
     pending = waiting.come("a")
     waiting.rig.wait(0.5)
     pending.cancel()
-    assert len(waiting.held) == len(waiting.rig.flow.line) == 0
+    assert len(waiting.held) == waiting.rig.flow.line.requests == 0
     assert waiting.rig.outcomes == [("a", "EvictedContextCancelled", 0.5)]
     assert waiting.decided == {}
 

@@ -12,6 +12,8 @@ from epp.errors import RequestError
 from epp.model.decision import Decision
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Aborted, Admitted, Finished
+from epp.policy.flow.flow_control import FlowControl
+from epp.policy.flow.settings import FlowSettings
 from epp.policy.pickers import MaxScorePicker
 from epp.policy.profile import EventSubscription, Profile, Scheduling
 from epp.policy.scheduler import Scheduler
@@ -74,7 +76,7 @@ class Desk:
             MetricSources("p", fleet.loads, fleet.cache_stats, lambda: fleet.indexed_blocks)
         )
         self.director = PickerDirector(
-            self.scheduler,
+            FlowControl(self.scheduler, fleet, FlowSettings()),
             fleet.apply,
             self.telemetry,
             lambda: self.rig.now,

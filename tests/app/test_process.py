@@ -18,7 +18,7 @@ from epp.app.process import (
     stop_signals,
 )
 from epp.gateway.processes import free_port
-from tests.adapters.ext_proc_peer import Peer, body, destination, head
+from tests.adapters.ext_proc_peer import Peer, body, destination, head, kind, response_head
 from tests.processes import HERE, PORTS
 
 PATIENCE = 30
@@ -265,9 +265,15 @@ async def test_a_picker_whose_log_cannot_be_written_serves_and_drains(tmp_path):
             await channel.channel_ready()
             rejected = await Peer(channel).ask(head(), body(b"no JSON"))
             assert rejected.immediate_response.status.code == 400
-            routed = await Peer(channel).ask(head(), body())
+            peer = Peer(channel)
+            routed = await peer.ask(head(), body())
             assert destination(routed, "request_headers") == pod.encode()
             picker.send_signal(signal.SIGTERM)
+            await peer.send(response_head(end=True))
+            assert [kind(each) for each in await peer.rest()] == [
+                "request_body",
+                "response_headers",
+            ]
             assert await picker.wait() == 0
     finally:
         if picker.returncode is None:

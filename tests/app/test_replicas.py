@@ -22,7 +22,7 @@ from epp.model.prefix_index.index import BUDGET
 from epp.model.quote import Quote
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished, FirstToken
-from epp.policy.flow.held import Held
+from epp.policy.flow.held import HeldRequest
 from epp.policy.flow.line import MAX_SHARED, Line
 from tests.adapters.ext_proc_peer import Peer, body, destination, head, response_body, response_head
 from tests.model.rig import Rig
@@ -165,12 +165,16 @@ async def test_alone_is_said_once_and_no_longer_alone_once():
     [({"secret": b"another secret of sixteen bytes"}, "stranger"), ({"pool": "other"}, "pool")],
 )
 async def test_replicas_of_another_pool_or_secret_are_not_listened_to(more, reason):
-    async with started() as one, started(one.port, **more) as other:
-        other.send("pod-0", "a", PROMPT)
-        name = f'warmpick_replica_dropped_total{{reason="{reason}"}}'
-        await until(lambda: one.metrics()[name] > 0)
-        assert one.in_flight_here() == {}
-        assert one.metrics()["warmpick_replicas_heard"] == 0
+    with capture_logs() as logs:
+        async with started() as one, started(one.port, **more) as other:
+            other.send("pod-0", "a", PROMPT)
+            name = f'warmpick_replica_dropped_total{{reason="{reason}"}}'
+            await until(lambda: one.metrics()[name] > 2)
+            assert one.in_flight_here() == {}
+            assert one.metrics()["warmpick_replicas_heard"] == 0
+            await until(lambda: any(each["event"] == "replicas.rejected" for each in logs))
+    said = [each["reason"] for each in logs if each["event"] == "replicas.rejected"]
+    assert said == [reason]
 
 
 async def test_a_chain_is_asked_for_over_the_wire():
@@ -296,7 +300,7 @@ async def shows(session, page, name, least):
 
 def waits(name, seconds, now, **more):
     asked = request(name, [1], **more)
-    made = Held(asked, Quote(asked, (), ()), now, until=inf, deadline=now + 30)
+    made = HeldRequest(asked, Quote(asked, (), ()), now, until=inf, deadline=now + 30)
     made.endpoint_id, made.seconds = EndpointId("default/pod-0"), seconds
     return made
 

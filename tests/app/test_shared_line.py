@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from epp.app.replicas.shared_line import SharedLine
-from epp.policy.flow.held import Held
+from epp.policy.flow.held import HeldRequest
 from epp.policy.flow.line import Line
 from epp.protocol.replicas.facts import AnyFact, WaitingFact
 from tests.model.rig import Rig
@@ -28,7 +28,7 @@ def loop():
 
 def held(rig, name):
     asked = request(name, [1, 2, 3])
-    return Held(asked, rig.fleet.quote(asked, 0.0), 0.0, until=9.0, deadline=9.0)
+    return HeldRequest(asked, rig.fleet.quote(asked, 0.0), 0.0, until=9.0, deadline=9.0)
 
 
 def test_changes_that_follow_each_other_are_told_at_once(loop):

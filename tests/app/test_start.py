@@ -6,12 +6,16 @@ import sys
 from tests.native.built import needs_native
 
 ABSENT = (
-    *("aiohttp", "cryptography", "google.protobuf", "grpc", "importlib.metadata", "jinja2"),
-    *("kubernetes", "prometheus_client", "rich", "tempfile", "tokenizers", "zmq"),
+    *("aiohttp", "colorama", "cryptography", "difflib", "epp.protocol.replicas.facts", "grpc"),
+    *("google.protobuf", "importlib.metadata", "jinja2", "kubernetes"),
+    *("prometheus_client", "rich", "statistics", "tempfile", "tokenizers", "zmq"),
 )
 PROBE = """
 import sys
 import epp.cli.main, epp.app.pools
+from epp import compiled
+compiled.summary()
+epp.cli.main._parser().parse_args(["serve"])
 from epp.adapters.extproc.transports import health_server, server_class
 from epp.adapters.extproc.health import HealthServices
 server_class("native"), health_server("native", HealthServices())

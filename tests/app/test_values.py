@@ -22,6 +22,8 @@ from epp.app.options import ServeOptions
 from epp.config.file import POLICIES, load
 from epp.model.events import EndpointUpserted, LoadReported
 from epp.model.request import RequestId
+from epp.policy.flow.flow_control import FlowControl
+from epp.policy.flow.settings import FlowSettings
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.codec import decode, encode
 from epp.protocol.extproc.exchange import Exchange
@@ -220,7 +222,7 @@ class Picker:
             "pool", self.fleet.loads, self.fleet.cache_stats, lambda: self.fleet.indexed_blocks
         )
         self.director = PickerDirector(
-            scheduler,
+            FlowControl(scheduler, self.fleet, FlowSettings()),
             self.fleet.apply,
             Telemetry(sources),
             lambda: self.now,

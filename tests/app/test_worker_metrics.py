@@ -8,6 +8,7 @@ from typing import cast
 from aiohttp import web
 
 from epp.adapters.workers.link import WorkerStart
+from epp.app.workers import pages
 from epp.app.workers.pages import MergedPages
 from epp.app.workers.supervisor import WorkerProcess
 
@@ -105,6 +106,17 @@ async def test_a_worker_that_ends_without_an_answer_counts_as_it_last_did(tmp_pa
         worker.start()
         worker.answers, worker.count = True, 5
         assert await worker.counted() == 1005
+
+
+async def test_one_that_hangs_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "_SECONDS", 1e6)
+    monkeypatch.setattr(pages, "_SILENT_SECONDS", 0.05)
+    async with serving(tmp_path) as worker, asyncio.timeout(30):
+        worker.count, worker.waits = 1000, True
+        worker.arrives.clear()
+        assert await worker.counted() is None
+        assert worker.asked.is_set()
+        worker.arrives.set()
 
 
 async def test_an_answer_that_is_looked_at_after_its_worker_was_counted_is_left_out(tmp_path):

@@ -14,6 +14,8 @@ from epp.model.events import EndpointUpserted, LoadReported
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import RequestId
+from epp.policy.flow.flow_control import FlowControl
+from epp.policy.flow.settings import FlowSettings
 from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.messages import (
@@ -67,7 +69,7 @@ class Watched:
             )
         )
         self.director = PickerDirector(
-            scheduler,
+            FlowControl(scheduler, self.fleet, FlowSettings()),
             self.fleet.apply,
             self.telemetry,
             self.clock,

@@ -80,6 +80,18 @@ def test_a_grid_shows_its_figures_and_the_promise_of_the_first():
     )
 
 
+def test_a_page_has_no_column_and_no_table_of_nothing():
+    grid = Grid("g", ("one",), (("row", ("x",)),))
+    made = report(figure("x", 2.0), grids=(grid,))
+    assert table.markdown(made, machine="m", command="c").splitlines()[2:6] == [
+        "| g | one |",
+        "| --- | --: |",
+        "| row | 2 ms |",
+        "",
+    ]
+    assert "| key |" not in table.markdown(made, machine="m", command="c")
+
+
 def test_the_page_gets_the_text_and_the_picture_and_keeps_the_rest(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- b: begin -->\nold\n<!-- b: end -->\nz\n")

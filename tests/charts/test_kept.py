@@ -1,5 +1,6 @@
 import pytest
 
+from tests import prometheus
 from tests.charts.kept import Kept
 
 
@@ -58,3 +59,37 @@ def test_each_caller_has_a_copy(tmp_path):
     kept = Kept(tmp_path / "charts", tmp_path / "kept")(lambda name: [name])
     kept("a").append("b")
     assert kept("a") == ["a"]
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """Ask a promtool that takes rules with an `x`; give its words, and how often it was asked."""
+    (tmp_path / "promtool").write_text("#!/bin/sh\necho >> ${0%/*}/log; grep x ${3%/*}/rules")
+    (tmp_path / "promtool").chmod(0o700)
+    monkeypatch.setattr(prometheus, "CACHE", tmp_path)
+    monkeypatch.setattr(prometheus, "KEPT", tmp_path / "kept")
+    (tmp_path / "files").mkdir()
+
+    def ask(tests, rules, verb="test"):
+        (tmp_path / "files" / "tests").write_text(tests)
+        (tmp_path / "files" / "rules").write_text(rules)
+        said = prometheus.promtool(verb, "rules", tmp_path / "files" / "tests")
+        return said, len((tmp_path / "log").read_text())
+
+    return ask
+
+
+def test_promtool_is_asked_once_of_files_that_it_is_content_with(asked):
+    assert [asked("a", "x"), asked("a", "x")] == [("", 1), ("", 1)]
+    assert [asked("a", "xy"), asked("b", "x"), asked("a", "x", "check")] == [
+        ("", 2),
+        ("", 3),
+        ("", 4),
+    ]
+    assert asked("a", "x") == ("", 4)
+
+
+def test_promtool_that_has_been_changed_is_asked_again(asked, tmp_path):
+    assert asked("a", "x") == ("", 1)
+    (tmp_path / "promtool").write_text("#!/bin/sh\necho >> ${0%/*}/log; echo no; exit 1")
+    assert [asked("a", "x"), asked("a", "x")] == [("no\n", 2), ("no\n", 3)]

@@ -40,6 +40,11 @@ def pool_ports(*numbers):
         ({}, ports(list(range(8000, 8009))), "endpointsServer.targetPorts lists 9 ports, but"),
         ({}, ports("8000,http"), "endpointsServer.targetPorts must list ports from 1 to 65535"),
         (v.POOL, v.epp(pluginsConfigFile="mine.yaml"), '"mine.yaml", but there is no such file'),
+        (
+            v.POOL,
+            v.epp(exchange={"redis": {"url": "redis://pickers:secret@redis:6379/0"}}),
+            "at '/inferenceExtension/exchange/redis/url'",
+        ),
         (v.POOL, v.epp(replicas=0), "at '/inferenceExtension/replicas': minimum"),
         (v.POOL, v.epp(replica=3), "additional properties 'replica' not allowed"),
         (v.POOL, v.epp(failureMode="open"), "must be one of 'FailOpen', 'FailClose'"),

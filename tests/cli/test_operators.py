@@ -232,6 +232,26 @@ def test_what_cannot_be_asked_is_said(words, told, tmp_path, capsys):
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        b'{"last": 1, "decisions": [], "more": %s}' % (b"[" * 99_999 + b"]" * 99_999),
+        b'{"last": 1, "decisions": [{"number": 1, "request": "\xff"}]}',
+    ],
+)
+async def test_a_page_that_is_none_of_a_picker_is_an_error(page, capsys):
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + page)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        number = server.sockets[0].getsockname()[1]
+        assert await asyncio.to_thread(main, ["explain", f"--url=127.0.0.1:{number}"]) == 2
+    assert "is not what this version reads: " in capsys.readouterr().err
+
+
 async def test_the_other_scheme_is_suggested(tmp_path):
     for name, content in zip(("tls.key", "tls.crt"), self_signed("EC"), strict=True):
         (tmp_path / name).write_bytes(content)
@@ -357,6 +377,14 @@ async def test_a_picker_that_is_away_is_said_and_found_again():
         await until(pilot, lambda: screens.status() == "away")
         screens.problem = ""
         await until(pilot, lambda: "pool chat" in screens.status())
+
+
+async def test_an_endpoint_that_a_page_lists_again_is_shown_once():
+    page = await asyncio.to_thread(fleet, Kept(pods=1))
+    doubled = msgspec.structs.replace(page, endpoints=page.endpoints * 2)
+    app = TopApp(lambda: doubled, tuple, 0.05)
+    async with app.run_test(size=(160, 40)) as pilot:
+        await until(pilot, lambda: app.query_one("#endpoints", DataTable).row_count == 1)
 
 
 async def test_top_needs_a_terminal():

@@ -202,6 +202,17 @@ def test_an_observer_of_latencies_may_be_a_source_and_reads_nothing():
     assert "observer: mapped to the fleet's own predictions of TTFT" in warned(settings)
 
 
+def test_an_observer_of_durations_may_be_a_source_too():
+    # The README of llm-d-router's mrl-scorer-hub.
+    settings = layer(
+        plugin("sojourn-time-observer-hub", "{minSamples: 60, intervalDuration: 5s}", "observer"),
+        plugin("mrl-scorer-hub", "{sojournTimeObserverProducerName: observer}"),
+        sources={"observer": []},
+    )
+    assert [each.name for each in settings.data_layer.pages] == ["metrics-data-source"]
+    assert "mrl-scorer-hub: mapped to `least-ttft-scorer`" in warned(settings)
+
+
 @pytest.mark.parametrize(
     ("plugins", "sources", "message"),
     [
@@ -383,7 +394,7 @@ def test_sizes_of_the_cache_are_labels_or_metrics():
         ("{engineConfigs: [{name: a}, {name: a}]}", "`a` is listed twice in `engineConfigs`"),
         (
             "{defaultEngine: vlm}",
-            "`defaultEngine` is `vlm`, which is not one of `llama.cpp`, `lmdeploy`",
+            "`defaultEngine` is `vlm`, which is not one of `atom`, `llama.cpp`",
         ),
         (
             "{engineConfigs: [{name: a}, {name: b, kvUsageSpec: 'x{y'}]}",

@@ -24,6 +24,8 @@ WANTED: dict[str, dict[str, Any]] = {
         "algorithm": {"type": "linear_lower_is_better"},
     },
     "endpoint-attribute-weight-scorer": {"attributeKey": "a", "weights": {"x": 1}},
+    "multicluster-topology-scorer": {"weights": {"x": 1}},
+    "session-manager": {"deploymentID": "d", "hmacKeyFile": "/k"},
     "endpoint-attribute-filter": {
         "attribute": "a",
         "algorithm": {"type": "threshold", "threshold": {"operator": "LessThan", "value": 1}},

@@ -348,6 +348,62 @@ def test_what_has_no_part_in_flow_control_is_said():
     }
 
 
+THUNDER = """
+featureGates: [flowControl]
+plugins:
+- {type: agent-identity, parameters: {additionalSessionHeaders: [x-session-id]}}
+- {type: thunder-agent, name: thunder, parameters: {utilThreshold: 0.9, evictionTtlSeconds: 60}}
+- {type: queue-scorer}
+flowControl:
+  saturationDetector: {pluginRef: thunder}
+  defaultPriorityBand: {fairnessPolicyRef: thunder}
+schedulingProfiles:
+- name: default
+  plugins: [{pluginRef: thunder, weight: 3}, {pluginRef: queue-scorer}]
+"""
+
+
+def test_one_plug_in_scores_detects_and_shares():
+    settings = load(THUNDER)
+    scorers = settings.scheduling.profiles["default"].scorers
+    thunder: list[object] = [each.scorer for each in scorers if each.weight == 3]
+    assert settings.flow.gate is not None
+    assert thunder == [settings.flow.gate.detector]
+    assert thunder == [settings.flow.band.fairness]
+    room = "mapped to the room of each endpoint, whose limits are learned"
+    assert settings.warnings == (f"thunder: `utilThreshold` is {room}",)
+
+
+SESSIONS = """
+plugins:
+- {type: agent-identity}
+- type: session-manager
+  name: sessions
+  parameters: {deploymentID: d, hmacKeyFile: /gone, eventCorrelationEnabled: true, bindingTTL: 5m}
+- {type: precise-prefix-cache-producer, parameters: {sessionManager: sessions}}
+- {type: session-id-producer, parameters: {headerName: x-session-id}}
+- {type: session-interturn-latency-producer, parameters: {queues: [{sessionType: agentic}]}}
+- type: kv-cache-hint
+  parameters: {queues: [{sessionType: agentic, retain: {quantile: 0.9, minTTL: 30s}}]}
+- {type: approx-prefix-cache-producer, parameters: {prefixHashSource: metadata}}
+- {type: prefix-cache-scorer}
+"""
+
+
+def test_what_is_done_with_sessions_and_hashes_of_others_is_said():
+    none = "without effect here, because"
+    tokens = f"{none} KV events are matched by their tokens, not by sessions"
+    hashed = f"{none} prompts are hashed from request bodies"
+    hints = f"{none} requests are sent on without hints of how long to keep their blocks"
+    assert set(load(SESSIONS).warnings) == {
+        f"sessions: {tokens}",
+        f"precise-prefix-cache-producer: `sessionManager` is {tokens}",
+        f"session-interturn-latency-producer: {hints}",
+        f"kv-cache-hint: {hints}",
+        f"approx-prefix-cache-producer: `prefixHashSource` is {hashed}",
+    }
+
+
 def test_the_report_says_what_becomes_of_everything():
     settings = load("""
 plugins:

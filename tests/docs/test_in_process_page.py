@@ -5,11 +5,15 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 from model_server.simulator.settings import Speed
+from model_server.simulator.strain import Strain
 
 from docs.site.pages import ROOT
 from epp.errors import WarmpickError
@@ -112,6 +116,65 @@ async def test_openais_client_is_sent_where_it_is_picked_for(page):
         assert "\nllm_d_epp_request_output_tokens_sum" in picker.metrics()
 
 
+@pytest.mark.usefixtures("system_certificates")
+async def test_a_server_whose_errors_openais_client_raises_is_left_out(page):
+    openai = pytest.importorskip("openai")
+    async with (
+        simulators(1, strain=Strain(shed_above=0)) as (down, _),
+        simulators(1) as (up, _),
+        open_picker(down + up) as picker,
+        openai.AsyncOpenAI(api_key="none", base_url="http://127.0.0.1:1/v1") as client,
+    ):
+        failures = 0
+        for topic in range(40):
+            body = CHAT | {"messages": [{"role": "user", "content": f"{topic} " * 40}]}
+            try:
+                await page["with_openai"](picker, client, body)
+            except openai.InternalServerError:
+                failures += 1
+        assert failures == 5  # in a row: the default of eject_after
+
+
+async def test_a_gateway_streams_and_refuses(page):
+    async with simulators(2) as (servers, client), open_picker(servers) as picker:
+        app = web.Application()
+        app.router.add_post("/v1/{path:.*}", partial(page["proxy"], picker, client))
+        async with TestClient(TestServer(app)) as user:
+            path = "/v1/chat/completions"
+            async with user.post(path, json=CHAT | {"stream": True}) as response:
+                assert response.content_type == "text/event-stream"
+                assert (await response.read()).endswith(b"data: [DONE]\n\n")
+
+            async def pieces():
+                yield json.dumps(CHAT).encode()
+
+            async with user.post(
+                path, data=pieces()
+            ) as response:  # chunked, as it is not passed on
+                assert (await response.json())["usage"]["completion_tokens"] == 8
+            async with user.post(path, data=b"{") as response:
+                shown = await response.json()
+                assert (response.status, shown["error"]["type"]) == (400, "malformed-request")
+
+
+async def test_a_retry_goes_to_another_server(page):
+    async with (
+        simulators(1, faults=True) as (down, client),
+        simulators(1) as (up, _),
+        open_picker(down) as picker,
+    ):
+        long = CHAT | {"messages": [{"role": "user", "content": "again " * 400}]}
+        await page["with_retries"](picker, client, long)  # it is in that one's cache
+        await picker.set_endpoints(down + up)
+        for fault in ("status=500", "refuse"):
+            client.headers["x-sim-fault"] = fault  # the other one has no faults
+            answer = json.loads(await page["with_retries"](picker, client, long))
+            assert answer["usage"]["completion_tokens"] == 8
+        await picker.set_endpoints(down)
+        with pytest.raises(ConnectionError, match="three servers failed"):
+            await page["with_retries"](picker, client, long)
+
+
 async def test_cleared_caches_are_told(page):
     async with simulators(2) as (servers, client), open_picker(servers) as picker:
         prompt = list(range(200))
@@ -132,6 +195,12 @@ async def test_endpoints_are_replaced_and_decisions_explained(page):
     async with simulators(3) as (servers, _), open_picker(servers) as picker:
         assert await page["replace"](picker, servers[:2]) == servers[:2]
         assert (await page["why"](picker, CHAT)).keys() == set(servers[:2])
+
+
+async def test_options_of_the_service_are_taken(page):
+    async with simulators(1) as (servers, _):
+        shown = await page["with_a_shadow"](servers, "plugins: [{type: random-picker}]", CHAT)
+    assert 'warmpick_shadow_decisions_total{policy="linear"' in shown
 
 
 async def test_a_notebook_opens_and_closes_it_in_two_cells(page):

@@ -10,6 +10,7 @@ import pytest
 
 from epp.cli.main import main
 from epp.config.file import load
+from epp.errors import PickerFault
 from epp.inprocess import open_picker
 from epp.model.candidate import Candidate
 from epp.model.endpoint import Endpoint, Load
@@ -121,6 +122,31 @@ async def test_the_one_that_asks_a_service_scores_by_what_it_said(tmp_path, monk
                 "default/a": pytest.approx(0.2),
                 "default/b": pytest.approx(0.8),
             }
+
+
+METHODS = {
+    "process_request": ("a request", "self, request"),
+    "request_headers": ("pairs of texts", "self, request, decision, candidates"),
+    "response_headers": ("pairs of texts", "self, request, decision, served"),
+}
+
+
+@pytest.mark.parametrize("returned", ["7", '"text"', "[[1, 2]]", "[[a, 1]]", "{a: b}"])
+@pytest.mark.parametrize("method", METHODS)
+async def test_one_that_returns_something_else_is_named(tmp_path, monkeypatch, method, returned):
+    wanted, given = METHODS[method]
+    module = (
+        "import msgspec\n\nclass Astray(msgspec.Struct, frozen=True):\n    returned: object\n"
+        f"    def {method}({given}):\n        return self.returned\n"
+    )
+    install(tmp_path, monkeypatch, "astray", module, {"astray": "astray:Astray"})
+    astray = f"{{type: astray, parameters: {{returned: {returned}}}}}"
+    text = f"plugins: [{astray}, {{type: random-picker}}]"
+    async with open_picker(["127.0.0.1:1"], config_text=text) as picker:
+        with pytest.raises(PickerFault, match=f"astray returned .* instead of {wanted}") as raised:
+            async with picker.pick(ASKED, path=COMPLETIONS) as pick:
+                pick.finished(b"{}")
+    assert raised.value.reason == "plugin-fault"
 
 
 def test_the_page_installs_the_module_of_its_class():

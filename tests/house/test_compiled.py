@@ -55,6 +55,27 @@ def test_none_that_mypyc_compiles_defines_a_struct(module):
     assert not {base for base in bases if "Struct" in base}
 
 
+@pytest.mark.parametrize("module", BY_MYPYC)
+def test_none_that_mypyc_compiles_waits_while_an_error_is_handled(module):
+    """It would leave the error as handled in its thread, and the context of all later ones."""
+    tree = ast.parse((ROOT / compiled.path_of(module)).read_text(encoding="utf-8"))
+    handling = [
+        part
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Try)
+        for part in (*node.handlers, *node.finalbody)
+    ]
+    waits = [each for part in handling for each in ast.walk(part) if isinstance(each, ast.Await)]
+    assert not waits
+    entered = {
+        ast.unparse(item.context_expr).partition("(")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.AsyncWith)
+        for item in node.items
+    }
+    assert entered <= {"asyncio.timeout", "self._long_page"}, "is its exit known not to wait?"
+
+
 @pytest.mark.parametrize("module", sorted(set(BY_CYTHON).difference(FAULTS)))
 def test_an_extension_has_what_its_source_defines(module):
     if not (ROOT / compiled.path_of(module)).exists():

@@ -94,6 +94,12 @@ def test_examples_load(text):
     assert load(text).profile.picker is not None
 
 
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_examples_that_are_ours_are_not_deprecated(text):
+    if "conformance-profile" not in text:  # the conformance suite's own file
+        assert [each for each in load(text).warnings if "deprecated" in each] == []
+
+
 def test_the_words_of_the_house_fit_on_a_page():
     page = (ROOT / "docs" / "architecture.md").read_text()
     (glossary,) = re.findall(r"^## Glossary\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)

@@ -13,7 +13,6 @@ ROOT = Path(epp.__file__).parent
 FEW = 8
 AS_A_WHOLE = {
     "_StoredArray",  # the fields of `_Stored`
-    "CacheConfig",  # fields of `Load`
 }
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import pickle
 import subprocess
 import sys
 
@@ -11,9 +12,10 @@ import pytest
 
 from epp.app.options import ServeOptions
 from epp.config.file import load
-from epp.errors import ConfigError, ShuttingDown
+from epp.errors import ConfigError, MalformedRequest, ShuttingDown, UnknownModel
 from epp.inprocess import InProcessPicker, open_picker
 from epp.model.endpoint import Endpoint
+from epp.replay.traffic.reading import read
 from tests.adapters.tokens.folders import byte_level, write
 from tests.adapters.vllm_page import vllm_page
 from tests.app.test_data_sources import Pages
@@ -98,6 +100,16 @@ async def test_of_several_replacements_at_once_the_last_counts():
     async with open_picker() as picker:
         await asyncio.gather(*(picker.set_endpoints(addresses[:count]) for count in range(1, 9)))
         assert [each.target for each in picker.endpoints] == addresses
+
+
+async def test_an_endpoint_is_avoided_if_there_is_another():
+    async with simulators(2) as (servers, client), open_picker(servers) as picker:
+        warm, _ = await ask(picker, client, IDS)
+        async with picker.pick(IDS, path=COMPLETIONS, avoid=[warm.endpoint]) as pick:
+            assert pick.endpoint != warm.endpoint
+        await picker.set_endpoints(warm.endpoint.target)
+        async with picker.pick(IDS, path=COMPLETIONS, avoid=[warm.endpoint]) as pick:
+            assert pick.endpoint == warm.endpoint
 
 
 async def test_a_server_that_is_left_out_keeps_its_url_while_requests_run():
@@ -201,6 +213,69 @@ async def test_everything_that_serve_can_be_told_is_an_option():
             assert (ending.outcome, ending.completion_tokens) == ("completed", 4)
 
 
+LISTED = {
+    "plugins": [
+        {"type": "least-ttft-picker"},
+        {"type": "models-responder"},
+        {"type": "models-data-extractor", "parameters": {"refuseUnlisted": True}},
+    ]
+}
+
+
+async def models_known(picker):
+    """Return once all endpoints have listed their models."""
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                async with picker.pick({"model": "none", "prompt": [1]}, path=COMPLETIONS):
+                    await asyncio.sleep(0.01)
+            except UnknownModel:
+                return
+
+
+async def test_an_endpoint_is_not_avoided_for_one_that_does_not_serve_the_model():
+    async with (
+        simulators(1) as (one, client),
+        simulators(2, served_model_name="another") as (others, _),
+        open_picker(one + others, config_text=json.dumps(LISTED)) as picker,
+    ):
+        await models_known(picker)
+        only, _ = await ask(picker, client, IDS)
+        for body in (IDS, json.dumps(IDS)):
+            async with picker.pick(body, path=COMPLETIONS, avoid=[only.endpoint]) as pick:
+                assert pick.endpoint == only.endpoint
+
+
+async def test_an_endpoint_is_not_avoided_for_one_that_only_prefills():
+    async with simulators(2) as (servers, client):
+        places = [each.partition(":") for each in servers]
+        roles = [
+            {"address": host, "port": int(port), "name": role, "labels": {"llm-d.ai/role": role}}
+            for role, (host, _, port) in zip(("prefill", "decode"), places, strict=True)
+        ]
+        async with open_picker(roles) as picker:
+            first, _ = await ask(picker, client, IDS)
+            async with picker.pick(IDS, path=COMPLETIONS, avoid=[first.endpoint]) as pick:
+                assert pick.endpoint.name == first.endpoint.name == "decode"
+
+
+async def test_a_body_that_cannot_be_read_is_refused_if_endpoints_are_avoided():
+    async with open_picker(["127.0.0.1:1"]) as picker:
+        with pytest.raises(MalformedRequest):
+            await picker.pick("[" * 100_000, avoid=picker.endpoints).__aenter__()
+
+
+async def test_what_is_recorded_can_be_replayed(tmp_path):
+    async with (
+        simulators(1) as (servers, client),
+        open_picker(servers, record=tmp_path / "made", pool_name="mine") as picker,
+    ):
+        for _ in range(3):
+            await ask(picker, client, IDS)
+    trace = read(str(tmp_path / "made"), seed=0, strict=True)
+    assert [sum(length for *_, length in each.prompt) for each in trace.calls] == [1000] * 3
+
+
 async def test_the_metrics_port_explains_decisions():
     async with simulators(1) as (servers, client), open_picker(servers, metrics_port=0) as picker:
         pick, _ = await ask(picker, client, IDS)
@@ -283,9 +358,10 @@ async def test_a_picker_is_of_the_loop_that_opened_it():
     async with open_picker("127.0.0.1:9") as picker:
 
         async def elsewhere():
-            for entered in (picker.pick(IDS).__aenter__(), picker.set_endpoints([])):
+            entered = picker.pick(IDS).__aenter__()
+            for called in (entered, picker.set_endpoints([]), picker.close()):
                 with pytest.raises(RuntimeError, match="opened on another event loop"):
-                    await entered
+                    await called
 
         await asyncio.to_thread(asyncio.run, elsewhere())
         async with picker.pick(IDS, path=COMPLETIONS) as pick:
@@ -307,6 +383,11 @@ async def test_a_path_begins_with_a_slash():
             picker.pick(IDS, path="v1/completions")
 
 
+def test_a_picker_stays_in_its_process():
+    with pytest.raises(TypeError, match="open one in the process that picks"):
+        pickle.dumps(open_picker("127.0.0.1:9"))
+
+
 def test_a_picker_is_opened_before_it_picks():
     with pytest.raises(RuntimeError, match="the picker is not open"):
         open_picker().pick(IDS)
@@ -326,6 +407,7 @@ def test_a_picker_is_opened_before_it_picks():
         ({"eject_after": -1}, "eject_after: -1 is not a number of 0 or more"),
         ({"metrics_port": 99999}, "metrics_port: 99999 is not a port"),
         ({"metrics_port": -1}, "metrics_port: -1 is not a port"),
+        ({"record": __file__}, "record: cannot write to the folder .*: Not a directory"),
         ({"unreachable": [OSError]}, r"unreachable: \[.*OSError.*\] is not a class of exceptions"),
         ({"unreachable": (OSError, "x")}, "unreachable: 'x' is not a class of exceptions"),
     ],

@@ -12,6 +12,7 @@ from epp.model.request import RequestId
 from epp.protocol.extproc.record import Outcome
 from tests.inprocess.twins import ENDPOINTS, InProcess, Request, settled
 from tests.native.built import needs
+from tests.plugin_packages import install
 
 CHAT = Request.of(1, 400, stream=True)
 LONG = [Request.of(topic, 4000, stream=True) for topic in range(1, 7)]
@@ -58,6 +59,15 @@ async def test_what_is_sent_is_what_a_gateway_would_send(clock):
         # The client's fairness id is for the picker; the id of the request is its own.
         kept = {"content-type": "application/json", "x-mine": "1", "x-request-id": pick.id}
         assert pick.headers == kept
+
+
+async def test_headers_of_the_clients_connection_are_not_sent(clock):
+    twin = await made(clock)
+    of_connection = {"connection": "keep-alive", "content-length": "9", "expect": "100-continue"}
+    of_connection |= {"host": "gateway.example", "keep-alive": "timeout=5", "te": "trailers"}
+    of_connection |= {"transfer-encoding": "chunked", "upgrade": "h2c"}
+    async with twin.pick(Request.of(1, 3, **of_connection, accept="*/*")) as pick:
+        assert pick.headers.keys() - {"x-request-id"} == {"content-type", "accept"}
 
 
 async def test_the_name_of_a_model_is_rewritten_and_given_back(clock):
@@ -227,18 +237,43 @@ async def test_without_endpoints_it_is_503(clock):
     assert (raised.value.status, raised.value.retry_after) == (503, 1)
 
 
-async def test_an_error_of_a_plug_in_is_its_cause(clock):
-    twin = await made(clock)
+FAILING = """
+from epp.policy.plugins import PluginParameters
 
-    def fail(*_):
+class Failing(PluginParameters, frozen=True):
+    def score(self, request, candidates):
         raise ZeroDivisionError
+"""
 
-    twin.core.director._route = fail
+
+async def test_an_error_of_a_plug_in_is_its_cause(clock, tmp_path, monkeypatch):
+    install(tmp_path, monkeypatch, "failing", FAILING, {"failing": "failing:Failing"})
+    twin = await made(clock, config="plugins: [{type: failing}, {type: max-score-picker}]")
     with pytest.raises(PickerFault) as raised:
         async with twin.pick(CHAT):
             pass
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
     assert (raised.value.status, raised.value.reason) == (500, "internal")
+    assert served(twin)
+
+
+async def passed_on(pick):
+    """What a framework gets to stream, and never begins with if its client has left."""
+    async with contextlib.AsyncExitStack() as left:
+        left.push_async_exit(pick)
+        yield b""
+
+
+async def test_a_pick_that_is_dropped_is_given_up(clock):
+    twin = await made(clock)
+    pick = twin.pick(CHAT)
+    await pick.__aenter__()
+    request, stream = pick.id, passed_on(pick)
+    assert len(twin.core.fleet.in_flight) == 1
+    del pick, stream
+    await settled()
+    (view,) = twin.core.explain(request)
+    assert view.ending.outcome == "aborted"
     assert served(twin)
 
 
@@ -285,6 +320,15 @@ class Reported:
 
     def __init__(self, **fields):
         self.__dict__ |= fields
+
+
+@pytest.mark.parametrize("tokens", [1.5, "3"])
+async def test_tokens_are_counted_in_whole_numbers(clock, tokens):
+    twin = await made(clock)
+    async with twin.pick(CHAT) as pick:
+        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+            pick.generated(tokens)
+    assert served(twin)
 
 
 async def test_usage_may_be_told_as_an_object(clock):

@@ -10,6 +10,7 @@ import random
 import re
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import msgspec
 
@@ -118,7 +119,6 @@ class Twin:
 
     def held(self):
         """How many requests wait."""
-        assert self.core.director.held is not None
         return len(self.core.director.held)
 
     def state(self):
@@ -179,7 +179,13 @@ class InProcess(Twin):
         super().__init__(clock, config, buffered_wait=float("inf"), **options)
         url = "http://{0.target}".format
         self.context = PickerContext(
-            lambda: None, self.exchange, clock, url, self.core.explain, (ConnectionError,), set()
+            lambda: None,
+            self.exchange,
+            clock,
+            url,
+            self.core.explain,
+            (ConnectionError,),
+            WeakSet(),
         )
 
     def pick(self, request):

@@ -21,6 +21,11 @@ def check(**conditions):
     assert not false, ", ".join(false)
 
 
+def scheduled(scheduler):
+    """The number of requests that an engine's scheduler has, running and waiting."""
+    return len(scheduler._running) + len(scheduler.waiting)
+
+
 def check_invariants(part, held=()):
     """Assert that a fleet, or a part of one, agrees with itself.
 

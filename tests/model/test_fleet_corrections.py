@@ -16,7 +16,7 @@ from epp.model.request_events import (
     Served,
     Unobserved,
 )
-from tests.model.invariants import check_invariants
+from tests.model.invariants import check_invariants, scheduled
 from tests.model.rig import LONG, Rig
 from tests.strategies import text
 
@@ -57,7 +57,7 @@ class Ward(Rig):
 
     def held(self, name="pod-0"):
         pod = self.pod(name)
-        return pod.ledger.requests, len(pod.scheduler), pod.scheduler.held
+        return pod.ledger.requests, scheduled(pod.scheduler), pod.scheduler.held
 
     def leak(self, identity, name="pod-0"):
         """Forget a request that is in the books, as no code does."""

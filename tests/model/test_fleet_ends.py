@@ -18,7 +18,7 @@ from epp.model.request_events import (
     Generated,
     Unobserved,
 )
-from tests.model.invariants import check_invariants
+from tests.model.invariants import check_invariants, scheduled
 from tests.model.rig import LONG, Rig
 from tests.strategies import SECRET, request, text
 
@@ -58,7 +58,8 @@ def assert_empty(rig):
     check_invariants(rig.fleet)
     assert rig.fleet.in_flight == {}
     for pod in rig.fleet.pods.values():
-        assert pod.ledger.requests == pod.ledger.prefilling(rig.now) == len(pod.scheduler) == 0
+        assert scheduled(pod.scheduler) == 0
+        assert pod.ledger.requests == pod.ledger.prefilling(rig.now) == 0
         assert pod.scheduler.cache.free == pod.scheduler.cache.capacity
 
 

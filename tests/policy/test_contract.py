@@ -31,6 +31,7 @@ LEAST = {
     },
     "endpoint-attribute-weight-scorer": {"attributeKey": "a", "weights": {"x": 1, "y": 2}},
     "header-label-affinity-scorer": {"headerName": "x-tier", "labelKey": "tier"},
+    "multicluster-topology-scorer": {"weights": {"x": 1, "y": 2}},
     "production-stack-session-scorer": {"sessionKey": "x-tier"},
     "utilization-filter": {"conditions": [{"metric": "waiting-queue", "maxValue": 3}]},
 }

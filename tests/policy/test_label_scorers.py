@@ -115,6 +115,40 @@ def test_topology(place, score):
     assert scorer.score(request(), asked) == [0]
 
 
+@pytest.mark.parametrize(
+    ("parameters", "scores"),
+    [
+        # a weight by the highest one, whatever their scale
+        ({"weights": {"g1": 10, "g2": 5}}, [1, 0.5, 0, 0]),
+        ({"weights": {"g1": 0.1, "g2": 0.4, "g3": 0}, "field": "region"}, [0.25, 1, 0, 0]),
+        ({"weights": {"g1": 2}, "field": ""}, [1, 0, 0, 0]),
+        ({"weights": {"z2": 3, "g1": 9}, "field": "zone"}, [0, 1 / 3, 0, 0]),
+        ({"weights": {"r1": 1}, "field": "rack"}, [1, 0, 0, 0]),
+        ({"weights": {"h2": 1}, "field": "host"}, [0, 1, 0, 0]),
+    ],
+)
+def test_weights_of_places(parameters, scores):
+    scorer = scorer_of("multicluster-topology-scorer", **parameters)
+    places = [PEER, at("h2", "r2", "z2", "g2"), at(region="elsewhere"), at()]
+    asked = [Candidate(endpoint=each, load=Load()) for each in places]
+    assert scorer.score(request(), asked) == pytest.approx(scores)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"weights": {}}, "one of `weights` must be above 0"),
+        ({"weights": {"g1": 0}}, "one of `weights` must be above 0"),
+        ({"weights": {"g1": 1, "g2": -1}}, "each of `weights` must be 0 or above"),
+        ({"weights": {"g1": 1}, "field": "planet"}, "planet"),
+        ({}, "weights"),
+    ],
+)
+def test_weights_that_prefer_no_place_are_an_error(parameters, said):
+    with pytest.raises(msgspec.ValidationError, match=said):
+        msgspec.convert(parameters, PLUGINS["multicluster-topology-scorer"])
+
+
 def attributed(*values, key="load/core-metrics-extractor"):
     return [
         candidate(load=Load(attributes={} if value is None else {key: value})) for value in values

@@ -136,6 +136,31 @@ def test_only_pods_in_scope_count_and_ranks_are_one_pod():
     assert pool.shares == {"A": 3}
 
 
+PART, WHOLE = "x-llm-d-revision-decision-id", "x-request-id"
+
+
+def test_all_parts_of_a_request_draw_one_revision_in_every_replica():
+    first, second = (Pool(*AB, settings=configured(), draw=draw) for draw in (0.0, 0.999))
+    ids = [f"request-{number}" for number in range(600)]
+    drawn = [first.left(**{PART: each, WHOLE: "image-1"}) for each in ids]
+    assert drawn == [second.left(**{PART: each, WHOLE: "image-2"}) for each in ids]
+    assert drawn == [second.left(**{WHOLE: each}) for each in ids]
+    of_a = sum(each == roles_of("A") for each in drawn)
+    assert of_a + sum(each == roles_of("B") for each in drawn) == len(ids)
+    # 11 of 13 go to A; the standard deviation of their share is 0.0147
+    assert of_a / len(ids) == pytest.approx(11 / 13, abs=0.045)
+    assert first.left(**{PART: ids[drawn.index(roles_of("B"))], "x-revision": "A"}) == roles_of("A")
+
+
+def test_requests_draw_by_themselves_if_parts_are_not_to_be_coordinated():
+    settings = configured("sum, disableCoordination: true")
+    for draw, revision in ((0.0, "A"), (0.999, "B")):
+        pool = Pool(*AB, settings=settings, draw=draw)
+        assert {tuple(sorted(pool.left(**{PART: str(each)}))) for each in range(20)} == {
+            tuple(sorted(roles_of(revision)))
+        }
+
+
 def test_a_strict_header_is_followed_without_a_draw():
     pool = Pool(*AB, draw=0.0)
     assert pool.left(**{"x-revision": "B"}) == roles_of("B")

@@ -160,6 +160,25 @@ def test_an_attribute_is_found_whatever_its_producer_is_called(kind, attribute, 
     assert kept(pins.filter(mine, ASKED)) == ["b"]
 
 
+def test_an_agents_session_stays_and_the_pool_is_never_full():
+    specs = [
+        PluginSpec(type="thunder-agent", name="thunder", parameters={"evictionTtlSeconds": 60}),
+        PluginSpec(type="agent-identity", name="who"),
+    ]
+    thunder = Plugins(specs)["thunder"]
+    agent = request(headers={"x-claude-code-session-id": "s1"})
+    assert thunder.score(agent, ASKED) == [0, 0]
+    thunder.committed(agent, decision("b"), 0)
+    assert thunder.score(agent, ASKED) == [0, 1]
+    assert thunder.score(agent, ASKED[:1]) == [0]
+    assert thunder.score(request(), ASKED) == [0, 0]
+    thunder.committed(agent, decision("a", ASKED[:1]), 10)  # b was not there
+    assert thunder.score(agent, ASKED) == [1, 0]
+    thunder.committed(request(headers={"session-id": "s2"}), decision("a"), 71)
+    assert thunder.score(agent, ASKED) == [0, 0]
+    assert (thunder.saturation(ASKED), thunder.saturation([])) == (0, 1)
+
+
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from epp.printable import printable
 from epp.replay.plan import RunPlan, Traffic
 from epp.replay.policies import NAMED
 from epp.replay.sweep import Task, on_cores, processes
+from tests.docs.pages import blocks
 from tests.plugin_packages import install
 
 SMALL = ("replay", "chat:sessions=6,rate=4", "--requests", "20", "--jobs", "1", "--pods", "2")
@@ -87,6 +90,23 @@ def test_standard_input_that_cannot_be_replayed_is_refused(words, given, said):
     assert (ran.returncode, said in ran.stderr) == (2, True), ran.stderr
 
 
+@pytest.mark.usefixtures("hangups")  # those that these tests ignore, their children would, too
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_replay_that_is_ended_leaves_no_copy_of_standard_input(number, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "epp", "replay", "-"],
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    )
+    with process:
+        while not list(tmp_path.glob("epp-stdin-*/stdin")):
+            assert process.poll() is None
+        process.send_signal(number)
+    assert process.returncode == -number
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_standard_input_has_an_end():
     reading, writing = os.pipe()
     os.write(writing, bytes(11))
@@ -106,6 +126,17 @@ def test_a_sweep_has_a_cell_for_each_case(capsys):
     cells = json.loads(printed(capsys, *argv).out)["cells"]
     assert {(cell["pods"], cell["load"]) for cell in cells} == {(1, 1), (1, 2), (3, 1), (3, 2)}
     assert len({cell["name"] for cell in cells}) == 4
+
+
+def test_a_notebook_has_a_row_for_each_seed_and_measure(monkeypatch):
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    (fence,) = (each for each in blocks("python") if each.page == "docs/replay-results.md")
+    names: dict[str, Any] = {}
+    exec(compile(fence.text, fence.page, "exec"), names)  # noqa: S102 (the page's own)
+    rows = names["figures"](*SMALL[1:], "--policy", "random", "--pods", "1,2", "--seeds", "2")
+    found = [row for row in rows if row["measure"] == "ttft_mean"]
+    assert [(row["policy"], row["seed"]) for row in found] == [("random", 0), ("random", 1)] * 2
+    assert len({row["value"] for row in found}) == 4
 
 
 def test_processes_change_nothing(capsys):
@@ -290,6 +321,27 @@ def test_a_file_that_is_named_oddly_is_named_as_it_can_be_shown(capsys, tmp_path
 def test_ctrl_c_ends_a_process_in_the_middle_of_a_run():
     with processes(1) as pool, pytest.raises(BrokenProcessPool):
         pool.submit(signal.raise_signal, signal.SIGINT).result()
+
+
+KILLED = """
+import os, signal
+from epp.replay.sweep import processes
+
+if __name__ == "__main__":
+    pool = processes(1)
+    pool.submit(os.getpid).result()
+    pool.submit(signal.pause)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_processes_end_with_the_one_that_began_them(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(KILLED)
+    ran = subprocess.run(  # which waits until nobody holds the pipe any more
+        [sys.executable, program], stdout=subprocess.PIPE, check=False, timeout=60
+    )
+    assert ran.returncode == -signal.SIGKILL
 
 
 FAILING = """

@@ -259,6 +259,14 @@ def test_who_prefilled_has_the_prompt(tmp_path):
     assert cached(second) == {"d/a": 64, "d/b": 0}
 
 
+@pytest.mark.parametrize("limit", [-1, 0])
+def test_a_limit_that_no_answer_has_is_none(limit, tmp_path):
+    change = {"max_tokens": limit, "prompt_tokens": 80, "generated_tokens": 9}
+    first, second = views(written(tmp_path, lines(change, {})))
+    assert first.ending.completion_tokens == 9
+    assert cached(second) == {"d/a": 0, "d/b": 64, "d/c": 0}
+
+
 def test_a_configuration_that_refuses_says_why(tmp_path):
     none = msgspec.structs.replace(POOL, endpoints=())
     found = views(written(tmp_path, lines({"endpoint": ""}), (none,)))

@@ -21,6 +21,7 @@ from epp.model.endpoint import target_of
 from epp.system.line_quota import LineQuota
 from epp.system.logs import Log
 from epp.system.port import Port, listen_arguments
+from epp.system.tls import server_tls
 
 if TYPE_CHECKING:  # see `GrpcListener.start`
     from epp.system.handshakes import Handshakes
@@ -196,14 +197,10 @@ def server_context(
 ) -> ssl.SSLContext:
     """Return the TLS context for HTTP/2 with a (key, certificate chain) pair in PEM.
 
-    `least` is the minimum version, 1.2 or above; `ciphers` are OpenSSL's names of suites for 1.2.
-    Raises `OSError` if none of these exists.
+    `least` is 1.2 or above (RFC 9113 §9.2); see `server_tls`.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = least  # RFC 9113 §9.2
+    context = server_tls(least, ciphers)
     context.set_alpn_protocols(["h2"])  # RFC 9113 §3.2
-    if ciphers:
-        context.set_ciphers(ciphers)
     # `load_cert_chain` only reads files; this pair is in memory and has no name.
     number = os.memfd_create("certificate")
     try:

@@ -10,6 +10,7 @@ from epp.adapters.scrape.page_client import unverified
 from epp.errors import ConfigError, reason
 from epp.system.files import Signature, signature_of
 from epp.system.logs import Log
+from epp.system.tls import unverified_tls
 
 _log = Log(__name__)
 
@@ -70,17 +71,14 @@ def _signatures(settings: ClientTlsSettings) -> list[Signature]:
 
 
 def _context(settings: ClientTlsSettings) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if not settings.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    elif settings.authorities:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if settings.verify else unverified_tls()
+    if settings.verify and settings.authorities:
         try:
             context.load_verify_locations(settings.authorities)
         except OSError as error:  # ssl's own is one
             problem = f"holds no PEM certificate that can be trusted: {reason(error)}"
             raise ConfigError(problem, settings.authorities) from error
-    else:
+    elif settings.verify:
         context.load_default_certs()
     if settings.certificate:
         try:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from epp.adapters.scrape.http1_connection import Http1Connection, encoded
 from epp.adapters.scrape.page_connection import NoAnswer, PageConnection, PageRequest, Stale
+from epp.system.tls import unverified_tls
 
 H2C = "h2c"
 """The scheme of pages over HTTP/2 in plain text, which no URL outside has."""
@@ -122,8 +123,5 @@ def _made(scheme: str, request: PageRequest, max_bytes: int) -> Callable[[], Pag
 
 @cache
 def unverified() -> ssl.SSLContext:
-    """Return a context that accepts any certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
+    """Return the context of all connections that accept any certificate."""
+    return unverified_tls()

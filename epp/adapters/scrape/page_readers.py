@@ -112,6 +112,7 @@ class _Model(msgspec.Struct, frozen=True):
     root: object = None
     parent: object = None
     owned_by: object = None
+    aliases: object = None
     max_model_len: object = None
 
 
@@ -142,9 +143,9 @@ class ModelsReader(PageReader):
             cards = _decode_models(page.text).data
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return self._doubt(f"its list of models cannot be read: {str(error)[:200]}")
-        if len(cards) > _MAX_MODELS:
+        more = [replace(each, id=name) for each in cards for name in _other_names(each)]
+        if max(len(cards), len(more)) > _MAX_MODELS:
             return self._doubt(f"it lists more than {_MAX_MODELS} models")
-        more = [replace(each, id=name) for each in cards if (name := _sglang_name(each))]
         names = frozenset(each.id for each in (*cards, *more) if 0 < len(each.id) <= _MAX_NAME)
         limits = _max_model_lens((*cards, *more), names)
         aliases = _aliases(cards, names)
@@ -159,14 +160,16 @@ class ModelsReader(PageReader):
         return Findings(warnings=() if repeated else (problem,))
 
 
-def _sglang_name(card: _Model) -> str:
-    """Return the name by which SGLang serves a listed adapter; empty for other cards.
+def _other_names(card: _Model) -> Sequence[str]:
+    """Return further names by which a server serves a listed model.
 
     SGLang 0.5 `serving_base.py` `_parse_model_parameter`: `MODEL:ADAPTER`, of which it lists the
-    second part.
+    second part. llama.cpp `tools/server`: `aliases`, all names of `--alias`.
     """
-    adapter = card.owned_by == "sglang" and isinstance(card.parent, str)
-    return f"{card.parent}:{card.id}" if adapter and card.id else ""
+    if card.owned_by == "sglang" and isinstance(card.parent, str):
+        return [f"{card.parent}:{card.id}"] if card.id else []
+    aliases = card.aliases if isinstance(card.aliases, list) else ()
+    return [name for name in aliases if isinstance(name, str)]
 
 
 def _aliases(cards: Sequence[_Model], names: Collection[str]) -> dict[str, str]:
@@ -177,7 +180,13 @@ def _aliases(cards: Sequence[_Model], names: Collection[str]) -> dict[str, str]:
     `max_model_len`.
     """
     firsts: dict[tuple[str, int], str] = {}
-    found = {name: each.id for each in cards if (name := _sglang_name(each)) in names}
+    own = {each.id for each in cards}
+    found = {
+        name: each.id
+        for each in cards
+        for name in _other_names(each)
+        if name in names and each.id in names and name not in own
+    }
     seen: set[str] = set()
     for each in cards:
         root, tokens = each.root, each.max_model_len

@@ -100,7 +100,7 @@ class Scraper:
         self._phases = itertools.count()
         self._long_page = asyncio.Lock()
         self._turns = PollTurns()
-        self._start: Callable[[_Server], None] | None = None
+        self._tasks: asyncio.TaskGroup | None = None
 
     def watch(self, endpoint: Endpoint) -> None:
         """Poll an endpoint; another engine under the same id starts without a previous load."""
@@ -120,8 +120,8 @@ class Scraper:
         """Return the server of a URL: its page is polled once, however many endpoints it has."""
         if url not in self._servers:
             server = self._servers[url] = _Server(url, self.source)
-            if self._start:
-                self._start(server)
+            if self._tasks is not None:
+                self._begin_polls(server, self._tasks)
         return self._servers[url]
 
     def unwatch(self, endpoint_id: EndpointId) -> None:
@@ -148,21 +148,18 @@ class Scraper:
             if server.due is not None:
                 _begin(server.due)
 
-    async def run(self) -> None:
-        """Poll until cancelled; never returns."""
-        async with asyncio.TaskGroup() as tasks:
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Poll in a group of tasks, until `stop`."""
+        self._tasks = tasks
+        for server in self._servers.values():
+            self._begin_polls(server, tasks)
 
-            def start(server: _Server) -> None:
-                poll = self._poll(server)
-                server.task = tasks.create_task(poll, name=f"scrape {server.url}")
+    def stop(self) -> None:
+        """Begin to poll no server any more; the group cancels the polls."""
+        self._tasks = None
 
-            for server in self._servers.values():
-                start(server)
-            self._start = start
-            try:
-                await asyncio.Event().wait()
-            finally:
-                self._start = None
+    def _begin_polls(self, server: _Server, tasks: asyncio.TaskGroup) -> None:
+        server.task = tasks.create_task(self._poll(server), name=f"scrape {server.url}")
 
     async def polled_once(self, seconds: float) -> None:
         """Wait until every server watched at the call was polled, for at most `seconds`."""
@@ -307,7 +304,7 @@ class Scraper:
                 self._apply(ScrapeFailed(endpoint.id, reason))
                 if server.logged.get(endpoint.id) != EVENTS[reason]:
                     server.logged[endpoint.id] = EVENTS[reason]
-                    _log.warning(EVENTS[reason], endpoint=endpoint.id, error=text)
+                    _log.warning(EVENTS[reason], endpoint=endpoint.id, error=text, url=server.url)
 
 
 def next_due(due: float, pause: float, now: float) -> float:

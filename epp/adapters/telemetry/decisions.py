@@ -49,10 +49,7 @@ PREDICTED_HITS: Final = counter(
     "warmpick_predicted_hits_total",
     "Responses with a predicted hit of 64 tokens or more, by class of request, and by whether"
     " the model server reported any cached tokens: found or missed.",
-    "adapter",
-    "salted",
-    "media",
-    "result",
+    *("adapter", "salted", "media", "result"),
 )
 
 PRECISE: Final = tuple(

@@ -45,8 +45,12 @@ FLOW = (*MODEL, "fairness_id", "priority")
 _PLUGIN = ("plugin_name", "plugin_type")
 INDEX = ("prefix-index", "approx-prefix-cache-producer")
 """The name and the type that the index has in these."""
-_TIMED = ("extension_point", "plugin_type", "plugin_name")
+OF_TYPE = ("plugin_type", "plugin_name")
+"""The same labels in the other order, which llm-d-router has in some families."""
+_TIMED = ("extension_point", *OF_TYPE)
+_STAGES = ("model_name", "decision_type")
 _REWRITE = ("model_rewrite_name", "model_name", "target_model")
+_EXTRACTOR = ("source_type", "extractor_type")
 _IN_FLIGHT = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
 
 
@@ -59,8 +63,7 @@ REQUESTS = counter(
 ERRORS = counter(
     "llm_d_epp_request_error_total",
     "Requests that were rejected, or that the model server answered with an error.",
-    *FLOW,
-    "error_code",
+    *(*FLOW, "error_code"),
     alias=alias_of("inference_objective_request_error_total", *MODEL, "error_code"),
 )
 DURATION = histogram(
@@ -115,8 +118,7 @@ TTFT = histogram(
     "llm_d_epp_request_ttft_seconds",
     "Seconds from a request's first bytes to its response's first body bytes, or to its last"
     " ones if it is not streamed.",
-    *FLOW,
-    "streaming",
+    *(*FLOW, "streaming"),
     alias=alias_of("inference_objective_request_ttft_seconds", *MODEL),
 )
 TPOT = histogram(
@@ -150,8 +152,7 @@ REUSE = counter(
     "warmpick_reuse_tokens_total",
     "Tokens of prompts whose cached part was reported: all, available in some cache, captured"
     " by the pick, delivered by the engine.",
-    *FLOW,
-    "part",
+    *(*FLOW, "part"),
 )
 
 TEXT_INSTEAD = counter(
@@ -167,18 +168,10 @@ SCHEDULER_SECONDS = histogram(
 SCHEDULER_ATTEMPTS = counter(
     "llm_d_epp_scheduler_attempts_total",
     "Attempts to pick an endpoint, by outcome and endpoint.",
-    "status",
-    "target_model_name",
-    "endpoint_name",
-    "namespace",
-    "port",
+    *("status", "target_model_name", "endpoint_name", "namespace", "port"),
     alias=alias_of(
         "inference_extension_scheduler_attempts_total",
-        "status",
-        "target_model_name",
-        "pod_name=endpoint_name",
-        "namespace",
-        "port",
+        *("status", "target_model_name", "pod_name=endpoint_name", "namespace", "port"),
     ),
 )
 PROCESSING_SECONDS = histogram(
@@ -204,8 +197,7 @@ LOOP_HELD = histogram(
 INFO = gauge(
     "llm_d_epp_info",
     "The running build.",
-    "commit",
-    "build_ref",
+    *("commit", "build_ref"),
     alias=alias_of("inference_extension_info", "commit", "build_ref"),
 )
 INDEX_SIZE = gauge(
@@ -235,41 +227,31 @@ REWRITES = counter(
 STAGES = counter(
     "llm_d_epp_disagg_decision_total",
     "Disaggregated decisions, by the stages that ran.",
-    *_PLUGIN,
-    "model_name",
-    "decision_type",
-    alias=alias_of(
-        "llm_d_inference_scheduler_disagg_decision_total", "model_name", "decision_type"
-    ),
+    *(*_PLUGIN, *_STAGES),
+    alias=alias_of("llm_d_inference_scheduler_disagg_decision_total", *_STAGES),
 )
 PD_STAGES = counter(
     "llm_d_epp_pd_decision_total",
     "Decisions of a `pd-profile-handler`, by the stages that ran.",
-    *_PLUGIN,
-    "model_name",
-    "decision_type",
-    alias=alias_of("llm_d_inference_scheduler_pd_decision_total", "model_name", "decision_type"),
+    *(*_PLUGIN, *_STAGES),
+    alias=alias_of("llm_d_inference_scheduler_pd_decision_total", *_STAGES),
 )
 PREDICTED_TTFT = histogram(
     "llm_d_epp_request_predicted_ttft_seconds",
     "Seconds that the first token was predicted to take, at the pick.",
-    *_PLUGIN,
-    *MODEL,
+    *(*_PLUGIN, *MODEL),
     alias=alias_of("inference_objective_request_predicted_ttft_seconds", *MODEL),
 )
 PREDICTED_TPOT = histogram(
     "llm_d_epp_request_predicted_tpot_seconds",
     "Seconds that each token of a streamed response was predicted to take, at the pick.",
-    *_PLUGIN,
-    *MODEL,
+    *(*_PLUGIN, *MODEL),
     alias=alias_of("inference_objective_request_predicted_tpot_seconds", *MODEL),
 )
 SLO_VIOLATIONS = counter(
     "llm_d_epp_request_slo_violation_total",
     "Responses that missed an objective that their request named, by objective.",
-    *_PLUGIN,
-    *MODEL,
-    "type",
+    *(*_PLUGIN, *MODEL, "type"),
     alias=alias_of("inference_objective_request_slo_violation_total", *MODEL, "type"),
 )
 IN_FLIGHT_REQUESTS = gauge(
@@ -291,23 +273,17 @@ PLUGIN_SECONDS = histogram(
 ENCODER_QUERIES = counter(
     "llm_d_epp_encoder_cache_queries_total",
     "Media of requests that were looked up among those that endpoints have encoded before.",
-    "plugin_type",
-    "plugin_name",
-    "modality",
+    *(*OF_TYPE, "modality"),
 )
 ENCODER_HITS = counter(
     "llm_d_epp_encoder_cache_hits_total",
     "Media of requests that an endpoint was expected to have encoded before, by endpoint.",
-    "plugin_type",
-    "plugin_name",
-    "pod",
-    "modality",
+    *(*OF_TYPE, "pod", "modality"),
 )
 ENCODER_HIT_RATIO = histogram(
     "llm_d_epp_encoder_cache_hit_ratio",
     "The share of a request's media that an endpoint had encoded before, over all endpoints.",
-    "plugin_type",
-    "plugin_name",
+    *OF_TYPE,
 )
 STREAMS = gauge("llm_d_epp_extproc_streams_inflight", "ext_proc streams that are open.")
 STREAM_SECONDS = histogram(
@@ -327,9 +303,6 @@ POLL_ERRORS = counter(
 EXTRACT_ERRORS = counter(
     "llm_d_epp_datalayer_extract_errors_total",
     "Pages of endpoints without any known metric, by data source and extractor.",
-    "source_type",
-    "extractor_type",
-    alias=alias_of(
-        "llm_d_inference_scheduler_datalayer_extract_errors_total", "source_type", "extractor_type"
-    ),
+    *_EXTRACTOR,
+    alias=alias_of("llm_d_inference_scheduler_datalayer_extract_errors_total", *_EXTRACTOR),
 )

@@ -15,6 +15,10 @@ from typing import Final
 from epp.adapters.telemetry import families
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import FamilyText, expose
+from epp.system.line_quota import LineQuota
+from epp.system.logs import Log
+
+_log = Log(__name__)
 
 IDLE_SECONDS: Final = 0.5
 BUSY_SECONDS: Final = 0.025
@@ -28,6 +32,10 @@ _SHORT_SECONDS: Final = 0.025
 """A delay too short for its cause to matter."""
 _ASK_SECONDS: Final = 1.0
 """How old a wait for a core may be to explain a delay."""
+_LOGGED_SECONDS: Final = 1.0
+"""A delay that is logged: every request has waited as long."""
+_LINE_SECONDS: Final = 60.0
+"""Least seconds between two such lines."""
 
 
 class LoopDelay:
@@ -40,6 +48,7 @@ class LoopDelay:
         self._core_wait = CoreWait()
         self._core_wait_seconds = 0.0
         self._ask_at = 0.0
+        self._lines = LineQuota(_LINE_SECONDS)
 
     def start(self) -> None:
         """Sample the running loop, in its thread, until `stop`."""
@@ -70,12 +79,27 @@ class LoopDelay:
             late = 0.0
         self.delay.observe(late)
         if late > _SHORT_SECONDS or now > self._ask_at:
-            held = max(0.0, min(late - self._core_waited(now), cpu))
+            waited = self._core_waited(now)
+            held = max(0.0, min(late - waited, cpu))
+            if late > _LOGGED_SECONDS:
+                self._warn(now, late, cpu, waited)
         else:
             held = min(cpu, late)
         self.held.observe(held)
         busy = cpu > _BUSY_SHARE * (seconds + late)
         self._sample_in(BUSY_SECONDS if busy else IDLE_SECONDS)
+
+    def _warn(self, now: float, late: float, cpu: float, waited: float) -> None:
+        more = self._lines.take("late", now)
+        if more is None:
+            return
+        if waited > late / 2:
+            cause = "there was no core for it: see its CPU limit, and what else runs there"
+        elif cpu > late / 2:
+            cause = "it had too much to compute, or a plug-in did: /debug/pprof/profile shows what"
+        else:
+            cause = "it stood still: a plug-in waits for something, or the process was stopped"
+        _log.warning("event_loop.late", seconds=round(late, 3), cause=cause, more=more)
 
     def _core_waited(self, now: float) -> float:
         """Return how long the thread has waited for a core since this was asked last."""

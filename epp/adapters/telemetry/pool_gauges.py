@@ -1,7 +1,6 @@
 """Figures of the pool, its caches and what plug-ins count, computed when a page is written."""
 
 import math
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -85,19 +84,15 @@ _ROLLOUT_TYPE: Final = "disaggregatedset-rollout-screener"
 _MEDIA_TYPE: Final = "mm-embeddings-cache-producer"
 _MODALITY: Final = "unknown"
 """For media of all kinds together, as a digest does not show its kind."""
-_SCREENER: Final = ("plugin_type", "plugin_name")
 SHARES: Final = gauge(
     "llm_d_epp_disaggregatedset_revision_gating_share",
     "Share of requests (0..1) that each revision gets; 0 if a required role has no pod.",
-    *_SCREENER,
-    "mode",
-    "revision",
+    *(*families.OF_TYPE, "mode", "revision"),
 )
 UNMATCHED: Final = counter(
     "llm_d_epp_disaggregatedset_strict_header_no_match_total",
     "Requests whose strict header no endpoint matched, by selector.",
-    *_SCREENER,
-    "selector",
+    *(*families.OF_TYPE, "selector"),
 )
 
 
@@ -130,10 +125,11 @@ class PoolGauges:
         loads = [load for _, load, ready in pool if ready and self._fresh(load)]
         for field, (mean, deviation) in LOADS.items() if loads else ():
             values = [getattr(load, field) for load in loads]
-            yield from expose(mean, [((name,), statistics.fmean(values))])
+            usual = math.fsum(values) / len(values)
+            yield from expose(mean, [((name,), usual)])
             # llm-d-router computes the standard deviation of a sample, too: it divides by n - 1.
-            spread = statistics.stdev(values) if len(values) > 1 else 0.0
-            yield from expose(deviation, [((name,), spread)])
+            spread = math.hypot(*[value - usual for value in values])
+            yield from expose(deviation, [((name,), spread / math.sqrt(max(1, len(values) - 1)))])
         caches = self._caches()
         for field, family in CACHES.items():
             rows = [((name, each.endpoint.name), getattr(each, field)) for each in caches]

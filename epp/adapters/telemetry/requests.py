@@ -5,6 +5,7 @@ has answered it with 2xx, and only while there is room on the page.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -54,7 +55,7 @@ class RequestSeries:
         self.used_at = 0.0
         self.requests = 0
         self.running = 0
-        self.errors: dict[str, int] = {}
+        self.errors = Counter[str]()
         self.duration = Histogram(families.LATENCY_BOUNDS)
         self.request_size = Histogram(families.REQUEST_SIZE_BOUNDS)
         self.response_size = Histogram(families.RESPONSE_SIZE_BOUNDS)
@@ -71,37 +72,27 @@ class RequestSeries:
         self.cached_error = Histogram(families.CACHED_ERROR_BOUNDS)
         self.reuse = Reuse()
 
-    def count_error(self, code: str) -> None:
-        """Count an error response."""
-        self.errors[code] = self.errors.get(code, 0) + 1
-
-    def observe_first_byte(self, record: RequestRecord) -> None:
-        """Observe the TTFT of a response whose end is not observed."""
-        if record.streaming and record.first_byte_at is not None:
-            self.ttft_streamed.observe(record.first_byte_at - record.received_at)
-
     def observe_response(self, record: RequestRecord) -> None:
         """Observe a complete response; the first byte of an error is not a first token."""
         seconds = (record.finished_at or record.received_at) - record.received_at
         self.duration.observe(seconds)
         self.response_size.observe(record.response_bytes)
-        if record.status is not None and record.status >= _FIRST_ERROR_STATUS:
-            self.count_error(_SERVER_ERROR)
+        if record.denied or (record.status is not None and record.status >= _FIRST_ERROR_STATUS):
+            self.errors[_SERVER_ERROR] += 1
             return
-        first = record.first_byte_at
+        first, usage = record.first_byte_at, record.usage
         if not record.streaming:
             self.ttft_whole.observe(seconds)
         elif first is not None:
             self.ttft_streamed.observe(first - record.received_at)
+            decoding = record.received_at + seconds - first
             if record.response_chunks > 1:
-                decoding = record.received_at + seconds - first
                 gaps = record.response_chunks - 1
                 self.itl.observe_many(decoding / gaps, gaps)
-        if record.usage is not None:
-            self._observe_usage(record.usage, seconds)
-            if record.streaming and first is not None and record.usage.completion_tokens > 1:
-                decoding = record.received_at + seconds - first
-                self.tpot.observe(decoding / (record.usage.completion_tokens - 1))
+            if usage is not None and usage.completion_tokens > 1:
+                self.tpot.observe(decoding / (usage.completion_tokens - 1))
+        if usage is not None:
+            self._observe_usage(usage, seconds)
 
     def _observe_usage(self, usage: Usage, seconds: float) -> None:
         if usage.prompt_tokens > 0:
@@ -112,8 +103,16 @@ class RequestSeries:
         if usage.cached_tokens is not None:
             self.cached_tokens.observe(usage.cached_tokens)
 
-    def observe_prediction(self, predicted: int, actual: int) -> None:
+    def observe_prediction(self, record: RequestRecord) -> None:
         """Observe cached tokens as predicted and as the model server reported them."""
+        decision, served, usage = record.decision, record.served, record.usage
+        if decision is None or usage is None or usage.cached_tokens is None:
+            return
+        actual = usage.cached_tokens
+        self.reuse.observe(decision, usage.prompt_tokens, actual)
+        if served is not None and decision.served_at(served) != decision.endpoint.target:
+            return  # the prediction was for another endpoint's cache
+        predicted = decision.predicted_cached_tokens
         self.predicted_cached.observe(predicted)
         self.actual_cached.observe(actual)
         self.cached_error.observe(predicted - actual)
@@ -121,8 +120,7 @@ class RequestSeries:
     def add(self, other: "RequestSeries") -> None:
         """Add up what another one has counted for families that have a deprecated alias."""
         self.requests += other.requests
-        for code, times in other.errors.items():
-            self.errors[code] = self.errors.get(code, 0) + times
+        self.errors += other.errors
         for name in ("ttft_streamed", "ttft_whole", *[name for _, name in _HISTOGRAMS]):
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -147,13 +145,18 @@ _HISTOGRAMS: tuple[tuple[Family, str], ...] = (
 class RequestMetrics:
     """The `RequestSeries` by labels, which take at most `FLOW_BYTES` of a page.
 
-    A flow has its own once a model server has answered it with 2xx; if the proxy shows no
-    responses, once it was routed. Until then, and while there is no room, it is counted under the
-    fairness id `other` of its models, or under `other` for all three if these have no series
-    either. After 10 idle minutes a flow may be replaced, and its counts are forgotten. A deprecated
-    family has one series for several flows, which is forgotten with the last of them.
+    A request is counted in the first of these series that there is for its flow:
 
-    At most `fairness_ids` have series of their own, including the default one.
+        models    fairness id    priority    made by
+        its own   its own        its own     a good answer, in half of the room
+        its own   other          its own     a good answer, in 95 % of the room
+        other     other          its own     any request, while there is room
+        other     other          other       any request
+
+    The default fairness id has 95 % of the room, too; at most `fairness_ids`, with that one, have
+    series of their own. A good answer is 2xx; if the proxy shows none, it is enough to be routed.
+    After 10 idle minutes a flow may be replaced, and its counts are forgotten. A deprecated family
+    has one series for several flows, which is forgotten with the last of them.
 
     A request whose end is not observed counts as running as long as `under_way` includes it.
     """
@@ -184,14 +187,9 @@ class RequestMetrics:
 
         None for a flow without its own series: the end of the request decides where it is counted.
         """
-        flow = _flow_key(request)
-        series = self._flows.get(flow)
-        known = series is not None
-        if series is None:
-            series = self._shared(flow)
+        series = self._running[request.id] = self.of(request)
         series.running += 1
-        self._running[request.id] = series
-        if not known:
+        if series.shared:
             return None
         series.requests += 1
         return series.labels[1]
@@ -215,10 +213,10 @@ class RequestMetrics:
                 return late
             series.running -= 1
         if record.error is not None:
-            series.count_error(record.error.code)
+            series.errors[record.error.code] += 1
         elif record.outcome is _COMPLETED:
             series.observe_response(record)
-            _observe_prediction(series, record)
+            series.observe_prediction(record)
         return late
 
     # Places on the page.
@@ -307,7 +305,8 @@ class RequestMetrics:
             self._forgotten[labels] = total
 
     def _finish_unobserved(self, record: RequestRecord, series: RequestSeries) -> None:
-        series.observe_first_byte(record)
+        if record.streaming and record.first_byte_at is not None:
+            series.ttft_streamed.observe(record.first_byte_at - record.received_at)
         self._unobserved[record.id] = series
         if len(self._unobserved) > self._expire_above:
             self._expire_unobserved()
@@ -381,13 +380,3 @@ def _was_answered(record: RequestRecord) -> bool:
     if status is None:
         return record.outcome is _UNOBSERVED
     return _FIRST_GOOD_STATUS <= status <= _LAST_GOOD_STATUS
-
-
-def _observe_prediction(series: RequestSeries, record: RequestRecord) -> None:
-    decision, served = record.decision, record.served
-    if decision is None or record.usage is None or record.usage.cached_tokens is None:
-        return
-    series.reuse.observe(decision, record.usage.prompt_tokens, record.usage.cached_tokens)
-    if served is not None and decision.served_at(served) != decision.endpoint.target:
-        return  # the prediction was for another endpoint's cache
-    series.observe_prediction(decision.predicted_cached_tokens, record.usage.cached_tokens)

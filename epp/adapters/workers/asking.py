@@ -8,9 +8,6 @@ from urllib.parse import urlencode
 
 import aiohttp
 
-_SECONDS: Final = 5.0
-"""How long a worker may take to answer."""
-
 
 class Asker:
     """A reader of one worker's pages."""
@@ -22,9 +19,9 @@ class Asker:
     async def ask(
         self,
         target: bytes,
+        seconds: float,
         query: dict[str, str | int] | bytes = b"",
         accept: str = "*/*",
-        seconds: float = _SECONDS,
     ) -> tuple[HTTPStatus, bytes] | None:
         """Return the status and the body of a page; None if the worker does not answer in time."""
         if self._session is None:

@@ -16,7 +16,7 @@ from epp.model.events import Event
 from epp.model.listeners import OnFault
 from epp.model.request import InferenceRequest
 from epp.policy.flow.flow_control import FlowControl, Outcome
-from epp.policy.flow.held import Held
+from epp.policy.flow.held import HeldRequest
 from epp.policy.flow.refusals import QueueOutcome
 from epp.policy.producers.identity import fairness_source
 from epp.protocol.extproc.director import PendingDecision
@@ -53,14 +53,14 @@ class HeldRequests:
         """Requests that waited and were refused, by the reason."""
         self.sources: Final[Counter[str]] = Counter()
         """Requests that waited, by the header that their flow came from."""
-        self._pending: dict[Held, PendingDecision] = {}
+        self._pending: dict[HeldRequest, PendingDecision] = {}
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._pending)
 
-    def hold(self, held: Held) -> PendingDecision:
+    def hold(self, held: HeldRequest) -> PendingDecision:
         """Return the pending decision on a request that waits, which is made when it is sent."""
         pending = PendingDecision()
         if not self._pending:
@@ -71,14 +71,14 @@ class HeldRequests:
         self._set_timer()
         return pending
 
-    def withdraw(self, held: Held) -> None:
+    def withdraw(self, held: HeldRequest) -> None:
         """Remove a request whose client is gone."""
         if self._pending.pop(held, None) is not None:
             self._flow.withdraw(held)
             self._count_gone(held, QueueOutcome.EVICTED_CANCELLED)
             self._unwatch_if_empty()
 
-    def _count_gone(self, held: Held, outcome: QueueOutcome) -> float:
+    def _count_gone(self, held: HeldRequest, outcome: QueueOutcome) -> float:
         """Count a request that is removed; return for how many seconds it waited."""
         waited = max(0.0, self._clock() - held.since)
         self._flow.on_outcome(held.request, outcome, waited)
@@ -109,7 +109,7 @@ class HeldRequests:
     def _release(self) -> None:
         self._soon = None
         began = self._clock()
-        released: list[tuple[Held, Outcome]] = []
+        released: list[tuple[HeldRequest, Outcome]] = []
         try:
             self._flow.release(began, released)
         except FAULTS as error:  # whatever it is, waiting requests are tried again
@@ -133,7 +133,7 @@ class HeldRequests:
         self._unwatch_if_empty()
         self._set_timer()
 
-    def _go(self, held: Held, outcome: Outcome, now: float, seconds: float) -> None:
+    def _go(self, held: HeldRequest, outcome: Outcome, now: float, seconds: float) -> None:
         """Make a decision, which took `seconds`; even if this raises, the client is answered."""
         pending = self._pending.pop(held, None)
         try:
@@ -166,7 +166,7 @@ class _Withdrawal:
 
     __slots__ = ("_held", "_requests")
 
-    def __init__(self, requests: HeldRequests, held: Held) -> None:
+    def __init__(self, requests: HeldRequests, held: HeldRequest) -> None:
         self._requests: Final = requests
         self._held: Final = held
 

@@ -167,7 +167,6 @@ class DecisionRing:
     def __init__(
         self, fleet: Fleet, measures: Mapping[str, Measure], most: int = MAX_DECISIONS
     ) -> None:
-        self._fleet = fleet
         self.measures = measures
         self._most = most
         self._kept: deque[KeptDecision] = deque()

@@ -1,6 +1,7 @@
 """The endpoints as `epp top` shows them: load, cache, trust, speed, and how predictions held."""
 
 from collections.abc import Mapping
+from math import isfinite
 
 import msgspec
 
@@ -41,6 +42,8 @@ class EndpointView(msgspec.Struct, frozen=True, kw_only=True):
     """The speed for a prompt of 1,000 uncached tokens."""
     events_live: bool
     """Whether the engine's own events correct what is believed of the cache."""
+    report_age: float | None
+    """Seconds since its metrics were read; None if they never were."""
     responses: int
     """Responses that reported usage and cached tokens."""
     prompt_tokens: int
@@ -85,6 +88,7 @@ def endpoint_view(
         trust=round(stats.trust, 4),
         prefill_tokens_per_second=round(_PROMPT_TOKENS / seconds, 1) if seconds > 0 else 0.0,
         events_live=stats.live,
+        report_age=round(now - pod.load.at, 3) if isfinite(pod.load.at) else None,
         responses=tally.requests,
         prompt_tokens=tally.prompt_tokens,
         cached_prompt_tokens=tally.cached_tokens,

@@ -16,7 +16,7 @@ import asyncio
 from array import array
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from epp.model.endpoint import EndpointId
 from epp.model.events import Event, ResponsesCopied
@@ -119,9 +119,22 @@ class CacheCopies:
         while True:
             sender, fact = await self._waiting.get()
             try:
-                await _READERS[type(fact)](self, sender, fact)
+                await self._handle(sender, fact)
             except ValueError:
                 self._reader.dropped[Dropped.NONSENSE] += 1
+
+    async def _handle(self, sender: int, fact: CopyFact) -> None:
+        match fact:
+            case DigestFact():
+                await self._compare(sender, fact)
+            case BucketsQuery():
+                await self._send_buckets(sender, fact)
+            case BucketsReply():
+                await self._apply_buckets(sender, fact)
+            case SnapshotQuery():
+                await self._send_snapshot(sender)
+            case _:
+                self._on_snapshot(sender, fact)
 
     async def send_digests(self) -> None:
         """Send the digests of own endpoints again and again, until cancelled."""
@@ -133,7 +146,7 @@ class CacheCopies:
         """Send the digests of the endpoints that this replica owns, once."""
         self._forget()
         facts: list[AnyFact] = []
-        for pod in [each for each in self._own() if each.mirror is None]:
+        for pod in [each for each in self._own() if each.scheduler.mirror is None]:
             sums = await asyncio.to_thread(digest, pod.scheduler.cache.hashes())
             facts.append(DigestFact(pod.endpoint.id, epoch_now(pod), sums))
             if len(facts) >= _DIGESTS_AT_ONCE:
@@ -169,7 +182,7 @@ class CacheCopies:
     def _pod(self, fact: DigestFact | BucketsQuery | BucketsReply | ContentsReply) -> Pod | None:
         """Return the pod of a fact, if it is about this start of its engine."""
         pod = self._fleet.pods.get(EndpointId(fact.endpoint))
-        if pod is None or pod.mirror is not None:  # its engine reports what it holds
+        if pod is None or pod.scheduler.mirror is not None:  # its engine reports what it holds
             return None
         if epoch_now(pod) != fact.epoch:
             self._reader.dropped[Dropped.STALE_ENDPOINT] += 1
@@ -269,7 +282,7 @@ class CacheCopies:
 
     # Snapshots.
 
-    async def _send_snapshot(self, sender: int, _fact: SnapshotQuery) -> None:
+    async def _send_snapshot(self, sender: int) -> None:
         if not self._writer.settled:
             self._answer(sender, [NoSnapshot()])
             return
@@ -279,21 +292,6 @@ class CacheCopies:
                 return
         if not pods:
             self._answer(sender, [NoSnapshot()])
-
-    async def _pass_snapshot(self, sender: int, fact: SnapshotFact) -> None:
-        self._on_snapshot(sender, fact)
-
-
-_READERS: Final[dict[type[CopyFact], Callable[[CacheCopies, int, Any], Any]]] = {
-    DigestFact: CacheCopies._compare,  # noqa: SLF001 (the table of this class)
-    BucketsQuery: CacheCopies._send_buckets,  # noqa: SLF001
-    BucketsReply: CacheCopies._apply_buckets,  # noqa: SLF001
-    SnapshotQuery: CacheCopies._send_snapshot,  # noqa: SLF001
-    ContentsReply: CacheCopies._pass_snapshot,  # noqa: SLF001
-    NoSnapshot: CacheCopies._pass_snapshot,  # noqa: SLF001
-    LearnedReply: CacheCopies._pass_snapshot,  # noqa: SLF001
-    StoredReply: CacheCopies._pass_snapshot,  # noqa: SLF001
-}
 
 
 def _pieces(
@@ -309,7 +307,7 @@ def _pieces(
 
 def unmirrored(fleet: Fleet) -> Sequence[Pod]:
     """Return the pods whose caches replicas share: those whose engines do not report them."""
-    return [each for each in fleet.pods.values() if each.mirror is None]
+    return [each for each in fleet.pods.values() if each.scheduler.mirror is None]
 
 
 async def snapshot(fleet: Fleet, pods: Sequence[Pod]) -> AsyncIterator[SnapshotPart]:

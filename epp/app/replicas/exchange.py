@@ -41,6 +41,13 @@ _LOOKING_SECONDS: Final = 0.1
 _UNSETTLED_SECONDS: Final = 3 * DIGEST_SECONDS
 """How long a replica that started cold, or was full, learns before it may own endpoints."""
 
+_REMEDIES: Final = {
+    Dropped.STRANGER: "give all replicas the same secret, and let only these reach the port",
+    Dropped.VERSION: "run one release: replicas of several do not read each other's messages",
+    Dropped.POOL: "let only replicas of one pool reach each other",
+}
+"""What to do about what another process sends, by why it is not used."""
+
 
 class Replicas:
     """One replica among others. Raises `ConfigError` for a secret that is too short.
@@ -101,6 +108,7 @@ class Replicas:
         self._reached = 0
         self._alone_since: float | None = None
         self._logged_alone: bool | None = None  # neither was logged yet
+        self._logged_drops: set[Dropped] = set()
         fleet.subscribe(SHARED_EVENTS, self._writer.note, "observer/replicas")
 
     def _transport_of(self, secret: bytes, pool: str, bind_address: str) -> Transport:
@@ -277,7 +285,11 @@ class Replicas:
         self._log_others(now)
 
     def _log_others(self, now: float) -> None:
-        """Log once that this replica is alone, and once that it no longer is."""
+        """Log once that this replica is alone, that it no longer is, and what it does not use."""
+        for why, remedy in _REMEDIES.items():
+            if self.reader.dropped[why] and why not in self._logged_drops:
+                self._logged_drops.add(why)
+                _log.warning("replicas.rejected", reason=why.value, remedy=remedy)
         if self.reader.present:
             if self._logged_alone is not False:
                 _log.info("replicas.heard", replicas=self.reader.present)

@@ -12,7 +12,7 @@ from typing import Final
 from epp.model.endpoint import EndpointId
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
-from epp.policy.flow.held import Held, WaitingElsewhere
+from epp.policy.flow.held import HeldRequest, WaitingElsewhere
 from epp.policy.flow.line import MAX_SHARED, REPEAT_SECONDS, SHARE_SECONDS, Line
 from epp.protocol.replicas.facts import AnyFact, WaitingFact, WaitingHead
 
@@ -59,7 +59,7 @@ class SharedLine:
             self._send_at(asyncio.get_running_loop().time() + REPEAT_SECONDS)
 
 
-def _to_head(held: Held, ahead: float, now: float) -> WaitingHead:
+def _to_head(held: HeldRequest, ahead: float, now: float) -> WaitingHead:
     return WaitingHead(
         held.request.priority,
         held.endpoint_id,
@@ -79,7 +79,7 @@ def _from_head(fact: WaitingHead, now: float) -> WaitingElsewhere:
     request = InferenceRequest(id=RequestId(""), priority=fact.priority)
     deadline = inf if fact.deadline is None else now + fact.deadline
     ttft_by = inf if fact.ttft_by is None else now + fact.ttft_by
-    held = Held(
+    held = HeldRequest(
         request,
         Quote(request, (), ()),
         now + fact.since,

@@ -52,6 +52,8 @@ _PLUGINS: Final = b"/debug/plugins/state"
 _PROFILES: Final = (b"/debug/pprof/", b"/debug/pprof/profile", b"/debug/pprof/goroutine")
 _MORE: Final = 25
 """How many more decisions are requested than wanted, as new ones come meanwhile."""
+_SECONDS, _SILENT_SECONDS = 5.0, 1.0
+"""How long a worker may take to answer, and one that is silent: readers wait for what may hang."""
 _PROFILE_SECONDS: Final = 75.0
 _WORKER: Final = b"worker="
 _MILLI: Final = 1e3
@@ -76,6 +78,10 @@ class _Source:
         self.close = self._asker.close
         self.ask = self._asker.ask
 
+    @property
+    def _patience(self) -> float:
+        return _SECONDS if self.worker.responsive else _SILENT_SECONDS
+
     async def show_metrics(self, ended: Page, forgotten: Page, *, openmetrics: bool) -> None:
         """Set `shown` to its metrics page, or to its last counts if it does not answer.
 
@@ -85,7 +91,8 @@ class _Source:
         self._asked += 1
         worker, start, ask = self.worker, self.worker.starts, self._asked
         accept = _OPENMETRICS if openmetrics else "text/plain"
-        answer = await self.ask(_METRICS, accept=accept) if worker.running else None
+        seconds = self._patience
+        answer = await self.ask(_METRICS, seconds, accept=accept) if worker.running else None
         last = self._metrics.get(openmetrics)
         page = None
         # It may have been started again since it was asked, or be in `ended` by now.
@@ -111,7 +118,7 @@ class _Source:
         """Return a page, read; None if the worker does not answer."""
         if not self.worker.running:
             return None
-        answer = await self.ask(path, query)
+        answer = await self.ask(path, self._patience, query)
         if answer is None or answer[0] is not HTTPStatus.OK:
             return None
         return msgspec.json.decode(answer[1], type=kind)
@@ -260,5 +267,5 @@ class _Profiles:
             return HTTPStatus.BAD_REQUEST, f"worker: a number from 0 to {last}\n".encode()
         rest = b"&".join(each for each in words if not each.startswith(_WORKER))
         source = self._sources[int(named[0])]
-        answer = await source.ask(path, rest, seconds=_PROFILE_SECONDS)
+        answer = await source.ask(path, _PROFILE_SECONDS, rest)
         return answer or (HTTPStatus.SERVICE_UNAVAILABLE, b"the worker does not answer\n")

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Final
 
 import msgspec
@@ -35,6 +36,10 @@ def _share(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f} %"
 
 
+def _age(row: FleetRow) -> str:
+    return "never" if row.now.report_age is None else f"{row.now.report_age:.1f} s ago"
+
+
 def _fill(row: FleetRow) -> float:
     return row.now.cached_tokens / row.now.cache_tokens if row.now.cache_tokens else 0.0
 
@@ -42,6 +47,11 @@ def _fill(row: FleetRow) -> float:
 COLUMNS: Final = (
     FleetColumn("endpoint", lambda row: row.now.endpoint, lambda row: row.now.endpoint),
     FleetColumn("state", lambda row: row.now.state, lambda row: row.now.state),
+    FleetColumn(
+        "metrics",
+        _age,
+        lambda row: inf if row.now.report_age is None else row.now.report_age,
+    ),
     FleetColumn("waiting", lambda row: f"{row.now.waiting:g}", lambda row: row.now.waiting),
     FleetColumn("running", lambda row: f"{row.now.running:g}", lambda row: row.now.running),
     FleetColumn("sent", lambda row: str(row.now.requests), lambda row: row.now.requests),

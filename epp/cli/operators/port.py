@@ -13,6 +13,7 @@ import msgspec
 
 from epp.cli.files import read
 from epp.errors import ConfigError, reason
+from epp.system.tls import unverified_tls
 
 T = TypeVar("T")
 
@@ -79,7 +80,7 @@ class OperatorsPort:
         except (OSError, http.client.HTTPException) as error:
             problem = f"{self._url} cannot be read: {reason(error)}{self._hint(error)}"
             raise ConfigError(problem, _FLAG) from None
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             problem = f"{self._url}{path} is not what this version reads: {error}"
             raise ConfigError(problem, _FLAG) from None
 
@@ -123,10 +124,7 @@ def _context(arguments: argparse.Namespace) -> ssl.SSLContext:
     except OSError as error:
         problem = f"cannot read {arguments.ca_file}: {reason(error)}"
         raise ConfigError(problem, "--ca-file") from None
-    if arguments.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+    return unverified_tls() if arguments.insecure else context
 
 
 _WHY: Final = {

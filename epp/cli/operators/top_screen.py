@@ -116,7 +116,7 @@ class TopApp(App[None]):
         mark = " ▼" if self._reversed else " ▲"
         for at, column in enumerate(COLUMNS):
             table.add_column(column.head + (mark if at == self._sorted_by else ""))
-        for row in rows:
+        for row in self._rows.values():  # no name comes again, which the table does not take
             cells = [Text(printable(column.text(row))) for column in COLUMNS]
             table.add_row(*cells, key=row.now.endpoint)
         if chosen in self._rows:

@@ -3,6 +3,8 @@
 The engine has its own hashes of blocks. Here blocks get the picker's hashes, computed from the
 parent and the token ids in the event, so that neither side has to know the other's hash function.
 Block sizes may differ: one of the engine's blocks may hold several of ours, or be a part of one.
+`EngineBlocks` is the table of what the engine holds. What changes in it is passed on to the model
+of the cache, by way of `ReportedBlocks`, which keeps aside what the model has no space for.
 
 vLLM does not merge equal blocks: a block computed twice has two copies, and each evicted copy
 causes a BlockRemoved. A block is lost with its last copy. In hybrid models each KV cache group has

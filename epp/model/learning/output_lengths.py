@@ -91,8 +91,8 @@ class OutputLengths:
 
     def record_pieces(self, kind: ResponseKind, tokens: int, pieces: int) -> None:
         """Learn that a stream, whose length was recorded, had `tokens` in this many pieces."""
-        lengths = self._known(kind)
-        if lengths is not None and tokens > 0 and pieces >= _MIN_PIECES:
+        lengths = self._known(kind) if tokens > 0 and pieces >= _MIN_PIECES else None
+        if lengths is not None:
             each = min(tokens / pieces, _MOST_IN_A_PIECE)
             lengths.in_a_piece.add(each, float(pieces))
 

@@ -5,7 +5,6 @@ responses are counted in classes a fifth apart, with decaying weights, so that t
 can be computed at any age.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from math import sqrt
 from typing import Final
@@ -36,6 +35,18 @@ _BOUNDS: Final = _bounds()
 """The longest response of each class, in tokens."""
 
 
+def _class_of(tokens: float) -> int:
+    """Return the class of a length: `bisect_left`, by numbers that are not made into objects."""
+    first, end = 0, len(_BOUNDS)
+    while first < end:
+        middle = (first + end) >> 1
+        if _BOUNDS[middle] < tokens:
+            first = middle + 1
+        else:
+            end = middle
+    return first
+
+
 class Survival:
     """The lengths of responses of one kind, in tokens."""
 
@@ -43,6 +54,7 @@ class Survival:
         classes = len(_BOUNDS) + 1
         self._counts = [0.0] * classes
         self._lengths = [0.0] * classes
+        self._longest = 0  # no response has a greater class
         self._total = 0.0
         self._stale = 0.0
         self._squares = 0.0  # of lengths
@@ -62,13 +74,15 @@ class Survival:
         counts, lengths = state
         if len(counts) == len(lengths) == len(self._counts):
             self._counts, self._lengths = list(counts), list(lengths)
+            self._longest = len(counts) - 1
             each = zip(lengths, counts, strict=True)
             self._squares = sum([length * length / count for length, count in each if count > 0.0])
             self._sum_up()
 
     def record(self, tokens: float, weight: float = 1.0) -> None:
         """Count a response of `tokens` tokens, which stands for `weight` responses."""
-        position = bisect_left(_BOUNDS, tokens)
+        position = _class_of(tokens)
+        self._longest = max(self._longest, position)
         self._counts[position] += weight
         self._lengths[position] += weight * tokens
         self._total += weight
@@ -84,7 +98,7 @@ class Survival:
 
     def _sum_up(self) -> None:
         self._stale = outlived = length = 0.0
-        for position in range(len(self._counts) - 1, -1, -1):
+        for position in range(self._longest, -1, -1):
             outlived += self._counts[position]
             length += self._lengths[position]
             self._outlived[position] = outlived
@@ -100,7 +114,7 @@ class Survival:
         `usual` is the expected length if too few responses got this far; a response that has
         exceeded it is assumed to be half done.
         """
-        position = bisect_left(_BOUNDS, generated + 1.0)
+        position = _class_of(generated + 1.0)
         outlived = self._outlived[position]
         known = max(0.0, self._sums[position] - outlived * generated)
         if outlived >= _ENOUGH:

@@ -32,6 +32,8 @@ class LoadBooks:
         self._scheduler = scheduler
         self._adapters = adapters
         self._load = UNREPORTED
+        self._has_adapters = False
+        self._waiting_adapters: frozenset[str] = frozenset()  # those that do not run
         self._models: dict[str, int] = {}
         self._others = 0.0
         self._others_waiting = 0.0
@@ -72,8 +74,13 @@ class LoadBooks:
         """
         ledger, scheduler = self._ledger, self._scheduler
         self._load = load
-        if load.running_adapters or load.waiting_adapters:
+        self._has_adapters = bool(
+            load.max_adapters or load.running_adapters or load.waiting_adapters
+        )
+        if self._has_adapters:
             self._learn_adapters(load)
+            # vLLM `LoRARequestStates` names all adapters that have requests as both.
+            self._waiting_adapters = load.waiting_adapters - load.running_adapters
         own, requests = ledger.requests, load.waiting + load.running
         self._others = max(0.0, requests - own)
         beyond = max(0.0, load.waiting - len(scheduler.waiting))
@@ -119,10 +126,9 @@ class LoadBooks:
         usage = max(0.0, scheduler.usage + self._kv_usage)
         kv_usage = min(1.0, usage)
         running = max(0.0, requests - waiting)
-        load = self._load
-        if not load.max_adapters:
+        if not self._has_adapters:
             return CurrentLoad(waiting, running, kv_usage)
-        return CurrentLoad(waiting, running, kv_usage, *self._adapters_of(load))
+        return CurrentLoad(waiting, running, kv_usage, *self._adapters_of(self._load))
 
     def slot_seconds(self, adapter: str, response_seconds: float) -> tuple[float, float]:
         """Return for how long a request of an adapter waits for a slot, and takes one from others.
@@ -159,7 +165,7 @@ class LoadBooks:
 
     def _adapters_of(self, load: Load) -> tuple[frozenset[str], frozenset[str]]:
         """Return the running and waiting adapters of the report, with those of own requests."""
-        running, waiting = load.running_adapters, load.waiting_adapters
+        running, waiting = load.running_adapters, self._waiting_adapters
         fresh = [
             each
             for each in self._models
@@ -167,5 +173,6 @@ class LoadBooks:
         ]
         if not fresh:  # a page may name thousands: they are not copied for nothing
             return running, waiting
-        room = max(0, load.max_adapters - len(running | waiting))
+        most = load.max_adapters or _MAX_ADAPTERS
+        room = max(0, most - len(running) - len(waiting))
         return running.union(fresh[:room]), waiting.union(fresh[room:])

@@ -35,14 +35,15 @@ class EngineScheduler:
     `generation` counts the caches that were replaced: a lease belongs to one of them. `held` of the
     `capacity` in tokens are held by requests, as of the last change. `waiting` has the prompts that
     are not scheduled yet. Their first blocks (262,144 tokens at 16 a block) are in the index, too,
-    as they will be cached when a later request is scheduled. `reported` is what KV events report,
-    None while there are none.
+    as they will be cached when a later request is scheduled. `mirror` follows the engine's KV
+    events, `reported` has the blocks that they report; both are None while there are none.
     """
 
     def __init__(self, index: PrefixIndex, ledger: Ledger, spec: CacheSpec) -> None:
         self.spec = spec
         self.generation = 0
         self.cache: CacheModel = spec.build()
+        self.mirror: KvEventMirror | None = None
         self.reported: ReportedBlocks | None = None
         self.capacity = float(self.cache.capacity)
         self.held = 0.0
@@ -56,9 +57,6 @@ class EngineScheduler:
         self._running: dict[SequenceState, None] = {}
         self.waiting: deque[SequenceState] = deque()
         self._promised = BlockHashes()  # of the prompts that wait
-
-    def __len__(self) -> int:
-        return len(self._running) + len(self.waiting)
 
     @property
     def usage(self) -> float:
@@ -78,11 +76,9 @@ class EngineScheduler:
 
     # The cache.
 
-    def detach(self, mirrored: Iterable[BlockHash]) -> None:
-        """Remove the endpoint from the index; requests in flight change nothing any more.
-
-        `mirrored` yields the blocks of KV events, and frees them as it is read.
-        """
+    def detach(self) -> None:
+        """Remove the endpoint from the index; requests in flight change nothing any more."""
+        mirrored = () if self.mirror is None else self.mirror.drain()
         self._index.close(self.slot, chain(self._found(), self._drained(), mirrored))
         self._present = False
         self._clear()
@@ -157,35 +153,34 @@ class EngineScheduler:
                     tier.discard(tier.hashes())
         self._update_index()
 
-    def begin_reports(self, hasher: BlockHasher) -> KvEventMirror:
-        """Begin to follow KV events; return the mirror that follows them."""
-        self.reported = ReportedBlocks(self.cache)
-        return KvEventMirror(hasher)
+    def begin_reports(self, hasher: BlockHasher) -> None:
+        """Begin to follow KV events, if they are not followed already."""
+        if self.mirror is None:
+            self.mirror, self.reported = KvEventMirror(hasher), ReportedBlocks(self.cache)
 
-    def apply_change(self, mirror: KvEventMirror, change: Change) -> None:
-        """Correct the cache by one of the engine's own KV events."""
-        mirror.room = self.spec.capacity + self.spec.offload
-        mirror.apply(change, self.cache if self.reported is None else self.reported)
-        self._update_index()
+    def apply_change(self, change: Change) -> None:
+        """Correct the cache by one of the engine's own KV events, which are followed."""
+        if self.mirror is not None and self.reported is not None:
+            self.mirror.room = self.spec.capacity + self.spec.offload
+            self.mirror.apply(change, self.reported)
+            self._update_index()
 
-    def purge(self, mirror: KvEventMirror | None) -> None:
+    def purge(self) -> None:
         """Continue the work that current and former KV events have left."""
-        for each in (mirror, self._forgotten):
+        for each in (self.mirror, self._forgotten):
             if each is not None and each.is_leaving:
                 each.purge(self.cache if self.reported is None else self.reported)
                 self._update_index()
         if self._forgotten is not None and not self._forgotten.is_leaving:
             self._forgotten = None
 
-    def end_reports(self, mirror: KvEventMirror | None) -> None:
+    def end_reports(self) -> None:
         """Stop following KV events, and leave the cache as it is."""
-        if self.reported is not None:
+        if self.mirror is not None and self.reported is not None:
             held = self.reported.clear()
             self._update_index()
-            self.reported = None
-            if mirror is not None:
-                mirror.forget(held)
-                self._forgotten = mirror
+            self.mirror.forget(held)
+            self._forgotten, self.mirror, self.reported = self.mirror, None, None
 
     # Requests. `step` is the duration of the engine's longest step, in seconds.
 

@@ -251,7 +251,7 @@ class Ledger:
         if entry is not None:
             self._remove(entry)
             if entry is self._head:
-                self._head = next(iter(self._prefills.values()), None)
+                self._head = self._first()
                 self._head_since = now
         elif self._elsewhere:
             self._elsewhere.discard(request)
@@ -265,6 +265,11 @@ class Ledger:
         """Remove a request and its prefill."""
         self._drop(request, now)
         self._requests.discard(request)
+
+    def _first(self) -> _Prefill | None:
+        for entry in self._prefills.values():
+            return entry
+        return None
 
     def _remove(self, entry: _Prefill) -> None:
         del self._prefills[entry.request]
@@ -285,7 +290,7 @@ class Ledger:
         for entry in ended:
             self._remove(entry)
         # A dict skips all removed entries to find its first: once for all of them.
-        self._head = next(iter(self._prefills.values()), None)
+        self._head = self._first()
         self._head_since = since
         self._span_measured = False  # neither their ends nor the next one's beginning are known
 

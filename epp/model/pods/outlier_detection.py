@@ -45,6 +45,7 @@ Outcome = FirstToken | Generated | Finished | Aborted | Unobserved
 
 # Looked up once: docs/adr/0013-compiled.md says why.
 _STALL: Final = EjectionReason.STALL
+_BUSY: Final = Failure.BUSY
 
 
 def most_ejected(endpoints: int) -> int:
@@ -84,21 +85,30 @@ class OutlierDetection:
         request = in_flight.get(event.request_id)
         if request is None:
             return ()
-        parts = request.parts
-        match event:
-            case FirstToken() | Finished() | Unobserved(begun=True):
-                for part in parts:
-                    part.pod.outlier.record_success(request.sent_at, now)
-            case Generated():
-                request.pod.outlier.alive_at = now
-            case Aborted(failure=Failure() as failure, served=served) if (
-                failure is not Failure.BUSY
-            ):
-                if (served or not self.names_served) and self._counts(request, failure, in_flight):
-                    return list(self._failed(request.pod))
-            case _:
-                pass
-        return _revived([part.pod for part in parts])
+        prefill = request.prefill
+        if isinstance(event, Aborted):
+            if self._blamed(event, request, in_flight):
+                return list(self._failed(request.pod))
+        elif isinstance(event, Generated):
+            request.pod.outlier.alive_at = now
+        elif not isinstance(event, Unobserved) or event.begun:
+            request.pod.outlier.record_success(request.sent_at, now)
+            if prefill is not None:
+                prefill.pod.outlier.record_success(request.sent_at, now)
+        revived = _revived(request.pod)
+        return revived if prefill is None else revived + _revived(prefill.pod)
+
+    def _blamed(
+        self,
+        event: Aborted,
+        request: InFlightRequest,
+        in_flight: Mapping[RequestId, InFlightRequest],
+    ) -> bool:
+        """Record a failure for which an endpoint is to blame; return whether it counts."""
+        failure = event.failure
+        if failure is None or failure is _BUSY or (self.names_served and not event.served):
+            return False
+        return self._counts(request, failure, in_flight)
 
     def passed_over(
         self, request: InFlightRequest, in_flight: Mapping[RequestId, InFlightRequest]
@@ -148,7 +158,7 @@ class OutlierDetection:
         """Compare an endpoint's report with the one before, to find out whether it stalls."""
         if shows_life(before, pod.load):
             pod.outlier.alive_at = now
-            return _revived([pod])
+            return _revived(pod)
         return self._unchanged(pod, now)
 
     def missed(self, pod: Pod, reason: ScrapeFailure, now: float) -> Sequence[Ejected | Returned]:
@@ -275,13 +285,11 @@ def _times_longer(peers: Sequence[Pod], pod: Pod) -> float:
     return log(_USUAL_SHARE) / log(min(_MAX_SHARE, max(_USUAL_SHARE, share)))
 
 
-def _revived(pods: list[Pod]) -> list[Ejected | Returned]:
-    """Return the endpoints that were ejected for a stall and have shown a sign of life since."""
-    return [
-        Returned(pod.endpoint.id)
-        for pod in pods
-        if pod.outlier.ejected is _STALL and pod.outlier.alive_at >= pod.outlier.ejected_at
-    ]
+def _revived(pod: Pod) -> list[Ejected | Returned]:
+    """Return an endpoint if it was ejected for a stall and has shown a sign of life since."""
+    state = pod.outlier
+    revived = state.ejected is _STALL and state.alive_at >= state.ejected_at
+    return [Returned(pod.endpoint.id)] if revived else []
 
 
 def shows_life(before: Load, after: Load) -> bool:

@@ -7,7 +7,6 @@ from typing import Final
 from msgspec.structs import replace
 
 from epp.model.caches.choice import CacheSpec, spec_of
-from epp.model.caches.kv_event_mirror import KvEventMirror
 from epp.model.endpoint import NO_ATTRIBUTES, UNREPORTED, CacheStats, Endpoint, Load
 from epp.model.events import (
     AttributesReported,
@@ -88,8 +87,6 @@ class Pod:
         self.idle_reports = IdleReports()
         self.home: list[Pod] = [self]
         """The pod, empty once it is removed: a reference that keeps no removed pod alive."""
-        self.mirror: KvEventMirror | None = None
-        """The mirror that follows the engine's KV events; None while there are none."""
         self.models: frozenset[str] | None = None
         """The models that it listed; None before."""
         self.max_model_lens: Mapping[str, int] = {}
@@ -139,7 +136,7 @@ class Pod:
             len(cache),
             self.feedback.trust,
             spec.model,
-            live=self.mirror is not None,
+            live=self.scheduler.mirror is not None,
         )
 
     def relabel(self, endpoint: Endpoint, of_class: PaceClass) -> None:
@@ -281,17 +278,17 @@ class Pod:
             case CacheFeedUp():
                 self.follow(())
             case CacheFeedLost():
-                self._end_reports()
+                self.scheduler.end_reports()
 
     def detach(self) -> None:
         """Remove the endpoint from the index; its requests change nothing any more."""
         self.home.clear()
         self.pace.join(PaceClass())
-        self.scheduler.detach(() if self.mirror is None else self.mirror.drain())
+        self.scheduler.detach()
 
     def restart(self) -> None:
         """Start over with an empty cache, as the engine did."""
-        self._end_reports()
+        self.scheduler.end_reports()
         self._reset()
 
     def _reset(self) -> None:
@@ -300,7 +297,7 @@ class Pod:
 
     def report(self, load: Load) -> None:
         """Apply a scrape: the cache's spec, restarts, reachability."""
-        self.scheduler.purge(self.mirror)
+        self.scheduler.purge()
         self.load = load if not self._attributes else self._with_attributes(load)
         self._broken, self.reachable = 0, load.awake
         self._count_external()
@@ -310,7 +307,7 @@ class Pod:
             self.scheduler.copy(CacheCleared(self.endpoint.id))
         self.speed = self.prefill.speed((load.match_unit or spec.block) if load.caching else 0)
         self.reported = True
-        if self._restarted(load) and self.mirror is None:
+        if self._restarted(load) and self.scheduler.mirror is None:
             self.restart()  # KV events report restarts themselves
 
     def add_attributes(self, attributes: Mapping[str, float]) -> None:
@@ -351,16 +348,11 @@ class Pod:
 
     def follow(self, changes: Sequence[Change]) -> None:
         """Correct the cache by the engine's own KV events."""
-        if self.mirror is None:
-            self.mirror = self.scheduler.begin_reports(self._hasher)
+        self.scheduler.begin_reports(self._hasher)
         for change in changes:
             if isinstance(change, BlocksCleared) and change.reason is Cleared.RESTART:
                 self._reset()
-            self.scheduler.apply_change(self.mirror, change)
-
-    def _end_reports(self) -> None:
-        self.scheduler.end_reports(self.mirror)
-        self.mirror = None
+            self.scheduler.apply_change(change)
 
     def _count_external(self) -> None:
         """Count requests of other senders, by a report and the ledger of the same moment."""

@@ -203,7 +203,7 @@ class Pods:
     def follow_anew(self) -> None:
         """Follow KV events anew, as after a gap, since prompts are cut into other blocks."""
         for pod in self._by_id.values():
-            if pod.mirror is not None:
+            if pod.scheduler.mirror is not None:
                 pod.follow((BlocksCleared(Cleared.GAP),))
 
     def save_memory(self) -> None:

@@ -32,6 +32,8 @@ _KINDS = {
 }
 """llm-d-router's words for the stages that run separately: encoding, prefill."""
 _ONE_INDEX = without_effect("there is one index of caches")
+_OLDER = "{}Profile"
+"""The parameter that names the profile of a stage, in the older schema."""
 
 
 class DisaggProfiles(PluginParameters, frozen=True):
@@ -111,13 +113,12 @@ class DisaggProfileHandler(PluginParameters, frozen=True):
     def start(self, context: PluginContext) -> "Disaggregation":
         """Return the handler with its deciders. Raises `ConfigError` for unknown ones."""
         profiles, deciders = self._stages()
-        older = ("decodeProfile", "prefillProfile", "encodeProfile")
         return Disaggregation(
             profiles,
             _decider(context, deciders.prefill),
             _decider(context, deciders.encode),
             prefill_first=_ORDERS[self._order],
-            parameters=older if self._is_flat else _PARAMETERS,
+            parameter=_OLDER if self._is_flat else "profiles.{}",
         )
 
 
@@ -157,7 +158,7 @@ class PdProfileHandler(PluginParameters, frozen=True):
             DisaggProfiles(self.decode_profile, self.prefill_profile),
             context.plugin(self.decider_plugin_name, Decider, default),
             None,
-            parameters=("decodeProfile", "prefillProfile", ""),
+            parameter=_OLDER,
             primary_port=self.primary_port,
         )
 
@@ -175,14 +176,11 @@ def _decider(context: PluginContext, name: str) -> Decider | None:
     return context.plugin(name, Decider) if name else None
 
 
-_PARAMETERS = ("profiles.decode", "profiles.prefill", "profiles.encode")
-
-
 class Disaggregation:
     """Runs up to three profiles for a request, and joins them into the decision on decoding.
 
-    If `prefill_first`, the prefill profile runs first, without a decider. `parameters` are the
-    paths of the parameters that name the profiles of decoding, prefill and encoding.
+    If `prefill_first`, the prefill profile runs first, without a decider. `parameter` is the path
+    of the parameter that names the profile of a stage, with `{}` for the stage.
     """
 
     def __init__(  # noqa: PLR0913 (one for each parameter)
@@ -192,14 +190,14 @@ class Disaggregation:
         encode_decider: Decider | None,
         *,
         prefill_first: bool = False,
-        parameters: tuple[str, str, str] = _PARAMETERS,
+        parameter: str,
         primary_port: int = 0,
     ) -> None:
         self._profiles = profiles
         self._prefill_decider = prefill_decider
         self._encode_decider = encode_decider
         self._prefill_first = prefill_first
-        self._parameters = parameters
+        self._parameter = parameter
         self._primary_port = primary_port
 
     def check_profiles(self, names: Sequence[str]) -> Sequence[str]:
@@ -208,32 +206,29 @@ class Disaggregation:
         A stage does not run if its profile has the default name and does not exist. Raises
         `UnknownProfile` for another one that does not exist.
         """
-        profiles, defaults = self._profiles, _PROFILES
-        missing = []
-        if profiles.prefill == defaults.prefill and profiles.prefill not in names:
-            if self._prefill_first or self._prefill_decider is not None:
-                missing.append(profiles.prefill)
-            self._prefill_first, self._prefill_decider = False, None
-        if profiles.encode == defaults.encode and profiles.encode not in names:
-            if self._encode_decider is not None:
-                missing.append(profiles.encode)
+        stages = {
+            "decode": True,
+            "prefill": self._prefill_first or self._prefill_decider is not None,
+            "encode": self._encode_decider is not None,
+        }
+        warnings, running = [], set()
+        for stage, runs in stages.items():
+            name = getattr(self._profiles, stage)
+            if name in names:
+                running |= {name} if runs else set()
+            elif stage == "decode" or name != getattr(_PROFILES, stage):
+                raise UnknownProfile(self._parameter.format(stage), name)
+            elif runs:
+                warnings.append(f"{name} never runs: no profile is named `{name}`")
+                self._leave_out(stage)
+        idle = (f"profile `{name}` never runs" for name in names if name not in running)
+        return [*warnings, *idle]
+
+    def _leave_out(self, stage: str) -> None:
+        if stage == "encode":
             self._encode_decider = None
-        prefills = self._prefill_first or self._prefill_decider is not None
-        stages = (
-            (profiles.decode, True, self._parameters[0]),
-            (profiles.prefill, prefills, self._parameters[1]),
-            (profiles.encode, self._encode_decider is not None, self._parameters[2]),
-        )
-        for (name, runs, parameter), default in zip(
-            stages, msgspec.structs.astuple(defaults), strict=True
-        ):
-            if (runs or name != default) and name not in names:
-                raise UnknownProfile(parameter, name)
-        running = {name for name, runs, _ in stages if runs}
-        return [
-            *(f"{name} never runs: no profile is named `{name}`" for name in missing),
-            *(f"profile `{name}` never runs" for name in names if name not in running),
-        ]
+        else:
+            self._prefill_first, self._prefill_decider = False, None
 
     def schedule(self, request: InferenceRequest, run: RunProfile) -> Decision:
         """Return the decision on decoding with those on the other stages that ran.
@@ -284,13 +279,13 @@ class Disaggregation:
         ran = (prefill, encode) if self._prefill_first else (encode, prefill)
         if prefill is not None and prefill.endpoint.target == decode.endpoint.target:
             prefill = None  # an endpoint that does its own prefill needs no header
+        headers = decode.headers if encode is None else ((ENCODERS, encode.destination),)
         decision = replaced(
             decode,
             stages=tuple(each for each in ran if each is not None),
             disaggregation=_KINDS[encode is not None, prefill is not None],
+            headers=headers,
         )
-        if encode is not None:
-            decision = replaced(decision, headers=((ENCODERS, encode.destination),))
         if prefill is not None:
             decision = replaced(
                 decision,
@@ -298,7 +293,7 @@ class Disaggregation:
                 predicted_ttft=prefill.predicted_ttft,
                 predicted_for=prefill.predicted_for,
                 prefill=prefill.endpoint,
-                headers=(*decision.headers, (PREFILLER, prefill.endpoint.target)),
+                headers=(*headers, (PREFILLER, prefill.endpoint.target)),
             )
         return at_primary_port(decision, self._primary_port) if self._primary_port else decision
 

@@ -6,6 +6,7 @@ Type, parameters and rules are llm-d-router's
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Annotated, Literal
 
 import msgspec
@@ -16,7 +17,6 @@ from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint, EndpointId, Target
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event
 from epp.model.request import InferenceRequest
-from epp.policy.effects import without_effect
 from epp.policy.plugins import Candidates, Headers, PluginContext, PluginParameters
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
@@ -24,6 +24,8 @@ _DRAWS = 1 << 32
 _REVISION_LABEL = "disaggregatedset.x-k8s.io/revision"
 _ROLE_LABEL = "disaggregatedset.x-k8s.io/role"
 _REVISION_HEADER = "x-llm-d-disagg-revision"
+_DECISION_HEADERS = ("x-llm-d-revision-decision-id", "x-request-id")
+"""The same in all parts of a request, such as one for each of its images."""
 
 
 class RolloutScope(PluginParameters, frozen=True):
@@ -67,9 +69,7 @@ class RevisionGating(PluginParameters, frozen=True):
     require_roles: RequiredRoles | None = None
     required_roles: list[_Text] = []
     revision_header_name: str = ""
-    disable_coordination: Annotated[
-        bool, without_effect("requests choose by themselves, unless they have the header")
-    ] = False
+    disable_coordination: bool = False
 
     def __post_init__(self) -> None:
         if self.require_roles is not None and self.required_roles:
@@ -209,7 +209,7 @@ class Rollout:
             if each.mode == "strict" and (value := request.headers.get(header))
         ]
         if self._gating.roles:
-            candidates = self._of_revisions(candidates, alone=not wanted)
+            candidates = self._of_revisions(candidates, None if wanted else request)
         for selector, value in wanted:
             key, before = selector.label_key, candidates
             candidates = [each for each in before if each.endpoint.labels.get(key) == value]
@@ -217,19 +217,34 @@ class Rollout:
                 self.unmatched[selector.name] += 1
         return candidates
 
-    def _of_revisions(self, candidates: Candidates, *, alone: bool) -> list[Candidate]:
-        """Return the endpoints of complete revisions; if `alone`, of one drawn at random."""
+    def _of_revisions(
+        self, candidates: Candidates, drawing: InferenceRequest | None
+    ) -> list[Candidate]:
+        """Return the endpoints of complete revisions; of one drawn for the request `drawing`."""
         key, weights = self._revision_label, self.weights
         revisions = [each.endpoint.labels.get(key, "") for each in candidates]
         kept = sorted({each for each in revisions if each in weights})
-        if alone and len(kept) > 1:
-            kept = [self._draw(kept)]
+        if drawing is not None and len(kept) > 1:
+            kept = [self._draw(kept, self._number(drawing))]
         return [
             each for each, revision in zip(candidates, revisions, strict=True) if revision in kept
         ]
 
-    def _draw(self, revisions: Sequence[str]) -> str:
-        left = self._below(_DRAWS) / _DRAWS * sum(self.weights[each] for each in revisions)
+    def _number(self, request: InferenceRequest) -> int:
+        """Return a number to draw by: the same for all parts of a request, in every replica.
+
+        llm-d-router keeps what it drew for one of them.
+        """
+        names = () if self._gating.disable_coordination else _DECISION_HEADERS
+        whole = next((found for name in names if (found := request.headers.get(name))), "")
+        if not whole:
+            return self._below(_DRAWS)
+        return int.from_bytes(
+            blake2b(whole.encode(errors="replace"), digest_size=4).digest(), "big"
+        )
+
+    def _draw(self, revisions: Sequence[str], number: int) -> str:
+        left = number / _DRAWS * sum(self.weights[each] for each in revisions)
         for each in revisions:
             left -= self.weights[each]
             if left < 0:

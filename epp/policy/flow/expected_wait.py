@@ -14,7 +14,7 @@ from itertools import accumulate
 from math import exp, inf
 from typing import Final
 
-from epp.policy.flow.held import Held, Rank
+from epp.policy.flow.held import HeldRequest, Rank
 from epp.policy.flow.line import Line
 
 _MEMORY_SECONDS: Final = 30.0
@@ -74,7 +74,7 @@ class ReleaseRate:
 class _BandSnapshot:
     """The requests of one priority at one moment, with the work before each."""
 
-    def __init__(self, requests: Iterable[Held]) -> None:
+    def __init__(self, requests: Iterable[HeldRequest]) -> None:
         flows: dict[str, list[tuple[Rank, float]]] = defaultdict(list)
         for held in requests:
             flows[held.flow].append((held.rank, _work(held)))
@@ -91,7 +91,7 @@ class _BandSnapshot:
         """The work of all of them."""
         return self._sums[-1]
 
-    def before(self, held: Held) -> float:
+    def before(self, held: HeldRequest) -> float:
         """Return the work that goes before a request of this priority."""
         ranks, sums = self._flows.get(held.flow, ((), (0.0,)))
         own = sums[bisect_left(ranks, held.rank)]
@@ -110,11 +110,11 @@ class ExpectedWait:
         self._bands: dict[int, _BandSnapshot] = {}
         self._refreshed_at = -inf
 
-    def released(self, held: Held, now: float) -> None:
+    def released(self, held: HeldRequest, now: float) -> None:
         """Count a request that waited and was released."""
         self.rate.add(_work(held), now)
 
-    def seconds(self, held: Held, now: float) -> float:
+    def seconds(self, held: HeldRequest, now: float) -> float:
         """Return how long a request will wait from now on; 0 if that is unknown."""
         if not self._line.requests:
             return 0.0
@@ -131,11 +131,11 @@ class ExpectedWait:
         if oldest < self._refreshed_at <= now:
             return
         self._refreshed_at = now
-        bands: dict[int, list[Held]] = defaultdict(list)
+        bands: dict[int, list[HeldRequest]] = defaultdict(list)
         for held in self._line:
             bands[held.request.priority].append(held)
         self._bands = {priority: _BandSnapshot(found) for priority, found in bands.items()}
 
 
-def _work(held: Held) -> float:
+def _work(held: HeldRequest) -> float:
     return max(_MIN_WORK, held.work)

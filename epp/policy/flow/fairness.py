@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from epp.policy.flow.held import Held
+from epp.policy.flow.held import HeldRequest
 from epp.policy.plugins import PluginParameters
 
 ONLY_FLOW = "all"
@@ -24,10 +24,10 @@ _LONGEST_ID = 256
 class FairnessPolicy(Protocol):
     """Shares a priority band between flows."""
 
-    def flow_of(self, held: Held) -> str:
+    def flow_of(self, held: HeldRequest) -> str:
         """Return the flow that a request counts towards."""
 
-    def cost(self, held: Held) -> float:
+    def cost(self, held: HeldRequest) -> float:
         """Return how far its flow advances in virtual time once a request is sent."""
 
 
@@ -35,18 +35,18 @@ class FairnessPolicy(Protocol):
 class ScoringFairnessPolicy(FairnessPolicy, Protocol):
     """Shares a priority band by comparing the flows each time."""
 
-    def scores(self, heads: Sequence[Held], now: float) -> Sequence[float]:
+    def scores(self, heads: Sequence[HeldRequest], now: float) -> Sequence[float]:
         """Return one number for the next request of each flow; the greatest goes next."""
 
 
 class StartTimeFairness(msgspec.Struct, frozen=True):
     """Equal shares of the engines' time: used if a band names no policy."""
 
-    def flow_of(self, held: Held) -> str:
+    def flow_of(self, held: HeldRequest) -> str:
         """Return the fairness id."""
         return held.request.fairness_id[:_LONGEST_ID]
 
-    def cost(self, held: Held) -> float:
+    def cost(self, held: HeldRequest) -> float:
         """Return the engine's seconds that the request takes."""
         return held.work
 
@@ -54,11 +54,11 @@ class StartTimeFairness(msgspec.Struct, frozen=True):
 class RoundRobinFairnessPolicy(PluginParameters, frozen=True):
     """One request of each flow in turn, by the flows' names."""
 
-    def flow_of(self, held: Held) -> str:
+    def flow_of(self, held: HeldRequest) -> str:
         """Return the fairness id."""
         return held.request.fairness_id[:_LONGEST_ID]
 
-    def cost(self, held: Held) -> float:
+    def cost(self, held: HeldRequest) -> float:
         """Return 1, for one turn."""
         return 1.0
 
@@ -66,10 +66,10 @@ class RoundRobinFairnessPolicy(PluginParameters, frozen=True):
 class GlobalStrictFairnessPolicy(PluginParameters, frozen=True):
     """The order of the requests alone, whatever their flows."""
 
-    def flow_of(self, held: Held) -> str:
+    def flow_of(self, held: HeldRequest) -> str:
         """Return the one flow of all requests."""
         return ONLY_FLOW
 
-    def cost(self, held: Held) -> float:
+    def cost(self, held: HeldRequest) -> float:
         """Return 0: no flow advances."""
         return 0.0

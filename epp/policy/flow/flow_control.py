@@ -3,7 +3,7 @@
 Past a fleet's capacity, requests that are sent at once pile up in the engines: decodes slow each
 other down, caches thrash, and the order is fixed for good. Requests that wait here are sent in the
 right order instead, each to the endpoint that is best by then. No request waits while there is room
-or if another endpoint serves it as well (`Fitting.fit`). With llm-d-router's gate
+or if another endpoint serves it as well (`Placement.place`). With llm-d-router's gate
 (`epp.policy.flow.gate`) a request waits for the pool, too.
 
 It is synchronous and reads no clock. Call `release` after events that may make room, and at `due`.
@@ -30,12 +30,12 @@ from epp.model.listeners import Listener
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest, RequestId
 from epp.model.request_events import Aborted, Finished, FirstToken, Served
-from epp.policy.flow.fitting import ANYWHERE, Fitting, is_slot
 from epp.policy.flow.gate import SaturationGate
-from epp.policy.flow.held import Agenda, Held
+from epp.policy.flow.held import ANYWHERE, Agenda, HeldRequest, is_slot
 from epp.policy.flow.line import Line
+from epp.policy.flow.placement import Placement
 from epp.policy.flow.refusals import QueueOutcome, Refusals, failed_outcome, outcome_of, ttft_due
-from epp.policy.flow.rooms import Axis, Rooms
+from epp.policy.flow.rooms import Axis
 from epp.policy.flow.settings import FlowSettings
 from epp.policy.plugins import PluginTimer
 from epp.policy.scheduler import Scheduler
@@ -74,10 +74,6 @@ OnOutcome = Callable[[InferenceRequest, QueueOutcome, float], None]
 """Called with a request, what became of it, and for how many seconds it waited."""
 
 
-def _ignore(_request: InferenceRequest, _outcome: QueueOutcome, _waited: float) -> None:
-    """Do nothing."""
-
-
 class FlowControl:
     """Decides on requests over one fleet, at once or when there is room.
 
@@ -90,7 +86,7 @@ class FlowControl:
         scheduler: Scheduler,
         fleet: Fleet,
         settings: FlowSettings,
-        on_outcome: OnOutcome = _ignore,
+        on_outcome: OnOutcome = lambda _request, _outcome, _waited: None,
     ) -> None:
         self.due = inf
         self.settings: Final = settings
@@ -99,25 +95,22 @@ class FlowControl:
         self.would_wait: Final[Counter[Axis]] = Counter()
         gate = settings.gate
         self.gate: Final = None if gate is None else SaturationGate(fleet, gate)
-        self.fitting: Final = Fitting(fleet, scheduler, settings)
+        self.placement: Final = Placement(fleet, scheduler, settings)
+        self.rooms: Final = self.placement.rooms
         self.refusals: Final = Refusals(settings, self.line, fleet)
         self._scheduler: Final = scheduler
         self._fleet: Final = fleet
         self._waits: Final = settings.holds or gate is not None
+        self._unwaited: Final = None if gate is None else 0.0
         self._agenda: Final = Agenda()
         self._scarce_at = -inf  # when a request last found no room
         fleet.subscribe(_LEARNED, self._learn, "flow-control")
-
-    @property
-    def rooms(self) -> Rooms:
-        """The room of each endpoint."""
-        return self.fitting.rooms
 
     # Arrivals.
 
     def route(
         self, request: InferenceRequest, now: float, timer: PluginTimer | None = None
-    ) -> Decision | Held:
+    ) -> Decision | HeldRequest:
         """Decide on a request that arrives, or let it wait; one without a prompt does not wait.
 
         Raises what `Scheduler.route` does, and what `Refusals.check` does if it may not wait.
@@ -131,7 +124,7 @@ class FlowControl:
             return self._wait(self._held(request, quote, now, empty=True), now)
         axis = None
         if quote.chains:
-            decision, axis = self.fitting.fit(request, quote, decision, now)
+            decision, axis = self.placement.place(request, quote, decision, now)
             if axis is not None:
                 self.would_wait[axis] += 1
                 self._scarce_at = now
@@ -140,9 +133,9 @@ class FlowControl:
                     self.gate is None or self.gate.admits(request.priority, now)
                 )
                 if not room or self.line.requests or self.line.seconds_of_all(now) > 0:
-                    return self._compete(request, quote, decision, now, axis, room=room)
-        if self.gate is not None:
-            return self._send(request, quote, decision, now, 0.0)
+                    return self._send_or_wait(request, quote, decision, now, axis, room=room)
+        if self._unwaited is not None:
+            return self._send(request, quote, decision, now, self._unwaited)
         self._scheduler.commit(request, quote, decision, now)
         return decision
 
@@ -152,11 +145,11 @@ class FlowControl:
         """Decide on a request; one of negative priority is shed unless it may wait for room."""
         waits = self.settings.holds and request.most_wait > 0
         quote, decision = self._scheduler.propose(request, now, timer, sheds=not waits)
-        if waits and request.priority < 0 and not self.fitting.knows(quote, decision, now):
+        if waits and request.priority < 0 and not self.placement.knows(quote, decision, now):
             self._scheduler.check_saturation(request, decision.candidates)
         return quote, decision
 
-    def _compete(  # noqa: PLR0913 (what was found)
+    def _send_or_wait(  # noqa: PLR0913 (what was found)
         self,
         request: InferenceRequest,
         quote: Quote,
@@ -165,21 +158,21 @@ class FlowControl:
         axis: Axis | None,
         *,
         room: bool,
-    ) -> Decision | Held:
-        """Commit to a decision if there is room and no other goes first; else let it wait."""
+    ) -> Decision | HeldRequest:
+        """Send a request if there is `room` and no other goes first; else let it wait."""
         held = self._held(request, quote, now)
-        held.endpoint_id, held.seconds, held.work = self.fitting.price(quote, decision, axis)
+        held.endpoint_id, held.seconds, held.work = self.placement.price(quote, decision, axis)
         if room and self.line.is_next(held) and not self._yields(held, held.endpoint_id, now):
-            sent = self._send(request, quote, decision, now, None if self.gate is None else 0.0)
+            sent = self._send(request, quote, decision, now, self._unwaited)
             self._charge(held, now)
             return sent
         return self._wait(held, now)
 
     def _held(
         self, request: InferenceRequest, quote: Quote, now: float, *, empty: bool = False
-    ) -> Held:
+    ) -> HeldRequest:
         due = ttft_due(request)
-        return Held(
+        return HeldRequest(
             request.without_text(self.line.shared_id(request.fairness_id)),
             quote,
             now,
@@ -188,10 +181,11 @@ class FlowControl:
             ttft_by=now + due if due else inf,
         )
 
-    def _wait(self, held: Held, now: float) -> Held:
+    def _wait(self, held: HeldRequest, now: float) -> HeldRequest:
         try:
             self.refusals.check(held, now)
         except RequestError as error:
+            error.waited = 0.0
             self.on_outcome(held.request, outcome_of(error, waited=False), 0.0)
             raise
         held.quote.drop_lookup()  # caches will have changed when it is sent
@@ -209,7 +203,7 @@ class FlowControl:
         scarce = now - self._scarce_at < _SCARCE_SECONDS or self.line.requests > 0
         return scarce or self._fleet.needs_end(request, now)
 
-    def withdraw(self, held: Held) -> None:
+    def withdraw(self, held: HeldRequest) -> None:
         """Remove a waiting request whose client is gone."""
         if not self.line.remove(held):
             self.refusals.withdraw(held)
@@ -219,13 +213,13 @@ class FlowControl:
 
     def _learn(self, event: Event, now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         if isinstance(event, LoadReported):
-            self.fitting.reported(event.endpoint_id)
-            self.fitting.adapt(self.line.seconds_of_all(now), now)
+            self.placement.reported(event.endpoint_id)
+            self.placement.adapt(self.line.seconds_of_all(now), now)
             return
         if isinstance(event, EndpointUpserted):
-            self.fitting.joined(event.endpoint.id)
+            self.placement.joined(event.endpoint.id)
         elif isinstance(event, EndpointRemoved):
-            self.fitting.forget(event.endpoint_id)
+            self.placement.forget(event.endpoint_id)
             self.line.forget(event.endpoint_id)
         if self.refusals.pool_changed(now):
             self._agenda.plan_anew(self.refusals.bound)
@@ -240,7 +234,7 @@ class FlowControl:
 
     # Releases.
 
-    def release(self, now: float, released: list[tuple[Held, Outcome]]) -> None:
+    def release(self, now: float, released: list[tuple[HeldRequest, Outcome]]) -> None:
         """Send requests that have room; add these, and those whose time is up, to `released`."""
         released += self.refusals.displaced
         self.refusals.displaced.clear()
@@ -267,7 +261,7 @@ class FlowControl:
         self.refusals.wait.rate.pause()
         self.due = inf
 
-    def _release_due(self, released: list[tuple[Held, Outcome]], now: float) -> None:
+    def _release_due(self, released: list[tuple[HeldRequest, Outcome]], now: float) -> None:
         """Refuse requests whose deadline has come, and send those that may wait no longer.
 
         Of the latter, those of negative priority are refused, too.
@@ -287,12 +281,15 @@ class FlowControl:
                 released.append((held, self.refusals.too_late(held, now)))
 
     def _release_next(
-        self, released: list[tuple[Held, Outcome]], now: float, *, batch: bool
+        self, released: list[tuple[HeldRequest, Outcome]], now: float, *, batch: bool
     ) -> None:
-        """Send requests of the bands of negative priority (`batch`), or of all others, in turn."""
-        fitting, line, tries = self.fitting, self.line, 0
-        roomy = fitting.with_room(now, batch=batch)
-        fresh = fitting.has_new_room(roomy, batch=batch)
+        """Send requests of the bands of negative priority (`batch`), or of all others, in turn.
+
+        First those that wait where there is room, then the next one of each place, since another
+        endpoint may serve it by now. `fresh`: an endpoint has room that had none the last time.
+        """
+        line, tries = self.line, 0
+        roomy, fresh = self.placement.with_room(now, batch=batch)
         roomy |= line.slots() if roomy else set()
         while roomy and tries < _MAX_TRIES:
             held = line.next(roomy, now, *self._open_bands(now, batch=batch))
@@ -310,7 +307,7 @@ class FlowControl:
             if fresh or now - held.tried_at >= _RETRY_SECONDS:
                 tries += self._try(held, released, roomy, now, batch=batch)
 
-    def _is_skipped(self, held: Held, tries: int, now: float, *, fresh: bool) -> bool:
+    def _is_skipped(self, held: HeldRequest, tries: int, now: float, *, fresh: bool) -> bool:
         """Return whether a request is skipped although it is next where it waits."""
         again = fresh or now - held.tried_at >= _RETRY_SECONDS
         if is_slot(held.endpoint_id) and not (again and tries < _MAX_TRIES_FOR_SLOTS):
@@ -324,8 +321,8 @@ class FlowControl:
 
     def _try(
         self,
-        held: Held,
-        released: list[tuple[Held, Outcome]],
+        held: HeldRequest,
+        released: list[tuple[HeldRequest, Outcome]],
         roomy: set[EndpointId],
         now: float,
         *,
@@ -339,10 +336,10 @@ class FlowControl:
             return True
         released.append((held, outcome))
         if isinstance(outcome, Decision):
-            self.fitting.discard_full(roomy, outcome, now, batch=batch)
+            self.placement.discard_full(roomy, outcome, now, batch=batch)
         return False
 
-    def _decide(self, held: Held, now: float, *, force: bool = False) -> Outcome | None:
+    def _decide(self, held: HeldRequest, now: float, *, force: bool = False) -> Outcome | None:
         """Decide on a request that waits; None if it must go on waiting, at the best endpoint.
 
         With `force` it is sent there, as it may wait no longer.
@@ -353,32 +350,32 @@ class FlowControl:
             decision = self._scheduler.decide(request, quote, now, sheds=False)
             if self.settings.holds and not force:
                 worth = now - held.since + line.seconds_at(held, decision.endpoint.id)
-                decision, axis = self.fitting.fit(request, quote, decision, now, worth)
+                decision, axis = self.placement.place(request, quote, decision, now, worth)
         except FAULTS as error:  # of a plug-in, too: the client is answered, and others proceed
             if not force and self.refusals.may_come(error):
                 line.move(held, ANYWHERE, held.seconds)
                 return None
             line.remove(held)
             return error
-        place, seconds, held.work = self.fitting.price(quote, decision, axis)
-        late = not force and held.ttft_by < now + seconds  # by what is cached now
-        if late or axis is not None or (not force and self._yields(held, place, now)):
+        place, seconds, held.work = self.placement.price(quote, decision, axis)
+        if not force and held.ttft_by < now + seconds:  # by what is cached now
             line.move(held, place, seconds)
-            if not late:
-                return None
-        line.remove(held)
-        if late:
+            line.remove(held)
             return self.refusals.unmet(held, now)
+        if axis is not None or (not force and self._yields(held, place, now)):
+            line.move(held, place, seconds)
+            return None
+        line.remove(held)
         self._charge(held, now)
         return self._send(request, quote, decision, now, max(0.0, now - held.since))
 
-    def _yields(self, held: Held, endpoint_id: EndpointId, now: float) -> bool:
+    def _yields(self, held: HeldRequest, endpoint_id: EndpointId, now: float) -> bool:
         """Return whether a request of higher priority, or of another replica, goes first."""
         return self.line.outranked(held, endpoint_id) or (
             self.settings.holds and self.line.yields(held, endpoint_id, now)
         )
 
-    def _charge(self, held: Held, now: float) -> None:
+    def _charge(self, held: HeldRequest, now: float) -> None:
         self.line.charge(held)
         self.refusals.wait.released(held, now)
 
@@ -391,10 +388,9 @@ class FlowControl:
         waited: float | None,
     ) -> Decision:
         """Commit to a decision on a request that `waited` seconds; None: do not report that."""
-        if waited is None:
-            self._scheduler.commit(request, quote, decision, now)
-            return decision
-        decision.waited = waited
+        if waited is not None:
+            decision.waited = waited
         self._scheduler.commit(request, quote, decision, now)
-        self.on_outcome(request, QueueOutcome.DISPATCHED, waited)
+        if waited is not None:
+            self.on_outcome(request, QueueOutcome.DISPATCHED, waited)
         return decision

@@ -39,9 +39,9 @@ def headroom(flow: FlowControl, fleet: Fleet, now: float, *, batch: bool) -> Hea
     """Return the headroom for requests of negative priority (`batch`), or for all others."""
     if flow.gate is not None and flow.gate.measure(now)[EFFECTIVE] >= 1:
         return Headroom(0, 0.0)
-    usual, rooms = _usual(fleet), flow.fitting.rooms_for(batch=batch)
+    usual, rooms = _usual(fleet), flow.placement.rooms_for(batch=batch)
     found = [
-        (requests, rooms.free(pod))
+        (requests, rooms.free_tokens(pod))
         for pod in _serving(fleet)
         if pod.may_be_picked and (requests := _requests(pod, rooms, usual, now))
     ]
@@ -56,7 +56,7 @@ def _serving(fleet: Fleet) -> Collection[Pod]:
 
 def _requests(pod: Pod, rooms: Rooms, usual: _Usual, now: float) -> int:
     seconds = pod.prefill.seconds(usual.prompt, 0) * pod.pace.prefill_slowness.value
-    return rooms.fitting(pod, seconds, usual.tokens, now)
+    return rooms.requests_that_fit(pod, seconds, usual.tokens, now)
 
 
 def _usual(fleet: Fleet) -> _Usual:

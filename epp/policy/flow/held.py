@@ -12,11 +12,29 @@ from epp.model.request import InferenceRequest
 _VALID_SECONDS: Final = 0.05
 """For how long a report of another replica counts."""
 
+ANYWHERE: Final = EndpointId("")
+"""Where a request waits if no endpoint was found for it."""
+_SLOT: Final = "adapter "
+"""The prefix of places at which requests wait for a slot; no endpoint's name has a space."""
+
 Rank = tuple[float, float]
 """The position of a request in its flow; the least goes next."""
 
 
-class Held:
+def slot_of(adapter: str) -> EndpointId:
+    """Return the place where a request waits if its best endpoint has no slot for its adapter.
+
+    It is not an endpoint, so requests behind it may pass, as in the engine.
+    """
+    return EndpointId(_SLOT + adapter)
+
+
+def is_slot(place: EndpointId) -> bool:
+    """Return whether requests at a place wait for a slot of an adapter."""
+    return place.startswith(_SLOT)
+
+
+class HeldRequest:
     """One request that waits. Times are in seconds; requests compare by `due_at`."""
 
     def __init__(  # noqa: PLR0913 (its times)
@@ -41,8 +59,8 @@ class Held:
         """When it is refused."""
         self.ttft_by: Final = ttft_by
         """When its first token is due."""
-        self.endpoint_id = EndpointId("")
-        """Where it waits."""
+        self.endpoint_id = ANYWHERE
+        """Where it waits: at an endpoint, for a slot (`slot_of`), or `ANYWHERE`."""
         self.flow = ""
         """The flow of its band that it counts towards."""
         self.seconds = 0.0
@@ -58,7 +76,7 @@ class Held:
         self.due_at = inf
         """When its time is checked next (`Agenda`)."""
 
-    def __lt__(self, other: "Held") -> bool:
+    def __lt__(self, other: "HeldRequest") -> bool:
         return self.due_at < other.due_at
 
     def __hash__(self) -> int:  # a compiled class that has an order has no hash of its own
@@ -78,7 +96,7 @@ class Held:
 class LineEntry:
     """An entry of a request in the line: by its rank when it was added, then by its ticket."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: HeldRequest) -> None:
         self.first, self.second = held.rank
         self.ticket: Final = held.ticket
         self.held: Final = held
@@ -113,14 +131,14 @@ class FlowQueue:
             return self.start < other.start
         return self.flow < other.flow
 
-    def first(self) -> Held:
+    def first(self) -> HeldRequest:
         """Return the request that goes next."""
         entries = self.entries
         while not entries[0].waits:
             heappop(entries)
         return entries[0].held
 
-    def add(self, held: Held) -> None:
+    def add(self, held: HeldRequest) -> None:
         """Add a request."""
         self.waiting += 1
         heappush(self.entries, LineEntry(held))
@@ -160,13 +178,13 @@ class PlaceQueue:
     def __bool__(self) -> bool:
         return bool(self._queues)
 
-    def __iter__(self) -> Iterator[Held]:
+    def __iter__(self) -> Iterator[HeldRequest]:
         for queue in self._queues.values():
             for entry in queue.entries:
                 if entry.waits:
                     yield entry.held
 
-    def add(self, held: Held) -> None:
+    def add(self, held: HeldRequest) -> None:
         """Add a request."""
         self.seconds += held.seconds
         flow = held.flow
@@ -177,7 +195,7 @@ class PlaceQueue:
                 heappush(self._by_start, queue)
         queue.add(held)
 
-    def remove(self, held: Held) -> None:
+    def remove(self, held: HeldRequest) -> None:
         """Remove a request, whose ticket is no longer valid."""
         self.seconds -= held.seconds
         queue = self._queues[held.flow]
@@ -190,7 +208,7 @@ class PlaceQueue:
             by_start[:] = self._queues.values()
             heapify(by_start)
 
-    def head(self) -> tuple[float, Held] | None:
+    def head(self) -> tuple[float, HeldRequest] | None:
         """Return the next request, with its flow's start."""
         by_start, flows = self._by_start, self._flows
         while by_start:
@@ -204,11 +222,11 @@ class PlaceQueue:
                 return queue.start, queue.first()
         return None
 
-    def heads(self) -> list[Held]:
+    def heads(self) -> list[HeldRequest]:
         """Return the next request of each flow."""
         return [queue.first() for queue in self._queues.values()]
 
-    def late_of(self, flow: str) -> Iterator[Held]:
+    def late_of(self, flow: str) -> Iterator[HeldRequest]:
         """Yield the requests of a flow, roughly from the last to the first."""
         queue = self._queues.get(flow)
         # heapq: parents, which go first, come before their children in the list.
@@ -221,12 +239,9 @@ class Agenda:
     """Requests by the time at which they are checked, as their time may be up."""
 
     def __init__(self) -> None:
-        self._heap: Final[list[Held]] = []
+        self._heap: Final[list[HeldRequest]] = []
 
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    def add(self, held: Held, at: float) -> None:
+    def add(self, held: HeldRequest, at: float) -> None:
         """Plan to check a request at a time; it must not be planned yet."""
         held.due_at = at
         heappush(self._heap, held)
@@ -235,11 +250,11 @@ class Agenda:
         """Return the time of the next check; infinite if there is none."""
         return self._heap[0].due_at if self._heap else inf
 
-    def pop(self) -> Held:
+    def pop(self) -> HeldRequest:
         """Remove and return the request that is checked next."""
         return heappop(self._heap)
 
-    def plan_anew(self, bound: Callable[[Held], float]) -> None:
+    def plan_anew(self, bound: Callable[[HeldRequest], float]) -> None:
         """Plan the checks of all waiting requests anew, at the times that `bound` returns."""
         heap = self._heap
         heap[:] = [held for held in heap if held.waits]
@@ -262,7 +277,7 @@ class WaitingElsewhere:
     its band there. `rank` is its position in its flow.
     """
 
-    def __init__(self, held: Held, ahead: float) -> None:
+    def __init__(self, held: HeldRequest, ahead: float) -> None:
         self.held: Final = held
         self.ahead: Final = ahead
         self.rank: Rank = (0.0, 0.0)

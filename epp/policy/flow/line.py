@@ -23,8 +23,16 @@ from typing import Final
 from epp.model.endpoint import EndpointId
 from epp.model.learning.bounded import make_room
 from epp.policy.flow.fairness import FairnessPolicy, ScoringFairnessPolicy
-from epp.policy.flow.fitting import is_slot
-from epp.policy.flow.held import Flow, Held, OtherLines, PlaceQueue, Rank, WaitingElsewhere
+from epp.policy.flow.held import (
+    ANYWHERE,
+    Flow,
+    HeldRequest,
+    OtherLines,
+    PlaceQueue,
+    Rank,
+    WaitingElsewhere,
+    is_slot,
+)
 from epp.policy.flow.orders import LeastPrefillOrder, OrderingPolicy
 from epp.policy.flow.settings import BandLimits
 
@@ -38,7 +46,7 @@ MAX_SHARED: Final = 64
 SHARE_SECONDS, REPEAT_SECONDS = 0.002, 0.02
 """Seconds until a change is reported, and between reports while anything waits."""
 
-_Head = tuple[float, Held]
+_Head = tuple[float, HeldRequest]
 """A flow's position, of which the least goes next, and its next request."""
 
 
@@ -56,7 +64,7 @@ class _Band:
         self.queues: Final[dict[EndpointId, PlaceQueue]] = {}  # those with waiting requests
         self.slots: Final[set[EndpointId]] = set()  # those that are for slots of adapters
 
-    def flow(self, held: Held) -> Flow:
+    def flow(self, held: HeldRequest) -> Flow:
         """Return the flow of a request, and record its name in the request."""
         name = held.flow or self.fairness.flow_of(held)
         flow = self.flows.get(name)
@@ -78,7 +86,7 @@ class _Band:
         ]:
             del self.flows[name]
 
-    def put(self, held: Held) -> None:
+    def put(self, held: HeldRequest) -> None:
         """Add a request to the queue of its place."""
         place = held.endpoint_id
         queue = self.queues.get(place)
@@ -88,7 +96,7 @@ class _Band:
                 self.slots.add(place)
         queue.add(held)
 
-    def take(self, held: Held) -> None:
+    def take(self, held: HeldRequest) -> None:
         """Remove a request from the queue of its place."""
         held.ticket = 0
         place = held.endpoint_id
@@ -106,7 +114,7 @@ class _Band:
         scores: Sequence[float] = self._scores(found, now) if found else ()
         return [(-score, held) for score, held in zip(scores, found, strict=True)]
 
-    def is_next(self, held: Held, queue: PlaceQueue) -> bool:
+    def is_next(self, held: HeldRequest, queue: PlaceQueue) -> bool:
         """Return whether a request would go before those that wait in a queue."""
         if self._scores is not None:
             return not queue
@@ -114,7 +122,7 @@ class _Band:
         start = max(self.flow(held).start, self.passed)
         return head is None or (start, self.order.rank(held)) <= _order(head)
 
-    def late_of_largest(self, than: Flow) -> Iterator[Held]:
+    def late_of_largest(self, than: Flow) -> Iterator[HeldRequest]:
         """Yield waiting requests, each the last one of the flow that then has the most.
 
         It ends once no flow has at least two requests more than `than`.
@@ -123,7 +131,7 @@ class _Band:
         # Heaps, as a long request may take the places of thousands of short ones.
         most = [(-each.waiting, name) for name, each in self.flows.items() if each.waiting > least]
         heapify(most)
-        late: dict[str, Iterator[Held]] = {}
+        late: dict[str, Iterator[HeldRequest]] = {}
         while most and -most[0][0] > least:
             left, name = most[0]
             if name not in late:
@@ -155,10 +163,7 @@ class Line:
         self._others: Final = OtherLines()
         self._fairness_ids: Final[dict[str, str]] = {}
 
-    def __len__(self) -> int:
-        return self.requests
-
-    def __iter__(self) -> Iterator[Held]:
+    def __iter__(self) -> Iterator[HeldRequest]:
         for band in self._bands.values():
             for queue in band.queues.values():
                 yield from queue
@@ -188,13 +193,13 @@ class Line:
             make_room(known, MAX_FLOWS)
         return known.setdefault(fairness_id, fairness_id)
 
-    def place(self, held: Held) -> None:
+    def place(self, held: HeldRequest) -> None:
         """Record a request's flow and rank in it, as if it waited."""
         band = self._band(held.request.priority)
         band.flow(held)
         held.rank = band.order.rank(held)
 
-    def add(self, held: Held) -> None:
+    def add(self, held: HeldRequest) -> None:
         """Add a request at its `endpoint_id`."""
         band = self._band(held.request.priority)
         flow = band.flow(held)
@@ -210,7 +215,7 @@ class Line:
         if self.on_change is not None:
             self.on_change()
 
-    def move(self, held: Held, endpoint_id: EndpointId, seconds: float) -> None:
+    def move(self, held: HeldRequest, endpoint_id: EndpointId, seconds: float) -> None:
         """Move a waiting request to another endpoint, or give it another cost."""
         band = self._bands[held.request.priority]
         band.take(held)
@@ -218,12 +223,12 @@ class Line:
         held.endpoint_id, held.seconds = endpoint_id, seconds
         self._put(band, held)
 
-    def _put(self, band: _Band, held: Held) -> None:
+    def _put(self, band: _Band, held: HeldRequest) -> None:
         held.ticket = next(self._tickets)
         held.rank = band.order.rank(held)
         band.put(held)
 
-    def remove(self, held: Held) -> bool:
+    def remove(self, held: HeldRequest) -> bool:
         """Remove a request; return whether it waited."""
         if not held.ticket:
             return False
@@ -239,12 +244,12 @@ class Line:
             self.on_change()
         return True
 
-    def yield_to(self, held: Held) -> Iterator[Held]:
+    def yield_to(self, held: HeldRequest) -> Iterator[HeldRequest]:
         """Yield the waiting requests of its band that an arriving one may displace, in order."""
         band = self._band(held.request.priority)
         return band.late_of_largest(band.flow(held))
 
-    def charge(self, held: Held) -> None:
+    def charge(self, held: HeldRequest) -> None:
         """Count a request that is sent, whether it waited or not, towards its flow's share."""
         band = self._bands.get(held.request.priority)
         if band is not None:
@@ -264,7 +269,7 @@ class Line:
         now: float,
         least: float = -inf,
         below: float = inf,
-    ) -> Held | None:
+    ) -> HeldRequest | None:
         """Return the request that goes next of those at these endpoints.
 
         Only priorities of `least` or more, and less than `below`, count.
@@ -279,9 +284,9 @@ class Line:
                 return heads[0][1] if len(heads) == 1 else min(heads, key=_order)[1]
         return None
 
-    def heads(self, now: float, least: float = -inf, below: float = inf) -> list[Held]:
+    def heads(self, now: float, least: float = -inf, below: float = inf) -> list[HeldRequest]:
         """Return the next request of each of these priorities and each endpoint, in order."""
-        found: list[Held] = []
+        found: list[HeldRequest] = []
         for priority in sorted(self._bands, reverse=True):
             if least <= priority < below:
                 band = self._bands[priority]
@@ -289,7 +294,7 @@ class Line:
                 found += [head[1] for head in sorted(heads, key=_order)]
         return found
 
-    def is_next(self, held: Held) -> bool:
+    def is_next(self, held: HeldRequest) -> bool:
         """Return whether a request would be next at its endpoint if it waited there."""
         for priority, band in self._bands.items():
             if priority < held.request.priority or not band.requests:
@@ -301,7 +306,7 @@ class Line:
                 return False
         return True
 
-    def outranked(self, held: Held, endpoint_id: EndpointId) -> bool:
+    def outranked(self, held: HeldRequest, endpoint_id: EndpointId) -> bool:
         """Return whether a request of higher priority waits at an endpoint."""
         own = held.request.priority
         for priority, band in self._bands.items():
@@ -309,7 +314,7 @@ class Line:
                 return True
         return False
 
-    def seconds_at(self, held: Held, endpoint_id: EndpointId) -> float:
+    def seconds_at(self, held: HeldRequest, endpoint_id: EndpointId) -> float:
         """Return the seconds of prefill of a waiting request's band that wait at an endpoint."""
         queue = self._bands[held.request.priority].queues.get(endpoint_id)
         return 0.0 if queue is None else queue.seconds
@@ -323,7 +328,7 @@ class Line:
 
     # Other replicas.
 
-    def ahead(self, held: Held) -> float:
+    def ahead(self, held: HeldRequest) -> float:
         """Return how far the flow of a request is ahead of its band's virtual time."""
         band = self._band(held.request.priority)
         return max(0.0, band.flow(held).start - band.passed)
@@ -343,7 +348,7 @@ class Line:
         """Return the seconds of prefill that wait here and at other replicas."""
         return (self.seconds if self.requests else 0.0) + self._others.seconds(now)
 
-    def yields(self, held: Held, endpoint_id: EndpointId, now: float) -> bool:
+    def yields(self, held: HeldRequest, endpoint_id: EndpointId, now: float) -> bool:
         """Return whether a request of another replica goes first at an endpoint."""
         others = self._others.waiting(now)
         if not others:
@@ -361,9 +366,9 @@ class Line:
         for band in self._bands.values():
             queue = band.queues.pop(endpoint_id, None)
             for held in () if queue is None else queue:
-                held.endpoint_id = EndpointId("")
+                held.endpoint_id = ANYWHERE
                 self._put(band, held)
 
 
-def _order(head: _Head) -> tuple[float, Rank]:
-    return head[0], head[1].rank
+def _order(head: _Head) -> tuple[float, Rank, int]:
+    return head[0], head[1].rank, head[1].ticket

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from epp.policy.flow.held import Held, Rank
+from epp.policy.flow.held import HeldRequest, Rank
 from epp.policy.plugins import PluginParameters
 
 
@@ -15,7 +15,7 @@ from epp.policy.plugins import PluginParameters
 class OrderingPolicy(Protocol):
     """Orders the requests of one flow. The order of two requests does not change with time."""
 
-    def rank(self, held: Held) -> Rank:
+    def rank(self, held: HeldRequest) -> Rank:
         """Return the rank of a request; the least goes next."""
 
 
@@ -24,7 +24,7 @@ class LeastPrefillOrder(msgspec.Struct, frozen=True):
 
     ageing: float
 
-    def rank(self, held: Held) -> Rank:
+    def rank(self, held: HeldRequest) -> Rank:
         """Return seconds of prefill, and the time of arrival times the ageing."""
         return held.seconds + self.ageing * held.since, held.since
 
@@ -32,7 +32,7 @@ class LeastPrefillOrder(msgspec.Struct, frozen=True):
 class FcfsOrderingPolicy(PluginParameters, frozen=True):
     """First come, first served."""
 
-    def rank(self, held: Held) -> Rank:
+    def rank(self, held: HeldRequest) -> Rank:
         """Return the time of arrival."""
         return held.since, 0.0
 
@@ -40,7 +40,7 @@ class FcfsOrderingPolicy(PluginParameters, frozen=True):
 class EdfOrderingPolicy(PluginParameters, frozen=True):
     """Earliest end of the time to live first; requests without one last."""
 
-    def rank(self, held: Held) -> Rank:
+    def rank(self, held: HeldRequest) -> Rank:
         """Return the end of the request's time, then the time of arrival."""
         return held.deadline, held.since
 
@@ -48,6 +48,6 @@ class EdfOrderingPolicy(PluginParameters, frozen=True):
 class SloDeadlineOrderingPolicy(PluginParameters, frozen=True):
     """Earliest due first token first; requests without an objective last."""
 
-    def rank(self, held: Held) -> Rank:
+    def rank(self, held: HeldRequest) -> Rank:
         """Return when the first token is due, then the time of arrival."""
         return held.ttft_by, held.since

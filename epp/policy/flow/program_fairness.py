@@ -16,7 +16,7 @@ from epp.model.request_events import Aborted, Finished
 from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.effects import mapped_to
 from epp.policy.flow.fairness import StartTimeFairness
-from epp.policy.flow.held import Held
+from epp.policy.flow.held import HeldRequest
 from epp.policy.plugins import PluginContext, PluginParameters
 
 _OUTPUT_WEIGHT = 2
@@ -83,11 +83,11 @@ class _Programs:
         self._swept_at = 0.0
         self.flow_of = StartTimeFairness().flow_of
 
-    def cost(self, _held: Held) -> float:
+    def cost(self, _held: HeldRequest) -> float:
         """Return nothing: programs are compared by their scores."""
         return 0.0
 
-    def scores(self, heads: Sequence[Held], now: float) -> Sequence[float]:
+    def scores(self, heads: Sequence[HeldRequest], now: float) -> Sequence[float]:
         """Return one number for the next request of each program; the greatest goes next."""
         waits = [now - each.since for each in heads]
         found = [self._programs.get(client_key(each.request.fairness_id)) for each in heads]

@@ -13,7 +13,7 @@ from epp.errors import NoEndpoints, Overloaded, RequestError, WaitedTooLong
 from epp.model.fleet import Fleet
 from epp.model.request import InferenceRequest
 from epp.policy.flow.expected_wait import ExpectedWait
-from epp.policy.flow.held import Held
+from epp.policy.flow.held import HeldRequest
 from epp.policy.flow.line import Line
 from epp.policy.flow.settings import FlowSettings
 from epp.policy.producers.predicted_latency import TTFT_HEADERS, slo
@@ -47,7 +47,7 @@ class Refusals:
 
     def __init__(self, settings: FlowSettings, line: Line, fleet: Fleet) -> None:
         self.wait: Final = ExpectedWait(line)
-        self.displaced: Final[list[tuple[Held, RequestError]]] = []
+        self.displaced: Final[list[tuple[HeldRequest, RequestError]]] = []
         """Requests that waited and were refused in favour of others; `release` reports them."""
         self._settings: Final = settings
         self._line: Final = line
@@ -60,7 +60,7 @@ class Refusals:
         """Whether no endpoint serves whole requests: all are for one stage, or there are none."""
         return all(each.partial for each in self._fleet.pods.values())
 
-    def _has_none(self, held: Held) -> bool:
+    def _has_none(self, held: HeldRequest) -> bool:
         """Return whether there is no endpoint that could serve a request.
 
         If a request was decided on it waits at an endpoint; one for a single stage is enough then.
@@ -79,7 +79,7 @@ class Refusals:
             self._empty, self._changed_at = not self._empty, now
         return changed
 
-    def bound(self, held: Held) -> float:
+    def bound(self, held: HeldRequest) -> float:
         """Return the time until which a request may wait, as things are now.
 
         Its time begins anew when the pool gets its first endpoint, or loses its last one. Without a
@@ -93,7 +93,7 @@ class Refusals:
             return bound
         return min(bound, began + settings.empty_seconds)
 
-    def check(self, held: Held, now: float) -> None:
+    def check(self, held: HeldRequest, now: float) -> None:
         """Raise `RequestError` if a request may not begin to wait.
 
         If no more may wait, requests of the flow with the most waiting ones are refused in its
@@ -105,19 +105,19 @@ class Refusals:
             raise self.unmet(held, now)
         others = self._displaced_by(held)
         if others is None:
-            raise _waited(self._full(held, now), 0.0)
+            raise self._full(held, now)
         for other in others:
             self.displaced.append((other, self._full(other, now)))
             self._line.remove(other)
 
-    def withdraw(self, held: Held) -> None:
+    def withdraw(self, held: HeldRequest) -> None:
         """Forget a displaced request whose client is gone."""
         self.displaced[:] = [each for each in self.displaced if each[0] is not held]
 
-    def _displaced_by(self, held: Held) -> list[Held] | None:
+    def _displaced_by(self, held: HeldRequest) -> list[HeldRequest] | None:
         """Return the requests that one displaces; None if there is no room for it anyway."""
         request, size = held.request, 0
-        others: list[Held] = []
+        others: list[HeldRequest] = []
         if self._fits(request, 0, 0):
             return others
         # If the places of all requests of its priority were not enough, none is displaced.
@@ -130,7 +130,7 @@ class Refusals:
                 return others
         return None
 
-    def _full(self, held: Held, now: float) -> RequestError:
+    def _full(self, held: HeldRequest, now: float) -> RequestError:
         """Return the refusal of a request for which the line has no place."""
         priority = held.request.priority
         requests, _ = self._line.waiting(priority)
@@ -154,41 +154,31 @@ class Refusals:
             and line.bytes - less_size + request.size <= settings.max_bytes
         )
 
-    def _cannot_meet(self, held: Held, now: float) -> bool:
+    def _cannot_meet(self, held: HeldRequest, now: float) -> bool:
         left = held.latest - now
         return left < inf and self.wait.seconds(held, now) > _SURE * left
 
-    def unmet(self, held: Held, now: float) -> RequestError:
+    def unmet(self, held: HeldRequest, now: float) -> RequestError:
         """Return the refusal of a request whose first token will not be in time."""
         wait, wanted = self.wait.seconds(held, now), held.ttft_by - held.since
-        retry_after = _whole(wait - (held.latest - now))
-        return _waited(
-            Overloaded(
-                f"its first token would come later than the {wanted * 1000:.0f} ms that the"
-                " request wants",
-                reason="ttft-unmet",
-                retry_after=retry_after,
-            ),
-            now - held.since,
+        return Overloaded(
+            f"its first token would come later than the {wanted * 1000:.0f} ms that the"
+            " request wants",
+            reason="ttft-unmet",
+            retry_after=_whole(wait - (held.latest - now)),
         )
 
-    def too_late(self, held: Held, now: float) -> RequestError:
+    def too_late(self, held: HeldRequest, now: float) -> RequestError:
         """Return the refusal of a request that may wait no longer."""
-        waited = now - held.since
+        said = f"within {now - held.since:.0f} s"
         if self._has_none(held):
-            error: RequestError = NoEndpoints(
-                f"no endpoint came up within {waited:.0f} s", retry_after=_UNKNOWN_RETRY
-            )
-        elif held.latest <= now < held.deadline:
+            return NoEndpoints(f"no endpoint came up {said}", retry_after=_UNKNOWN_RETRY)
+        if held.latest <= now < held.deadline:
             return self.unmet(held, now)
-        else:
-            retry_after = self._retry_after(held, now)
-            error = WaitedTooLong(
-                f"there was no room within {waited:.0f} s", retry_after=retry_after
-            )
-        return _waited(error, waited)
+        retry_after = self._retry_after(held, now)
+        return WaitedTooLong(f"there was no room {said}", retry_after=retry_after)
 
-    def _retry_after(self, held: Held, now: float) -> int:
+    def _retry_after(self, held: HeldRequest, now: float) -> int:
         return _whole(self.wait.seconds(held, now))
 
 
@@ -197,12 +187,9 @@ def _whole(seconds: float) -> int:
     return ceil(min(max(seconds, _UNKNOWN_RETRY), _LONGEST_RETRY))
 
 
-def _waited(error: RequestError, seconds: float) -> RequestError:
-    error.waited = max(0.0, seconds)
-    return error
-
-
-def failed_outcome(held: Held, error: BaseException, now: float) -> tuple[QueueOutcome, float]:
+def failed_outcome(
+    held: HeldRequest, error: BaseException, now: float
+) -> tuple[QueueOutcome, float]:
     """Return the outcome of a request that waited and was not sent, and how long it waited."""
     waited = max(0.0, now - held.since)
     if isinstance(error, RequestError):

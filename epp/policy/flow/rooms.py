@@ -88,7 +88,7 @@ class Rooms:
         self._slots: dict[EndpointId, _Slots] = {}
         self._accounts: dict[EndpointId, _Account] = {}
 
-    def full(  # noqa: PLR0913, PLR0917 (what is known of the request)
+    def lacks(  # noqa: PLR0913, PLR0917 (what is known of the request)
         self,
         pod: Pod,
         seconds: float,
@@ -113,7 +113,7 @@ class Rooms:
         axis = None
         if queued >= self._prefill_seconds:
             axis = _PREFILL
-        elif self._crowded(pod, prompt, response, answers):
+        elif self._lacks_memory(pod, prompt, response, answers):
             axis = _MEMORY
         elif self._slots and pod.running >= self._known_slots(pod) + self._waiting:
             axis = _SLOTS
@@ -134,49 +134,49 @@ class Rooms:
         return account.known and pod.reachable and now - account.at <= self._stale_seconds
 
     @staticmethod
-    def _held(pod: Pod) -> float:
+    def _held_tokens(pod: Pod) -> float:
         scheduler = pod.scheduler
         held = max(scheduler.held, pod.books.held_tokens)
         for sequence in scheduler.waiting:
             held += sequence.computed  # vLLM computes the output of a preempted request again
         return held
 
-    def used(self, pod: Pod) -> float:
+    def used_tokens(self, pod: Pod) -> float:
         """Return how many tokens the requests at an endpoint hold, and may still add."""
-        return self._held(pod) + pod.growth.most()
+        return self._held_tokens(pod) + pod.growth.most()
 
-    def _crowded(self, pod: Pod, prompt: float, response: float, answers: int) -> bool:
-        held = self._held(pod) + prompt
+    def _lacks_memory(self, pod: Pod, prompt: float, response: float, answers: int) -> bool:
+        held = self._held_tokens(pod) + prompt
         all_of_it = pod.growth.total + answers * response
         if held + all_of_it <= self.share.value * pod.scheduler.capacity:
             return False
-        limit = self._limit(pod)
+        limit = self._most_tokens(pod)
         return held >= limit or held + pod.growth.most(answers, response, prompt) > limit
 
-    def _limit(self, pod: Pod) -> float:
+    def _most_tokens(self, pod: Pod) -> float:
         """Return the tokens that an endpoint may hold: more if its steps are short."""
         return self.share.at(pod.step_ratio) * pod.scheduler.capacity
 
-    def free(self, pod: Pod) -> float:
+    def free_tokens(self, pod: Pod) -> float:
         """Return how many more tokens an endpoint may hold."""
-        return max(0.0, self._limit(pod) - self.used(pod))
+        return max(0.0, self._most_tokens(pod) - self.used_tokens(pod))
 
-    def fitting(self, pod: Pod, seconds: float, tokens: float, now: float) -> int:
+    def requests_that_fit(self, pod: Pod, seconds: float, tokens: float, now: float) -> int:
         """Return how many requests an endpoint has room for, one after the other.
 
         The prefill of each takes `seconds`; each has `tokens`, its response included. Returns 0 if
         the room is not known.
         """
-        if self.unaccounted(pod, now) or self.full(pod, seconds, tokens, now) is not None:
+        if self.unaccounted(pod, now) or self.lacks(pod, seconds, tokens, now) is not None:
             return 0
         owed = pod.ledger.queued_seconds(now) + pod.ledger.external_waiting * seconds
         prefills = ceil((self._prefill_seconds - owed) / max(seconds, _MIN_SECONDS))
         slots = self._known_slots(pod) - pod.running
-        return max(1, int(min(prefills, self.free(pod) // max(1.0, tokens), slots)))
+        return max(1, int(min(prefills, self.free_tokens(pod) // max(1.0, tokens), slots)))
 
     def ratios(self, pod: Pod, now: float) -> Mapping[Axis, float]:
         """Return the used part of an endpoint's room on each known axis; 1: it is full."""
-        memory = self.used(pod) / max(1.0, self._limit(pod))
+        memory = self.used_tokens(pod) / max(1.0, self._most_tokens(pod))
         found = {
             Axis.PREFILL: pod.ledger.queued_seconds(now) / self._prefill_seconds,
             Axis.MEMORY: memory,
@@ -209,8 +209,10 @@ class Rooms:
             if not load.running:
                 return
             slots = self._slots[name] = _Slots(self._waiting)
-        adapters = len(load.running_adapters) if load.waiting_adapters else -1
-        elsewhere = load.kv_usage >= _FULL or adapters >= load.max_adapters or pod.books.held_up
+        # vLLM `LoRARequestStates` names all adapters that have requests as running and as waiting.
+        adapters = len(load.running_adapters | load.waiting_adapters)
+        lacks_adapter = 0 < load.max_adapters < adapters
+        elsewhere = load.kv_usage >= _FULL or lacks_adapter or pod.books.held_up
         slots.learn(load, pod.ledger.begun, waits=pod.books.unreached > 0 and not elsewhere)
 
     def forget(self, name: EndpointId) -> None:

@@ -19,7 +19,7 @@ from epp.policy.bounds import BoundedParameters, above_zero, at_least
 from epp.policy.client_keys import ClientKey, client_key
 from epp.policy.peers.chooser import Choice, Chooser, least, loads_of
 from epp.policy.peers.memory.sent_blocks import SentBlocks
-from epp.policy.peers.memory.window import WindowSum
+from epp.policy.peers.memory.window import NOTHING, WindowSum
 from epp.policy.plugins import Candidates, PluginContext, uniform
 from epp.policy.scorers.load import lower_is_better
 
@@ -132,8 +132,11 @@ class _ByService:
         """Return (highest cost - own) / (highest - lowest)."""
         if not candidates or request.fairness_id == DEFAULT_FAIRNESS_ID:
             return [1.0] * len(candidates)
-        settings, window = self._settings, self._windows.get(client_key(request.fairness_id))
-        served = 0.0 if window is None else window.total(candidates[0].now)
+        settings, window = (
+            self._settings,
+            self._windows.get(client_key(request.fairness_id), NOTHING),
+        )
+        served = window.total(candidates[0].now)
         lowest = min(self._served.values(), default=settings.min_tokens)
         highest = max(self._served.values(), default=settings.max_tokens)
         unit = max(settings.min_tokens, (lowest + highest) / 2)

@@ -5,19 +5,15 @@ goes moves no key between others (Karger et al. 1997).
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from xxhash import xxh64_intdigest
 
 from epp.model.endpoint import EndpointId
-from epp.model.events import EndpointRemoved, Event
-from epp.model.listeners import Listener
 from epp.model.prompts.chain import Chain
 from epp.model.request import InferenceRequest
-
-Subscribe = Callable[[Iterable[type[Event]], Listener], None]
-"""`PluginContext.subscribe`."""
+from epp.policy.plugins import Subscribe, when_removed
 
 _TOKEN_BYTES = 4
 """Bytes of text that stand for a token."""
@@ -36,10 +32,7 @@ class HashRing:
         self._points: list[int] = []
         self._owners: dict[int, EndpointId] = {}
         self._endpoints: set[EndpointId] = set()
-        subscribe([EndpointRemoved], self._forget)
-
-    def __len__(self) -> int:
-        return len(self._endpoints)
+        when_removed(subscribe, self._forget)
 
     def add(self, endpoints: Iterable[EndpointId]) -> None:
         """Add the endpoints that are not there."""
@@ -67,10 +60,10 @@ class HashRing:
         """Return the first of some endpoints, one of which is there, from a key on."""
         return next(each for each in self.walk(key) if each in among)
 
-    def _forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        if isinstance(event, EndpointRemoved) and event.endpoint_id in self._endpoints:
-            self._endpoints.discard(event.endpoint_id)
-            for point in self._points_of(event.endpoint_id):
+    def _forget(self, endpoint: EndpointId) -> None:
+        if endpoint in self._endpoints:
+            self._endpoints.discard(endpoint)
+            for point in self._points_of(endpoint):
                 self._owners.pop(point, None)
             self._points = sorted(self._owners)
 

@@ -11,16 +11,14 @@ from typing import Annotated
 
 import msgspec
 
-from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
-from epp.model.events import EndpointRemoved, Event
 from epp.model.prompts.chain import Chain
 from epp.model.prompts.hashing import BlockHash
 from epp.model.request import InferenceRequest
 from epp.policy.bounds import BoundedParameters, at_least, within
 from epp.policy.peers.memory.admitted_prompts import AdmittedPrompts
-from epp.policy.peers.memory.responses import FirstTokenSeen, Responses, ResponseSeen
-from epp.policy.plugins import Candidates, PluginContext
+from epp.policy.peers.memory.responses import Responses
+from epp.policy.plugins import Candidates, PluginContext, when_removed
 from epp.policy.scorers.load import lower_is_better
 
 _QUEUED_WEIGHT = 100.0
@@ -79,13 +77,15 @@ class _ByLatency:
         self._weight = weight
         self._ttft: dict[EndpointId, _LastMean] = {}
         self._tpot: dict[EndpointId, _LastMean] = {}
-        self._responses = Responses(context, self._learn)
-        context.subscribe([EndpointRemoved], self._forget)
+        self._responses = Responses(context, self._learn_tpot, self._learn_ttft)
+        when_removed(context.subscribe, self._forget)
 
     def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
         """Return the weighted places, 1 if all are equally fast."""
-        ttft = [_mean(self._ttft, each) for each in candidates]
-        tpot = [_mean(self._tpot, each) for each in candidates]
+        ids = [each.endpoint.id for each in candidates]
+        now = candidates[0].now if candidates else 0.0
+        ttft = [self._ttft.get(each, _NEVER).at(now) for each in ids]
+        tpot = [self._tpot.get(each, _NEVER).at(now) for each in ids]
         seen = [at for at in range(len(candidates)) if ttft[at] > 0 and tpot[at] > 0]
         scores = [_UNSEEN] * len(candidates)
         places = zip(
@@ -97,21 +97,18 @@ class _ByLatency:
             scores[at] = _in_hundredths(self._weight * first + (1 - self._weight) * further)
         return scores
 
-    def _learn(self, seen: FirstTokenSeen | ResponseSeen, now: float) -> None:
-        if isinstance(seen, FirstTokenSeen):
-            self._ttft.setdefault(seen.endpoint, _LastMean()).add(now, seen.seconds)
-        elif seen.step is not None:
-            self._tpot.setdefault(seen.endpoint, _LastMean()).add(now, seen.step)
+    def _learn_ttft(self, endpoint: EndpointId, seconds: float, now: float) -> None:
+        self._ttft.setdefault(endpoint, _LastMean()).add(now, seconds)
 
-    def _forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        if isinstance(event, EndpointRemoved):
-            self._ttft.pop(event.endpoint_id, None)
-            self._tpot.pop(event.endpoint_id, None)
+    def _learn_tpot(
+        self, endpoint: EndpointId, _tokens: int, step: float | None, now: float
+    ) -> None:
+        if step is not None:
+            self._tpot.setdefault(endpoint, _LastMean()).add(now, step)
 
-
-def _mean(means: dict[EndpointId, "_LastMean"], candidate: Candidate) -> float:
-    mean = means.get(candidate.endpoint.id)
-    return 0.0 if mean is None else mean.at(candidate.now)
+    def _forget(self, endpoint: EndpointId) -> None:
+        self._ttft.pop(endpoint, None)
+        self._tpot.pop(endpoint, None)
 
 
 class _LastMean(msgspec.Struct, eq=False):
@@ -134,6 +131,9 @@ class _LastMean(msgspec.Struct, eq=False):
         if self._count and self._second < int(now):
             self._mean, self._sum, self._count = self._sum / self._count, 0.0, 0
         return self._mean
+
+
+_NEVER = _LastMean()
 
 
 class KthenaPrefixCacheScorer(BoundedParameters, frozen=True):

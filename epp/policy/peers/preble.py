@@ -12,14 +12,13 @@ from typing import Annotated
 from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
-from epp.model.events import EndpointRemoved, Event
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
 from epp.policy.bounds import BoundedParameters, above_zero, at_least
 from epp.policy.peers.chooser import Choice, Chooser, least
-from epp.policy.peers.memory.responses import FirstTokenSeen, Responses, ResponseSeen
-from epp.policy.peers.memory.window import WindowSum
-from epp.policy.plugins import Candidates, PluginContext
+from epp.policy.peers.memory.responses import Responses
+from epp.policy.peers.memory.window import NOTHING, WindowSum
+from epp.policy.plugins import Candidates, PluginContext, when_removed
 
 _SAMPLES = 200
 """Responses whose lengths, and times by endpoint, are remembered."""
@@ -71,7 +70,7 @@ class _E2(Chooser):
         self._steps: dict[EndpointId, _Median] = {}
         self._outputs = deque([settings.output_tokens], _SAMPLES)
         self._responses = Responses(context, self._learn)
-        context.subscribe([EndpointRemoved], self._forget)
+        when_removed(context.subscribe, self._forget)
 
     def _choose(self, request: InferenceRequest, candidates: Candidates) -> Choice:
         loads = self._loads(candidates)
@@ -98,10 +97,9 @@ class _E2(Chooser):
 
     def _load(self, candidate: Candidate, output: float) -> float:
         endpoint = candidate.endpoint.id
-        work, steps = self._work.get(endpoint), self._steps.get(endpoint)
+        work, steps = self._work.get(endpoint, NOTHING), self._steps.get(endpoint)
         step = self._settings.seconds_per_output_token if steps is None else steps.value
-        prefill = 0.0 if work is None else work.total(candidate.now)
-        return prefill + candidate.requests * output * step
+        return work.total(candidate.now) + candidate.requests * output * step
 
     def committed(self, request: InferenceRequest, decision: Decision, now: float) -> None:
         """Add a prompt's prefill to the load of the endpoint that computes it."""
@@ -112,17 +110,15 @@ class _E2(Chooser):
         work.add(now, next(costs, 0.0))
         self._sent += 1
 
-    def _learn(self, seen: FirstTokenSeen | ResponseSeen, _now: float) -> None:
-        if isinstance(seen, ResponseSeen):
-            self._outputs.append(seen.tokens)
-            if seen.step is not None and seen.endpoint in self._work:
-                first = self._settings.seconds_per_output_token
-                self._steps.setdefault(seen.endpoint, _Median(first)).add(seen.step)
+    def _learn(self, endpoint: EndpointId, tokens: int, step: float | None, _now: float) -> None:
+        self._outputs.append(tokens)
+        if step is not None and endpoint in self._work:
+            first = self._settings.seconds_per_output_token
+            self._steps.setdefault(endpoint, _Median(first)).add(step)
 
-    def _forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
-        if isinstance(event, EndpointRemoved):
-            self._work.pop(event.endpoint_id, None)
-            self._steps.pop(event.endpoint_id, None)
+    def _forget(self, endpoint: EndpointId) -> None:
+        self._work.pop(endpoint, None)
+        self._steps.pop(endpoint, None)
 
 
 class _Median:

@@ -9,7 +9,6 @@ from typing import Annotated
 import msgspec
 from xxhash import xxh64_intdigest
 
-from epp.model.candidate import Candidate
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved, Event
 from epp.model.request import InferenceRequest
@@ -19,7 +18,7 @@ from epp.policy.bounds import BoundedParameters, at_least
 from epp.policy.peers.chooser import Choice, Chooser, least
 from epp.policy.peers.hash_ring import HashRing
 from epp.policy.peers.memory.sent_blocks import SentBlocks
-from epp.policy.peers.memory.window import WindowSum
+from epp.policy.peers.memory.window import NOTHING, WindowSum
 from epp.policy.plugins import Candidates, PluginContext
 from epp.policy.scorers.load import lower_is_better
 
@@ -46,11 +45,9 @@ class _Rates:
 
     def lowest(self, candidates: Candidates) -> set[EndpointId]:
         """Return the endpoints that were sent the fewest."""
-        return least({each.endpoint.id: self._count(each) for each in candidates})
-
-    def _count(self, candidate: Candidate) -> float:
-        sent = self._sent.get(candidate.endpoint.id)
-        return 0.0 if sent is None else sent.total(candidate.now)
+        sent = self._sent
+        ids = [each.endpoint.id for each in candidates]
+        return least({each: sent.get(each, NOTHING).total(candidates[0].now) for each in ids})
 
 
 class ProductionStackPrefixAwareScorer(BoundedParameters, frozen=True):

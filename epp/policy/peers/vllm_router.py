@@ -15,7 +15,6 @@ from xxhash import xxh3_64_intdigest
 from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
-from epp.model.events import EndpointRemoved, Event
 from epp.model.request import InferenceRequest
 from epp.policy.attribute_sources import PrefixMatchInfo, find_producer
 from epp.policy.bounds import BoundedParameters, above_zero, at_least, within
@@ -25,7 +24,7 @@ from epp.policy.peers.dynamo import costs_at
 from epp.policy.peers.hash_ring import HashRing, prefix_key
 from epp.policy.peers.memory.prefix_tree import PrefixFound
 from epp.policy.peers.sglang import Gated, GatedSettings
-from epp.policy.plugins import Candidates, PluginContext
+from epp.policy.plugins import Candidates, PluginContext, when_removed
 
 _MAX_SESSIONS = 262_144
 """Sessions that are kept, at most; vllm-router keeps all."""
@@ -166,7 +165,7 @@ class VllmStickyLeastLoadedScorer(SessionHeaders, frozen=True):
     def start(self, context: PluginContext) -> "_BySessions":
         """Return the started plug-in."""
         started = _BySessions(self)
-        context.subscribe([EndpointRemoved], started.forget)
+        when_removed(context.subscribe, started.forget)
         return started
 
 
@@ -231,12 +230,11 @@ class _BySessions(Chooser):
         home.sessions -= 1
         return home.endpoint
 
-    def forget(self, event: Event, _now: float, _guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
+    def forget(self, endpoint: EndpointId) -> None:
         """Forget the sessions of an endpoint that is gone."""
-        if isinstance(event, EndpointRemoved):
-            home = self._homes.pop(event.endpoint_id, None)
-            if home is not None:
-                home.endpoint = None
+        home = self._homes.pop(endpoint, None)
+        if home is not None:
+            home.endpoint = None
 
 
 def _weight(key: str, endpoint: EndpointId) -> int:

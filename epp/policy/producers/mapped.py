@@ -15,6 +15,8 @@ from epp.policy.plugins import Candidates, PluginContext, PluginParameters
 from epp.policy.scorers.load import LeastTtftScorer
 
 _Duration = str | int
+_PREDICTED = mapped_to("the fleet's own predictions of TTFT")
+_NO_HINTS = without_effect("requests are sent on without hints of how long to keep their blocks")
 
 
 class BurstPrefixCacheProducer(BoundedParameters, frozen=True):
@@ -52,7 +54,7 @@ class BurstPrefixCacheProducer(BoundedParameters, frozen=True):
 class LatencyObserverProducer(PluginParameters, frozen=True):
     """Keeps percentiles of observed TTFT; durations are Go's, or nanoseconds."""
 
-    effect: ClassVar[Effect] = mapped_to("the fleet's own predictions of TTFT")
+    effect: ClassVar[Effect] = _PREDICTED
     interval_duration: _Duration = "1s"
     max_observation_age: _Duration = "3m"
     max_requests: int = 100
@@ -65,19 +67,61 @@ class LatencyObserverProducer(PluginParameters, frozen=True):
     in_flight_load_producer_name: str = ""
 
 
-class LatencyObservationScorer(PluginParameters, frozen=True):
-    """Prefers the endpoint with the lowest predicted time to first token."""
-
+class _ByTtft(PluginParameters, frozen=True):
     effect: ClassVar[Effect] = mapped_to("`least-ttft-scorer`")
     exploration_rate: float = 0.1
+
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
+        """Return the scores of `least-ttft-scorer`."""
+        return LeastTtftScorer().score(request, candidates)
+
+
+class LatencyObservationScorer(_ByTtft, frozen=True):
+    """Prefers the endpoint with the lowest predicted time to first token."""
+
     min_inflight_gap: float = 2.0
     round_ttft_step: float = msgspec.field(default=0.0, name="roundTTFTStep")
     in_flight_load_producer_name: str = ""
     ttft_percentiles_producer_name: str = ""
 
-    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
-        """Return the scores of `least-ttft-scorer`."""
-        return LeastTtftScorer().score(request, candidates)
+
+class SojournTimeObserver(PluginParameters, frozen=True):
+    """Keeps distributions of the times to the first token, and from there to the last."""
+
+    effect: ClassVar[Effect] = _PREDICTED
+    compression: float = 200.0
+    min_samples: int = 60
+    interval_duration: _Duration = "5s"
+
+
+class MeanResidualLifeScorer(_ByTtft, frozen=True):
+    """Prefers the endpoint whose requests in flight have the least work left."""
+
+    sojourn_time_observer_producer_name: str = ""
+
+
+class InterTurnLatencyProducer(PluginParameters, frozen=True):
+    """Learns how long sessions pause between requests, for `kv-cache-hint`."""
+
+    effect: ClassVar[Effect] = _NO_HINTS
+    session_type_header: str = "x-session-type"
+    queues: list[dict[str, object]] = []
+    initial_log_mean: float = 2.28
+    initial_log_std: float = 1.34
+    ema_factor: float = 0.1
+    min_samples: int = 20
+    window_size: int = 200
+    min_interval: _Duration = "100ms"
+    max_idle: _Duration = "1h"
+    max_sessions: int = 100_000
+
+
+class KvCacheHint(PluginParameters, frozen=True):
+    """Tells engines how long to keep the blocks of a session."""
+
+    effect: ClassVar[Effect] = _NO_HINTS
+    parent_session_header: str = "x-parent-session-id"
+    queues: list[dict[str, object]] = []
 
 
 class SessionStateProducer(PluginParameters, frozen=True):

@@ -8,7 +8,6 @@ from cachetools import LRUCache
 from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
-from epp.model.events import EndpointRemoved, Event
 from epp.model.request import InferenceRequest, RequestId
 from epp.policy.attribute_sources import (
     FROM_FLEET,
@@ -18,7 +17,13 @@ from epp.policy.attribute_sources import (
 )
 from epp.policy.bounds import BoundedParameters, within
 from epp.policy.effects import without_effect
-from epp.policy.plugins import Candidates, PluginContext, PluginParameters, Scorer
+from epp.policy.plugins import (
+    Candidates,
+    PluginContext,
+    PluginParameters,
+    Scorer,
+    when_removed,
+)
 
 _SIZES = without_effect("blocks and capacities are those that endpoints report")
 _WHOLE_PROMPTS = without_effect("prompts are matched whole")
@@ -109,7 +114,7 @@ class NoHitLruScorer(PluginParameters, frozen=True):
         size = self.lru_size if self.lru_size > 0 else _DEFAULT_LRU_SIZE
         producer = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
         started = _ByLastColdRequest(size, producer)
-        context.subscribe([EndpointRemoved], started.forget)
+        when_removed(context.subscribe, started.forget)
         return started
 
 
@@ -153,10 +158,9 @@ class _ByLastColdRequest:
         while len(self._used) > self._size:
             del self._used[next(iter(self._used))]
 
-    def forget(self, event: Event, now: float, guessed: bool) -> None:  # noqa: FBT001 (a listener)
+    def forget(self, endpoint: EndpointId) -> None:
         """Forget an endpoint that is gone."""
-        if isinstance(event, EndpointRemoved):
-            self._used.pop(event.endpoint_id, None)
+        self._used.pop(endpoint, None)
 
 
 class MultimodalCacheScorer(PluginParameters, frozen=True):

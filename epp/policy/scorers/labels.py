@@ -1,5 +1,7 @@
 """Scorers by labels of endpoints: the value of a header, a range of lengths, a place."""
 
+from typing import Literal
+
 import msgspec
 
 from epp.model.candidate import Candidate
@@ -137,3 +139,38 @@ class _ByPlace(msgspec.Struct, frozen=True):
         places = [self.producer.topology(each.endpoint) for each in candidates]
         shared = ["" if place is None else peer.shared(place) for place in places]
         return [AFFINITIES.get(name, 0.0) for name in shared]
+
+
+class MulticlusterTopologyScorer(PluginParameters, frozen=True):
+    """Prefers the places with the highest weights: regions of clusters, or narrower ones."""
+
+    weights: dict[str, float]
+    field: Literal["host", "rack", "zone", "region", ""] = "region"
+    topology_producer_name: str = ""
+
+    def __post_init__(self) -> None:
+        if any(weight < 0 for weight in self.weights.values()):
+            raise ValueError("each of `weights` must be 0 or above")
+        if not any(self.weights.values()):
+            raise ValueError("one of `weights` must be above 0")
+
+    def start(self, context: PluginContext) -> "_ByWeight":
+        """Return the started plug-in."""
+        heaviest = max(self.weights.values())
+        return _ByWeight(
+            find_producer(context, self.topology_producer_name, TopologyInfo),
+            "hostname" if self.field == "host" else self.field or "region",
+            {place: weight / heaviest for place, weight in self.weights.items()},
+        )
+
+
+class _ByWeight(msgspec.Struct, frozen=True):
+    producer: TopologyInfo
+    level: str
+    scores: dict[str, float]
+
+    def score(self, request: InferenceRequest, candidates: Candidates) -> list[float]:
+        """Return the weight of each place, divided by the highest; 0 without either."""
+        places = [self.producer.topology(each.endpoint) for each in candidates]
+        names = ["" if place is None else getattr(place, self.level) for place in places]
+        return [self.scores.get(name, 0.0) for name in names]

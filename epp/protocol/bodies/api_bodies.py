@@ -17,10 +17,11 @@ class ChatMessage(msgspec.Struct):
 
 
 class ContentPart(msgspec.Struct):
-    """A part of a message's content."""
+    """A part of a message's content; `uuid` is vLLM's, and names a medium."""
 
     type: str = "text"
     text: msgspec.Raw = ABSENT
+    uuid: msgspec.Raw = ABSENT
 
 
 class AnyBody(msgspec.Struct):

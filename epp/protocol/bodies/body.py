@@ -152,9 +152,8 @@ class Body:
 
         If the reader does not know a position, the whole body is searched.
         """
-        model, priority = self._reader.model, self._reader.priority
-        if model is not None and priority is not None:
-            return {_MODEL: model, _PRIORITY: priority}
+        if (places := self._reader.places) is not None:
+            return {_MODEL: places[0], _PRIORITY: places[1]}
         found = dict(members(self.whole(), _FIELDS))
         return found if () in found else {}
 

@@ -37,9 +37,9 @@ class BodyReader:
     """One body of an API, which is the value of its `Api`; a body of an unknown API is only kept.
 
     Prompts together are cut after `longest` bytes. `nameless`: the body may omit the model. No
-    input raises. `pieces` are those that were fed, in order. `model` and `priority` are the
-    positions of the last values of these keys in the body: start and end in bytes, with quotes;
-    (-1, -1) if the body does not have the key, None if that is not known. `unread` is the number of
+    input raises. `pieces` are those that were fed, in order. `places` are the positions of the last
+    values of `model` and `priority` in the body: start and end in bytes, with quotes; (-1, -1) if
+    the body does not have the key. They are None if that is not known. `unread` is the number of
     bytes that `read_on` must still read. `multimodal`: a message has an image, a video or a sound.
     `broken_at` is the offset in bytes of the first byte that is not valid JSON, or of an early end,
     -1 if that is not known. `enough`: the rest of the body cannot change the prompts, and the model
@@ -48,8 +48,7 @@ class BodyReader:
 
     def __init__(self, api: str, longest: int, nameless: bool = False) -> None:  # noqa: FBT001, FBT002 (as compiled)
         self.pieces: list[BodyData] = []
-        self.model: tuple[int, int] | None = None
-        self.priority: tuple[int, int] | None = None
+        self.places: tuple[tuple[int, int], tuple[int, int]] | None = None
         self.unread = 0
         self.multimodal = False
         self.broken_at = -1

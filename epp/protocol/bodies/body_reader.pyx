@@ -4,6 +4,15 @@
 The contract is `body_reader.py`. It notes where things are and copies nothing before the end. All
 that is wrong is declined, and so is what is rare: a key that comes twice, a role or a type that is
 written with escapes, token ids among texts.
+
+Four classes, each derived from the one before it; `JsonReader` calls the others for each value:
+
+    json.pxi                  JsonReader     is this JSON, and where does each value begin and end
+    fields.pxi                FieldReader    which field of the body, a message or a part is that
+    completion_prompts.pxi    PromptReader   prompts that are texts or token ids
+    body_reader.pyx           BodyReader     messages and their parts, and what Python calls
+
+What they find, `prompt_writer.pxi` keeps as a list of steps, and writes as prompts at the end.
 """
 
 BodyData = bytes | memoryview
@@ -59,17 +68,11 @@ cdef class BodyReader(PromptReader):
         return self._pieces.pieces
 
     @property
-    def model(self):
-        return self._last_of(_MODEL)
-
-    @property
-    def priority(self):
-        return self._last_of(_PRIORITY)
-
-    cdef tuple _last_of(self, int field):
-        """Return the position of a field's last value; (-1, -1) without one, None while unknown."""
-        cdef Span span = self._body[field]
-        return (span.start, span.end) if self.state == _DONE else None
+    def places(self):
+        cdef Span model = self._body[_MODEL], priority = self._body[_PRIORITY]
+        if self.state != _DONE:
+            return None
+        return (model.start, model.end), (priority.start, priority.end)
 
     @property
     def multimodal(self):
@@ -87,7 +90,7 @@ cdef class BodyReader(PromptReader):
             if self.state != _BROKEN:
                 self.unread += size
         elif size:
-            add_piece(self._pieces.pieces, piece)
+            self._pieces.add(piece)
             if self.state != _BROKEN:
                 self.read(start_of(piece), size)
 
@@ -237,7 +240,7 @@ cdef class BodyReader(PromptReader):
         for field in range(_TOOLS, _MESSAGES):
             if self._is_given(self._body[field]):
                 self._copy_head(writer, self._body[field])
-        if writer.count and self._writer.steps[0].what != _USER_ROLE:
+        if writer.size and self._writer.steps[0].what != _USER_ROLE:
             writer.add(_MESSAGE_END)
         writer.extend(self._writer)
         writer.add(_PROMPT_END)
@@ -283,10 +286,8 @@ cdef class BodyReader(PromptReader):
 
     cdef int _copy_head(self, PromptWriter writer, Span field) except -1:
         """Copy what stands before all messages, except a client's attribution."""
-        cdef Span beginning = field
-        if self._has_blocks and field.start == self._body[_SYSTEM].start:
-            beginning.end = min(field.end, field.start + <Py_ssize_t>BILLING_BYTES)
-            found = billing_span(self._pieces.cut(beginning, <Py_ssize_t>BILLING_BYTES))
+        if field.start in (self._body[_SYSTEM].start, self._body[_INSTRUCTIONS].start):
+            found = billing_span(self._pieces.cut(field, <Py_ssize_t>BILLING_BYTES))
             if found is not None:
                 writer.add(_COPY, field.start, field.start + <Py_ssize_t>found[0])
                 field.start += <Py_ssize_t>found[1]
@@ -375,6 +376,7 @@ cdef class BodyReader(PromptReader):
     cdef int _end_message(self, Py_ssize_t at) except -1:
         cdef Span role = self._message[_ROLE]
         cdef int field
+        cdef Step* first
         self._count_item(_MAX_MESSAGES)
         if self._field == _INPUT and role.end - role.start <= 2:  # no message: as it stands
             self._writer.add(_COPY, self._item, at)
@@ -384,6 +386,12 @@ cdef class BodyReader(PromptReader):
         if role.start >= 0:
             self._writer.add(_COPY, role.start + 1, role.end - 1)
         self._writer.add(_CLOSE_ROLE)
+        if role.end - role.start == 8 and self._pieces.cut(role, 8) == b'"system"':
+            first = self._parts.steps
+            if not self._content_is_list:
+                self._message[_CONTENT] = self._unattributed(self._message[_CONTENT])
+            elif self._parts.count > 0 and first.what == _COPY:
+                first.span = self._unattributed(first.span)
         for field in range(_CONTENT, _MESSAGE_FIELDS):
             if field == _CONTENT and self._content_is_list:
                 self._writer.extend(self._parts)
@@ -394,11 +402,19 @@ cdef class BodyReader(PromptReader):
         self._writer.add(_MESSAGE_END)
         return 0
 
+    cdef Span _unattributed(self, Span words) except *:
+        """Return the position of a system prompt behind a client's attribution."""
+        if self._pieces.cut(words, 2) == b'"x-':
+            found = billing_span(self._pieces.cut(words, <Py_ssize_t>BILLING_BYTES))
+            if found is not None:
+                words.start += <Py_ssize_t>found[1]
+        return words
+
     cdef int _begin_in_parts(self, _Kind kind, Py_ssize_t at) except -1:
         if self.depth == _IN_MESSAGE + 1:
             self._part, self._is_text, self._part_field = at, True, _NONE
             self._is_block = False
-            _forget(self._text_part, _PART_FIELDS if self._has_blocks else _SOURCE)
+            _forget(self._text_part, _PART_FIELDS if self._has_blocks else _THINKING)
             if self._has_blocks:
                 self._begin_block()
             if kind == _TEXT:
@@ -448,7 +464,7 @@ cdef class BodyReader(PromptReader):
                     self._parts.add(_COPY, words.start, words.end)
             elif self._is_block:
                 self._copy_block()
-            elif self._has_blocks and self._text_part[_SOURCE].start >= 0:
+            elif self._is_given(self._text_part[_SOURCE]):
                 words = self._text_part[_SOURCE]
                 self._parts.add(_MEDIUM, words.start, words.end)
             else:

@@ -13,12 +13,15 @@ import xxhash
 from epp.protocol.bodies.json_tokens import TOKEN
 
 _RAW = msgspec.Raw(b"")
+NOTHING = frozenset((b"", b"null", b"[]", b"{}"))
+"""A field that is absent, or has nothing in it."""
 MEDIUM_BYTES = 900
 """Bytes for an image or another medium: 225 tokens of 4 bytes, llm-d-router's default."""
 _MEDIA = frozenset(("image", "document", "container_upload"))
 BILLING_BYTES = 4096
 """Bytes of a system prompt in which its attribution is looked for."""
 _BILLING = b'"x-anthropic-billing-header'
+_NEWLINE = b"\\n"
 NO_THINKING = b'"disabled"'
 """The one type of `thinking` that changes an engine's prompt."""
 _MAX_TOKENS = 50_000
@@ -56,9 +59,12 @@ class Multimodal(bytes):
     """Bytes of a prompt that stand for a medium, or have such among them."""
 
 
-def medium(raw: bytes) -> bytes:
-    """Return the bytes that represent a medium: its digest, repeated up to `MEDIUM_BYTES`."""
-    digest = xxhash.xxh3_128_digest(raw)
+def medium(raw: bytes, key: bytes = b"") -> bytes:
+    """Return the bytes that represent a medium: its digest, repeated up to `MEDIUM_BYTES`.
+
+    `key` is the part of it by which an engine knows it, if it has one.
+    """
+    digest = xxhash.xxh3_128_digest(raw if key in NOTHING else key)
     return Multimodal((digest * (MEDIUM_BYTES // len(digest) + 1))[:MEDIUM_BYTES])
 
 
@@ -68,7 +74,7 @@ def block_bytes(raw: bytes) -> bytes:
     if block.type == "text":
         return bytes(block.text)
     if block.type in _MEDIA:
-        return medium(bytes(block.source) or raw)
+        return medium(raw, bytes(block.source))
     content = bytes(block.content)
     pieces = [
         *(bytes(each) for each in (block.thinking, block.id, block.name, block.input)),
@@ -111,12 +117,17 @@ def _is_value(content: bytes, at: int) -> bool:
 
 
 def billing_span(system: bytes) -> tuple[int, int] | None:
-    """Find the block of Claude Code's attribution in the beginning of a list of system prompts.
+    """Find Claude Code's attribution in a system prompt: a text, or a list of them.
 
-    vLLM (`entrypoints/anthropic/serving.py`) leaves it out: it differs from request to request.
-    None if there is none.
+    vLLM leaves it out, a block of the Messages API (`entrypoints/anthropic/serving.py`) or the line
+    that gateways make of it (`renderers/chat_utils.py`): it differs from request to request. None
+    if there is none.
     """
-    system = system[:BILLING_BYTES]
+    whole, system = len(system) <= BILLING_BYTES, system[:BILLING_BYTES]
+    if system.startswith(_BILLING):
+        line = system.find(_NEWLINE)
+        end = len(system) if line < 0 else line + len(_NEWLINE)
+        return (0, end) if whole or line >= 0 else None
     at = system.find(_BILLING) if system[:1] == b"[" else -1
     text = TOKEN.match(system, at) if at >= 0 else None
     if text is None:

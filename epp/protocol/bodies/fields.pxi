@@ -84,7 +84,7 @@ _FEATURE_KEYS = (b"mm_hashes", b"mm_placeholders")
 _MESSAGE_KEYS = (
     b"role", b"content", b"reasoning", b"reasoning_content", b"tool_calls", b"tool_call_id",
 )
-_PART_KEYS = (b"type", b"text")
+_PART_KEYS = (b"type", b"text", b"uuid")
 _TEXT_PARTS = (b"text", b"input_text", b"output_text")
 _BLOCK_KEYS = (
     b"type", b"text", b"source", b"thinking", b"id", b"name", b"input", b"tool_use_id", b"content",

@@ -128,6 +128,13 @@ cdef class Pieces:
     def __cinit__(self):
         self.pieces = []
 
+    cdef int add(self, piece) except -1:
+        cdef Py_ssize_t count = len(self.pieces)
+        add_piece(self.pieces, piece)
+        if len(self.pieces) <= count:  # some were joined
+            self._piece = self._start = 0
+        return 0
+
     cdef object _seek(self, Py_ssize_t at):
         """Go to the piece that holds an offset."""
         piece = self.pieces[self._piece]

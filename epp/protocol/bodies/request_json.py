@@ -47,6 +47,7 @@ from epp.protocol.bodies.coercion import (
 )
 from epp.protocol.bodies.content_blocks import (
     NO_THINKING,
+    NOTHING,
     Multimodal,
     billing_span,
     block_bytes,
@@ -59,7 +60,6 @@ from epp.protocol.bodies.token_prompts import Features, Sampling, packed, with_m
 _Piece = bytes | memoryview | msgspec.Raw
 _PartBytes = Callable[[bytes], bytes]
 _TEXT_PARTS = frozenset(("text", "input_text", "output_text"))
-_NOTHING = frozenset((b"", b"null", b"[]", b"{}"))
 _OBJECTS = re.compile(rb"\[\s*(\[\s*)?\{")
 """Of lists of objects, or of lists of them (1), how they begin."""
 _CUT_OFF, _END = "Input data was truncated", 32
@@ -183,11 +183,15 @@ def _chat_prompts(body: ChatBody | MessagesBody | RawPredictBody) -> tuple[Promp
 
 def _head(body: AnyBody) -> bytes:
     """Return what stands before all messages."""
-    system = _given(body, "system")
-    if (billing := billing_span(system)) is not None:
-        system = system[: billing[0]] + system[billing[1] :]
-    others = (_given(body, name) for name in ("instructions", "documents"))
-    return b"".join((_template_digests(body), _given(body, "tools"), system, *others))
+    systems = (_unattributed(_given(body, name)) for name in ("system", "instructions"))
+    tools, documents = _given(body, "tools"), _given(body, "documents")
+    return b"".join((_template_digests(body), tools, *systems, documents))
+
+
+def _unattributed(system: bytes) -> bytes:
+    """Return a system prompt without a client's attribution."""
+    start, end = billing_span(system) or (0, 0)
+    return system[:start] + system[end:]
 
 
 def _template_digests(body: AnyBody) -> bytes:
@@ -205,13 +209,13 @@ def _template_digests(body: AnyBody) -> bytes:
         for name in ("output_config", "reasoning"):
             effort = effort or member(_value(body, name), b"effort")
     fields = (template, _given(body, "chat_template_kwargs"), effort)
-    return b"".join([xxh3_128_digest(field) for field in fields if field not in _NOTHING])
+    return b"".join([xxh3_128_digest(field) for field in fields if field not in NOTHING])
 
 
 def _given(body: AnyBody, name: str) -> bytes:
     """Return the JSON of a field; empty if the body does not have it, or nothing in it."""
     raw = bytes(getattr(body, name, ABSENT))
-    return b"" if raw in _NOTHING else raw
+    return b"" if raw in NOTHING else raw
 
 
 def _conversation(messages: Iterable[ChatMessage], head: bytes, part_bytes: _PartBytes) -> Prompt:
@@ -246,10 +250,13 @@ def _parts(message: ChatMessage, part_bytes: _PartBytes) -> tuple[_Piece, ...]:
     content = memoryview(message.content)
     is_list = content[:1].tobytes() == b"["
     items = _raw_items.decode(content) if is_list else ()
-    parts = [_part_or_raw(bytes(each), part_bytes) for each in items]
+    parts = [part for each in items if (part := _part_or_raw(bytes(each), part_bytes))]
+    parts = parts if is_list else [bytes(content)]
+    if parts and message.role == "system" and not isinstance(parts[0], Multimodal):
+        parts[0] = _unattributed(parts[0])
     return (
         f"\n<{message.role}>".encode(),
-        *(parts if is_list else (content,)),
+        *parts,
         message.reasoning or message.reasoning_content,
         message.tool_calls,
         message.tool_call_id,
@@ -267,11 +274,11 @@ def _part_or_raw(raw: bytes, part_bytes: _PartBytes) -> bytes:
 def _part_bytes(raw: bytes) -> bytes:
     """Return a part of a content as bytes. Raises what msgspec does."""
     part = _part.decode(raw)
-    return bytes(part.text) if part.type in _TEXT_PARTS else medium(raw)
+    return bytes(part.text) if part.type in _TEXT_PARTS else medium(raw, bytes(part.uuid))
 
 
 def _completion_prompts(body: CompletionsBody) -> tuple[Prompt, ...]:
-    if bytes(body.prompt) in _NOTHING and bytes(body.prompt_embeds) not in _NOTHING:
+    if bytes(body.prompt) in NOTHING and bytes(body.prompt_embeds) not in NOTHING:
         return ()
     return _prompts(bytes(body.prompt), "prompt")
 
@@ -354,9 +361,9 @@ def _response_item(raw: bytes) -> bytes:
 
 
 def _sglang_prompts(body: SglangGenerateBody) -> tuple[Prompt, ...]:
-    if bytes(body.input_ids) not in _NOTHING:
+    if bytes(body.input_ids) not in NOTHING:
         return _prompts(bytes(body.input_ids), "input_ids")
-    if bytes(body.text) in _NOTHING and bytes(body.input_embeds) not in _NOTHING:
+    if bytes(body.text) in NOTHING and bytes(body.input_embeds) not in NOTHING:
         return ()
     return _prompts(bytes(body.text), "text")
 
@@ -364,9 +371,9 @@ def _sglang_prompts(body: SglangGenerateBody) -> tuple[Prompt, ...]:
 def _raw_predict_prompts(body: RawPredictBody) -> tuple[Prompt, ...]:
     if body.messages:
         return _chat_prompts(body)
-    if bytes(body.input) not in _NOTHING:
+    if bytes(body.input) not in NOTHING:
         return _response_prompts(body)
-    return () if bytes(body.prompt) in _NOTHING else _prompts(bytes(body.prompt), "prompt")
+    return () if bytes(body.prompt) in NOTHING else _prompts(bytes(body.prompt), "prompt")
 
 
 _Reader = tuple[Callable[[bytes], Any], Callable[[Any], tuple[Prompt, ...]]]

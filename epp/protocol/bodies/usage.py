@@ -31,30 +31,29 @@ def _after(usage: Usage | None, seen: ReportedUsage) -> Usage:
     before = usage or _NOTHING
     prompt, generated = seen.prompt_tokens, seen.completion_tokens
     if prompt is None:
-        prompt = before.prompt_tokens if seen.input_tokens is None else seen.input_tokens
+        prompt = before.prompt_tokens if seen.input_tokens is None else _input(seen)
     if generated is None:
         generated = before.completion_tokens if seen.output_tokens is None else seen.output_tokens
-    if seen.cache_read_input_tokens is not None:
-        return _cached_apart(prompt, generated, seen.cache_read_input_tokens, seen)
     details = seen.prompt_tokens_details or seen.input_tokens_details
-    if details is None or details.cached_tokens is None:
-        if before.cached_tokens is not None and prompt < before.cached_tokens:
-            prompt = before.prompt_tokens  # repeated without the cached tokens
+    cached = seen.cache_read_input_tokens
+    if cached is None and details is not None:
+        cached = details.cached_tokens
+    if cached is None:
+        if before.cached_tokens is not None:  # repeated without the cached tokens, perhaps
+            prompt = max(prompt, before.prompt_tokens)
         return Usage(prompt, generated, before.cached_tokens)
-    if details.cached_tokens > prompt:
+    if cached > prompt:
         known = before.cached_tokens
         known = None if known is None or known > prompt else known
         return Usage(prompt, generated, known, implausible=True)
-    return Usage(prompt, generated, details.cached_tokens)
-
-
-def _cached_apart(prompt: int, generated: int, cached: int, seen: ReportedUsage) -> Usage:
-    """Return a usage in the words of Anthropic's API, which counts cached tokens apart.
-
-    Model servers with that API count them among `input_tokens`: so does this as long as there are
-    no more of them (llm-d-router takes both as they are).
-    """
-    if cached > prompt:
-        prompt += cached + (seen.cache_creation_input_tokens or 0)
-        prompt = min(prompt, MAX_TOKENS)
     return Usage(prompt, generated, cached)
+
+
+def _input(seen: ReportedUsage) -> int:
+    """Return the length of a prompt in the words of the Responses API, or of Anthropic's.
+
+    Anthropic's API counts cached tokens apart, and so do vLLM, SGLang and llama.cpp in it
+    (llm-d-router takes `input_tokens` as it is).
+    """
+    apart = (seen.cache_read_input_tokens, seen.cache_creation_input_tokens)
+    return min(sum((count or 0 for count in apart), seen.input_tokens or 0), MAX_TOKENS)

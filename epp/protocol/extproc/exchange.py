@@ -228,7 +228,7 @@ class Exchange:
         request = self._request
         if request.headers(message):
             list_models = self._settings.list_models
-            if list_models is not None and request.asks_for_models:
+            if list_models is not None and request.facts.asks_for_models:
                 reply = models_reply(list_models())
                 self._end(Outcome.ANSWERED, now)
                 return [reply]
@@ -345,7 +345,7 @@ class Exchange:
             if outcome is not _UNOBSERVED:
                 self.response.record_usage()
         finally:  # no error in a response may prevent the release of its request
-            event = self.record.end(outcome, now, begun=self._request.begun)
+            event = self.record.end(outcome, now, begun=bool(self._request.facts.method))
             try:
                 if event is not None:
                     self._director.observe(event, now)

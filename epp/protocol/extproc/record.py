@@ -82,7 +82,7 @@ class RequestRecord:
         self.failure: Failure | None = None
         """How the endpoint failed the request."""
         self.denied = False
-        """Whether a response over gRPC is an error, which its HTTP status does not say."""
+        """Whether it is an error that its HTTP status does not show: over gRPC, or in a stream."""
         self.span: BegunSpan | None = None
         """The span that stands for it; None if its trace is not sampled."""
 

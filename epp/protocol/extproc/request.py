@@ -1,9 +1,21 @@
 """The request half of an exchange: reads the request, and passes it on to the model server.
 
-The body is held until the decision, which comes before its end if the prompt is very long; then it
-passes on unchanged. If a model's name or a priority must be written into it, it is held to its end,
-since a server reads the last value in it. In full duplex the picker sends the body on itself, no
-faster than the proxy reads.
+The body is held until the decision, then it passes on. What decides, and what the proxy is answered
+then, depends on the mode in which the proxy sends the body:
+
+    body mode               decided at     answered with
+    NONE                    the head       HeadersReply
+    STREAMED                the head       HeadersReply
+    BUFFERED                a piece        BodyReply
+    BUFFERED_PARTIAL        a piece        BodyReply
+    FULL_DUPLEX_STREAMED    the end        HeadersReply, Chunk
+    GRPC                    the head       HeadersReply
+
+In every mode the head decides if no body is to be read: there is none, no parser reads its path, or
+a websocket's frames follow. In full duplex the picker sends the body on itself, no faster than the
+proxy reads, and need not wait for the end of a very long prompt (`Body.enough`). But if a model's
+name or a priority must be written into the body, it is held to its end, since a server reads the
+last value in it.
 """
 
 from math import inf
@@ -58,22 +70,23 @@ _RESPONSES: Final = Api.RESPONSES
 class Request:
     """One request as it passes. Facts go into `record`.
 
-    `modes` are those that the proxy announced, or the defaults. `ended`: the end was seen.
-    `complete`: nothing more comes before the decision. `unsent` are the pieces of the body that
-    must be sent on; once the request is answered, those that wait until the proxy has read the
-    earlier ones.
+    An exchange calls `headers`, then `collect` and `read_on` until it is `complete`, then `read`
+    and `answer`; from then on `pass_on`, `pass_trailers` and `next_chunks`. `facts` are those of
+    the head. `modes` are those that the proxy announced, or the defaults. `ended`: the end was
+    seen. `complete`: nothing more comes before the decision. `unsent` are the pieces of the body
+    that must be sent on; once the request is answered, those that wait until the proxy has read
+    the earlier ones.
     """
 
     def __init__(self, record: RequestRecord, settings: ExchangeSettings) -> None:
+        self.facts: RequestFacts = BEFORE_HEADERS
         self.modes = Modes()
         self.ended = False
         self.complete = False
         self.unsent: list[BodyData] = []
         self._record = record
         self._settings = settings
-        self._facts: RequestFacts = BEFORE_HEADERS
-        self._readable = False  # the body was parsed, and may be edited
-        self._body: Body | None = None  # while it is to be read
+        self._body: Body | None = None  # while it is to be read, or may be edited
         self._early = False  # decided at the headers, the body unseen
         self._held = settings.propagate_priority  # to its end, to be edited
         self._trailed = False  # the end was trailers
@@ -92,16 +105,6 @@ class Request:
     def unread(self) -> bool:
         """Whether `read_on` must be called before the request is read."""
         return self._body is not None and self._body.unread
-
-    @property
-    def asks_for_models(self) -> bool:
-        """Whether it is OpenAI's `GET /v1/models`."""
-        return self._facts.asks_for_models
-
-    @property
-    def begun(self) -> bool:
-        """Whether the head was seen."""
-        return bool(self._facts.method)
 
     @property
     def passed(self) -> bool:
@@ -123,7 +126,7 @@ class Request:
         Raises `MalformedRequest` if a body is missing or no parser reads it, `BodyTooLarge`, and
         `UnsupportedCoding` if it is compressed.
         """
-        self._facts = facts = RequestFacts.of(message.headers, self._settings.apis)
+        self.facts = facts = RequestFacts.of(message.headers, self._settings.apis)
         api = facts.api or _OTHER
         opaque = api is _OTHER
         if message.end_of_stream:
@@ -132,7 +135,11 @@ class Request:
             self.ended = True
         elif facts.api is None:
             raise MalformedRequest("no parser reads requests to this path", reason="unknown-path")
-        self._early = message.end_of_stream or opaque or self.modes.request in UNSEEN_BODIES
+        self._early = message.end_of_stream or opaque
+        if not self._early and self.modes.request in UNSEEN_BODIES:
+            self._early = True
+            if self._settings.on_unseen_body is not None:
+                self._settings.on_unseen_body(self.modes.request)
         if facts.method == "GET" and facts.headers.get("upgrade", "").lower() == "websocket":
             self._early = True  # RFC 6455 §4.1: frames follow, and only once the server agrees
         if not self._early:
@@ -207,18 +214,18 @@ class Request:
         if self._body is not None:
             self.unsent = self._body.pieces
             parsed = self._parse(self._body)
-            self._readable = parsed is not None
             if parsed is not None and self._settings.keep_body and self.ended:
                 kept = self._body.whole()
         most_wait = inf if self.duplex else self._settings.most_wait
-        earlier, api = "", self._facts.api or _OTHER
+        earlier, api = "", self.facts.api or _OTHER
         if api is _RESPONSES or api is _OTHER:
             earlier = self._earlier_response(api)
-        request = self._facts.request(self._record, parsed, subset, kept, most_wait, earlier)
+        request = self.facts.request(self._record, parsed, subset, kept, most_wait, earlier)
         if (resolve := self._settings.resolve) is not None:
             request = resolve(request)
         if parsed is None:
-            if request.target_model:  # the body cannot be edited
+            self._body = None  # it cannot be edited
+            if request.target_model:
                 request = replaced(request, target_model="", rewrite="")
         elif not request.target_model:
             check_without_model(request.api)
@@ -227,7 +234,7 @@ class Request:
     def _earlier_response(self, api: Api) -> str:
         """Return the id of the response that it goes on from, or is about; empty without one."""
         if api is _OTHER:
-            return self._facts.response_id()
+            return self.facts.response_id()
         if self._body is None or self._record.request_bytes > LONGEST_PROMPT:
             return ""
         from epp.protocol.response_ids import previous_id  # noqa: PLC0415 (see `response_id`)
@@ -259,7 +266,7 @@ class Request:
         edited, length = self._rewrite(target, engine)
         begin_span = self._settings.begin_span
         mutation = request_mutation(
-            self._facts,
+            self.facts,
             decision,
             self._record.id,
             settings=self._settings,
@@ -276,16 +283,14 @@ class Request:
     def _rewrite(self, target: str, priority: int | None) -> tuple[bool, int | None]:
         """Edit the held body; return whether it changed, and its length then, if that is known."""
         body, self._body = self._body, None
-        readable, self._readable = self._readable, False
-        if not readable or not (target or priority is not None):
+        if body is None or not (target or priority is not None):
             return False, None
-        if body is not None:
-            self.unsent = body.rewritten(target, priority)
+        self.unsent = body.rewritten(target, priority)
         length = sum(map(len, self.unsent))
         if self.ended:
             return True, length
         # Trailers are to come, or what follows the JSON in a body that was cut.
-        announced = _length(self._facts.headers)
+        announced = _length(self.facts.headers)
         return True, None if announced is None else announced + length - self._record.request_bytes
 
     def _pass_whole(self, mutation: Mutation, *, edited: bool) -> list[Reply]:

@@ -64,6 +64,12 @@ _OUTPUT: Final = re.compile(
 )
 """The name of an event (WHATWG HTML §9.2.6), except those that open a stream of the Responses API
 before anything is computed (vLLM responses/serving.py)."""
+_ERRORS: Final = (b'data: {"error": {', b'data: {"error":{', b"event: error\n", b"event: error\r\n")
+"""How an event with an error begins: once a stream has begun, its status cannot say so (vLLM
+generate/base/serving.py, anthropic/serving.py)."""
+_SERVERS_OWN: Final = re.compile(rb"""(?:"code": ?|^event: error\r?\n.*'code': )5\d\d""")
+"""Tells a server's own error from the request's. In its Messages API, vLLM calls each of them
+`internal_error`, and only quotes the code."""
 _LONGEST_NAME: Final = 64
 """Bytes that are kept of the last piece: the line that names an event may come in two pieces."""
 _GOOD: Final = 200
@@ -255,11 +261,20 @@ class Response:
             self._observe(ResponseNamed(self._record.id, found), now)
 
     def _begins(self, data: bytes) -> bool:
-        """Whether a piece has the first of what is generated."""
+        """Whether a piece has the first of what is generated; it may be an error instead."""
+        record = self._record
+        if not record.streaming:
+            return True
+        if record.refused:
+            return False
         if self._opening:
             return self._has_output(data)
+        if data.startswith(_ERRORS):
+            record.denied = True
+            record.failure = Failure.ERROR if _SERVERS_OWN.search(data) else None
+            return False
         # WHATWG HTML §9.2.6: such a line is a comment, which keeps the connection alive.
-        return not self._record.streaming or data[:1] != b":" or _DATA in data
+        return data[:1] != b":" or _DATA in data
 
     def _has_output(self, data: bytes) -> bool:
         """Whether more has come than the opening events of a stream of the Responses API."""

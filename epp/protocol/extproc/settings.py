@@ -5,6 +5,7 @@ from typing import Final
 
 from epp.model.request import InferenceRequest, Usage
 from epp.protocol.bodies.apis import DEFAULT_APIS, ApiTable
+from epp.protocol.extproc.messages import BodyMode
 from epp.protocol.extproc.record import RequestRecord
 from epp.values import Value
 
@@ -33,6 +34,7 @@ class ExchangeSettings(Value):
         most_wait: float = 0.1,
         begin_span: Callable[[RequestRecord], Headers] | None = None,
         list_models: Callable[[], bytes] | None = None,
+        on_unseen_body: Callable[[BodyMode], None] | None = None,
         end_early: bool = False,
     ) -> None:
         self.max_body_bytes: Final = max_body_bytes
@@ -69,6 +71,8 @@ class ExchangeSettings(Value):
         """Returns what `GET /v1/models` is answered with, as JSON, or raises `RequestError`.
 
         None: an endpoint answers it."""
+        self.on_unseen_body: Final = on_unseen_body
+        """Called for each request whose body would be read, but is not shown in this mode."""
         self.end_early: Final = end_early
         """Close the stream once a streamed response has begun.
 

@@ -6,6 +6,7 @@ withdraws.
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from operator import itemgetter
 
 from epp.model.endpoint import Endpoint, Target
 from epp.model.events import EndpointRemoved, EndpointUpserted, Event
@@ -64,11 +65,7 @@ class AddressClaims:
 
     def _owner(self, target: Target) -> Endpoint | None:
         claimants = self._by_target.get(target)
-        return max(claimants.values(), key=_age)[1] if claimants else None
-
-
-def _age(claim: tuple[Age, Endpoint]) -> Age:
-    return claim[0]
+        return max(claimants.values(), key=itemgetter(0))[1] if claimants else None
 
 
 def _is_other_engine(one: Endpoint, other: Endpoint) -> bool:

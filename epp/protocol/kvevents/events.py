@@ -169,7 +169,8 @@ def _stored(it: _Stored | _StoredArray, model: str) -> Event:
     parent = it.parent_block_hash
     first = BlocksStored(
         hashes=(),
-        parent=None if parent is None else _hash(parent),
+        # llm-d-inference-sim's arrays have 0 where others have nil.
+        parent=None if parent is None else _hash(parent) or None,
         tokens=b"",
         size=it.block_size,
         model=adapter or (f"{model}\0{it.lora_id}" if it.lora_id else model),

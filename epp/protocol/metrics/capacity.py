@@ -2,9 +2,9 @@
 
 from math import ceil
 
-import msgspec
+from msgspec.structs import replace
 
-from epp.model.endpoint import UNREPORTED, Load
+from epp.model.endpoint import Load
 from epp.protocol.metrics.metric_names import EngineMetrics
 from epp.protocol.metrics.values import MetricValues
 
@@ -24,70 +24,40 @@ _ROUNDING = 1e-6
 _BOOLEANS = {b"True": True, b"False": False}
 
 
-class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a `Load` that change only with the engine's configuration.
+def with_cache(load: Load, values: MetricValues, engine: EngineMetrics) -> Load:
+    """Return a load with the size and the rules of the cache that a page reports.
 
-    Names, units and defaults are those of `epp.model.endpoint.Load`.
+    What is absent or impossible stays as it is in `load`.
     """
-
-    engine: str = ""
-    ranks: int = 1
-    block_size: int | None = None
-    num_blocks: int | None = None
-    spread: float = 1.0
-    max_tokens: int | None = None
-    caching: bool = True
-    match_unit: int | None = None
-    sliding_window: int | None = None
-
-    @classmethod
-    def of(cls, load: Load) -> "CacheConfig":
-        """Return the fields of a load."""
-        return cls(**{name: getattr(load, name) for name in cls.__struct_fields__})
-
-    def is_plausible(self) -> bool:
-        """Whether the capacity, if known, is from one block to `MAX_CAPACITY_TOKENS`."""
-        capacity = self.apply(UNREPORTED).capacity_tokens
-        return capacity is None or (self.block_size or 1) <= capacity <= MAX_CAPACITY_TOKENS
-
-    def apply(self, load: Load) -> Load:
-        """Return a load with these fields."""
-        return msgspec.structs.replace(load, **msgspec.structs.asdict(self))
-
-
-def read_cache_config(
-    values: MetricValues, engine: EngineMetrics, before: CacheConfig
-) -> CacheConfig:
-    """Read the fields from a page; one that is absent or impossible keeps its value of `before`."""
-    block_size = values.whole(engine.block_size, MAX_BLOCK_TOKENS) or before.block_size
-    num_blocks, ranks = _blocks(values, engine, before)
+    block_size = values.whole(engine.block_size, MAX_BLOCK_TOKENS) or load.block_size
+    num_blocks, ranks = _blocks(values, engine, load)
     max_tokens = values.total(engine.max_tokens, None)
-    unit = values.whole(engine.match_unit, MAX_BLOCK_TOKENS) or before.match_unit
+    unit = values.whole(engine.match_unit, MAX_BLOCK_TOKENS) or load.match_unit
     window = values.whole(engine.sliding_window, MAX_CAPACITY_TOKENS)
-    found = CacheConfig(
+    found = replace(
+        load,
         engine=engine.name,
         ranks=ranks,
         block_size=block_size,
         num_blocks=num_blocks,
-        spread=_spread(values, engine, block_size, num_blocks) or before.spread,
-        max_tokens=before.max_tokens if max_tokens is None else int(max_tokens),
-        caching=_BOOLEANS.get(values.text(engine.caching), before.caching),
+        spread=_spread(values, engine, block_size, num_blocks) or load.spread,
+        max_tokens=load.max_tokens if max_tokens is None else int(max_tokens),
+        caching=_BOOLEANS.get(values.text(engine.caching), load.caching),
         match_unit=None if unit == block_size else unit,
-        sliding_window=window or before.sliding_window,
+        sliding_window=window or load.sliding_window,
     )
-    if found.is_plausible():
+    capacity = found.capacity_tokens
+    if capacity is None or (block_size or 1) <= capacity <= MAX_CAPACITY_TOKENS:
         return found
     values.warnings["capacity"] = (
         f"{num_blocks} blocks of {block_size} tokens in {ranks} engines"
         + (f", {max_tokens:g} tokens in all," if max_tokens is not None else "")
         + " cannot be a cache's size, which is ignored"
     )
-    return before
+    return load
 
 
-def _blocks(
-    values: MetricValues, engine: EngineMetrics, before: CacheConfig
-) -> tuple[int | None, int]:
+def _blocks(values: MetricValues, engine: EngineMetrics, load: Load) -> tuple[int | None, int]:
     """Return the blocks of all the endpoint's engines, and the number of engines."""
     for metric in engine.num_blocks:
         mine = values.by_rank(metric)
@@ -101,7 +71,7 @@ def _blocks(
         if 1 <= blocks <= MAX_CAPACITY_TOKENS:
             return int(blocks), len(mine)
         values.ignore(metric, f"{blocks:g}")
-    return before.num_blocks, before.ranks
+    return load.num_blocks, load.ranks
 
 
 def _spread(

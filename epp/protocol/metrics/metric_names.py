@@ -162,6 +162,16 @@ SGLANG = EngineMetrics(
     offload_tokens=Metric(b"sglang:hicache_host_total_tokens", rare=True),
     cache_queries=Metric(b"sglang:prompt_tokens_total", rare=True),
 )
+# AMD's ATOM adds up its data-parallel ranks itself.
+ATOM = EngineMetrics(
+    name="atom",
+    signs=(b"atom:",),
+    waiting=requests(b"atom:requests_waiting"),
+    running=requests(b"atom:requests_running"),
+    kv_usage=(Metric(b"atom:kv_cache_usage_ratio"),),
+    block_size=(Metric(b"atom:cache_config_info", b"block_size"),),
+    num_blocks=(Metric(b"atom:cache_config_info", b"num_gpu_blocks"),),
+)
 TRTLLM_SERVE = EngineMetrics(
     name="trtllm-serve",
     signs=(b"trtllm_",),
@@ -212,18 +222,18 @@ LMDEPLOY = EngineMetrics(
     running=requests(b"lmdeploy:num_requests_running"),
     kv_usage=(Metric(b"lmdeploy:gpu_cache_usage_perc"),),
 )
-# NVIDIA NIM 1; NIM 2 has vLLM's names, and is found as vLLM.
+# NVIDIA NIM 1, and MindIE; NIM 2 has vLLM's names, and is found as vLLM.
 NIM = EngineMetrics(
     name="nim",
     signs=(b"num_requests_running",),
     waiting=requests(b"num_requests_waiting"),
     running=requests(b"num_requests_running"),
-    kv_usage=(Metric(b"gpu_cache_usage_perc"),),
+    kv_usage=(Metric(b"gpu_cache_usage_perc"), Metric(b"npu_cache_usage_perc", rare=True)),
 )
 ENGINES: Mapping[str, EngineMetrics] = {
     engine.name: engine
     for engine in (
-        *(VLLM, SGLANG, TRTLLM_SERVE, TRITON_TRTLLM, TRITON),
+        *(VLLM, SGLANG, ATOM, TRTLLM_SERVE, TRITON_TRTLLM, TRITON),
         *(LLAMA_CPP, TGI, LMDEPLOY, NIM),
     )
 }

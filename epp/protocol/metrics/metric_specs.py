@@ -1,7 +1,6 @@
 """Metrics and engines as a configuration names them: `name` or `name{label=value,...}`."""
 
 import re
-from collections.abc import Mapping
 
 import msgspec
 
@@ -40,52 +39,32 @@ def parse_spec(text: str) -> Metric | None:
     return Metric(spec[1].encode(), where=tuple(where.items()))
 
 
-class EngineSpecs(msgspec.Struct, frozen=True, kw_only=True):
-    """The metrics of an engine of a user's; None if it has none."""
-
-    name: str
-    """The engine's name."""
-    waiting: Metric | None = None
-    """Requests that wait."""
-    running: Metric | None = None
-    """Requests that run."""
-    kv_usage: Metric | None = None
-    """The used share of the KV cache."""
-    adapters: Metric | None = None
-    """The LoRA adapters that are loaded, as labels."""
-    cache_info: Metric | None = None
-    """Has the size and the number of blocks as labels."""
-    block_size_label: str = ""
-    """The label of `cache_info` with the tokens of a block."""
-    num_blocks_label: str = ""
-    """The label of `cache_info` with the number of blocks."""
-    block_size: Metric | None = None
-    """Tokens of a block; goes before the label."""
-    num_blocks: Metric | None = None
-    """Blocks of the cache; goes before the label."""
-    attributes: Mapping[str, Metric] = {}
-    """Metrics that go into `Load.attributes`, under their keys."""
+def of_cache(metric: Metric | None, info: Metric | None, label: str) -> tuple[Metric, ...]:
+    """Return a metric of the cache, and the label of `info` that has the same; None: without it."""
+    labelled = info and msgspec.structs.replace(info, label=label.encode())
+    return tuple(each for each in (metric, labelled) if each is not None)
 
 
-def engine_of(specs: EngineSpecs) -> EngineMetrics:
-    """Return the engine that reads these metrics.
+def engine_of(own: EngineMetrics) -> EngineMetrics:
+    """Return the engine that reads a user's `own` metrics.
 
     It takes the place of the built-in engine of its name. What llm-d-router's specifications
     cannot name (counters of the prefix cache, rules of the cache) stays as it is there; so does a
     metric that is named as there, and the cache if none of its metrics is named.
     """
-    known = ENGINES.get(specs.name, EngineMetrics(name=specs.name, signs=()))
-    block_size, num_blocks = _cache_metrics(specs)
+    known = ENGINES.get(own.name, EngineMetrics(name=own.name, signs=()))
+    block_size, num_blocks = own.block_size, own.num_blocks
     same = len(num_blocks) == 1 and any(_same(num_blocks[0], each) for each in known.num_blocks)
     own_cache = same or not (block_size or num_blocks)
     if own_cache:
         block_size, num_blocks = known.block_size, known.num_blocks
+    renamed = [_same(metric, each) for metric in own.kv_usage for each in known.kv_usage]
     engine = msgspec.structs.replace(
         known,
-        waiting=_kept(_requests(specs.waiting), known.waiting),
-        running=_kept(_requests(specs.running), known.running),
-        kv_usage=_usage(specs.kv_usage, known.kv_usage),
-        adapters=_kept(_rare(specs.adapters), known.adapters),
+        waiting=_kept(_requests(own.waiting), known.waiting),
+        running=_kept(_requests(own.running), known.running),
+        kv_usage=known.kv_usage if any(renamed) else own.kv_usage,
+        adapters=_kept(_rare(own.adapters), known.adapters),
         block_size=block_size,
         num_blocks=num_blocks,
         whole_server=known.whole_server and own_cache,
@@ -93,31 +72,12 @@ def engine_of(specs: EngineSpecs) -> EngineMetrics:
         longest=known.longest if own_cache else None,
         attributes=tuple(
             (key, msgspec.structs.replace(metric, rare=True, least=-MAX_VALUE))
-            for key, metric in specs.attributes.items()
+            for key, metric in own.attributes
         ),
     )
     signs = _signs(engine)
     foreign = known.foreign if signs == known.signs else b""
     return msgspec.structs.replace(engine, signs=signs, foreign=foreign)
-
-
-def _cache_metrics(specs: EngineSpecs) -> tuple[tuple[Metric, ...], tuple[Metric, ...]]:
-    """Return the metrics of a block's size and of the number of blocks."""
-    block_size = [specs.block_size] if specs.block_size else []
-    num_blocks = [specs.num_blocks] if specs.num_blocks else []
-    if specs.cache_info is not None:
-        info, labels = specs.cache_info, (specs.block_size_label, specs.num_blocks_label)
-        size, number = (label.encode() for label in labels)
-        block_size.append(msgspec.structs.replace(info, label=size or b"block_size"))
-        num_blocks.append(msgspec.structs.replace(info, label=number or b"num_gpu_blocks"))
-    return tuple(block_size), tuple(num_blocks)
-
-
-def _usage(metric: Metric | None, known: tuple[Metric, ...]) -> tuple[Metric, ...]:
-    """Return the built-in metrics, under all their names, if a user's is one of them."""
-    if metric is None:
-        return ()
-    return known if any(_same(metric, each) for each in known) else (metric,)
 
 
 def _requests(metric: Metric | None) -> Metric | None:

@@ -1,4 +1,9 @@
-"""Reads the metrics pages of one endpoint into `Load`s."""
+"""Reads the metrics pages of one endpoint into `Load`s.
+
+`PageText` finds the lines of a family on a page; `Page` makes a `MetricTable` of them for each
+metric of an engine, once for all endpoints. `MetricValues` are what the tables say of one endpoint,
+checked; `MetricsReader` makes a `Load` of these, with `capacity.py` for the size of the cache.
+"""
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from itertools import islice
@@ -7,7 +12,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from epp.model.endpoint import OFFLOAD_LABEL, UNREPORTED, Endpoint, Load
-from epp.protocol.metrics.capacity import MAX_CAPACITY_TOKENS, CacheConfig, read_cache_config
+from epp.protocol.metrics.capacity import MAX_CAPACITY_TOKENS, with_cache
 from epp.protocol.metrics.metric_names import (
     MAX_ADAPTERS,
     RUNNING_ADAPTERS,
@@ -54,7 +59,6 @@ class MetricsReader:
         self.load = load
         self.endpoint = endpoint
         self._engine: EngineMetrics | None = None
-        self._cache_config = CacheConfig.of(load)
         self._configuration = 0
         self._reported: set[str] = set()
         self.unknown = False
@@ -108,18 +112,17 @@ class MetricsReader:
         self.load = replace(
             UNREPORTED, waiting=load.waiting, running=load.running, kv_usage=load.kv_usage
         )
-        self._cache_config, self._configuration = CacheConfig(), 0
+        self._configuration = 0
 
     def _configure(self, page: Page, values: MetricValues, engine: EngineMetrics) -> Iterator[None]:
         """Read the cache configuration again if any of its families changed."""
         families = {metric.family: None for metric in configuration_of(engine)}
         configuration = yield from page.digest(families)
-        if configuration == self._configuration and engine.name == self._cache_config.engine:
+        if configuration == self._configuration and engine.name == self.load.engine:
             return
         self._configuration = configuration
         yield from page.prepare((*configuration_of(engine), *engine.offload_signs), engine)
-        self._cache_config = read_cache_config(values, engine, self._cache_config)
-        self.load = self._cache_config.apply(self.load)
+        self.load = with_cache(self.load, values, engine)
         tiers = any(values.by_rank(sign) for sign in engine.offload_signs)
         if tiers and self._offload(values, engine) is None:
             sized = engine.offload_tokens
@@ -142,11 +145,14 @@ class MetricsReader:
                 break
         running_adapters, waiting_adapters, max_adapters = _adapters(values, engine, before)
         awake = values.total(engine.awake, 1.0) > 0  # unless it says otherwise
+        counted = values.has(engine.waiting) and values.has(engine.running)
+        if before.counted and not counted:
+            self._engine = None  # the next page shows whether it is still of this engine
         return replace(
             before,
             waiting=values.requests(engine.waiting, before.waiting),
             running=values.requests(engine.running, before.running),
-            counted=values.has(engine.waiting) and values.has(engine.running),
+            counted=counted,
             awake=awake,
             emptied=not awake and any(values.total(metric, 0.0) for metric in engine.emptied),
             kv_usage=min(1.0, sum(usage) / len(usage)) if usage else before.kv_usage,
@@ -168,7 +174,7 @@ class MetricsReader:
         """
         tokens = values.total(engine.offload_tokens, 0.0)
         blocks = values.total(engine.offload_blocks, 0.0)
-        tokens += blocks * (self._cache_config.block_size or 0)
+        tokens += blocks * (self.load.block_size or 0)
         if 1 <= tokens <= MAX_CAPACITY_TOKENS:
             return int(tokens)
         return self.endpoint.offload_tokens or self.load.offload_tokens

@@ -6,6 +6,7 @@ Messages may be lost, and may come twice and in any order.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 from msgspec.structs import astuple
@@ -40,6 +41,7 @@ from epp.protocol.replicas.facts import (
     ClearedFact,
     CopyFact,
     EjectedFact,
+    Fact,
     FinishedFact,
     FirstTokenFact,
     GeneratedFact,
@@ -119,7 +121,7 @@ class FactReader:
             if type(fact) in _QUESTIONS and self._is_asked(fact):
                 continue
             try:
-                events += _READERS[type(fact)](self, peer, fact)
+                events += _READERS[type(fact)](self, peer, fact) or ()
             except ValueError:
                 self.dropped[Dropped.NONSENSE] += 1
         self.applied += len(events)
@@ -160,7 +162,7 @@ class FactReader:
         ]
         if not gone:
             return False
-        del self.peers[min(gone, key=_last_message_at).number]
+        del self.peers[min(gone, key=attrgetter("last_message_at")).number]
         return True
 
     def lapse(self, now: float) -> Iterator[Event]:
@@ -268,10 +270,9 @@ class FactReader:
 
     # Chains.
 
-    def _chain_query(self, _peer: Peer, fact: ChainQuery) -> Sequence[Event]:
+    def _chain_query(self, _peer: Peer, fact: ChainQuery) -> None:
         if len(self._answers) < _MAX_ANSWERS:
             self._answers.append(self._writer.chain(fact))
-        return ()
 
     def _chain_reply(self, peer: Peer, fact: ChainReply) -> Iterator[Event]:
         waiting = peer.waiting_for(fact.tip)
@@ -287,20 +288,17 @@ class FactReader:
 
     # Signs of life.
 
-    def _heartbeat(self, peer: Peer, fact: HeartbeatFact) -> Sequence[Event]:
+    def _heartbeat(self, peer: Peer, fact: HeartbeatFact) -> None:
         self._answer(HeartbeatSeen(fact.at, self._now))
         peer.settled, peer.full = fact.settled, fact.full
         if not peer.agrees(fact):
             self._answer(InFlightQuery())
-        return ()
 
-    def _heartbeat_seen(self, peer: Peer, fact: HeartbeatSeen) -> Sequence[Event]:
+    def _heartbeat_seen(self, peer: Peer, fact: HeartbeatSeen) -> None:
         peer.set_clock(fact.heartbeat, fact.at, self._now)
-        return ()
 
-    def _in_flight_query(self, _peer: Peer, _fact: InFlightQuery) -> Sequence[Event]:
+    def _in_flight_query(self, _peer: Peer, _fact: InFlightQuery) -> None:
         self._answer(self._writer.in_flight())
-        return ()
 
     def _in_flight_reply(self, peer: Peer, fact: InFlightReply) -> Iterator[Event]:
         listed = set(fact.numbers)
@@ -315,52 +313,19 @@ class FactReader:
         if missing:
             self._answer(RequestsQuery(missing[:_MAX_ASKED]))
 
-    def _requests_query(self, _peer: Peer, fact: RequestsQuery) -> Sequence[Event]:
+    def _requests_query(self, _peer: Peer, fact: RequestsQuery) -> None:
         for each in self._writer.admissions(fact.numbers[:_MAX_ASKED]):
             self._answer(each)
-        return ()
 
     def _leaving(self, peer: Peer, _fact: LeavingFact) -> Iterator[Event]:
         peer.left = True
         return peer.leave()
 
-    def _waits(self, _peer: Peer, fact: WaitingFact) -> Sequence[Event]:
+    def _waits(self, _peer: Peer, fact: WaitingFact) -> None:
         self._waiting.append(fact)
-        return ()
 
-    def _copy(self, _peer: Peer, fact: CopyFact) -> Sequence[Event]:
+    def _copy(self, _peer: Peer, fact: CopyFact) -> None:
         self._copies.append(fact)
-        return ()
-
-
-_READERS: Final[dict[type[AnyFact], Callable[[FactReader, Peer, Any], Any]]] = {
-    AdmittedFact: FactReader._admitted,  # noqa: SLF001 (the table of this class)
-    ServedFact: FactReader._of_request,  # noqa: SLF001
-    NamedFact: FactReader._of_request,  # noqa: SLF001
-    FirstTokenFact: FactReader._of_request,  # noqa: SLF001
-    GeneratedFact: FactReader._of_request,  # noqa: SLF001
-    FinishedFact: FactReader._of_request,  # noqa: SLF001
-    AbortedFact: FactReader._of_request,  # noqa: SLF001
-    UnobservedFact: FactReader._of_request,  # noqa: SLF001
-    EjectedFact: FactReader._ejected,  # noqa: SLF001
-    ReturnedFact: FactReader._returned,  # noqa: SLF001
-    RepeatedFact: FactReader._repeated,  # noqa: SLF001
-    ClearedFact: FactReader._cleared,  # noqa: SLF001
-    ChainQuery: FactReader._chain_query,  # noqa: SLF001
-    ChainReply: FactReader._chain_reply,  # noqa: SLF001
-    HeartbeatFact: FactReader._heartbeat,  # noqa: SLF001
-    HeartbeatSeen: FactReader._heartbeat_seen,  # noqa: SLF001
-    InFlightQuery: FactReader._in_flight_query,  # noqa: SLF001
-    InFlightReply: FactReader._in_flight_reply,  # noqa: SLF001
-    RequestsQuery: FactReader._requests_query,  # noqa: SLF001
-    LeavingFact: FactReader._leaving,  # noqa: SLF001
-    WaitingFact: FactReader._waits,  # noqa: SLF001
-    **dict.fromkeys(CopyFact.__args__, FactReader._copy),  # noqa: SLF001
-}
-
-
-def _last_message_at(peer: Peer) -> float:
-    return peer.last_message_at
 
 
 def _finished(request: RequestId, fact: FinishedFact) -> Event:
@@ -379,4 +344,22 @@ _EVENTS: Final[dict[type[RequestFact], Callable[[RequestId, Any], Event]]] = {
         request, fact.generated, fact.refused, fact.failure, fact.served
     ),
     UnobservedFact: lambda request, fact: Unobserved(request, fact.begun),
+}
+_READERS: Final[dict[type[Fact], Callable[[FactReader, Peer, Any], Any]]] = {
+    AdmittedFact: FactReader._admitted,  # noqa: SLF001 (the table of this class)
+    **dict.fromkeys(_EVENTS, FactReader._of_request),  # noqa: SLF001
+    EjectedFact: FactReader._ejected,  # noqa: SLF001
+    ReturnedFact: FactReader._returned,  # noqa: SLF001
+    RepeatedFact: FactReader._repeated,  # noqa: SLF001
+    ClearedFact: FactReader._cleared,  # noqa: SLF001
+    ChainQuery: FactReader._chain_query,  # noqa: SLF001
+    ChainReply: FactReader._chain_reply,  # noqa: SLF001
+    HeartbeatFact: FactReader._heartbeat,  # noqa: SLF001
+    HeartbeatSeen: FactReader._heartbeat_seen,  # noqa: SLF001
+    InFlightQuery: FactReader._in_flight_query,  # noqa: SLF001
+    InFlightReply: FactReader._in_flight_reply,  # noqa: SLF001
+    RequestsQuery: FactReader._requests_query,  # noqa: SLF001
+    LeavingFact: FactReader._leaving,  # noqa: SLF001
+    WaitingFact: FactReader._waits,  # noqa: SLF001
+    **dict.fromkeys(CopyFact.__args__, FactReader._copy),  # noqa: SLF001
 }

@@ -52,21 +52,6 @@ from epp.protocol.replicas.facts import (
 from epp.protocol.replicas.messages import write_message
 from epp.protocol.replicas.requests_of_peer import digest_of
 
-SHARED_EVENTS: Final[tuple[type[Event], ...]] = (
-    Admitted,
-    Served,
-    ResponseNamed,
-    FirstToken,
-    Generated,
-    Finished,
-    Aborted,
-    Unobserved,
-    Ejected,
-    Returned,
-    ResponseRepeated,
-    CacheCleared,
-)
-"""The events that are sent to others: those that each cannot find out by itself."""
 _ENDS: Final = frozenset((Finished, Aborted, Unobserved))
 _SERVED_SECONDS: Final = 1.0
 """Seconds between two facts that the proxy served a request where it was sent.
@@ -136,7 +121,7 @@ class FactWriter:
         facts: list[AnyFact] = []
         size = 0
         for event in noted:
-            fact = self._fact(event)
+            fact = _WRITERS[type(event)](self, event)
             if fact is None:
                 continue
             facts.append(fact)
@@ -206,9 +191,6 @@ class FactWriter:
         )
 
     # Facts.
-
-    def _fact(self, event: Event) -> AnyFact | None:
-        return _WRITERS[type(event)](self, event)
 
     def _number(self, request: RequestId) -> int:
         self._next = number = self._next + 1
@@ -281,48 +263,10 @@ class FactWriter:
             return None  # it has ended, or no endpoint has that target
         return self._admitted(admitted, self._number(request))
 
-    def _named(self, event: ResponseNamed) -> AnyFact | None:
-        number = self._numbers.get(event.request_id)
-        return None if number is None else NamedFact(number, event.response_id)
-
-    def _first_token(self, event: FirstToken) -> AnyFact | None:
-        number = self._numbers.get(event.request_id)
-        return None if number is None else FirstTokenFact(number)
-
-    def _generated(self, event: Generated) -> AnyFact | None:
-        number = self._numbers.get(event.request_id)
-        return None if number is None else GeneratedFact(number, _bounded(event.pieces))
-
-    def _finished(self, event: Finished) -> AnyFact | None:
-        number = self._end(event.request_id)
-        if number is None:
-            return None
-        usage = event.usage
-        if usage is None:
-            return FinishedFact(number, _bounded(event.generated))
-        prompt, completion, cached = (
-            usage.prompt_tokens,
-            usage.completion_tokens,
-            usage.cached_tokens,
-        )
-        if cached is not None:
-            cached = _bounded(cached)
-        counts = _bounded(event.generated), True, _bounded(prompt), _bounded(completion), cached
-        return FinishedFact(number, *counts, usage.implausible)
-
-    def _aborted(self, event: Aborted) -> AnyFact | None:
-        number = self._end(event.request_id)
-        if number is None:
-            return None
-        generated = _bounded(event.generated)
-        failure = (
-            None if event.failure is Failure.BUSY else event.failure
-        )  # versions before lack it
-        return AbortedFact(number, generated, event.refused, failure, event.served)
-
-    def _unobserved(self, event: Unobserved) -> AnyFact | None:
-        number = self._end(event.request_id)
-        return None if number is None else UnobservedFact(number, event.begun)
+    def _of_request(self, event: Any) -> AnyFact | None:  # noqa: ANN401 (each has its request's id)
+        kind, request = type(event), event.request_id
+        number = self._end(request) if kind in _ENDS else self._numbers.get(request)
+        return None if number is None else _FACTS[kind](number, event)
 
     def _ejected(self, event: Ejected) -> AnyFact:
         return EjectedFact(event.endpoint_id, event.reason, event.seconds)
@@ -352,17 +296,44 @@ def _can_be_written(fact: AnyFact) -> bool:
     return True
 
 
+def _finished(number: int, event: Finished) -> AnyFact:
+    generated, usage = _bounded(event.generated), event.usage
+    if usage is None:
+        return FinishedFact(number, generated)
+    cached = usage.cached_tokens
+    return FinishedFact(
+        number,
+        generated,
+        True,  # noqa: FBT003 (`reported`)
+        _bounded(usage.prompt_tokens),
+        _bounded(usage.completion_tokens),
+        None if cached is None else _bounded(cached),
+        usage.implausible,
+    )
+
+
+def _aborted(number: int, event: Aborted) -> AnyFact:
+    # Versions before lack `BUSY`.
+    failure = None if event.failure is Failure.BUSY else event.failure
+    return AbortedFact(number, _bounded(event.generated), event.refused, failure, event.served)
+
+
+_FACTS: Final[dict[type[Event], Callable[[int, Any], AnyFact]]] = {
+    ResponseNamed: lambda number, event: NamedFact(number, event.response_id),
+    FirstToken: lambda number, _: FirstTokenFact(number),
+    Generated: lambda number, event: GeneratedFact(number, _bounded(event.pieces)),
+    Finished: _finished,
+    Aborted: _aborted,
+    Unobserved: lambda number, event: UnobservedFact(number, event.begun),
+}
 _WRITERS: Final[dict[type[Event], Callable[[FactWriter, Any], AnyFact | None]]] = {
     Admitted: FactWriter._admission,  # noqa: SLF001 (the table of this class)
     Served: FactWriter._served,  # noqa: SLF001
-    ResponseNamed: FactWriter._named,  # noqa: SLF001
-    FirstToken: FactWriter._first_token,  # noqa: SLF001
-    Generated: FactWriter._generated,  # noqa: SLF001
-    Finished: FactWriter._finished,  # noqa: SLF001
-    Aborted: FactWriter._aborted,  # noqa: SLF001
-    Unobserved: FactWriter._unobserved,  # noqa: SLF001
+    **dict.fromkeys(_FACTS, FactWriter._of_request),  # noqa: SLF001
     Ejected: FactWriter._ejected,  # noqa: SLF001
     Returned: FactWriter._returned,  # noqa: SLF001
     ResponseRepeated: FactWriter._repeated,  # noqa: SLF001
     CacheCleared: FactWriter._cleared,  # noqa: SLF001
 }
+SHARED_EVENTS: Final[tuple[type[Event], ...]] = tuple(_WRITERS)
+"""The events that are sent to others: those that each cannot find out by itself."""

@@ -55,7 +55,7 @@ Mean = tuple[
 ClassState = tuple[str, Fit, ClassSlow, Fit, ClassSlow, Mean | None]
 
 
-class PromptFact(msgspec.Struct, frozen=True, array_like=True):
+class PromptFact(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One prompt. Fields of later versions come last; earlier versions skip them."""
 
     hashes: bytes
@@ -84,7 +84,7 @@ class PromptFact(msgspec.Struct, frozen=True, array_like=True):
     """Whether no cache may serve it."""
 
 
-class Fact(msgspec.Struct, frozen=True, array_like=True):
+class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The base of all kinds."""
 
 

@@ -4,7 +4,6 @@ A request's facts have stages. Facts that come before the request itself are kep
 fact that comes after one of a later stage, or for the second time, changes nothing.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -26,8 +25,8 @@ from epp.protocol.replicas.facts import (
 _MAX_EARLY: Final = 4096
 """The most requests whose facts are kept although they came first."""
 _MAX_PER_REQUEST: Final = 64
-_MAX_OVER: Final = 1 << 14
-"""The most requests that are remembered after their end."""
+_MAX_OVER: Final = 1 << 13
+"""How many requests are remembered after their end, at least; at most twice as many."""
 _DIGEST: Final = (1 << 40) - 1
 """The bits of a digest: products of them and of a factor are integers that take no memory."""
 _FIRST, _SECOND = 0x19_B4A5, 0x1C_35B7
@@ -61,11 +60,12 @@ class RequestsOfPeer:
         self.in_flight: Final[dict[int, PeerRequest]] = {}
         self._by_id: Final[dict[RequestId, int]] = {}
         self._early: Final[dict[int, list[RequestFact]]] = {}
-        self._over: Final[OrderedDict[int, None]] = OrderedDict()
+        self._over = set[int]()
+        self._over_before = set[int]()
 
     def admit(self, number: int, request: RequestId) -> bool:
         """Record that a request was sent; return whether that is new."""
-        if number in self.in_flight or number in self._over:
+        if number in self.in_flight or self.is_over(number):
             return False
         before = self._by_id.get(request)
         if before is not None:  # sent again, under another number: the last one counts
@@ -73,7 +73,7 @@ class RequestsOfPeer:
                 self._early.pop(number, None)
                 self._remember(number)
                 return False
-            self._forget(before)
+            self._forget(before, request)
         self.in_flight[number] = PeerRequest(request)
         self._by_id[request] = number
         return True
@@ -95,14 +95,14 @@ class RequestsOfPeer:
         if stage < known.stage:
             return None
         if stage == _OVER:
-            self._forget(number)
+            self._forget(number, known.request)
         else:
             known.stage = stage
         return known.request
 
     def is_over(self, number: int) -> bool:
         """Return whether a request is known to have ended."""
-        return number in self._over
+        return number in self._over or number in self._over_before
 
     def ends_early(self, number: int) -> bool:
         """Return whether the end of a request came before the request itself."""
@@ -113,7 +113,7 @@ class RequestsOfPeer:
         known = self.in_flight.get(number)
         if known is None:
             return None
-        self._forget(number)
+        self._forget(number, known.request)
         return known.request
 
     def end_all(self) -> list[RequestId]:
@@ -124,19 +124,19 @@ class RequestsOfPeer:
         self._early.clear()
         return requests
 
-    def _forget(self, number: int) -> None:
-        request = self.in_flight.pop(number).request
-        if self._by_id.get(request) == number:
-            del self._by_id[request]
+    def _forget(self, number: int, request: RequestId) -> None:
+        del self.in_flight[number]
+        del self._by_id[request]
         self._remember(number)
 
     def _remember(self, number: int) -> None:
         """Remember that a request is over."""
-        make_room(self._over, _MAX_OVER)
-        self._over[number] = None
+        if len(self._over) >= _MAX_OVER:
+            self._over_before, self._over = self._over, set()
+        self._over.add(number)
 
     def _keep(self, fact: RequestFact) -> None:
-        if fact.number in self._over:
+        if self.is_over(fact.number):
             return
         kept = self._early.get(fact.number)
         if kept is None:

@@ -24,11 +24,12 @@ _T95 = (
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """A figure over seeds: its mean, least and most. NaN if no run has it."""
+    """A figure over seeds: its mean, least and most, and that of each. NaN if no run has it."""
 
     mean: float
     least: float
     most: float
+    values: tuple[float, ...]
 
 
 class Paired(msgspec.Struct, frozen=True):
@@ -178,7 +179,7 @@ def _cell(name: str, by_policy: Mapping[str, Mapping[int, Digest]], baseline: st
             seeds=tuple(sorted(by_seed)),
             requests=mean(run.figures["requests"] for run in by_seed.values()),
             unanswered=_unanswered(alone, policy),
-            figures={each.name: _spread(by_seed.values(), each.name) for each in MEASURES},
+            figures={each.name: _spread(by_seed, each.name) for each in MEASURES},
             ratios=_ratios(alone, policy, baseline),
         )
         for policy, by_seed in by_policy.items()
@@ -205,11 +206,11 @@ def _is_one_traffic(runs: Iterable[Digest]) -> bool:
     return len(set(seeds)) > 1 and len(set(traffic)) == 1 and bool(traffic[0])
 
 
-def _spread(runs: Iterable[Digest], name: str) -> Spread:
-    values = [run.figures[name] for run in runs]
+def _spread(by_seed: Mapping[int, Digest], name: str) -> Spread:
+    values = tuple(by_seed[seed].figures[name] for seed in sorted(by_seed))
     known = [value for value in values if not math.isnan(value)]
     nothing = math.nan
-    return Spread(mean(known), min(known, default=nothing), max(known, default=nothing))
+    return Spread(mean(known), min(known, default=nothing), max(known, default=nothing), values)
 
 
 def _ratios(by_cell: _Runs, policy: str, baseline: str) -> dict[str, Paired]:

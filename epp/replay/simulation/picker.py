@@ -18,7 +18,7 @@ from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import InferenceRequest, RequestId
 from epp.model.request_events import Admitted, Generated
 from epp.policy.flow.flow_control import FlowControl, Outcome
-from epp.policy.flow.held import Held, WaitingElsewhere
+from epp.policy.flow.held import HeldRequest, WaitingElsewhere
 from epp.policy.flow.line import MAX_SHARED, REPEAT_SECONDS, SHARE_SECONDS
 from epp.policy.flow.settings import FlowSettings
 from epp.policy.plugins import Candidates, Filter, Scorer, Unseen
@@ -67,7 +67,7 @@ class SimulatedPicker:
         self._scheduler = Scheduler(self.fleet, scheduling, self.draw, on_fault=self._failed)
         self._flow = FlowControl(self._scheduler, self.fleet, _flow(policy, settings))
         self.needs_end = self._flow.needs_end
-        self._waiting: dict[Held, Callable[[Outcome], None]] = {}
+        self._waiting: dict[HeldRequest, Callable[[Outcome], None]] = {}
         self._woken = inf
         self._told_at = -inf
         self._flow.line.on_change = self._tell_soon
@@ -89,7 +89,7 @@ class SimulatedPicker:
         except Exception as error:  # noqa: BLE001 (`_failed` raises it again if it is not a plug-in's)
             then(self._refused(error))
             return
-        if isinstance(outcome, Held):
+        if isinstance(outcome, HeldRequest):
             self._waiting[outcome] = then
             self._wake()
         else:
@@ -128,7 +128,7 @@ class SimulatedPicker:
         if self._clock.now < self._woken:
             return
         self._woken = inf
-        released: list[tuple[Held, Outcome]] = []
+        released: list[tuple[HeldRequest, Outcome]] = []
         self._flow.release(self._clock.now, released)
         for held, found in released:
             outcome = self._refused(found) if isinstance(found, Exception) else found
@@ -153,7 +153,7 @@ class SimulatedPicker:
             self._clock.at(now + REPEAT_SECONDS, self._tell_soon)
 
     def receive_waiting(
-        self, number: int, heads: Sequence[tuple[Held, float]], seconds: float
+        self, number: int, heads: Sequence[tuple[HeldRequest, float]], seconds: float
     ) -> None:
         """Record what goes next at another picker."""
         waiting = [WaitingElsewhere(held, ahead) for held, ahead in heads]

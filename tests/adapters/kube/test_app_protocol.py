@@ -10,7 +10,7 @@ from epp.model.endpoint import H2C
 from epp.model.events import LoadReported, ScrapeFailed
 from tests.adapters.h2c_pods import H2cPod
 from tests.adapters.kube.rig import CRDS, discovering, pod
-from tests.adapters.scraped_pods import FAST, Told
+from tests.adapters.scraped_pods import FAST, Told, polls_of
 from tests.kubeapi import FakeKubernetes
 from tests.protocol.kube.objects import pool
 from tests.tasks import running
@@ -42,7 +42,7 @@ async def test_a_pool_with_a_protocol_that_no_parser_reads_is_not_ready(tmp_path
 async def test_pages_are_read_over_what_the_pool_says_at_the_time(tmp_path):
     told, served, spoken = Told(), H2cPod(), pool()
     scraper = Scraper(told, time.monotonic, PageSource(settings=FAST))
-    async with served.serving(), FakeKubernetes(crds=CRDS) as api, running(scraper.run()):
+    async with served.serving(), FakeKubernetes(crds=CRDS) as api, running(polls_of(scraper)):
         spoken["spec"]["targetPorts"] = [{"number": served.port}]
         api.put(pod("a", "127.0.0.1"))
         async with discovering(api, tmp_path) as (_, fleet):

@@ -8,6 +8,7 @@ from itertools import groupby
 import pytest
 from structlog.testing import capture_logs
 
+from epp.adapters.kube import election
 from epp.adapters.kube.election import LeaseElection
 from epp.protocol.kube.election import LeaderElectionConfig
 from epp.protocol.kube.resources import leases
@@ -360,7 +361,8 @@ async def test_no_attempt_follows_a_release(api, connection, tmp_path):
         assert {ask.user for ask in api.requests[before:]} == {"b"}
 
 
-async def test_an_unanswered_release_ends_in_time(api, connection):
+async def test_an_unanswered_release_ends_in_time(api, connection, monkeypatch):
+    monkeypatch.setattr(election, "_RELEASE_SECONDS", 0.5)
     async with candidates(connection, "a", retry_period=0.5) as (a,):
         await a.until(lambda: a.leading)
         await api.down()

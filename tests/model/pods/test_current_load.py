@@ -178,13 +178,32 @@ def test_an_adapter_runs_where_a_request_for_it_was_sent():
     assert adapters(rig) == ({"a"}, set())
 
 
+def test_an_engine_that_does_not_say_how_many_adapters_may_run_has_those_that_it_reports():
+    rig = Rig()  # vLLM's Rust frontend (`rust/src/metrics/src/scheduler.rs`) has no `max_lora`
+    rig.report("pod-1", running_adapters=frozenset({"x"}))
+    rig.report("pod-0", running_adapters=frozenset({"a"}), waiting_adapters=frozenset({"b"}))
+    assert adapters(rig) == ({"a"}, {"b"})
+    rig.send("pod-0", "r", LONG, target_model="x")
+    assert adapters(rig) == ({"a", "x"}, {"b"})
+
+
 def test_of_thousands_of_adapters_that_a_page_names_none_is_copied_for_a_request():
     rig, names = Rig(), frozenset(str(each) for each in range(4096))
-    rig.report("pod-0", running_adapters=names, waiting_adapters=names, max_adapters=2)
+    others = frozenset(f"{each}-waits" for each in names)
+    rig.report("pod-0", running_adapters=names, waiting_adapters=others, max_adapters=2)
+    _, waits = adapters(rig)
+    assert waits == others
     rig.send("pod-0", "r", LONG, target_model="7")
     running, waiting = adapters(rig)
     assert running is names
-    assert waiting is names
+    assert waiting is waits
+
+
+def test_an_adapter_that_a_report_has_as_both_runs():
+    rig = Rig()
+    both = frozenset({"a", "b"})
+    rig.report("pod-0", running_adapters=both, waiting_adapters=both | {"c"}, max_adapters=4)
+    assert adapters(rig) == (both, {"c"})
 
 
 def test_an_adapter_for_which_there_is_no_room_waits():

@@ -9,7 +9,7 @@ from epp.model.decision import Decision
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Aborted, Finished, FirstToken, Generated
 from epp.policy.flow.flow_control import FlowControl, Outcome
-from epp.policy.flow.held import Held
+from epp.policy.flow.held import HeldRequest
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
 from tests.strategies import request
@@ -54,7 +54,7 @@ class FlowRig(Rig):
         """Have a request come; return the endpoint's name, or None if it waits."""
         asked = request(identity, self.words(tokens), **more)
         outcome = self.flow.route(asked, self.now)
-        if isinstance(outcome, Held):
+        if isinstance(outcome, HeldRequest):
             self.held[identity] = outcome
             return None
         self.sent[identity] = outcome.endpoint.name
@@ -62,7 +62,7 @@ class FlowRig(Rig):
 
     def release(self):
         """Return the names of those that go, in order; what raises comes after they went."""
-        released: list[tuple[Held, Outcome]] = []
+        released: list[tuple[HeldRequest, Outcome]] = []
         try:
             self.flow.release(self.now, released)
         finally:

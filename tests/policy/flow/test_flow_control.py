@@ -11,7 +11,7 @@ from epp.model.endpoint import EndpointId
 from epp.model.events import AttributesReported, EndpointRemoved, ScrapeFailed, ScrapeFailure
 from epp.model.request import RequestId
 from epp.model.request_events import Aborted, Failure, ResponseNamed, Unobserved
-from epp.policy.flow.held import Held
+from epp.policy.flow.held import HeldRequest
 from epp.policy.flow.rooms import Axis
 from tests.policy.flow.flow_rig import FlowRig
 from tests.strategies import request
@@ -183,7 +183,7 @@ def test_what_is_preempted_needs_all_its_tokens_again():
     scheduler = rig.pod("pod-0").scheduler
     assert [each.request_id for each in scheduler.waiting] == ["b"]
     coming = rig.pod("pod-0").growth.most()
-    assert rig.flow.rooms.used(rig.pod("pod-0")) - coming >= 2 * (1000 + 9500 - 1)
+    assert rig.flow.rooms.used_tokens(rig.pod("pod-0")) - coming >= 2 * (1000 + 9500 - 1)
 
 
 def test_an_empty_endpoint_takes_any_single_request():
@@ -304,7 +304,7 @@ def test_what_would_go_elsewhere_is_not_counted_where_nothing_waits():
     assert not rig.flow.would_wait
 
 
-def with_three_slots(*, stream=True):
+def with_three_slots(*, stream=True, **load):
     """Return a rig with a pod that runs three requests at once; others come whole at their end."""
     rig = FlowRig(pods=1)
 
@@ -319,8 +319,17 @@ def with_three_slots(*, stream=True):
         rig.wait(30)
         rig.end(str(number), 10, 10)
         come(str(number + 4))
-        rig.say("pod-0", running=3.0, waiting=1.0, kv_usage=0.1, counted=True)
+        rig.say("pod-0", running=3.0, waiting=1.0, kv_usage=0.1, counted=True, **load)
     return rig
+
+
+@pytest.mark.parametrize("max_adapters", [0, 2], ids=["unknown", "all run"])
+def test_adapters_that_all_have_a_slot_hide_no_want_of_slots(max_adapters):
+    """vLLM's `LoRARequestStates` names all adapters with requests as running and as waiting."""
+    named = {"running_adapters": frozenset("ab"), "waiting_adapters": frozenset("ab")}
+    rig = with_three_slots(max_adapters=max_adapters, **named)
+    assert rig.come("next", 10) is None
+    assert rig.flow.would_wait[Axis.SLOTS] == 1
 
 
 def test_slots_are_learned_from_what_waits_without_need_and_unlearned():
@@ -581,7 +590,7 @@ def test_a_client_that_is_gone_leaves_the_line(rig):
 
 def held_in_memory():
     """Return how many requests that wait or waited are kept by anything."""
-    return sum(isinstance(each, Held) for each in gc.get_objects())
+    return sum(isinstance(each, HeldRequest) for each in gc.get_objects())
 
 
 def test_nothing_is_left_of_many_clients_that_are_gone_while_others_wait():
@@ -840,7 +849,7 @@ def shedding(pods, failure=Failure.BUSY):
     return rig
 
 
-@pytest.mark.parametrize("failure", [Failure.BUSY, Failure.ERROR, Failure.GATEWAY])
+@pytest.mark.parametrize("failure", [Failure.BUSY, Failure.EMPTY, Failure.GATEWAY])
 def test_an_endpoint_that_refuses_all_gets_one_request_a_second(failure):
     rig = shedding(1, failure)
     assert [rig.come(name) for name in "abc"] == [None] * 3
@@ -860,6 +869,10 @@ def test_others_take_the_requests_of_one_that_refuses_whatever_that_costs():
     rig = shedding(2)
     rig.say("pod-1", running=30, kv_usage=0.3)
     assert [rig.come(str(number)) for number in range(3)] == ["pod-1"] * 3
+
+
+def test_the_errors_of_one_client_s_requests_hold_up_no_others():
+    assert shedding(1, Failure.ERROR).come("another's") == "pod-0"
 
 
 @pytest.mark.parametrize("answer", ["finished", "invalid", "proxys-own"])

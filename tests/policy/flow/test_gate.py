@@ -9,7 +9,7 @@ from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved
 from epp.policy.flow.flow_control import Outcome
-from epp.policy.flow.held import Held
+from epp.policy.flow.held import HeldRequest
 from epp.policy.flow.usage_limits import (
     PriorityHoldbackPolicy,
     StaticUsageLimitPolicy,
@@ -52,7 +52,7 @@ def test_a_decision_says_for_how_long_its_request_waited():
     assert asked[2] is None
     rig.wait(0.25)
     rig.end("0")
-    released: list[tuple[Held, Outcome]] = []
+    released: list[tuple[HeldRequest, Outcome]] = []
     rig.flow.release(rig.now, released)
     ((_, decision),) = released
     assert isinstance(decision, Decision)

@@ -5,6 +5,7 @@ import pytest
 from epp.config.plugins import Plugins
 from epp.config.schema import PluginSpec
 from epp.model.decision import Decision
+from epp.model.endpoint import EndpointId
 from epp.policy.flow.line import MAX_FLOWS, OTHER_FLOWS, Line
 from tests.policy.flow.flow_rig import FlowRig
 from tests.strategies import request
@@ -182,4 +183,16 @@ def test_flows_without_end_share_one_flow():
 
 def test_a_line_without_requests_has_none():
     line = Line(0.05)
-    assert (list(line), len(line), line.heads(0.0), line.next((), 0.0)) == ([], 0, [], None)
+    assert (list(line), line.requests, line.heads(0.0), line.next((), 0.0)) == ([], 0, [], None)
+
+
+def test_of_requests_alike_at_several_endpoints_the_first_goes_first():
+    rig = FlowRig(pods=2, policy=ONE_AT_ONCE.format(band=""), holds=False)
+    for number in range(6):
+        rig.come(str(number), 10)
+    line, waiting = rig.flow.line, list(rig.held.values())
+    for number, held in enumerate(waiting):
+        line.move(held, EndpointId(f"default/pod-{number % 2}"), 0.1)
+    places = [held.endpoint_id for held in waiting[:2]]
+    assert line.next(places, rig.now) is line.next(places[::-1], rig.now) is waiting[0]
+    assert line.heads(rig.now) == waiting[:2]

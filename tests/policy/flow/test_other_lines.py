@@ -6,7 +6,7 @@ import pytest
 
 from epp.model.endpoint import EndpointId
 from epp.model.quote import Quote
-from epp.policy.flow.held import Held, WaitingElsewhere
+from epp.policy.flow.held import HeldRequest, WaitingElsewhere
 from epp.policy.flow.line import Line
 from tests.policy.flow.flow_rig import FlowRig
 from tests.strategies import request
@@ -17,7 +17,7 @@ OTHER = 7
 
 def held(name="own", since=0.0, seconds=1.0, endpoint=A, **more):
     asked = request(name, [1], **more)
-    made = Held(asked, Quote(asked, (), ()), since, until=inf, deadline=inf)
+    made = HeldRequest(asked, Quote(asked, (), ()), since, until=inf, deadline=inf)
     made.endpoint_id, made.seconds = endpoint, seconds
     return made
 
@@ -130,7 +130,7 @@ def test_who_does_not_hold_waits_for_nobody():
 
 def test_changes_are_told():
     made, changes = line(), []
-    made.on_change = lambda: changes.append(len(made))
+    made.on_change = lambda: changes.append(made.requests)
     one = held("one")
     made.add(one)
     made.remove(one)

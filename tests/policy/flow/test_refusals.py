@@ -8,7 +8,7 @@ from epp.errors import Overloaded
 from epp.model.endpoint import EndpointId
 from epp.model.events import EndpointRemoved
 from epp.policy.flow.expected_wait import ReleaseRate
-from epp.policy.flow.held import Held
+from epp.policy.flow.held import HeldRequest
 from epp.policy.flow.settings import BandLimits
 from tests.policy.flow.flow_rig import FlowRig
 from tests.protocol.growth import AGAIN, too_steep
@@ -131,7 +131,7 @@ def test_an_objective_is_judged_by_what_the_prompt_takes_where_it_would_go_now()
     rig.end("before", 40_000)
     rig.come("first", LONG)
     waits = rig.flow.route(request("next", prompt, **due(1000)), rig.now)
-    assert isinstance(waits, Held)
+    assert isinstance(waits, HeldRequest)
     rig.held["next"] = waits
     rig.apply(EndpointRemoved(EndpointId("default/pod-0")))
     rig.add("pod-1", "10.0.0.2")

@@ -17,6 +17,16 @@ BLOCK = 16
 """Tokens of a block of token ids."""
 
 
+def known_nodes(tree):
+    """Return how many nodes of a tree any endpoint has, without its root."""
+    waiting, count = [*tree._root.children.values()], 0
+    while waiting:
+        node = waiting.pop()
+        waiting += node.children.values()
+        count += bool(node.endpoints)
+    return count
+
+
 class Desk:
     """Pods pod-0, pod-1, ... and a plug-in of a type with its parameters; the first of ties wins.
 

@@ -44,6 +44,7 @@ PARTS = st.fixed_dictionaries(
     optional={
         "text": mostly(TEXTS),
         "image_url": st.just({"url": "data:...", "type": "text", "text": "no"}),
+        "uuid": st.sampled_from(["a", None, "", {}]),
     },
 )
 IMAGE = {"type": "image", "source": {"type": "base64", "data": "abcd"}}
@@ -66,10 +67,17 @@ BLOCKS = st.fixed_dictionaries(
         "cache_control": st.just({"type": "ephemeral", "content": [{"source": {"data": "g"}}]}),
     },
 )
+BILLING = {"type": "text", "text": "x-anthropic-billing-header: cc=1;"}
+SYSTEMS = TEXTS | st.sampled_from([BILLING["text"], BILLING["text"] + "\nBe", "x-ray"])
+SYSTEM = SYSTEMS | st.lists(st.sampled_from([BILLING, {"text": "be"}]), max_size=3)
 MESSAGES = st.fixed_dictionaries(
     {
-        "role": mostly(st.sampled_from(["user", "assistant", "tool", "", "rôle", "r" * 33])),
-        "content": mostly(TEXTS | st.lists(PARTS | BLOCKS | mostly(TEXTS), max_size=3)),
+        "role": mostly(
+            st.sampled_from(["user", "assistant", "system", "tool", "", "rôle", "r" * 33])
+        ),
+        "content": mostly(
+            SYSTEMS | st.lists(PARTS | BLOCKS | mostly(SYSTEMS) | st.just(BILLING), max_size=3)
+        ),
     },
     optional={
         "reasoning": mostly(TEXTS),
@@ -87,7 +95,6 @@ PROMPTS = st.one_of(
     st.lists(TOKENS, min_size=1, max_size=5),
     st.lists(st.lists(TOKENS, max_size=4) | TEXTS, min_size=1, max_size=3),
 )
-BILLING = {"type": "text", "text": "x-anthropic-billing-header: cc=1;"}
 FEATURES = st.fixed_dictionaries(
     {
         "mm_hashes": mostly(st.just({"image": ["one", "two"]})),
@@ -149,8 +156,8 @@ OPTIONAL = st.fixed_dictionaries(
         "reasoning": mostly(EFFORTS),
         "thinking": mostly(st.sampled_from([{"type": "disabled"}, {"type": "adaptive", "x": 1}])),
         "output_config": mostly(EFFORTS),
-        "instructions": mostly(TEXTS),
-        "system": mostly(TEXTS | st.lists(st.sampled_from([BILLING, {"text": "be"}]), max_size=3)),
+        "instructions": mostly(SYSTEM),
+        "system": mostly(SYSTEM),
         "sampling_params": mostly(SAMPLING),
         "prompt_embeds": mostly(TEXTS),
         "input_embeds": st.just([[0.5, 1]]),
@@ -312,6 +319,15 @@ def test_ordinary_bodies_are_read_as_they_arrive(api, data, size):
         reader.read_on()
     assert reader.finish() is not None
     assert read(BodyReader, api, pieces) == parse_request(api, data)
+
+
+@READERS
+def test_a_message_is_found_again_once_its_pieces_are_joined(reader):
+    """The second one's role and text come in single bytes, behind pieces that became one."""
+    turns = [{"role": "system", "content": text} for text in ("Be.", BILLING["text"] * 2)]
+    data = json.dumps({"messages": turns, "model": "m"}, separators=(",", ":")).encode()
+    parsed = read(reader, Api.CHAT, [bytes([byte]) for byte in data])
+    assert parsed.prompts[0].data == b'\n<system>"Be."\n<system>'
 
 
 @needs_reader

@@ -52,9 +52,24 @@ CASES = {
             {"type": "content_block_delta", "delta": {"text": '{"usage":{"input_tokens":1}}'}},
             {"type": "message_delta", "usage": {"output_tokens": 15}},
         ),
-        Usage(25, 15, 16),
+        Usage(41, 15, 16),  # 25 + 16: cached tokens are counted apart
     ),
-    "cached tokens counted apart": (  # 4 + 100 + 20
+    "stream of vLLM's in Anthropic's form": (  # anthropic/serving.py: cached ones only at the end
+        *(Api.MESSAGES, EVENTS),
+        sse(
+            {"message": {"usage": {"input_tokens": 1000, "output_tokens": 0}}},
+            {
+                "usage": {
+                    "input_tokens": 616,
+                    "output_tokens": 9,
+                    "cache_read_input_tokens": 384,
+                    "cache_creation_input_tokens": 0,
+                }
+            },
+        ),
+        Usage(1000, 9, 384),
+    ),
+    "cached tokens, repeated without them": (  # 4 + 100 + 20
         *(Api.MESSAGES, EVENTS),
         sse(
             {
@@ -69,6 +84,11 @@ CASES = {
             {"usage": {"input_tokens": 4, "output_tokens": 9}},
         ),
         Usage(124, 9, 100),
+    ),
+    "nothing cached yet": (  # 4 + 20
+        *(Api.MESSAGES, JSON),
+        b'{"usage":{"input_tokens":4,"cache_creation_input_tokens":20,"cache_read_input_tokens":0}}',
+        Usage(24, 0, 0),
     ),
     "answer of Anthropic's": (
         *(Api.MESSAGES, JSON),

@@ -152,7 +152,7 @@ def test_a_stream_of_anthropics_names_the_clients_model(size):
         ],
     )
     assert outcome(replies).response == START.replace(b"theirs", b"mine") + REST
-    assert machine.record.usage == Usage(9, 3, 4)
+    assert machine.record.usage == Usage(9 + 4, 3, 4)
 
 
 def test_cache_control_moves_and_the_prompt_stays():
@@ -180,6 +180,45 @@ def test_the_attribution_of_claude_code_is_left_out():
     assert prompts == [MESSAGES_PROMPT, MESSAGES_PROMPT]
 
 
+def asked_by_gateway(path, system):
+    """What a gateway makes of a request of Claude Code: a chat, or a body of another API."""
+    turn = {"role": "user", "content": "hello"}
+    if path == "/v1/chat/completions":
+        fields = {"messages": [{"role": "system", "content": system}, turn]}
+    elif path == "/v1/messages":
+        fields = {"messages": [turn], "system": system}
+    else:
+        fields = {"input": [turn], "instructions": system}
+    return fields | {"model": "m"}
+
+
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        ("/v1/chat/completions", False),
+        ("/v1/chat/completions", True),
+        ("/v1/messages", False),
+        ("/v1/responses", False),
+    ],
+)
+def test_the_line_that_gateways_make_of_the_attribution_is_left_out(path, parts):
+    prompts = []
+    for line in ("x-anthropic-billing-header: cch=1;", "x-anthropic-billing-header: cch=20;"):
+        system = f"{line}\nYou are Claude Code."
+        texts = [{"type": "text", "text": line}, {"type": "text", "text": "You are Claude Code."}]
+        data = json.dumps(asked_by_gateway(path, texts if parts else system)).encode()
+        prompts.append(request_of(head(path), body(data), apis=ALL).prompts[0].data)
+    assert prompts[0] == prompts[1]
+    assert b"You are Claude Code." in prompts[0]
+
+
+@pytest.mark.parametrize("role", ["user", "assistant", "developer"])
+def test_other_messages_keep_what_looks_like_the_attribution(role):
+    said = {"role": role, "content": "x-anthropic-billing-header: cch=1;\nhello"}
+    data = json.dumps({"model": "m", "messages": [said]}).encode()
+    assert b"cch=1" in request_of(head("/v1/chat/completions"), body(data)).prompts[0].data
+
+
 def test_a_picture_in_a_result_counts_as_a_picture():
     sizes = []
     for size in (10, 300_000):
@@ -188,6 +227,20 @@ def test_a_picture_in_a_result_counts_as_a_picture():
         data = json.dumps(MESSAGES | {"messages": [{"role": "user", "content": [block]}]}).encode()
         sizes.append(len(request_of(head("/v1/messages"), body(data)).prompts[0].data))
     assert sizes[0] == sizes[1]
+
+
+def test_a_picture_is_known_by_its_uuid_as_in_vllm():
+    """It need not be sent again then: `image_url` may be empty."""
+    prompts = []
+    for url, uuid in (("one", "a"), ("", "a"), ("one", "b"), ("one", None), ("two", None)):
+        picture = {"type": "image_url", "image_url": {"url": url} if url else {}, "uuid": uuid}
+        turns = [{"role": "user", "content": [picture, {"type": "text", "text": "what is it?"}]}]
+        data = json.dumps({"model": "m", "messages": turns}).encode()
+        (prompt,) = request_of(head("/v1/chat/completions"), body(data)).prompts
+        assert prompt.multimodal
+        prompts.append(prompt.data)
+    assert prompts[0] == prompts[1]
+    assert len({*prompts}) == 4
 
 
 def test_the_same_tokens_under_other_pictures_are_another_prompt():

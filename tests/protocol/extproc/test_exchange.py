@@ -336,6 +336,15 @@ class TestOtherModes:
         assert machine.receive(body(b"}"), 2) == [BodyReply(response=False)]
         assert len(machine.stub.requests) == 1
 
+    @pytest.mark.parametrize("mode", BodyMode)
+    def test_it_is_told_of_bodies_that_would_be_read_and_are_not_shown(self, mode):
+        told: list[BodyMode] = []
+        for head, ends in ((CHAT, False), (CHAT | {":method": "GET"}, True)):
+            message = RequestHeaders(headers=head, end_of_stream=ends, modes=Modes(mode, mode))
+            exchange(on_unseen_body=told.append).receive(message, 0)
+        unseen = mode in {BodyMode.NONE, BodyMode.STREAMED, BodyMode.GRPC}
+        assert told == [mode] * unseen
+
     def test_response_without_body_mode_ends_with_the_stream(self):
         machine = exchange()
         modes = Modes(DUPLEX, BodyMode.NONE)

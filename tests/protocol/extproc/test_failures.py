@@ -1,5 +1,7 @@
 """Which responses count as failures of the endpoint, and which do not."""
 
+import json
+
 import pytest
 
 from epp._pb import engine_api_pb2
@@ -156,6 +158,64 @@ def test_what_computed_nothing_leaves_nothing_in_the_cache(response, more):
     event = ended(*response, **more)
     assert isinstance(event, Aborted)
     assert (event.refused, event.failure) == (True, None)
+
+
+def in_stream(code):
+    """vLLM's error in a stream, and the end that follows it."""
+    error = {
+        "message": "not \"code\": 500, 'code': 500",
+        "type": "of it",
+        "param": None,
+        "code": code,
+    }
+    return f"data: {json.dumps({'error': error})}\n\n".encode()
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def in_messages(code):
+    """What vLLM's Messages API makes of any such error."""
+    quoted = f"input_value={{'error': {{'message': 'Gr...am': None, 'code': {code}}}}}, input_type"
+    message = f"2 validation errors for ChatCompletionStreamResponse\\nmodel [{quoted}=dict]"
+    return (
+        'event: error\ndata: {"type":"error","error":{"type":"internal_error",'
+        f'"message":"{message}"}}}}\n\n'
+    ).encode()
+
+
+LLAMA = b'data: {"error":{"code":500,"message":"no","type":"server_error"}}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("pieces", "path", "failure"),
+    [
+        ([in_stream(500), DONE], "/v1/chat/completions", Failure.ERROR),
+        ([in_stream(503) + DONE], "/v1/completions", Failure.ERROR),
+        ([in_stream(400), DONE], "/v1/chat/completions", None),
+        ([b": keep-alive\n\n", in_stream(500), DONE], "/v1/chat/completions", Failure.ERROR),
+        ([LLAMA], "/v1/chat/completions", Failure.ERROR),
+        ([in_messages(500)], "/v1/messages", Failure.ERROR),
+        ([in_messages(400)], "/v1/messages", None),
+    ],
+)
+def test_a_stream_that_begins_with_an_error_is_one(pieces, path, failure):
+    machine = exchange()
+    asked = RequestHeaders(headers={**CHAT, ":path": path})
+    sent = chat_body(prompt="hello", max_tokens=1)
+    answered = [ResponseBody(body=each) for each in pieces]
+    end = ResponseBody(body=b"", end_of_stream=True)
+    play(machine, [asked, body(sent), head(OK, end=False), *answered, end])
+    (event,) = machine.stub.events  # no first token
+    assert isinstance(event, Aborted)
+    assert (event.refused, event.failure) == (True, failure)
+    assert machine.record.first_byte_at is None
+
+
+def test_an_error_behind_output_breaks_a_stream_off_and_is_no_failure():
+    response = [head(OK, end=False), *(ResponseBody(body=each) for each in (*SSE, in_stream(500)))]
+    event = ended(*response, ResponseBody(body=DONE, end_of_stream=True))
+    assert isinstance(event, Finished)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
-"""The table of the exchange's stages, as its docstring draws it, against what the exchange does."""
+"""The tables of the exchange and of its request, as docstrings draw them, against what they do."""
 
 import ast
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from epp.protocol.extproc import exchange as module
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.exchange import Exchange
 from epp.protocol.extproc.messages import (
+    BodyMode,
     Message,
+    Modes,
     RequestHeaders,
     RequestTrailers,
     ResponseBody,
@@ -21,7 +24,7 @@ from epp.protocol.extproc.messages import (
 )
 from epp.protocol.extproc.settings import ExchangeSettings
 from tests.native.built import needs
-from tests.protocol.extproc.conversation import OK, POD, Stub, body, chat_body, headers
+from tests.protocol.extproc.conversation import CHAT, OK, POD, Stub, body, chat_body, headers
 
 STAGES = {
     stage.name: stage
@@ -37,13 +40,22 @@ STAGES = {
 LONG = body(chat_body(x="x" * (2 << 20)), end=False)
 IN_TURNS = needs("epp.protocol.bodies.body_reader", "a body that is read in turns")
 REACHED = [pytest.param(name, marks=[IN_TURNS] if name == "reading" else []) for name in STAGES]
-SOURCE = Path(epp.__file__).parent / "protocol/extproc/exchange.py"
-DRAWN = [
-    line.split(maxsplit=1)
-    for line in (ast.get_docstring(ast.parse(SOURCE.read_text())) or "").splitlines()
-    if line.startswith("    ") and line.split()[0] in STAGES
-]
-ROWS = {name: [cell.strip() for cell in rest.split("  ") if cell] for name, rest in DRAWN}
+MODES = [mode.name for mode in BodyMode]
+
+
+def drawn(source: str, names: Collection[str]) -> dict[str, list[str]]:
+    """Read a module's docstring: the cells of its rows that begin with these names."""
+    text = (Path(epp.__file__).parent / "protocol/extproc" / source).read_text()
+    lines = (ast.get_docstring(ast.parse(text)) or "").splitlines()
+    rows = [line.split(maxsplit=1) for line in lines if line.startswith("    ")]
+    return {
+        name: [cell.strip() for cell in rest.split("  ") if cell]
+        for name, rest in rows
+        if name in names
+    }
+
+
+ROWS = drawn("exchange.py", STAGES)
 UPWARD: tuple[tuple[Message, ...], ...] = (
     (headers(), RequestHeaders(headers={":method": "GET", ":path": "/"}, end_of_stream=True)),
     (body(chat_body()[:5], end=False), body(chat_body())),
@@ -74,6 +86,24 @@ def arrived(stage: str, *, waits: bool) -> Exchange:
 
 def test_every_stage_is_drawn():
     assert list(ROWS) == list(STAGES)
+
+
+@pytest.mark.parametrize("mode", BodyMode)
+def test_what_decides_in_a_body_mode_and_what_is_answered_then(mode):
+    rows, stub = drawn("request.py", MODES), Stub()
+    assert list(rows) == MODES
+    machine = Exchange(stub, ExchangeSettings(), RequestId("r"), 0)
+    arriving: dict[str, Message] = {
+        "the head": RequestHeaders(CHAT, modes=Modes(mode)),
+        "a piece": body(chat_body(), end=False),
+        "the end": body(b""),
+    }
+    steps = [
+        (moment, machine.receive(message, 0), bool(stub.requests))
+        for moment, message in arriving.items()
+    ]
+    moment, answer, _ = next(step for step in steps if step[2])
+    assert rows[mode.name] == [moment, ", ".join(type(each).__name__ for each in answer.replies)]
 
 
 @pytest.mark.parametrize("waits", [False, True])

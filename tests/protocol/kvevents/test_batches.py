@@ -81,6 +81,12 @@ def test_hashes_of_both_signs_and_digests_are_one():
     assert the_change(stored([1], -1, [1], 1), parent=0) == {"parent": 2**64 - 1}
 
 
+def test_a_parent_of_0_is_none():
+    # llm-d-inference-sim `kv_cache_sender.go`: of blocks at the start, in its arrays.
+    array = ["BlockStored", [1, 2], 0, TOKENS, 2, None, "GPU", None, None]
+    assert the_change(array, parent=0) == {"parent": None}
+
+
 @pytest.mark.parametrize(
     ("medium", "expected"),
     [

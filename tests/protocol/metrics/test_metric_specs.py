@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from epp.model.endpoint import Endpoint
 from epp.protocol.metrics.attribute_reader import DCGM, AttributeMetric, AttributeReader
-from epp.protocol.metrics.metric_names import ENGINES, EngineCatalog, Metric
-from epp.protocol.metrics.metric_specs import EngineSpecs, engine_of, parse_spec
+from epp.protocol.metrics.metric_names import ENGINES, EngineCatalog, EngineMetrics, Metric
+from epp.protocol.metrics.metric_specs import engine_of, of_cache, parse_spec
 from epp.protocol.metrics.metrics_reader import MetricsReader
 from epp.protocol.metrics.page import Page
 from epp.protocol.steps import finish
@@ -59,13 +59,22 @@ def test_whatever_is_written_is_read_or_refused(text):
         parse_spec(text)
 
 
-def catalog(name, **specs):
+def catalog(name, kv_usage="", cache_info="", block_size_label="block_size", **fields):
     """Return the built-in engines and one of the user's, whose metrics are given as text."""
-    plain = {"block_size_label", "num_blocks_label", "attributes"}
+    usage, info = parse_spec(kv_usage), parse_spec(cache_info)
     parsed: dict[str, Any] = {
-        key: each if key in plain else parse_spec(each) for key, each in specs.items()
+        key: parse_spec(each) if isinstance(each, str) else each for key, each in fields.items()
     }
-    engine = engine_of(EngineSpecs(name=name, **parsed))
+    engine = engine_of(
+        EngineMetrics(
+            name=name,
+            signs=(),
+            kv_usage=() if usage is None else (usage,),
+            block_size=of_cache(None, info, block_size_label),
+            num_blocks=of_cache(None, info, "num_gpu_blocks"),
+            **parsed,
+        )
+    )
     others = [each for each in ENGINES.values() if each.name != name]
     return EngineCatalog([engine, *others])
 
@@ -90,7 +99,7 @@ MINE = catalog(
     kv_usage="my_usage",
     cache_info="info{x=1}",
     block_size_label="size",
-    attributes={"t/core": parse_spec("temperature{sensor=a}"), "u/core": Metric(b"absent")},
+    attributes=(("t/core", parse_spec("temperature{sensor=a}")), ("u/core", Metric(b"absent"))),
 )
 
 
@@ -135,7 +144,7 @@ def test_vllm_with_a_metric_more_is_read_as_vllm_is():
         kv_usage="vllm:kv_cache_usage_perc",
         cache_info="vllm:cache_config_info",
         adapters="vllm:lora_requests_info",
-        attributes={"tokens": parse_spec("vllm:some_3_tokens_total")},
+        attributes=(("tokens", parse_spec("vllm:some_3_tokens_total")),),
     )
     page = vllm_page(engines=2)
     plain, more = read(EngineCatalog(ENGINES.values()), page), read(mine, page)

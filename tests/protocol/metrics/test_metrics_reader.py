@@ -256,6 +256,10 @@ PAGES = {
         b'sglang:num_queue_reqs{model_name="m"} 1.0\n'
         b'sglang:cache_config_info{page_size="64",num_pages="100"} 1.0\n'
     ),
+    "atom": (
+        b"atom:requests_running 2.0\natom:requests_waiting 1.0\natom:kv_cache_usage_ratio 0.5\n"
+        b'atom:cache_config_info{block_size="64",num_gpu_blocks="100"} 1.0\n'
+    ),
     "trtllm-serve": (
         b"trtllm_num_requests_waiting 1\ntrtllm_num_requests_running 2\n"
         b"trtllm_kv_cache_utilization 0.5\ntrtllm_kv_cache_tokens_per_block 64\n"
@@ -322,6 +326,11 @@ num_requests_waiting{model_name="m"} 46.0
 num_request_max{model_name="m"} 2048.0
 gpu_cache_usage_perc{model_name="m"} 0.5
 """
+MINDIE = b"""num_requests_running{model_name="m"} 4
+num_requests_waiting{model_name="m"} 46
+npu_cache_usage_perc{model_name="m"} 0.5
+cpu_cache_usage_perc{model_name="m"} 0
+"""
 NIM_2 = b"""num_request_max{model_name="m"} 1024.0
 vllm:num_requests_running{engine="0"} 4
 vllm:num_requests_waiting{engine="0"} 46
@@ -347,6 +356,7 @@ vllm:kv_cache_usage_perc{engine="0"} 0.5
         ("tgi", TGI, 0.0),
         ("lmdeploy", LMDEPLOY, 0.5),
         ("nim", NIM, 0.5),
+        ("nim", MINDIE, 0.5),
         ("vllm", NIM_2, 0.5),
         ("vllm", VLLM_0_6, 0.5),
         ("vllm", VLLM_0_9, 0.5),

@@ -24,7 +24,7 @@ from epp.protocol.replicas.facts import (
     LeavingFact,
     RequestsQuery,
 )
-from epp.protocol.replicas.messages import LONGEST
+from epp.protocol.replicas.messages import LONGEST, read_facts, read_message
 from tests.model.invariants import check_invariants
 from tests.protocol.replicas.pair import POOL, Replica, held, in_flight
 from tests.strategies import text
@@ -108,9 +108,9 @@ def test_a_fact_of_a_later_version_costs_no_other():
     """Kinds that come later, and fields that come later, are passed over."""
     one = Replica(1)
     one.admit("a", PROMPT)
-    one.writer._noted, noted = [], one.writer._noted
-    admitted = one.writer._fact(noted[0])
-    longer = [*msgspec.msgpack.decode(msgspec.msgpack.encode(admitted)), "a field of tomorrow"]
+    (message,) = one.writer.messages()
+    (admitted,) = msgspec.msgpack.decode(message)[-1]
+    longer = [*admitted, "a field of tomorrow"]
     replica = Replica(2)
     replica.hear(raw(1, 1, [[99, "a kind of tomorrow"], longer]))
     assert in_flight(replica) == in_flight(one)
@@ -152,7 +152,8 @@ def test_requests_that_wait_for_chains_are_kept_within_bounds():
     one.admit("a", PROMPT)
     one.tell()
     one.admit("b", PROMPT)
-    fact = one.writer._fact(one.writer._noted[0])
+    (message,) = one.writer.messages()
+    ((fact,), _) = read_facts(read_message(message))
     assert isinstance(fact, AdmittedFact)
     for number in range(9):
         facts = [msgspec.structs.replace(fact, number=number * 500 + each) for each in range(500)]

@@ -221,6 +221,15 @@ def test_json_has_every_figure_and_no_number_that_is_none(comparison):
     assert set(result["figures"]) == {measure.name for measure in MEASURES}
     expected = comparison.cells[0].standings["least-ttft"].figures[LEADING].mean
     assert result["figures"][LEADING]["mean"] == expected
+    values = result["figures"][LEADING]["values"]
+    assert statistics.fmean(values) == pytest.approx(expected)
+    assert len(values) == len(result["seeds"])
+
+
+def test_values_are_in_the_order_of_their_seeds():
+    found = compare(digest(run([outcome(ttft=float(seed))], seed=seed)) for seed in (3, 1, 2))
+    result = json.loads(as_json(found))["cells"][0]["standings"][found.best]
+    assert result["seeds"] == result["figures"][LEADING]["values"] == [1, 2, 3]
 
 
 class Page(HTMLParser):

@@ -311,6 +311,17 @@ def test_a_part_that_is_cut_off_in_the_middle_is_read_up_to_there(recording):
 SHORT = {"number": 1, "size": 2, "tokens": 5, "hashes": "AAAAAAAAAAA=", "lengths": [9]}
 BAD = [
     ({"at": -1.0}, "request 1 has a time that is negative"),
+    ({"decided": 1e300}, "request 1 has a time that is negative, or beyond a year"),
+    ({"endpoint": "pod-0"}, "`pod-0` is not an endpoint's name"),
+    ({"endpoint": "a/b", "prefill": "c"}, "`c` is not an endpoint's name"),
+    (
+        {
+            "kind": "endpoints",
+            "at": 0.0,
+            "endpoints": [{"id": "", "kv_tokens": 1, "block_tokens": 1}],
+        },
+        "`` is not an endpoint's name",
+    ),
     ({"prompts": [{"number": 1, "size": -5, "tokens": 4}]}, "request 1 has an empty prompt"),
     ({"prompts": [{"number": 1, "size": 20, "tokens": 5, "like": 9}]}, "like prompt 9"),
     ({"prompts": [{"number": 1, "size": 20, "tokens": 5, "hashes": "AA"}]}, "padding"),

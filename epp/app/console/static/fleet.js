@@ -20,6 +20,7 @@ const COLUMNS = [
     name: "state", head: "state", kind: "text", text: (row) => `${MARKS[row.state] ?? "?"} ${row.state}`,
     key: (row) => row.state, className: (row) => (row.state === "ready" || row.state === "partial" ? "" : "bad"),
   },
+  number("report_age", "metrics", "Time since its metrics were read", (value) => (value === null ? "never" : milliseconds(1000 * value))),
   number("requests", "sent", "Requests that this picker sent there and has not seen end", count),
   number("running", "running", "Requests that run there", short),
   number("waiting", "waiting", "Requests that wait there", short),

@@ -108,14 +108,6 @@ class PrefixTree:
         self._tenants: dict[EndpointId, Tenant] = {}
         self._gone: deque[Tenant] = deque()
 
-    def __len__(self) -> int:
-        waiting, count = [self._root], -1
-        while waiting:
-            node = waiting.pop()
-            waiting += node.children.values()
-            count += node is self._root or bool(node.endpoints)
-        return count
-
     def tenant(self, endpoint: EndpointId) -> Tenant:
         """Return an endpoint as it is in the tree."""
         found = self._tenants.get(endpoint)

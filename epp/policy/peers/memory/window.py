@@ -30,3 +30,7 @@ class WindowSum:
         if not self._added:
             self._sum = 0.0  # without what rounding has left
         return self._sum
+
+
+NOTHING = WindowSum(0.0)
+"""The sum for what nothing was added for."""

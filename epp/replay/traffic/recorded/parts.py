@@ -150,6 +150,7 @@ class _Parts:
                 models[request.target_model or request.model] += 1
                 return [self._asked(request, prompt) for prompt in request.prompts]
             if isinstance(request, RecordedPool):
+                _check_names([each.id for each in request.endpoints])
                 self.pools.append(replace(request, at=self._time(request.at)))
             if isinstance(request, RecordedLoss):
                 self._problems.skip(line.place, f"{request.requests} requests before it were lost")
@@ -224,11 +225,18 @@ class _Parts:
 
 def _check(request: RecordedRequest) -> None:
     """Raise `ValueError` for times and counts that no request has."""
-    times = (request.at, request.first or 0.0, request.end or 0.0)
+    _check_names([each for each in (request.endpoint, request.prefill) if each])
+    times = (request.at, request.decided or 0.0, request.first or 0.0, request.end or 0.0)
     if not all(0 <= each <= MAX_SECONDS for each in times):
         raise ValueError(f"request {request.n} has a time that is negative, or beyond a year")
     check_lengths(1 if request.prompt_tokens is None else request.prompt_tokens, request.chunks)
     check_lengths(1, request.generated_tokens or 0)
+
+
+def _check_names(endpoints: Sequence[str]) -> None:
+    for each in endpoints:
+        if "/" not in each:
+            raise ValueError(f"`{each[:100]}` is not an endpoint's name: `namespace/name`")
 
 
 def _mask(run: int) -> int:

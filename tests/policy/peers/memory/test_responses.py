@@ -5,7 +5,7 @@ import pytest
 from epp.model.endpoint import EndpointId
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Aborted, Finished, FirstToken, Unobserved
-from epp.policy.peers.memory.responses import FirstTokenSeen, Responses, ResponseSeen
+from epp.policy.peers.memory.responses import Responses
 from tests.model.rig import Rig
 from tests.policy.context import Context
 
@@ -17,11 +17,12 @@ class Log:
     def __init__(self):
         self.rig = Rig(2)
         self.seen = []
-        self.responses = Responses(Context(fleet=self.rig.fleet), self.hear)
+        self.responses = Responses(Context(fleet=self.rig.fleet), self.note, self.note)
 
-    def hear(self, seen, now):
+    def note(self, *seen):
+        *facts, now = seen
         assert now == self.rig.now
-        self.seen.append(seen)
+        self.seen.append(tuple(facts))
 
     def after(self, seconds, event):
         self.rig.now += seconds
@@ -37,21 +38,21 @@ def test_the_first_token_and_the_time_of_each_other(usage, generated, tokens):
     log.rig.send("pod-0", "r1")
     log.after(0.5, FirstToken(R1))
     log.after(2, Finished(R1, usage, generated))
-    assert log.seen == [FirstTokenSeen(POD, 0.5), ResponseSeen(POD, tokens, 0.5)]
+    assert log.seen == [(POD, 0.5), (POD, tokens, 0.5)]
     assert len(log.responses) == 0
 
 
 @pytest.mark.parametrize(
     ("events", "seen"),
     [
-        ([Finished(R1, None, 5)], [ResponseSeen(POD, 5, None)]),  # no first token was seen
+        ([Finished(R1, None, 5)], [(POD, 5, None)]),  # no first token was seen
         (
             [FirstToken(R1), Finished(R1, None, 1)],
-            [FirstTokenSeen(POD, 1), ResponseSeen(POD, 1, None)],
+            [(POD, 1), (POD, 1, None)],
         ),
-        ([FirstToken(R1), Finished(R1)], [FirstTokenSeen(POD, 1)]),  # nor how many there were
-        ([FirstToken(R1), Aborted(R1, 7)], [FirstTokenSeen(POD, 1)]),
-        ([FirstToken(R1), FirstToken(R1)], [FirstTokenSeen(POD, 1)]),
+        ([FirstToken(R1), Finished(R1)], [(POD, 1)]),  # nor how many there were
+        ([FirstToken(R1), Aborted(R1, 7)], [(POD, 1)]),
+        ([FirstToken(R1), FirstToken(R1)], [(POD, 1)]),
         ([Aborted(R1)], []),
         ([Unobserved(R1)], []),
     ],
@@ -81,5 +82,5 @@ def test_a_request_that_is_sent_again_starts_anew():
     log.after(3, FirstToken(R1))
     log.rig.send("pod-0", "r1")
     log.after(1, FirstToken(R1))
-    assert log.seen[1:] == [FirstTokenSeen(POD, 1)]
+    assert log.seen[1:] == [(POD, 1)]
     assert len(log.responses) == 1

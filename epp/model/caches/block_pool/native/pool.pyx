@@ -47,7 +47,7 @@ cdef class BlockPool:
     cdef uint64_t serial
     cdef bint engine_reports
     cdef dict generating  # leases with unhashed blocks, the first to be forgotten first
-    cdef dict generating_after  # the same, by the hash of the block that these follow
+    cdef dict generating_after  # the same, by the hash of the block that these follow; see `store`
 
     def __cinit__(self, capacity, block=16):
         memset(&self.state, 0, sizeof(Pool))
@@ -213,8 +213,9 @@ cdef class BlockPool:
             for each in list(islice(self.generating, _FORGOTTEN_AT_ONCE)):
                 self.expect_no_hashes(each)
         lease.expected = True
-        self.generating[lease] = lease.state.anchor
-        self.generating_after.setdefault(lease.state.anchor, []).append(lease)
+        self.generating[lease] = anchor = lease.state.anchor
+        if self.engine_reports:
+            self.generating_after.setdefault(anchor, []).append(lease)
         return 0
 
     cdef int expect_no_hashes(self, PoolLease lease) except -1:
@@ -222,10 +223,11 @@ cdef class BlockPool:
             return 0
         lease.expected = False
         anchor = self.generating.pop(lease)
-        alike = self.generating_after[anchor]
-        alike.remove(lease)
-        if not alike:
-            del self.generating_after[anchor]
+        if self.engine_reports:
+            alike = self.generating_after[anchor]
+            alike.remove(lease)
+            if not alike:
+                del self.generating_after[anchor]
         return 0
 
     cdef PoolLease generated_after(self, uint64_t anchor):
@@ -241,7 +243,10 @@ cdef class BlockPool:
 
     def store(self, hashes, sizes):
         cdef UInt64View hash_view, size_view
-        self.engine_reports = True
+        if not self.engine_reports:  # until then, none is looked for by its hash
+            self.engine_reports, self.generating_after = True, {}
+            for lease, anchor in self.generating.items():
+                self.generating_after.setdefault(anchor, []).append(lease)
         read_blocks(hashes, sizes, &hash_view, &size_view)
         try:
             self.store_reported(hash_view.at, size_view.at, hash_view.size, size_view.size)
@@ -297,7 +302,8 @@ cdef class BlockPool:
     def restore(self, hashes, sizes, *, closed):
         cdef bint empty = not self.state.store.taken, reports = self.engine_reports
         self.store(hashes, sizes)
-        self.engine_reports = reports
+        if not reports:
+            self.engine_reports, self.generating_after = False, {}
         if empty and closed:
             self.state.store.last_hole = 0
 

@@ -1,4 +1,4 @@
-"""Whether the endpoints of a decision have room, and what the request costs there.
+"""Where a request is placed: at its best endpoint, or another one with room, and at what cost.
 
 Requests of negative priority, such as batches, have less room: only an endpoint that owes almost no
 prefill, whose memory is less than a fifth full, and that has a free slot has room for them, so that
@@ -16,6 +16,7 @@ from epp.model.fleet import Fleet
 from epp.model.pods.pod import Pod
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest
+from epp.policy.flow.held import ANYWHERE, slot_of
 from epp.policy.flow.memory_share import SHORT_STEPS, MemoryShare
 from epp.policy.flow.rooms import Axis, Rooms
 from epp.policy.flow.settings import FlowSettings
@@ -24,22 +25,10 @@ from epp.policy.scheduler import Scheduler
 _ADAPTERS: Final = Axis.ADAPTERS
 _PREFILL: Final = Axis.PREFILL
 _REFUSALS: Final = Axis.REFUSALS
-ANYWHERE: Final = EndpointId("")
-"""Where a request waits if no endpoint was found for it."""
 _FEW_DECODES: Final = 1.75
 """The greatest `Pod.step_ratio` at which a long prefill holds up few decodes."""
 _WHOLE: Final = ("", "decode-only")
 """Kinds of disaggregation in which one endpoint computes the whole request."""
-_SLOT: Final = "adapter "
-"""The prefix of places at which requests wait for a slot; no endpoint's name has a space."""
-
-
-def _slot_of(adapter: str) -> EndpointId:
-    """Return the place where a request waits if its best endpoint has no slot for its adapter.
-
-    It is not an endpoint, so requests behind it may pass, as in the engine.
-    """
-    return EndpointId(_SLOT + adapter)
 
 
 def _seconds(candidate: Candidate) -> float:
@@ -48,18 +37,8 @@ def _seconds(candidate: Candidate) -> float:
     return own + candidate.crowding_seconds
 
 
-def _has_few_decodes(pod: Pod, candidate: Candidate, seconds: float) -> bool:
-    """Return whether a long prefill meets few decodes there, and costs at most `seconds`."""
-    return pod.step_ratio <= _FEW_DECODES and _seconds(candidate) <= seconds
-
-
-def is_slot(place: EndpointId) -> bool:
-    """Return whether requests at a place wait for a slot of an adapter."""
-    return place.startswith(_SLOT)
-
-
-class Fitting:
-    """The room of one fleet's endpoints for decisions."""
+class Placement:
+    """Places requests at endpoints of one fleet that have room (`Rooms`)."""
 
     def __init__(self, fleet: Fleet, scheduler: Scheduler, settings: FlowSettings) -> None:
         self.share: Final = MemoryShare(
@@ -77,9 +56,8 @@ class Fitting:
         self._fleet: Final = fleet
         self._scheduler: Final = scheduler
         self._holds: Final = settings.holds
-        self._roomy: Final[
-            dict[bool, set[EndpointId]]
-        ] = {}  # endpoints with room when last asked, by `batch`
+        # What had room when `with_room` was last called, by `batch`.
+        self._roomy: Final[dict[bool, set[EndpointId]]] = {}
 
     def rooms_for(self, *, batch: bool) -> Rooms:
         """Return the room for requests of negative priority (`batch`), or for all others."""
@@ -119,7 +97,7 @@ class Fitting:
         pod = self._fleet.pods.get(decision.endpoint.id)
         return bool(quote.chains) and pod is not None and not self.rooms.unaccounted(pod, now)
 
-    def fit(
+    def place(
         self,
         request: InferenceRequest,
         quote: Quote,
@@ -171,7 +149,7 @@ class Fitting:
             if (
                 pod is not None
                 and (most == inf or self._serves_as_well(pod, each, best, most))
-                and rooms.full(
+                and rooms.lacks(
                     pod, each.prefill_seconds, quote.tokens, now, model, response, quote.answers
                 )
                 is None
@@ -186,7 +164,7 @@ class Fitting:
             and pod.step_ratio <= SHORT_STEPS
             and (
                 candidate.prefill_seconds < self._short_prefill
-                or _has_few_decodes(pod, candidate, most)
+                or (pod.step_ratio <= _FEW_DECODES and _seconds(candidate) <= most)
             )
         )
 
@@ -201,11 +179,11 @@ class Fitting:
         if decision.prefill is not None:
             first = pods.get(decision.prefill.id)
             if first is not None:
-                axis = rooms.full(first, seconds, quote.tokens, now, quote.target_model)
+                axis = rooms.lacks(first, seconds, quote.tokens, now, quote.target_model)
                 if axis is not None:
                     return axis
         response, answers = self._response_tokens(quote), quote.answers
-        return rooms.full(pod, seconds, quote.tokens, now, quote.target_model, response, answers)
+        return rooms.lacks(pod, seconds, quote.tokens, now, quote.target_model, response, answers)
 
     def _response_tokens(self, quote: Quote) -> float:
         """Return the expected length of each answer to a request, in tokens."""
@@ -222,30 +200,29 @@ class Fitting:
         pod, candidate = self._fleet.pods.get(decision.endpoint.id), decision.predicted_for
         name = (decision.prefill or decision.endpoint).id
         if axis is _ADAPTERS and self._holds:
-            name = _slot_of(quote.target_model)
+            name = slot_of(quote.target_model)
         if pod is None or candidate is None:
             return name, 0.0, 0.0
         length = self._response_tokens(quote) * quote.answers
         decode = length * pod.pace.decode_seconds(1.0, quote.tokens + length / 2)
         return name, candidate.prefill_seconds, candidate.prefill_seconds + decode
 
-    def with_room(self, now: float, *, batch: bool) -> set[EndpointId]:
-        """Return the endpoints that have any room; all if requests do not wait for room."""
+    def with_room(self, now: float, *, batch: bool) -> tuple[set[EndpointId], bool]:
+        """Return the endpoints that have any room, and whether any had none at the last call.
+
+        They are all endpoints if requests do not wait for room.
+        """
         rooms, pods = self.rooms_for(batch=batch), self._fleet.pods.values()
         found = {
             pod.endpoint.id
             for pod in pods
-            if not self._holds or rooms.full(pod, 0.0, 0.0, now) is None
+            if not self._holds or rooms.lacks(pod, 0.0, 0.0, now) is None
         }
         if found:
             found.add(ANYWHERE)
-        return found
-
-    def has_new_room(self, roomy: set[EndpointId], *, batch: bool) -> bool:
-        """Return whether any of these endpoints with room had none at the last call."""
-        new = not roomy <= self._roomy.get(batch, set())
-        self._roomy[batch] = roomy.copy()
-        return new
+        new = not found <= self._roomy.get(batch, set())
+        self._roomy[batch] = found.copy()
+        return found, new
 
     def discard_full(
         self, roomy: set[EndpointId], decision: Decision, now: float, *, batch: bool
@@ -257,7 +234,10 @@ class Fitting:
         chosen: tuple[Endpoint | None, ...] = (decision.endpoint, decision.prefill)
         for endpoint in chosen if self._holds else ():
             pod = None if endpoint is None else self._fleet.pods.get(endpoint.id)
-            if pod is not None and self.rooms_for(batch=batch).full(pod, 0.0, 0.0, now) is not None:
+            if (
+                pod is not None
+                and self.rooms_for(batch=batch).lacks(pod, 0.0, 0.0, now) is not None
+            ):
                 roomy.discard(pod.endpoint.id)
         for place in roomy:
             if self._fleet.pods.get(place) is not None:
