@@ -19,7 +19,7 @@ def declared_ports(pod: KubePod) -> str | None:
 def active_ports(declared: str | None, ports: Sequence[int]) -> tuple[frozenset[int], str]:
     """Return the pool's ports in a comma-separated list, and the list's entries that are not ports.
 
-    None stands for every port.
+    None stands for every port. A list without a port of the pool has none at all.
     """
     if declared is None:
         return frozenset(ports), ""
@@ -28,7 +28,8 @@ def active_ports(declared: str | None, ports: Sequence[int]) -> tuple[frozenset[
     # empty list means no port: a pod says so before any of its engines is up.
     numbers = {part.lstrip("0") for part in parts}  # text: a number may have any length
     invalid = [part for part in parts if part and not (part.isascii() and part.isdecimal())]
-    return frozenset(port for port in ports if str(port) in numbers), ", ".join(invalid)
+    active = frozenset(port for port in ports if str(port) in numbers)
+    return active, ", ".join(invalid if active else filter(None, parts))
 
 
 def unreachable(pod: KubePod) -> bool:

@@ -54,7 +54,13 @@ class PoolState:
     # The pool.
 
     def set_pool(self, pool: AnyPool) -> None:
-        """Set the pool. Pods of an earlier selector stay until those of this one are listed."""
+        """Set the pool. Pods of an earlier selector stay until those of this one are listed.
+
+        One that is being deleted counts as deleted (GIE and llm-d-router: the same).
+        """
+        if pool.metadata.deletion_timestamp is not None:
+            self.remove_pool()
+            return
         self.labels = pool.metadata.labels
         self.select(pool.spec.pod_labels, pool.spec.ports, pool.spec.app_protocol)
 

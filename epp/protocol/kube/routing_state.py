@@ -42,9 +42,15 @@ class PoolObjects(Generic[R]):
         self._objects: dict[str, dict[str, R]] = {version: {} for version in versions}
 
     def upsert(self, version: str, objects: Iterable[R]) -> None:
-        """Add or replace objects; those that name other pools are ignored, with a warning."""
+        """Add or replace objects; those that name other pools are ignored, with a warning.
+
+        One that is being deleted counts as deleted.
+        """
         for each in objects:
             name, refs = each.metadata.name, each.spec.refs
+            if each.metadata.deletion_timestamp is not None:
+                self.remove(version, (name,))
+                continue
             if each.spec.pool_selector is not None or any(map(self._pool.matches, refs)):
                 self._objects[version][name] = each
                 self._warnings.clear(self._named(version, name))

@@ -82,7 +82,7 @@ class ListPage(msgspec.Struct, Generic[T], frozen=True):
 
 class _RawPage(msgspec.Struct, frozen=True):
     metadata: ListMetadata
-    items: tuple[msgspec.Raw, ...] = ()
+    items: tuple[msgspec.Raw, ...] | None = None  # Go writes an empty list as null if it is nil
 
 
 class _Named(msgspec.Struct, frozen=True, rename="camel"):
@@ -140,7 +140,7 @@ class ObjectDecoder(Generic[T]):
             raise StreamBroken(f"not a list: {error}") from None
         items: list[T] = []
         unreadable: list[Unreadable] = []
-        for raw in page.items:
+        for raw in page.items or ():
             found = self._read(raw)
             if isinstance(found, Unreadable):
                 unreadable.append(found)

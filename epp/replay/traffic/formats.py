@@ -47,6 +47,10 @@ def _having(name: str, fields: frozenset[str], read: Reader, *, closed: bool = F
 
 _SHOWN = 2000
 """Characters of an error."""
+_ADVICE = (
+    "; an array becomes lines with `jq -c '.[]'`, and docs/replay-traffic.md#other-logs tells how"
+    " to convert other logs"
+)
 _SERVEGEN = frozenset({servegen.FILES})
 
 FORMATS = (
@@ -92,7 +96,7 @@ def read_file(path: Path, *, seed: int = 0, strict: bool = False) -> Trace:
     except ConfigError as error:  # may have words of the file
         raise ConfigError(printable(error.problem, _SHOWN), printable(error.place)) from error
     if not calls:
-        raise ConfigError(f"{path} holds no request that can be used{problems.first}")
+        raise ConfigError(f"{path} holds no request that can be used{problems.first}{_ADVICE}")
     return Trace(
         name=source.name,
         calls=calls if found.closed else ordered(calls),
@@ -123,7 +127,7 @@ def _format_of(source: Source) -> Format:
     known = "; ".join(f"{each.name} ({each.has})" for each in FORMATS)
     raise ConfigError(
         f"{source.path} is of no known format: no line up to {head[-1].place} has the"
-        f" fields of one. These are: {known}"
+        f" fields of one. These are: {known}{_ADVICE}"
     )
 
 
@@ -139,4 +143,5 @@ def _fields(text: bytes) -> frozenset[str]:
             row = msgspec.json.decode(row[0], type=dict[str, msgspec.Raw]) if row else {}
         return frozenset(row)
     except UNREADABLE:
-        return tabular.fields_of(text)
+        # A table has lengths alone, whatever else its columns are called.
+        return tabular.fields_of(text) - openai_logs.BODIES

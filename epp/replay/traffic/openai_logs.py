@@ -17,10 +17,20 @@ from epp.replay.traffic.files.source import UNREADABLE, Problems, Source, in_ord
 from epp.replay.traffic.tabular import seconds
 from epp.replay.traffic.texts import ROLE_TOKENS, Texts
 
-TIMES = ("timestamp", "time", "ts", "@timestamp", "created", "start_time", "startTime")
+TIMES = (
+    *("timestamp", "time", "ts", "@timestamp", "created", "start_time", "startTime"),
+    *("request_created_at", "created_at"),  # Helicone's; Portkey's and Cloudflare's
+)
 REQUESTS = ("request", "body", "request_body", "requestBody")
+BODIES = frozenset({*REQUESTS, "messages", "prompt"})
+"""Fields of which a line of a log has one."""
 RESPONSES = ("response", "response_body", "responseBody")
-STATUSES = ("status_code", "status", "statusCode")
+STATUSES = (
+    *("status_code", "status", "statusCode"),
+    *("response_status_code", "response_status"),  # Portkey's; Helicone's
+)
+FAILURES = frozenset({"failure", "failed"})
+"""What LiteLLM and the responses API have as status of a request that was not served."""
 LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _FAILED = 400
 """The least HTTP status of a request that was not served."""
@@ -53,7 +63,7 @@ class Logged(NamedTuple):
 
 def is_openai(fields: frozenset[str]) -> bool:
     """Whether a line has a request's body, or is one."""
-    return bool(fields & frozenset(REQUESTS)) or bool(fields & {"messages", "prompt"})
+    return bool(fields & BODIES)
 
 
 def read(source: Source, problems: Problems, _: int) -> list[Call]:
@@ -144,14 +154,15 @@ def _rows(source: Source, problems: Problems) -> Iterator[tuple[str, Logged]]:
 
 def _logged(row: Mapping[str, Any], place: str) -> Logged:
     request = _object(_first(row, REQUESTS)) or row
-    response = _object(_first(row, RESPONSES))
-    body = _object(response.get("body"))  # as batch files have it
+    response = _answer(_first(row, RESPONSES))
+    body = _answer(response.get("body"))  # as batch files have it
     for part in (row, response, body):
         _check_served(part)
     response = body or response
-    usage = _object(response.get("usage")) or _object(row.get("usage"))
+    usage = _object(response.get("usage")) or _object(row.get("usage")) or row
     messages, tokens = _prompt(_object(request.get("body")) or request)
     at = _first(row, TIMES)
+    at = _first(response, ("created", "created_at")) if at is None else at
     limit = _first(request, LIMITS)
     asked, answered = (
         _count(_first(usage, names))
@@ -177,7 +188,7 @@ def _check_served(part: Mapping[str, Any]) -> None:
     if error:
         raise ValueError(f"it failed: {_text(_object(error).get('message') or error)}")
     is_number = isinstance(status, int | float) or str(status).isdecimal()
-    if is_number and float(status) >= _FAILED:
+    if str(status) in FAILURES or (is_number and float(status) >= _FAILED):
         raise ValueError(f"it failed: {status}")
 
 
@@ -211,11 +222,29 @@ def _message(message: object) -> tuple[str, str]:
     return str(message.get("role") or message.get("type") or ""), said + _text(extra or "")
 
 
+def _answer(value: object) -> Mapping[str, Any]:
+    """Return a response, also one that is logged as its text or as the events of its stream."""
+    if not isinstance(value, str) or value.startswith("{") or not value:
+        return _object(value)
+    if not value.startswith(("data:", "event:", ":")):
+        return {"text": value}
+    lines = [line for line in value.splitlines() if line.startswith("data:")]
+    events = [_object(line.removeprefix("data:").strip()) for line in lines]
+    kept = {
+        name: each[name]
+        for each in events
+        for name in ("created", "error", "usage")
+        if each.get(name)
+    }
+    return {"text": "".join(map(_said, events)), **kept}
+
+
 def _said(response: Mapping[str, Any]) -> str:
     """Return what a response says: of a chat, a completion, or the responses API."""
     for choice in response.get("choices") or ():
         each = _object(choice)
-        return _message(each["message"])[1] if "message" in each else _text(each.get("text") or "")
+        message = each.get("message") or each.get("delta")
+        return _message(message)[1] if message else _text(each.get("text") or "")
     said = _first(response, ("output", "output_text", "content", "text")) or ""
     return "".join(_message(each)[1] for each in said) if isinstance(said, list) else _text(said)
 

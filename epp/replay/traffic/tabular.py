@@ -15,14 +15,18 @@ from epp.replay.traffic.bounds import Budget, check_lengths
 from epp.replay.traffic.calls import Call, Run, TokenNames
 from epp.replay.traffic.files.source import UNREADABLE, Problems, Source, SourceLine, in_order
 
-TIMES = ("TIMESTAMP", "Timestamp", "timestamp", "time", "start_time", "arrival_time")
+TIMES = (
+    *("TIMESTAMP", "Timestamp", "timestamp", "time", "start_time", "arrival_time"),
+    *("startTime", "created_at"),  # LiteLLM's; Cloudflare's
+)
 PROMPTS = (
     *("ContextTokens", "Request tokens", "input_length", "input_tokens", "prompt_tokens"),
-    *("num_prefill_tokens", "input_len"),
+    *("num_prefill_tokens", "input_len", "tokens_in", "gen_ai.usage.input_tokens"),
 )
 RESPONSES = (
     *("GeneratedTokens", "Response tokens", "output_length", "output_tokens"),
     *("completion_tokens", "num_decode_tokens", "output_len"),
+    *("tokens_out", "gen_ai.usage.output_tokens"),
 )
 SESSIONS = ("session_id", "Session ID", "conversation_id")
 TENANTS = ("user",)

@@ -138,6 +138,19 @@ def test_a_malformed_annotation_is_warned_of_once():
     assert len(warnings.drain()) == 1
 
 
+@pytest.mark.parametrize(("declared", "said"), [("8300", "8300"), ("8300,, x", "8300, x")])
+def test_ports_none_of_which_the_pool_has_are_warned_of(declared, said):
+    warnings = ObjectWarnings()
+    made = PoolState(warnings)
+    made.set_pool(read(pool(ports=(8000, 8001))))
+    for harmless in ("", ",", "8001,8300"):
+        made.upsert_pods([read(pod("a", ports=harmless))])
+    assert warnings.drain() == []
+    made.upsert_pods([read(pod("a", ports=declared))])
+    (note,) = warnings.drain()
+    assert (note.event, note.fields["no_ports"]) == ("pod.active_ports_malformed", said)
+
+
 def test_an_update_without_a_change_has_no_events():
     made = state(pod("a"))
     made.drain_events()
@@ -209,10 +222,16 @@ def test_scaled_to_zero_it_is_complete():
     assert list(made.endpoints) == []
 
 
-def test_a_deleted_pool_removes_its_endpoints_until_it_is_back():
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_deleted_pool_removes_its_endpoints_until_it_is_back(kept):
     made = state(pod("a"))
     made.drain_events()
-    made.remove_pool()
+    if kept:  # by a finalizer
+        going = pool()
+        going["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"
+        made.set_pool(read(going))
+    else:
+        made.remove_pool()
     assert (told(made), made.complete) == ([("gone", "default/a-rank-0")], False)
     made.set_pool(read(pool()))
     assert (told(made), made.complete) == ([], False)

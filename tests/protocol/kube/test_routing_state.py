@@ -155,6 +155,17 @@ def test_objects_of_other_pools_are_ignored_and_warned_of_once(state, warnings, 
     assert len(warnings.drain()) == 1
 
 
+def test_objects_that_are_being_deleted_count_as_deleted(state, warnings):
+    documents = objective("a", 1), rewrite("r", (None, {"x": 1}))
+    for _ in range(2):
+        for objects, each in zip((state.objectives, state.rewrites), documents, strict=True):
+            objects.upsert(NEW, [read(each)])
+            # A finalizer may keep an object for long.
+            each["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"
+    assert state.routing() == RoutingTable()
+    assert warnings.drain() == []
+
+
 def test_an_exact_match_wins_over_one_of_all_models_whatever_their_age(state):
     routing = rewritten(
         state,

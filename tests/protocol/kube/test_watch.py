@@ -91,6 +91,12 @@ def test_pages_of_a_list_are_read():
     assert (page.metadata.continue_token, page.unreadable) == ("abc", ())
 
 
+@pytest.mark.parametrize("items", [b"", b', "items": []', b', "items": null'])
+def test_a_list_without_items_is_empty(items):
+    page = ObjectDecoder(KubePod).page(b'{"metadata": {"resourceVersion": "7"}%s}' % items)
+    assert (page.metadata.resource_version, page.items, page.unreadable) == ("7", (), ())
+
+
 @pytest.mark.parametrize("broken", [b"", b"{", b"[]", b'{"metadata": 1}', b'{"items": []}'])
 def test_a_malformed_list_breaks_the_stream(broken):
     with pytest.raises(StreamBroken, match="not a list"):

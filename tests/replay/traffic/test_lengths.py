@@ -71,6 +71,23 @@ def test_a_column_of_sessions_makes_conversations(tmp_path):
     assert other.session != later.session == first.session
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        "startTime,prompt_tokens,completion_tokens,messages,response",  # LiteLLM's
+        "created_at,tokens_in,tokens_out,request,response",  # Cloudflare's
+    ],
+)
+def test_a_table_has_lengths_whatever_else_is_in_it(tmp_path, head):
+    path = tmp_path / "log.csv"
+    path.write_text(
+        f"{head}\n2026-01-01 00:00:00,5,6,{{}},{{}}\n2026-01-01 00:00:09,7,8,{{}},{{}}\n"
+    )
+    first, second = read(path, strict=True).calls
+    assert (first.at, second.at) == (0, 9)
+    assert [tokens_in(part) for part in (second.prompt, second.response)] == [7, 8]
+
+
 def test_a_column_of_users_tells_tenants_and_no_conversations(tmp_path):
     text = "timestamp,user,input_tokens,output_tokens\n0,a,10,5\n1,b,7,1\n2,a,30,5\n"
     calls = read(written(tmp_path, text), strict=True).calls

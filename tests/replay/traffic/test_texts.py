@@ -122,6 +122,9 @@ REFUSED = {"message": "slow down", "code": 429}
         ({"status": 503}, "503"),
         ({"response": {"status_code": "429", "body": {}}}, "429"),
         ({"response": {"statusCode": 400.0}}, "400.0"),
+        ({"status": "failure", "response": {}}, "failure"),  # LiteLLM's
+        ({"status": None, "response_status_code": 429}, "429"),  # Portkey's
+        ({"response": 'data: {"error": {"message": "slow down"}}'}, "slow down"),
     ],
 )
 def test_a_request_that_failed_is_left_out(tmp_path, failed, problem):
@@ -141,6 +144,19 @@ def test_counted_tokens_set_the_scale(tmp_path):
     assert tokens_in(call.response) == 50
 
 
+def event(**fields):
+    return f"data: {json.dumps(fields)}\n\n"
+
+
+STREAM = (
+    event(choices=[{"delta": {"role": "assistant", "content": ""}}])
+    + event(choices=[{"delta": {"content": "four"}}])
+    + event(choices=[{"delta": {"content": "five"}}])
+    + "data: [DONE]\n\n"
+)
+USED = event(choices=[], usage={"prompt_tokens": 16, "completion_tokens": 9})
+
+
 @pytest.mark.parametrize(
     ("row", "prompt", "response"),
     [
@@ -152,6 +168,13 @@ def test_counted_tokens_set_the_scale(tmp_path):
         ({"body": {"input": [{"role": "user", "content": [{"text": "z" * 64}]}]}}, 24, 256),
         ({"request": json.dumps({"messages": [{"role": "user", "content": "z" * 64}]})}, 24, 256),
         ({"response": {"status_code": 200, "body": {"choices": [{"text": "four"}]}}}, None, 1),
+        ({"response": "x" * 64}, None, 16),
+        ({"response": "", "output": "x" * 64}, None, 16),
+        ({"response": {}, "prompt_tokens": 16, "completion_tokens": 5}, None, 5),
+        ({"response": STREAM}, None, 2),
+        ({"response": ": ping\n\n" + STREAM}, None, 2),
+        ({"response": "kind: ConfigMap\ndata:\n  key: " + "x" * 99}, None, 32),
+        ({"response": {"status": 200, "body": STREAM + USED}}, None, 9),
     ],
 )
 def test_logs_of_many_kinds(tmp_path, row, prompt, response):
@@ -161,6 +184,20 @@ def test_logs_of_many_kinds(tmp_path, row, prompt, response):
     (call,) = read(lines(tmp_path, row), strict=True).calls
     assert tokens_in(call.prompt) == (24 if prompt is None else prompt)
     assert tokens_in(call.response) == response
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        lambda at: {"created_at": f"2026-01-01T00:00:{at:02}Z"},  # Portkey's and Cloudflare's
+        lambda at: {"request_created_at": f"2026-01-01T00:00:{at:02}Z"},  # Helicone's
+        lambda at: {"response": {"created": 1_767_225_600 + at}},
+        lambda at: {"response": event(created=1_767_225_600 + at, choices=[])},
+    ],
+)
+def test_when_a_request_came(tmp_path, when):
+    rows = [{"request": {"messages": [QUESTION]}} | when(at) for at in (0, 7)]
+    assert [call.at for call in read(lines(tmp_path, *rows), strict=True).calls] == [0, 7]
 
 
 def test_a_log_line_without_a_prompt(tmp_path):
