@@ -27,6 +27,10 @@ _PREFILL: Final = Axis.PREFILL
 _REFUSALS: Final = Axis.REFUSALS
 _FEW_DECODES: Final = 1.75
 """The greatest `Pod.step_ratio` at which a long prefill holds up few decodes."""
+_LATE_SECONDS: Final = 5.0
+_LATE_FACTOR: Final = 3.0
+"""An endpoint is late if a prefill is overdue for longer than this many seconds, and than this
+multiple of what it was predicted to take."""
 _WHOLE: Final = ("", "decode-only")
 """Kinds of disaggregation in which one endpoint computes the whole request."""
 
@@ -110,13 +114,16 @@ class Placement:
         The decision is another one if the best endpoint has no room and another serves as well, or
         at most `worth` seconds worse. If the best one only lacks room for prefill, the decision
         stays: that is over soon, and elsewhere the request would hold up decodes of others. If the
-        best one refuses requests, any other that has room is better.
+        best one refuses requests, or is late, any other that has room and is not late is better.
         """
         axis = self._lacks(quote, decision, request.priority, now)
-        if axis is None or axis is _PREFILL:
-            return decision, axis
-        if axis is _REFUSALS:
+        if axis is None:
+            return decision, None
+        pod = self._fleet.pods.get(decision.endpoint.id)
+        if axis is _REFUSALS or (pod is not None and _is_late(pod, now)):
             worth = inf
+        elif axis is _PREFILL:
+            return decision, axis
         others = self._others(quote, decision, request.priority, now, worth)
         if not others:
             return decision, axis
@@ -135,7 +142,7 @@ class Placement:
         They have as much of the prompt cached, give up no slot of an adapter for longer, and their
         steps are not long. A long prefill holds up the decodes at an endpoint, so there must be
         few, and those and the request together may lose at most `worth` seconds. If that is
-        infinite, those that have room are returned, whatever they cost.
+        infinite, those that have room and are not late are returned, whatever they cost.
         """
         best = decision.predicted_for
         if best is None or decision.disaggregation not in _WHOLE:
@@ -148,7 +155,7 @@ class Placement:
             pod = pods.get(each.endpoint.id)
             if (
                 pod is not None
-                and (most == inf or self._serves_as_well(pod, each, best, most))
+                and self._may_take(pod, each, best, most, now)
                 and rooms.lacks(
                     pod, each.prefill_seconds, quote.tokens, now, model, response, quote.answers
                 )
@@ -156,6 +163,13 @@ class Placement:
             ):
                 found.append(each)
         return found
+
+    def _may_take(
+        self, pod: Pod, candidate: Candidate, best: Candidate, most: float, now: float
+    ) -> bool:
+        if most == inf:
+            return not _is_late(pod, now)
+        return self._serves_as_well(pod, candidate, best, most)
 
     def _serves_as_well(self, pod: Pod, candidate: Candidate, best: Candidate, most: float) -> bool:
         return (
@@ -243,3 +257,12 @@ class Placement:
             if self._fleet.pods.get(place) is not None:
                 return
         roomy.clear()
+
+
+def _is_late(pod: Pod, now: float) -> bool:
+    """Return whether a first token of an endpoint is so late that it may be stuck."""
+    overdue = pod.ledger.overdue(now)
+    if overdue is None:
+        return False
+    due, seconds = overdue
+    return now - due > max(_LATE_SECONDS, _LATE_FACTOR * seconds)

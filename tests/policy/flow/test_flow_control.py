@@ -871,6 +871,26 @@ def test_others_take_the_requests_of_one_that_refuses_whatever_that_costs():
     assert [rig.come(str(number)) for number in range(3)] == ["pod-1"] * 3
 
 
+@pytest.mark.parametrize(
+    ("seconds", "others", "goes"),
+    [(5, 0, []), (7, 0, ["next"]), (7, 1, [])],
+    ids=["a little", "one", "all"],
+)
+def test_what_waits_for_a_late_endpoint_goes_to_another_with_room_that_is_not_late(
+    seconds, others, goes
+):
+    """A hung endpoint owes no more than at first, and what waits for it would wait for ever."""
+    rig = FlowRig()
+    cached = rig.words(2 * LONG)
+    rig.serve("pod-0", "before", cached)
+    for name in ["pod-0"] * 2 + ["pod-1"] * others:
+        rig.send(name, f"unanswered {len(rig.fleet.in_flight)}", rig.words(LONG // 2))
+    rig.held["next"] = rig.flow.route(request("next", cached), rig.now)
+    assert rig.held["next"].endpoint_id == EndpointId("default/pod-0")
+    rig.wait(seconds)
+    assert (rig.release(), rig.sent) == (goes, dict.fromkeys(goes, "pod-1"))
+
+
 def test_the_errors_of_one_client_s_requests_hold_up_no_others():
     assert shedding(1, Failure.ERROR).come("another's") == "pod-0"
 
