@@ -93,7 +93,7 @@ async def test_pods_are_listed_and_one_is_opened_with_its_decisions(page, tmp_pa
     await page.press("1")
     rows = "[...document.querySelectorAll('#view-fleet tbody tr[aria-rowindex]')]"
     assert await page.until(f"{rows}.length") == 4
-    answered = f"1 + {rows}.findIndex((row) => row.cells[9].innerText.includes('%'))"  # hits
+    answered = f"1 + {rows}.findIndex((row) => row.cells[10].innerText.includes('%'))"  # hits
     await page.press(*("j" * await page.until(answered)), "Enter")
     opened = await page.until("document.querySelector('#details h2')?.innerText")
     assert opened == await page.text("#view-fleet tr.selected td")
