@@ -225,7 +225,7 @@ def fault(module: str, *, load: bool = True) -> str:
     """Return why a module of `MODULES` is not compiled; empty if it is.
 
     A single extension can be missing, if one of its libraries was missing when it was built, or
-    is missing now, which an import shows. Not to `load` imports no other modules.
+    is missing now, which only an import shows. Without `load` other modules are not imported.
     """
     if FAULT:
         return FAULT

@@ -76,7 +76,7 @@ async def test_a_loop_that_stood_still_for_long_is_logged_once_a_minute(watched,
     monkeypatch.setattr(loop_delay, "_LOGGED_SECONDS", LONG)
     with capture_logs() as logs:
         for _ in range(2):
-            time.sleep(HOLD)
+            time.sleep(HOLD)  # as a plug-in that waits
             await sampled(watched)
     (line,) = logs
     assert (line["event"], line["seconds"] > LONG) == ("event_loop.late", True)

@@ -6,10 +6,10 @@ Type, parameters and rules are llm-d-router's
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import blake2b
 from typing import Annotated, Literal
 
 import msgspec
+from xxhash import xxh64_intdigest
 
 from epp.label_selector import parse_label_selector
 from epp.model.candidate import Candidate
@@ -239,9 +239,7 @@ class Rollout:
         whole = next((found for name in names if (found := request.headers.get(name))), "")
         if not whole:
             return self._below(_DRAWS)
-        return int.from_bytes(
-            blake2b(whole.encode(errors="replace"), digest_size=4).digest(), "big"
-        )
+        return xxh64_intdigest(whole.encode(errors="replace")) % _DRAWS
 
     def _draw(self, revisions: Sequence[str], number: int) -> str:
         left = number / _DRAWS * sum(self.weights[each] for each in revisions)
