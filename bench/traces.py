@@ -28,8 +28,8 @@ from epp.adapters.telemetry.logs import configure_logs
 from epp.adapters.tracing.exporting import SCOPE, SpanExport
 from epp.adapters.tracing.settings import TracingSettings
 from epp.adapters.tracing.spans import SpanWriter
-from epp.app.console.optional_parts import OptionalParts
 from epp.app.console.pages import Console, ConsoleSources
+from epp.app.console.picker_parts import PickerParts
 from epp.app.observers import Observer
 from epp.app.observing.decision_ring import DecisionRing
 from epp.app.observing.tracing import Tracing
@@ -39,9 +39,6 @@ from epp.model.fleet import Fleet
 from epp.model.quote import Quote
 from epp.model.request import InferenceRequest
 from epp.policy.explanations.ranking import measures
-from epp.policy.flow.flow_control import FlowControl
-from epp.policy.flow.settings import FlowSettings
-from epp.policy.scheduler import Scheduler
 from epp.protocol.extproc.codec import encode
 from epp.protocol.extproc.messages import HeadersReply, Mutation
 from epp.protocol.extproc.record import RequestRecord
@@ -121,15 +118,13 @@ def _console_figures(rounds: int) -> Iterator[Figure]:
     for body in islice(bodies(SIZE), _EXCHANGES):
         path.exchange(Messages.about(body))
     (fleet,), (ring,) = fleets, rings
-    scheduling = load(POLICIES[DEFAULT_POLICY]).scheduling
-    scheduler = Scheduler(fleet, scheduling, random.Random(1).randrange)
     sources = ConsoleSources(
         pool="bench",
         ring=ring,
         fleet=fleet,
         clock=count(1).__next__,  # each page is asked for when those before it are old
         reuse=Reuse,
-        optional=OptionalParts(FlowControl(scheduler, fleet, FlowSettings())),
+        parts=PickerParts(path.flow, path.director.held),
     )
     console = Console(sources)
     page = console.pages[b"/debug/console"].answer

@@ -22,8 +22,8 @@ from epp.app.cache_sources import (
     tokenizer_or_none,
     untokenized_prompts,
 )
-from epp.app.console.optional_parts import OptionalParts
 from epp.app.console.pages import Console, ConsoleSources
+from epp.app.console.picker_parts import PickerParts
 from epp.app.data_sources import DataSources
 from epp.app.director import PickerDirector, exchange_factory
 from epp.app.discovery import build_discovery
@@ -188,7 +188,7 @@ class PickerCore:
             fleet=self.fleet,
             clock=self.clock,
             reuse=self.telemetry.reuse,
-            optional=OptionalParts(self._flow, self.director.held, self._replicas, self._shadow),
+            parts=PickerParts(self._flow, self.director.held, self._replicas, self._shadow),
         )
         return {**debug.pages, **Console(sources).pages}
 

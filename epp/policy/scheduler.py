@@ -233,17 +233,6 @@ class Scheduler:
             raise NotCached("no endpoint has the prompt's prefix in its cache")
         return quote, decision
 
-    def route(
-        self, request: InferenceRequest, now: float, timer: PluginTimer | None = None
-    ) -> Decision:
-        """Decide on a request and admit it at once, so that a burst spreads.
-
-        Raises the errors of `propose`.
-        """
-        quote, decision = self.propose(request, now, timer)
-        self.commit(request, quote, decision, now)
-        return decision
-
 
 def _is_unmet(request: InferenceRequest, decision: Decision) -> bool:
     """Return whether a request that demands a cached prefix goes where none of it is cached.

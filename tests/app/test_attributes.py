@@ -13,6 +13,7 @@ from epp.model.prompts.block_hasher import BlockHasher
 from epp.policy.scheduler import Scheduler
 from tests.adapters.scraped_pods import Told
 from tests.app.test_data_sources import Pages
+from tests.policy.routing import routed
 from tests.strategies import SECRET, endpoint, request
 from tests.tasks import running
 
@@ -79,7 +80,7 @@ async def polled(text, endpoints, kind):
 
 
 def picked(scheduler):
-    return scheduler.route(request("r1", "hello"), 0.0)
+    return routed(scheduler, request("r1", "hello"), 0.0)
 
 
 async def test_the_pod_with_the_idlest_gpu_is_picked():

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from epp.adapters.telemetry.debug_pages import BadQuery
 from epp.app.console.columns import FleetColumns
-from epp.app.console.optional_parts import OptionalParts
 from epp.app.console.pages import Console, ConsoleSources, static_pages
+from epp.app.console.picker_parts import PickerParts
 from epp.app.console.views import ConsolePage
 from epp.app.flow.held_requests import HeldRequests
 from epp.app.observing.fleet_view import EndpointView
@@ -47,8 +47,9 @@ SCRIPTS = {path: each for path, each in static_pages().items() if path.endswith(
 class Shown(Kept):
     """A picker with a console."""
 
-    def __init__(self, policy="least-ttft", pods=3, most=1024, optional=None):
+    def __init__(self, policy="least-ttft", pods=3, most=1024, **more):
         super().__init__(policy, pods, most)
+        self.parts = PickerParts(self.flow, self.director.held, **more)
         self.console = Console(
             ConsoleSources(
                 pool="chat",
@@ -56,7 +57,7 @@ class Shown(Kept):
                 fleet=self.fleet,
                 clock=self.clock,
                 reuse=self.telemetry.reuse,
-                optional=optional or OptionalParts(),
+                parts=self.parts,
                 time_of_day=lambda: BEGAN + self.clock(),
             )
         )
@@ -129,7 +130,7 @@ async def test_the_fields_of_the_page_are_those_of_its_type():
     shown = Shown()
     shown.serve()
     found = msgspec.json.decode(await shown.page(), type=ConsolePage)
-    assert (found.waiting, found.replicas, found.shadow) == (None, None, None)
+    assert (found.waiting.requests, found.replicas, found.shadow) == (0, None, None)
 
 
 async def test_decisions_come_once_and_again_when_they_have_ended():
@@ -298,7 +299,7 @@ async def test_a_shadow_is_compared():
     kept = Kept()
     shadow = Shadow("random", policy, kept.fleet)
     shadow.tally.agreed, shadow.tally.differed = 3, 1
-    shown = Shown(optional=OptionalParts(shadow=shadow))
+    shown = Shown(shadow=shadow)
     found = (await shown.state())["shadow"]
     assert (found["policy"], found["agreed"], found["differed"]) == ("random", 3, 1)
 
@@ -306,26 +307,25 @@ async def test_a_shadow_is_compared():
 async def test_what_waits_is_counted_by_priority_and_room_by_its_fullest_axis():
     rig = FlowRig(pods=2)
     held = HeldRequests(rig.flow, lambda: rig.now, lambda *_: None, reraise)
-    optional = OptionalParts(rig.flow, held)
+    parts = PickerParts(rig.flow, held)
     rig.come("a", CAPACITY)
     rig.come("b", CAPACITY)
     rig.come("c", 10, size=70)
     rig.come("d", 10, size=30, priority=2)
-    found = optional.waiting_view()
-    assert found is not None
+    found = parts.waiting_view()
     assert (found.holds, found.gated, found.requests, found.bytes) == (True, False, 2, 100)
     assert [(each.priority, each.requests) for each in found.bands] == [(2, 1), (0, 1)]
     assert sum(found.no_room.values()) == 2
     assert found.prefill_seconds > 0
     pod, _ = rig.fleet.pods.values()
     used = rig.flow.rooms.ratios(pod, rig.now)
-    assert optional.room_used(pod, rig.now) == max(used.values()) >= 1
-    assert OptionalParts().room_used(pod, rig.now) is None
+    assert parts.room_used(pod, rig.now) == max(used.values()) >= 1
+    assert parts.room_used(pod, rig.now + 1000) is None  # its load is stale by then
 
 
 async def test_replicas_are_shown_as_they_are_heard():
     async with two() as (one, _):
-        found = OptionalParts(replicas=one.replicas).replicas_view(one.now)
+        found = Shown(replicas=one.replicas).parts.replicas_view(one.now)
         assert found is not None
     assert (found.heard, found.known, found.reached) == (1, 1, 1)
     assert found.warm is one.replicas.warm

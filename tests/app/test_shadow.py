@@ -18,6 +18,7 @@ from epp.model.request_events import Admitted, Finished, FirstToken
 from epp.policy.scheduler import Scheduler
 from tests.model.invariants import check_invariants
 from tests.model.rig import Rig
+from tests.policy.routing import routed
 from tests.strategies import request, text
 
 SESSIONS = """
@@ -43,7 +44,7 @@ class Pair:
         )
 
     def route(self, identity, *texts, **more):
-        return self.scheduler.route(request(identity, *texts, **more), self.rig.now)
+        return routed(self.scheduler, request(identity, *texts, **more), self.rig.now)
 
 
 STEPS = st.lists(
@@ -110,7 +111,7 @@ def test_a_shadow_that_raises_is_counted_said_once_and_hurts_nobody():
     scheduler = Scheduler(pair.rig.fleet, live, lambda _: 0, committing=committing)
     with capture_logs() as logs:
         for number in range(3):
-            decision = scheduler.route(request(f"r{number}", "x"), pair.rig.now)
+            decision = routed(scheduler, request(f"r{number}", "x"), pair.rig.now)
             assert decision.endpoint.name == "pod-0"
     assert (shadow.tally.failed, shadow.tally.compared) == (3, 0)
     (line,) = logs

@@ -68,8 +68,9 @@ class Watched:
                 "pool", self.fleet.loads, self.fleet.cache_stats, lambda: 0, (made.collect,)
             )
         )
+        self.flow = FlowControl(scheduler, self.fleet, FlowSettings())
         self.director = PickerDirector(
-            FlowControl(scheduler, self.fleet, FlowSettings()),
+            self.flow,
             self.fleet.apply,
             self.telemetry,
             self.clock,

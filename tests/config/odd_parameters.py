@@ -18,6 +18,7 @@ from epp.model.request_events import Finished, FirstToken
 from epp.policy.scheduler import Scheduler
 from epp.values import replaced
 from tests.config.test_every_parameter import BESIDE, WANTED
+from tests.policy.routing import routed
 from tests.strategies import SECRET, request
 
 BEYOND = (inf, -inf, nan, 2**63, -(2**63), 2**70, 1e308, -1e308, 1e155, 5e-324, -1e-308)
@@ -169,7 +170,7 @@ def _exchange(fleet, scheduler, settings, asked, now):
     for processor in scheduling.request_processors:
         asked = processor.process_request(asked)
     try:
-        decision = scheduler.route(asked, now)
+        decision = routed(scheduler, asked, now)
     except PickerFault:
         raise
     except RequestError:

@@ -9,6 +9,7 @@ from epp.model.endpoint import Endpoint, Load
 from epp.model.events import EndpointUpserted
 from epp.policy.conformance import SELECTION, HeaderBasedTestingFilter
 from epp.policy.scheduler import Scheduler
+from tests.policy.routing import routed
 from tests.strategies import SECRET, endpoint, request
 
 
@@ -54,6 +55,6 @@ def test_the_model_server_is_asked_to_name_the_endpoint_that_was_picked():
     settings = load("plugins: [{type: destination-endpoint-served-verifier}]")
     fleet = build_fleet(settings, SECRET, 5)
     fleet.apply(EndpointUpserted(endpoint("a", "10.0.0.1", 3000)), 0.0)
-    decision = Scheduler(fleet, settings.scheduling, lambda _: 0).route(request(), 1.0)
+    decision = routed(Scheduler(fleet, settings.scheduling, lambda _: 0), request(), 1.0)
     wanted = "x-conformance-test-served-endpoint:10.0.0.1:3000"
     assert decision.headers == (("x-echo-set-header", wanted),)

@@ -17,6 +17,7 @@ from epp.policy.pickers import MaxScorePicker
 from epp.policy.profile import Profile, Scheduling
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import LONG, Rig, predicted
+from tests.policy.routing import routed
 from tests.strategies import endpoint, request
 
 DECODE, PREFILL = "10.0.0.1:8000", "10.0.0.2:8000"
@@ -67,7 +68,7 @@ class Pool:
         self.scheduler = Scheduler(self.rig.fleet, scheduling, lambda _: 0)
 
     def route(self, *texts, **more):
-        return self.scheduler.route(request("r", *(texts or (LONG,)), **more), self.rig.now)
+        return routed(self.scheduler, request("r", *(texts or (LONG,)), **more), self.rig.now)
 
     def requests(self):
         return {name: each.requests for name, each in self.rig.ask().items()}

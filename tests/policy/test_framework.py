@@ -10,6 +10,7 @@ from epp.policy.profile import EventSubscription, Profile, Scheduling
 from epp.policy.scheduler import Scheduler
 from epp.values import replaced
 from tests.model.rig import Rig
+from tests.policy.routing import routed
 from tests.strategies import request, text
 
 
@@ -64,14 +65,14 @@ def scheduler(rig, *profiles, **more):
 def test_screeners_go_before_every_profile():
     rig = Rig(4)
     screened = Keep("pod-1", "pod-2"), Keep("pod-2", "pod-3")
-    decision = scheduler(rig, profile("p"), screeners=screened).route(request(), rig.now)
+    decision = routed(scheduler(rig, profile("p"), screeners=screened), request(), rig.now)
     assert decision.endpoint.name == "pod-2"
 
 
 def test_a_screener_that_leaves_none_answers_503():
     rig = Rig(2)
     with pytest.raises(NoEndpoints, match="screener Keep left no endpoint") as raised:
-        scheduler(rig, profile("p"), screeners=(Keep(),)).route(request(), rig.now)
+        routed(scheduler(rig, profile("p"), screeners=(Keep(),)), request(), rig.now)
     assert (raised.value.status, raised.value.reason) == (503, "screened-out")
 
 
@@ -80,26 +81,26 @@ def test_errors_call_plug_ins_as_the_file_does():
     names = {id(filtering): ("keep", "spot"), id(screener): ("keep", "zone")}
     desk = scheduler(rig, profile("p", filtering), plugin_names=names)
     with pytest.raises(NoEndpoints, match="filter spot left no endpoint"):
-        desk.route(request(), rig.now)
+        routed(desk, request(), rig.now)
     desk = scheduler(rig, profile("p"), screeners=(screener,), plugin_names=names)
     with pytest.raises(NoEndpoints, match="screener zone left no endpoint"):
-        desk.route(request(), rig.now)
+        routed(desk, request(), rig.now)
 
 
 def test_an_admitter_sees_what_the_screeners_left_and_may_refuse():
     rig, admitter = Rig(3), Refusing()
     desk = scheduler(rig, profile("p"), screeners=(Keep("pod-1"),), admitters=(admitter,))
-    assert desk.route(request(), rig.now).endpoint.name == "pod-1"
+    assert routed(desk, request(), rig.now).endpoint.name == "pod-1"
     assert admitter.seen == ["pod-1"]
     with pytest.raises(Overloaded, match="not today"):
-        desk.route(request("r2", priority=-1), rig.now)
+        routed(desk, request("r2", priority=-1), rig.now)
     assert RequestId("r2") not in rig.fleet.in_flight
 
 
 def test_a_handler_runs_profiles_by_name():
     rig = Rig(3)
     stages = profile("first", Keep("pod-0")), profile("second", Keep("pod-2"))
-    decision = scheduler(rig, *stages, handler=TwoStages()).route(request(), rig.now)
+    decision = routed(scheduler(rig, *stages, handler=TwoStages()), request(), rig.now)
     assert (decision.profile, decision.endpoint.name) == ("second", "pod-2")
 
 
@@ -109,7 +110,7 @@ def test_observers_are_notified_of_what_is_committed_only():
     quote = desk.quote(request(), rig.now)
     desk.decide(request(), quote, rig.now)
     assert observer.committed_to == []
-    desk.route(request("r2"), 7.0)
+    routed(desk, request("r2"), 7.0)
     assert observer.committed_to == [("r2", "pod-1", 7.0)]
 
 
@@ -121,6 +122,6 @@ def test_subscriptions_are_to_the_fleets_events():
 
     subscription = EventSubscription("q", (Admitted, FirstToken), hear)
     desk = scheduler(rig, profile("p"), subscriptions=(subscription,))
-    desk.route(request("r1", text(100)), rig.now)
+    routed(desk, request("r1", text(100)), rig.now)
     rig.fleet.apply(FirstToken(RequestId("r1")), rig.now)
     assert heard == [(Admitted, rig.now, False), (FirstToken, rig.now, False)]

@@ -24,6 +24,7 @@ from epp.model.request import Usage
 from epp.model.request_events import Finished, FirstToken
 from epp.policy.scheduler import Scheduler
 from tests.config.odd_parameters import text_of, whole
+from tests.policy.routing import routed
 from tests.reachable import reachable
 from tests.strategies import SECRET, request
 
@@ -53,7 +54,7 @@ def ask(fleet, scheduler, number, now):
         multimodal=True,
     )
     with suppress(RequestError):
-        scheduler.route(asked, now)
+        routed(scheduler, asked, now)
         fleet.apply(FirstToken(asked.id), now + 0.1)
         fleet.apply(Finished(asked.id, Usage(700, 20, 10)), now + 0.2)
 
@@ -130,7 +131,7 @@ def steps_to_remove(settings, requests):
             fairness_id=f"f{number}",
         )
         with suppress(RequestError):
-            scheduler.route(asked, 1.0 + number / 10)
+            routed(scheduler, asked, 1.0 + number / 10)
             fleet.apply(Finished(asked.id, Usage(700, 20, 10)), 1.05 + number / 10)
     gone = EndpointRemoved(target.id)
     heard = [

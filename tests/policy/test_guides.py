@@ -7,6 +7,7 @@ from epp.model.request import RequestId
 from epp.model.request_events import FirstToken
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import LONG, Rig
+from tests.policy.routing import routed
 from tests.strategies import request, text
 
 
@@ -23,7 +24,7 @@ class Desk:
         """Return the request and the decision on it."""
         self.sent += 1
         asked = request(f"r{self.sent}", *texts, **more)
-        return asked, self.scheduler.route(asked, self.rig.now)
+        return asked, routed(self.scheduler, asked, self.rig.now)
 
     def pod(self, *texts, **more):
         return self.send(*texts, **more)[1].endpoint.name

@@ -8,6 +8,7 @@ from epp.model.events import EndpointUpserted
 from epp.policy.handlers import DATA_PARALLEL
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
+from tests.policy.routing import routed
 from tests.strategies import endpoint, request
 
 CONFIG = """
@@ -30,7 +31,7 @@ def route(settings, *endpoints, **more):
     for each in endpoints or (endpoint(),):
         rig.apply(EndpointUpserted(each))
     scheduler = Scheduler(rig.fleet, settings.scheduling, lambda _: 0)
-    return scheduler.route(request(**more), rig.now)
+    return routed(scheduler, request(**more), rig.now)
 
 
 @pytest.mark.parametrize(

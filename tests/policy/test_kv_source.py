@@ -11,6 +11,7 @@ from epp.policy.attribute_sources import FROM_FLEET
 from epp.policy.disaggregation.kv_source import KV_SOURCE, P2pSource, fnv32a
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import LONG, Rig
+from tests.policy.routing import routed
 from tests.strategies import endpoint, request
 
 
@@ -94,7 +95,7 @@ def test_the_header_goes_out_with_the_request():
     rig = Rig(2)
     rig.send("pod-0", "r0", LONG)
     scheduler = Scheduler(rig.fleet, load(CONFIG.format("")).scheduling, lambda _: 0)
-    decision = scheduler.route(request("r1", LONG), rig.now)
+    decision = routed(scheduler, request("r1", LONG), rig.now)
     assert decision.endpoint.name == "pod-1"
     assert decision.headers == ((KV_SOURCE, "10.0.0.1:8000"),)
 

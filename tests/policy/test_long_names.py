@@ -13,6 +13,7 @@ from epp.model.request import Usage
 from epp.model.request_events import Finished, FirstToken
 from epp.policy.scheduler import Scheduler
 from tests.config.odd_parameters import endpoints, text_of, whole
+from tests.policy.routing import routed
 from tests.reachable import longest_text
 from tests.strategies import SECRET, request
 
@@ -57,7 +58,7 @@ def test_no_long_name_is_kept(kind):
             for processor in settings.scheduling.request_processors:
                 asked = processor.process_request(asked)
             with suppress(NoEndpoints, MalformedRequest):
-                scheduler.route(asked, 1.0 + number)
+                routed(scheduler, asked, 1.0 + number)
             fleet.apply(FirstToken(asked.id), 1.1 + number)
             fleet.apply(Finished(asked.id, Usage(100, 30)), 1.3 + number)
         assert longest_text((scheduler, settings)) <= LONGEST_KEPT

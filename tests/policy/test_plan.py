@@ -25,6 +25,7 @@ from epp.model.request_events import Aborted, Failure, Finished, FirstToken
 from epp.policy.scheduler import Scheduler
 from epp.values import fields_of, replaced
 from tests.model.rig import Rig
+from tests.policy.routing import routed
 from tests.strategies import endpoint, request, text
 
 PLUG_INS = """
@@ -142,7 +143,7 @@ def replaced_at(load, now):
 def decided(scheduler, rig, asked):
     """Return what a scheduler decides and commits to; an error by its text."""
     try:
-        decision = scheduler.route(asked, rig.now)
+        decision = routed(scheduler, asked, rig.now)
     except RequestError as error:
         return type(error), str(error)
     seen = [

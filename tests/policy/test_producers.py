@@ -21,6 +21,7 @@ from epp.policy.producers.predicted_latency import TimePerToken
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
 from tests.policy.context import Context
+from tests.policy.routing import routed
 from tests.strategies import candidate, request, text
 
 
@@ -34,7 +35,7 @@ class Desk:
         self.scheduler = Scheduler(self.rig.fleet, settings.scheduling, lambda _: 0)
 
     def route(self, identity, *texts, **more):
-        return self.scheduler.route(request(identity, *texts, **more), self.rig.now)
+        return routed(self.scheduler, request(identity, *texts, **more), self.rig.now)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_a_prefill_elsewhere_counts_there_until_the_first_token(end):
     assert isinstance(producer, InFlightLoad)
     asked = [candidate(name) for name in ("pod-0", "pod-1")]
     headers = {SELECTION: "10.0.0.2"}
-    desk.route(request("a", text(1000), headers=headers, max_tokens=70), rig.now)
+    routed(desk, request("a", text(1000), headers=headers, max_tokens=70), rig.now)
     assert [each.tokens for each in producer.in_flight(request(), asked)] == [1000, 70]
     rig.fleet.apply(FirstToken(RequestId("a")), rig.now)
     assert [each.tokens for each in producer.in_flight(request(), asked)] == [0, 70]

@@ -8,6 +8,7 @@ from epp.model.endpoint import EndpointId, Target
 from epp.model.events import EndpointRemoved, EndpointUpserted
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
+from tests.policy.routing import routed
 from tests.strategies import endpoint, request
 
 REVISION, ROLE = "disaggregatedset.x-k8s.io/revision", "disaggregatedset.x-k8s.io/role"
@@ -93,7 +94,7 @@ def test_listed_roles_have_a_header_of_the_revision(more, header):
     assert pool.left() == roles_of("A")
     assert pool.left(**{header: "B"}) == roles_of("B")
     assert pool.left(**{header: "C"}) == set()
-    decision = pool.scheduler.route(request(), pool.rig.now)
+    decision = routed(pool.scheduler, request(), pool.rig.now)
     assert dict(pool.screener.response_headers(request(), decision, None)) == {header: "A"}
 
 
@@ -185,7 +186,7 @@ def test_without_gating_only_strict_headers_count():
 def test_nobody_left_is_503():
     pool = Pool(("A", "decode", 2))
     with pytest.raises(NoEndpoints) as raised:
-        pool.scheduler.route(request(), pool.rig.now)
+        routed(pool.scheduler, request(), pool.rig.now)
     assert (raised.value.status, raised.value.reason) == (503, "screened-out")
 
 
@@ -204,7 +205,7 @@ def test_shares_are_of_all_revisions_and_unmatched_headers_are_counted():
 
 def test_responses_say_which_revision_served():
     pool = Pool(*AB)
-    decision = pool.scheduler.route(request(), pool.rig.now)
+    decision = routed(pool.scheduler, request(), pool.rig.now)
     told = pool.screener.response_headers(request(), decision, None)
     assert dict(told) == {"x-revision": "A", "x-slice": "7"}
     other = Target(pool.rig.pod("B-decode-0").endpoint.target)

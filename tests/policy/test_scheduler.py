@@ -13,6 +13,7 @@ from epp.model.request_events import Aborted, Failure, Finished, FirstToken, Res
 from epp.policy.scheduler import Scheduler
 from epp.values import replaced
 from tests.model.rig import Rig
+from tests.policy.routing import routed
 from tests.strategies import endpoint, request, text
 
 
@@ -30,7 +31,7 @@ class Desk:
         )
 
     def route(self, identity, *texts, **more):
-        return self.scheduler.route(request(identity, *texts, **more), self.rig.now)
+        return routed(self.scheduler, request(identity, *texts, **more), self.rig.now)
 
     def burst(self, count, *texts, prefix="r"):
         picked = [self.route(f"{prefix}{number}", *texts) for number in range(count)]
@@ -325,7 +326,7 @@ flowControl: {saturationDetector: {pluginRef: concurrency-detector}}
     rig = Rig(1)
     scheduler = Scheduler(rig.fleet, load(text).scheduling, below)
     for identity in ("a", "b"):
-        scheduler.route(request(identity, priority=-1), rig.now)
+        routed(scheduler, request(identity, priority=-1), rig.now)
     with pytest.raises(Overloaded):
-        scheduler.route(request("c", priority=-1), rig.now)
-    scheduler.route(request("d"), rig.now)
+        routed(scheduler, request("c", priority=-1), rig.now)
+    routed(scheduler, request("d"), rig.now)

@@ -14,6 +14,7 @@ from epp.model.request_events import Finished
 from epp.policy.plugins import Admitter, Filter, Picker, ProfileHandler, Scorer, Screener
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
+from tests.policy.routing import routed
 from tests.policy.test_contract import LEAST, STARTED, types_of
 from tests.strategies import request, text
 
@@ -86,7 +87,7 @@ class Desk:
                 priority=number % 3 - 1,
             )
             try:
-                decision = self.scheduler.route(wanted, self.rig.now, self.timer)
+                decision = routed(self.scheduler, wanted, self.rig.now, self.timer)
             except RequestError as error:
                 yield repr(error)
                 continue
@@ -137,7 +138,7 @@ def test_round_robin_does_not_stumble_where_a_decision_is_timed():
     desk, picked = Desk(POLICIES["round-robin"], timed=True), []
     for number in range(200):
         timer = None if number % 64 else desk.timer
-        decision = desk.scheduler.route(request(f"r{number}"), desk.rig.now, timer)
+        decision = routed(desk.scheduler, request(f"r{number}"), desk.rig.now, timer)
         names = [each.endpoint.name for each in decision.candidates]
         assert len(names) == 4
         picked.append(names.index(decision.endpoint.name))

@@ -11,6 +11,7 @@ from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.request import RequestId
 from epp.policy.scheduler import Scheduler
 from epp.replay.simulation.clock import Clock
+from tests.policy.routing import routed
 from tests.strategies import SECRET, endpoint, request
 
 
@@ -53,7 +54,7 @@ class Traffic:
         self.sent += 1
         ids = [self.chance.randrange(1 << 30) for _ in range(self.tokens)]
         asked = request(identity, ids, stream=stream)
-        answer(identity, self.scheduler.route(asked, self.clock.now).endpoint.id)
+        answer(identity, routed(self.scheduler, asked, self.clock.now).endpoint.id)
 
     def watch(self, until, look):
         """Return what `look()` gives every half second."""

@@ -12,7 +12,7 @@ import msgspec
 from epp.adapters.telemetry.debug_pages import DebugPage, Query, only, whole_number
 from epp.adapters.telemetry.decisions import Reuse
 from epp.app.console.columns import FleetColumns, decision_columns
-from epp.app.console.optional_parts import OptionalParts
+from epp.app.console.picker_parts import PickerParts
 from epp.app.console.prefixes import MAX_DECISIONS, hot_prefixes
 from epp.app.console.views import ConsolePage, Totals
 from epp.app.observing.decision_ring import DecisionRing
@@ -45,7 +45,7 @@ class ConsoleSources(msgspec.Struct, frozen=True, kw_only=True):
     fleet: Fleet
     clock: Callable[[], float]
     reuse: Callable[[], Reuse]
-    optional: OptionalParts = OptionalParts()
+    parts: PickerParts
     time_of_day: Callable[[], float] = time.time
 
 
@@ -56,7 +56,7 @@ class Console:
         self._sources: Final = sources
         self._started: Final = os.urandom(8).hex()
         self._columns: Final = FleetColumns(
-            sources.fleet, sources.ring, sources.clock, sources.optional.room_used
+            sources.fleet, sources.ring, sources.clock, sources.parts.room_used
         )
         self._tree: Final = SharedResult(self._write_tree, _TREE_SECONDS, sources.clock)
         self.pages: Final[Mapping[bytes, DebugPage]] = {
@@ -88,9 +88,9 @@ class Console:
                 totals=self._totals(),
                 recent=recent,
                 ended=await decision_columns(ended, clock_began),
-                waiting=sources.optional.waiting_view(),
-                replicas=sources.optional.replicas_view(now),
-                shadow=sources.optional.shadow_view(),
+                waiting=sources.parts.waiting_view(),
+                replicas=sources.parts.replicas_view(now),
+                shadow=sources.parts.shadow_view(),
             )
         )
 

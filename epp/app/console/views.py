@@ -177,8 +177,8 @@ class ConsolePage(msgspec.Struct, frozen=True, kw_only=True):
     """The latest decisions."""
     ended: DecisionColumns
     """Those that have ended since the reader's last page. Each worker numbers its own decisions."""
-    waiting: WaitingView | None
-    """None without flow control."""
+    waiting: WaitingView
+    """The requests that wait in the picker."""
     replicas: ReplicasView | None
     """None if the picker has no other replicas."""
     shadow: ShadowView | None

@@ -136,7 +136,7 @@ def merged_console(
         totals=Totals(**_sums([page.totals for page in pages], Totals.__struct_fields__)),
         recent=_recent([page.recent for page in pages], rows),
         ended=_all_of([page.ended for page in pages]),
-        waiting=_waiting([page.waiting for page in pages if page.waiting is not None]),
+        waiting=_waiting([page.waiting for page in pages]),
         replicas=_replicas([page.replicas for page in pages if page.replicas is not None]),
         shadow=_shadow([page.shadow for page in pages if page.shadow is not None]),
     )
@@ -185,9 +185,7 @@ def _counts(several: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(added)
 
 
-def _waiting(several: Sequence[WaitingView]) -> WaitingView | None:
-    if not several:
-        return None
+def _waiting(several: Sequence[WaitingView]) -> WaitingView:
     bands: dict[int, BandView] = {}
     for band in (each for view in several for each in view.bands):
         before = bands.get(band.priority)

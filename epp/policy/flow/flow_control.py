@@ -113,7 +113,7 @@ class FlowControl:
     ) -> Decision | HeldRequest:
         """Decide on a request that arrives, or let it wait; one without a prompt does not wait.
 
-        Raises what `Scheduler.route` does, and what `Refusals.check` does if it may not wait.
+        Raises what `Scheduler.propose` does, and what `Refusals.check` does if it may not wait.
         """
         try:
             quote, decision = self._propose(request, now, timer)

@@ -10,6 +10,7 @@ from epp.policy.explanations.ranking import ranked, weight_of, winner_position
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
 from tests.policy.explanations.decisions import decided
+from tests.policy.routing import routed
 from tests.strategies import request, text
 
 ROLES = """
@@ -48,7 +49,7 @@ def test_a_decision_knows_how_many_endpoints_its_filters_saw():
     rig = Rig(2)
     rig.add("near", "10.0.0.9", labels={"zone": "a"})
     scheduler = Scheduler(rig.fleet, load(ROLES).scheduling, lambda _: 0)
-    decision = scheduler.route(request("r", text(300)), rig.now)
+    decision = routed(scheduler, request("r", text(300)), rig.now)
     assert (len(decision.considered), len(decision.candidates)) == (3, 1)
 
 

@@ -11,6 +11,7 @@ from epp.model.request import RequestId
 from epp.model.request_events import Finished, FirstToken
 from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
+from tests.policy.routing import routed
 from tests.strategies import request
 
 BLOCK = 16
@@ -77,7 +78,7 @@ class Desk:
     def route(self, *prompts, **more):
         """Send a request; return the number of its pod."""
         asked = request(f"r{next(self.numbers)}", *prompts, **more)
-        decision = self.scheduler.route(asked, self.rig.now)
+        decision = routed(self.scheduler, asked, self.rig.now)
         return int(decision.endpoint.name.removeprefix("pod-"))
 
     def routed(self, *prompts, **more):

@@ -30,8 +30,8 @@ function table(heads, rows, empty) {
 
 function waiting(page) {
   const told = page.waiting;
-  if (!told || (!told.holds && !told.gated)) {
-    const would = told ? sum(told.no_room) : 0;
+  if (!told.holds && !told.gated) {
+    const would = sum(told.no_room);
     const text = `Requests go at once, and do not wait in the picker.${would ? ` ${count(would)} found no room so far.` : ""}`;
     return absent("What waits", text, "epp serve --hold=auto");
   }

@@ -111,7 +111,7 @@ function gauges(page) {
   return {
     queued: sum(fleet.queued_prefill_ms),
     running: sum(fleet.running),
-    waiting: page.waiting ? page.waiting.requests : 0,
+    waiting: page.waiting.requests,
     predictedTtft: median(ended.map((row) => row.predicted_ttft_ms)),
     ttft: median(ended.map((row) => row.ttft_ms)),
   };

@@ -1,4 +1,4 @@
-"""The parts that a picker may have, as the console shows them: what waits, replicas, a shadow."""
+"""Parts of a picker as the console shows them: what waits, other replicas, a shadow."""
 
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -17,26 +17,24 @@ _MAX_PEERS: Final = 64
 _MILLI: Final = 1e3
 
 
-class OptionalParts(NamedTuple):
+class PickerParts(NamedTuple):
     """The parts that this picker has. The view of a part that it does not have is None."""
 
-    flow: FlowControl | None = None
-    held: HeldRequests | None = None
+    flow: FlowControl
+    held: HeldRequests
     """The requests that wait in `flow`."""
     replicas: "Replicas | None" = None
     shadow: Shadow | None = None
 
     def room_used(self, pod: Pod, now: float) -> float | None:
         """Return how full the fullest axis of an endpoint's room is; None if it is not known."""
-        if self.flow is None or self.flow.rooms.unaccounted(pod, now):
+        if self.flow.rooms.unaccounted(pod, now):
             return None
         return max(self.flow.rooms.ratios(pod, now).values())
 
-    def waiting_view(self) -> WaitingView | None:
+    def waiting_view(self) -> WaitingView:
         """Return the requests that wait."""
         flow, held = self.flow, self.held
-        if flow is None or held is None:
-            return None
         line = flow.line
         return WaitingView(
             holds=flow.settings.holds,

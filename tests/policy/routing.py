@@ -1,0 +1,8 @@
+"""A request's way through a scheduler."""
+
+
+def routed(scheduler, request, now, timer=None):
+    """Decide on a request and admit it, as flow control does with one that need not wait."""
+    quote, decision = scheduler.propose(request, now, timer)
+    scheduler.commit(request, quote, decision, now)
+    return decision
