@@ -10,6 +10,8 @@ from epp.cli import types
 from epp.cli.go_arguments import GoArgumentParser
 from epp.cli.llm_d_router_flags import REMOVED
 from epp.cli.serve_flags import add_serve
+from epp.cli.tls_flags import _VERSIONS
+from epp.config.file import GATES
 from tests.charts.helm import CHARTS
 
 FILE = CHARTS / "warmpick" / "files" / "flags.yaml"
@@ -19,21 +21,64 @@ _HEAD = """\
 # Written by `python -m tests.charts.flags`, from the command's own table.
 """
 _NUMBER = ("a number", "[0-9]+")
+_PORT = (
+    "a port, 0 to 65535",
+    "0*([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])",
+)
 # epp.quantities.seconds, and plain seconds.
+_UNIT = "(ns|us|µs|ms|s|m|h)"
+_PART = rf"([0-9]+(\.[0-9]*)?|\.[0-9]+){_UNIT}"
+_SOME = rf"([0-9]*[1-9][0-9]*(\.[0-9]*)?|[0-9]*\.[0-9]*[1-9][0-9]*){_UNIT}"
 _DURATION = (
     "a duration, such as 500ms or 1m30s",
-    r"[0-9]+(\.[0-9]+)?|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h))+",
+    rf"[0-9]+(\.[0-9]+)?|({_PART})+",
+)
+_INTERVAL = (
+    "a duration above 0, such as 500ms or 1m30s",
+    r"[0-9]*[1-9][0-9]*(\.[0-9]+)?|[0-9]+\.[0-9]*[1-9][0-9]*" + f"|({_PART})*{_SOME}({_PART})*",
+)
+_QUANTITY = (
+    "a size, such as 4194304, 16Mi or 25MB",
+    r"|[0-9]+(\.[0-9]+)?(k|[KMGT]i?)?[Bb]?",
 )
 _KINDS = {
     types.boolean: ("true or false", "(?i)(true|1|t|yes|false|0|f|no)"),
-    types.port_number: _NUMBER,
+    types.port_number: _PORT,
     types.count: _NUMBER,
     types.verbosity: ("a whole number", "-?[0-9]+"),
+    types.zap_level: (
+        "a level, such as info or 4",
+        "(?i)(debug|info|warn|error|dpanic|panic|fatal|[0-9]+)",
+    ),
     types.duration: _DURATION,
-    types.interval: _DURATION,
+    types.interval: _INTERVAL,
     types.refresh_interval: _DURATION,
     types.size: ("a size, such as 65536 or 16Mi", "[0-9]+(K|M|G|Ki|Mi|Gi)?"),
 }
+_NAMED = {
+    "--feature-gates": (
+        f"{', '.join(GATES)} or NAME=false",
+        rf"([\s,]*({'|'.join(GATES)})(=\s*(?i:true|t|1|false|f|0))?\s*(,|$))*[\s,]*",
+    ),
+    "--grpc-max-recv-msg-size": _QUANTITY,
+    "--grpc-max-send-msg-size": _QUANTITY,
+    "--model-server-metrics-scheme": ("http or https", "(?i)https?"),
+    "--observe-responses": (
+        "auto, all, first or sample:1/N",
+        "auto|all|first|sample:1/0*[1-9][0-9]*",
+    ),
+    "--tls-min-version": (f"one of {', '.join(_VERSIONS)}", f"|{'|'.join(_VERSIONS)}"),
+    "--workers": ("a number from 1 to 64", "0*([1-9]|[1-5][0-9]|6[0-4])"),
+    "--zap-stacktrace-level": (
+        "a level, such as error",
+        "(?i)(debug|info|warn|error|dpanic|panic|fatal)",
+    ),
+    "--zap-time-encoding": (
+        "an encoding of times, such as rfc3339",
+        "(?i)(epoch|millis|nano|iso8601|rfc3339|rfc3339nano)",
+    ),
+}
+"""What no type says by itself."""
 
 
 def parser():
@@ -55,10 +100,12 @@ def flags():
 
 def _kind(name, action):
     if name in REMOVED:
-        return REMOVED[name][0], re.escape(REMOVED[name][0])
+        value, _ = REMOVED[name]
+        more = "; for another engine, set modelServerType instead" * name.endswith("-metric")
+        return value + more, re.escape(value)
     if action.choices is not None:
         return f"one of {', '.join(action.choices)}", "|".join(action.choices)
-    return _KINDS.get(action.type, ("", ""))
+    return _NAMED.get(name) or _KINDS.get(action.type, ("", ""))
 
 
 def text():

@@ -66,6 +66,7 @@ def _rules(pod):
         lists[f"{name}'s mount"] = [way["mountPath"] for way in each.get("volumeMounts", ())]
         ports = [port["name"] for port in each.get("ports", ()) if "name" in port]
         lists[f"{name}'s port"] = ports
+        lists[f"{name}'s variable"] = [said["name"] for said in each.get("env", ())]
     found = [
         f"{what} {name} is there {count} times"
         for what, names in lists.items()

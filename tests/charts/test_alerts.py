@@ -107,6 +107,16 @@ def test_every_value_is_used(alert):
     assert (other["for"], other["labels"]) == ("77m", {"severity": "page"})
 
 
+@pytest.mark.parametrize(
+    ("cpu", "workers", "cores"),
+    [(None, 1, "0.9"), (None, 3, "2.7"), ("500m", 1, "0.45"), (2, 4, "1.8"), ("4", 1, "0.9")],
+)
+def test_a_picker_is_saturated_by_what_its_limit_leaves_it(cpu, workers, cores):
+    limits = {} if cpu is None else {"limits": {"cpu": cpu}}
+    rule = rules(v.epp(resources=limits, workers=workers))["WarmpickPickerSaturated"]
+    assert rule["expr"].endswith(f"> {cores}")
+
+
 @pytest.mark.parametrize("alert", SETTINGS)
 def test_each_says_what_is_wrong_what_to_do_and_where_that_is_explained(alert):
     said = ALERTS[alert]["annotations"]

@@ -96,7 +96,9 @@ def test_the_default_configuration_is_the_default_policy():
     assert load(text).profile == load(POLICIES["least-ttft"]).profile
 
 
-@pytest.mark.parametrize("flags", [{}, {"secure-serving": False}, {"bind-address": "::"}])
+@pytest.mark.parametrize(
+    "flags", [{}, {"secure-serving": False}, {"bind-address": "::"}, {"bind-address": "[::]"}]
+)
 def test_envoy_takes_its_configuration(flags, tmp_path):
     things = objects("warmpick", v.merged(v.CASES["standalone"], v.epp(flags=flags)))
     path = tmp_path / "envoy.yaml"
@@ -115,6 +117,7 @@ def test_envoy_takes_its_configuration(flags, tmp_path):
         # A kubelet asks a pod of an IPv6 cluster at its IPv6 address.
         ({}, ["0.0.0.0", "::"]),
         ({"bind-address": "::"}, ["::"]),
+        ({"bind-address": "[::]"}, ["::"]),
         ({"bind-address": "0.0.0.0"}, ["0.0.0.0"]),
     ],
 )

@@ -1,9 +1,11 @@
 """The flags that the chart lets through are those that the picker takes."""
 
+import functools
 import re
 
 import pytest
 
+from epp.cli.configuration import settings_of
 from epp.cli.llm_d_router_flags import REMOVED, check_removed
 from epp.errors import ConfigError
 from tests.charts import flags as table
@@ -12,28 +14,22 @@ from tests.charts import values as v
 from tests.charts.helm import lint, objects, refused_or_rendered
 from tests.charts.picker import arguments, container
 
+_WORDS = """
+true False T yes 0 1 -1 007 2.5 1e3 off on auto 64 65 064 9002 65535 65536 70000 099999
+500ms 1m30s .5h 1.s 2µs 0s 0.0 0.5 0s5ms 5ms0s 30sec 16Mi 1G 1g 4KB 1.5GiB
+info INFO DEBUG warn warning Panic json native linear least-ttft best /a/b all first
+sample:1/3 sample:2/3 sample:1/0 HTTPS ftp app=vllm 8000,8001 envoyxlb flow epoch ,
+VersionTLS12 VersionTLS13 1.3 rfc3339 rfc1123 flowControl
+"""
 WORDS = (
-    *("true", "False", "T", "yes", "0", "1", "", "-1", "007", "2.5", "1e3", "off", "on", "auto"),
-    *("9002", "70000", "500ms", "1m30s", "5 s", ".5h", "1.s", "2µs", "0", "30sec", "16Mi", "1G"),
-    *(
-        "1g",
-        "4KB",
-        "info",
-        "DEBUG",
-        "json",
-        "native",
-        "linear",
-        "least-ttft",
-        "best",
-        "/a/b",
-        "all",
-    ),
-    *("app=vllm", "8000,8001", "VersionTLS12", "envoyxlb"),
+    *_WORDS.split(),
+    *("", "5 s", "flowControl=false, dataLayer", "dataLayer flowControl"),
     *(value for value, _ in REMOVED.values()),
 )
 """Values of all kinds of flags, and of none."""
+parser = functools.cache(table.parser)
 FREE = {"config-text", "policy", "config-file"}
-"""Of these only one may be given."""
+"""These name or have a configuration."""
 SPELT = {"debugHeaders": True, "--v": 5, "-max-body-bytes": "16Mi", "drainTimeout": "5s"}
 
 
@@ -46,26 +42,30 @@ def test_the_table_is_that_of_the_command():
 def taken(name, word):
     """Whether the picker takes a value of a flag."""
     try:
-        check_removed(table.parser().parse_args([f"--{name}={word}"]))
+        given = parser().parse_args([f"--{name}={word}"])
+        check_removed(given)
+        settings_of(given)
     except (SystemExit, ConfigError):
         return False
     return True
 
 
 @pytest.mark.parametrize("name", table.flags())
-def test_the_chart_refuses_no_value_that_the_picker_takes(name):
+def test_the_chart_takes_the_values_that_the_picker_takes(name):
     _, pattern = table.flags()[name]
-    passed = [word for word in WORDS if not (word and pattern) or re.fullmatch(pattern, word)]
-    assert [word for word in WORDS if word not in passed and taken(name, word)] == []
     if pattern:
-        assert [word for word in passed if taken(name, word)] != []
+        passed = [word for word in WORDS if re.fullmatch(pattern, word)]
+        assert passed == [word for word in WORDS if taken(name, word)] != []
 
 
-def test_every_flag_of_the_picker_reaches_it():
-    given = {name: "" for name in table.flags() if name not in FREE}
-    things = objects("warmpick", v.merged(v.POOL, v.epp(flags=given | {"policy": "linear"})))
-    words = {word.partition("=")[0] for word in container(things)["args"]}
-    assert words >= {f"--{name}" for name in given}
+@pytest.mark.parametrize("name", table.flags())
+def test_every_flag_of_the_picker_reaches_it(name):
+    word = "linear" if name in FREE else next(word for word in ("", *WORDS) if taken(name, word))
+    things = objects("warmpick", v.merged(v.POOL, v.epp(flags={name: word})))
+    assert f"--{name}={word}" in container(things)["args"]
+
+
+def test_a_flag_may_be_spelt_as_the_picker_reads_it():
     said = arguments(objects("warmpick", v.merged(v.POOL, v.epp(flags=SPELT))))
     assert (said.debug_headers, said.log_level) == (True, "debug")
     assert (said.max_body_bytes, said.drain_timeout) == (16 << 20, 5.0)
@@ -90,6 +90,12 @@ def test_every_flag_of_the_picker_reaches_it():
             'is "30sec", but must be a duration, such as 500ms or 1m30s',
         ),
         (r.POOL, r.epp(flags={"secureServing": "off"}), "but must be true or false"),
+        (v.POOL, v.epp(flags={"secure-serving": ""}), 'is "", but must be true or false'),
+        (
+            v.POOL,
+            v.epp(flags={"total-queued-requests-metric": "sglang:num_queue_reqs"}),
+            "for another engine, set modelServerType instead",
+        ),
     ],
 )
 def test_a_flag_that_would_fail_in_the_pod_is_refused(base, values, words):

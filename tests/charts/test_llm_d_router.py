@@ -292,7 +292,10 @@ def test_keys_that_nobody_knows_are_named():
         (r.router(latencyPredictor={"eppEnv": {"A": "b"}}), "router.latencyPredictor"),
         (r.router(tracing={"sampling": {"sampler": "always_on"}}), "router.tracing"),
         ({"provider": {"name": "gke"}, **r.router(inferencePool={"create": False})}, "provider"),
-        (r.router(modelServers={"protocol": "grpc"}, epp={"parsers": ["x"]}), "router.epp.parsers"),
+        (
+            r.router(modelServers={"protocol": "grpc"}, epp={"parsers": ["openai-parser"]}),
+            "router.epp.parsers",
+        ),
     ],
 )
 def test_what_waits_for_another_value_is_named(values, key):

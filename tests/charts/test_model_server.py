@@ -4,6 +4,7 @@ import pytest
 from model_server.adapters import read
 from model_server.client import ASK_SECONDS
 from model_server.command import launch
+from model_server.extra import OWN
 
 from tests.charts import values as v
 from tests.charts.helm import lint, notes, objects, only, refused_or_rendered
@@ -305,6 +306,15 @@ def test_notes_tell_the_next_step(name):
         ),
         ({"gpus": 1}, "additional properties 'gpus' not allowed"),
         ({"engine": {"kvCacheBytes": "lots"}}, "at '/engine/kvCacheBytes'"),
+        ({"engine": {"kvCacheBytes": "0"}}, "at '/engine/kvCacheBytes'"),
+        *(
+            ({"engine": {"args": [f"{flag}=1"]}}, f"engine.args has {flag}, which the launcher")
+            for flag in OWN
+        ),
+        ({"engine": {"args": ["--shutdown_timeout", "1"]}}, "has --shutdown-timeout, which"),
+        ({"replicas": None}, "replicas is null: leave it out"),
+        ({"kvEvents": {"port": None}}, "kvEvents.port is null: leave it out"),
+        ({"monitoring": {"interval": "1.5s"}}, "at '/monitoring/interval'"),
         ({"networkPolicy": {"pickers": []}}, "at '/networkPolicy/pickers': minItems"),
     ],
 )

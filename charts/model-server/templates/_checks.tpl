@@ -1,6 +1,23 @@
 {{- /* What values.schema.json cannot say: each failure names the value and the remedy. */ -}}
 {{- define "model-server.checks" -}}
 {{- $v := .Values -}}
+{{- range $path := list
+      "variant" "replicas" "port" "engine.threads" "gpu.count" "multiNode.size" "kvEvents.port"
+      "kvEvents.replayPort" "lora.maxLoras" "lora.maxRank" "huggingFaceToken.key" "modelCache.size"
+      "sharedMemory.size" "probes.port" "probes.startSeconds" "probes.livenessFailures"
+      "podDisruptionBudget.maxUnavailable" "monitoring.interval" -}}
+{{- $value := $v -}}
+{{- range splitList "." $path }}{{ $value = index $value . }}{{ end -}}
+{{- if kindIs "invalid" $value -}}
+{{- fail (printf "%s is null: leave it out, for the chart's default, or give it a value" $path) -}}
+{{- end -}}
+{{- end -}}
+{{- range $v.engine.args -}}
+{{- $flag := regexFind "^--[^=]*" . | replace "_" "-" -}}
+{{- if has $flag (list "--host" "--port" "--shutdown-timeout" "--nnodes" "--node-rank" "--uds") -}}
+{{- fail (printf "engine.args has %s, which the launcher sets itself: use host, port, drain.seconds or multiNode instead" $flag) -}}
+{{- end -}}
+{{- end -}}
 {{- if not $v.model -}}
 {{- fail "model is required: set it to a model's name on a hub, such as --set model=Qwen/Qwen3-32B, or to a folder from volumes" -}}
 {{- end -}}

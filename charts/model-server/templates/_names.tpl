@@ -8,8 +8,8 @@
 {{- end -}}
 
 {{- define "model-server.labels" -}}
-app.kubernetes.io/name: {{ include "model-server.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "model-server.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: model-server
 app.kubernetes.io/part-of: warmpick
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -19,7 +19,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- /* Every pod of the release; no versions, so that an upgrade without a reason restarts none. */ -}}
 {{- define "model-server.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "model-server.name" . }}
+app.kubernetes.io/name: {{ include "model-server.name" . | quote }}
 app.kubernetes.io/component: model-server
 {{- end -}}
 
@@ -28,13 +28,13 @@ app.kubernetes.io/component: model-server
 {{- if .Values.podLabels -}}
 {{- toYaml .Values.podLabels -}}
 {{- else -}}
-app: {{ include "model-server.name" . }}
+app: {{ include "model-server.name" . | quote }}
 {{- end -}}
 {{- end -}}
 
 {{- define "model-server.metadata" -}}
-name: {{ include "model-server.name" . }}
-namespace: {{ .Release.Namespace }}
+name: {{ include "model-server.name" . | quote }}
+namespace: {{ .Release.Namespace | quote }}
 labels:
   {{- include "model-server.labels" . | nindent 2 }}
 {{- end -}}

@@ -24,10 +24,10 @@ spec:
     {{- toYaml . | nindent 4 }}
   {{- end }}
   {{- with $v.priorityClassName }}
-  priorityClassName: {{ . }}
+  priorityClassName: {{ . | quote }}
   {{- end }}
   {{- with $v.runtimeClassName }}
-  runtimeClassName: {{ . }}
+  runtimeClassName: {{ . | quote }}
   {{- end }}
   {{- with $v.podSecurityContext }}
   securityContext:
@@ -74,30 +74,7 @@ spec:
           seconds: {{ int $v.drain.preStopSeconds }}
     {{- end }}
     env:
-    - name: POD_IP
-      valueFrom:
-        fieldRef:
-          fieldPath: status.podIP
-    # The root file system is read-only: whatever is downloaded or compiled goes to /cache.
-    - {name: HOME, value: /tmp}
-    - {name: USER, value: vllm}
-    - {name: XDG_CACHE_HOME, value: /cache}
-    - {name: HF_HOME, value: /cache/huggingface}
-    - {name: VLLM_CACHE_ROOT, value: /cache/vllm}
-    - {name: TORCHINDUCTOR_CACHE_DIR, value: /cache/torchinductor}
-    - {name: TRITON_CACHE_DIR, value: /cache/triton}
-    {{- with $v.huggingFaceToken }}
-    {{- if .secretName }}
-    - name: HF_TOKEN
-      valueFrom:
-        secretKeyRef:
-          name: {{ .secretName }}
-          key: {{ .key }}
-    {{- end }}
-    {{- end }}
-    {{- with $v.env }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
+    {{- include "model-server.env" .root | trim | nindent 4 }}
     resources:
       {{- include "model-server.resources" .root | nindent 6 }}
     {{- with $v.securityContext }}
@@ -118,16 +95,16 @@ spec:
   volumes:
   - name: config
     configMap:
-      name: {{ include "model-server.name" .root }}
+      name: {{ include "model-server.name" .root | quote }}
   {{- if $v.lora.enabled }}
   - name: adapters
     configMap:
-      name: {{ include "model-server.adapters" .root }}
+      name: {{ include "model-server.adapters" .root | quote }}
   {{- end }}
   - name: cache
     {{- if include "model-server.claim" .root }}
     persistentVolumeClaim:
-      claimName: {{ include "model-server.claim" .root }}
+      claimName: {{ include "model-server.claim" .root | quote }}
     {{- else }}
     emptyDir:
       sizeLimit: {{ $v.modelCache.size }}
@@ -168,4 +145,44 @@ spec:
 {{- $_ := set $resources "limits" $limits -}}
 {{- end -}}
 {{- toYaml $resources -}}
+{{- end -}}
+
+{{- /* Variables. One of the values stands in place of the chart's: a name is there once. */ -}}
+{{- define "model-server.env" -}}
+{{- $given := dict -}}
+{{- range .Values.env }}{{ $_ := set $given (.name | default "") . }}{{ end -}}
+{{- $own := dict -}}
+{{- range include "model-server.ownEnv" . | fromYamlArray -}}
+{{- $_ := set $own .name . }}
+{{ get $given .name | default . | list | toYaml }}
+{{- end -}}
+{{- range .Values.env -}}
+{{- if not (hasKey $own (.name | default "")) }}
+{{ list . | toYaml }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "model-server.ownEnv" -}}
+- name: POD_IP
+  valueFrom:
+    fieldRef:
+      fieldPath: status.podIP
+# The root file system is read-only: whatever is downloaded or compiled goes to /cache.
+- {name: HOME, value: /tmp}
+- {name: USER, value: vllm}
+- {name: XDG_CACHE_HOME, value: /cache}
+- {name: HF_HOME, value: /cache/huggingface}
+- {name: VLLM_CACHE_ROOT, value: /cache/vllm}
+- {name: TORCHINDUCTOR_CACHE_DIR, value: /cache/torchinductor}
+- {name: TRITON_CACHE_DIR, value: /cache/triton}
+{{- with .Values.huggingFaceToken }}
+{{- if .secretName }}
+- name: HF_TOKEN
+  valueFrom:
+    secretKeyRef:
+      name: {{ .secretName | quote }}
+      key: {{ .key | quote }}
+{{- end }}
+{{- end }}
 {{- end -}}

@@ -21,9 +21,13 @@
 {{- if $said.enabled -}}
 {{- $expr := $rule.expr | replace "<selector>" (include "warmpick.alertSelector" $) -}}
 {{- range $name, $value := omit $said "enabled" "for" "severity" -}}
-{{- /* Of each worker: what a pod takes is theirs together. */ -}}
+{{- /* Of each worker: what a pod takes is theirs together. A limit may leave them less. */ -}}
 {{- if eq $name "cores" -}}
-{{- $value = mulf $value $.Values.inferenceExtension.workers -}}
+{{- $cores := $.Values.inferenceExtension.workers -}}
+{{- with ($.Values.inferenceExtension.resources.limits | default dict).cpu -}}
+{{- $cores = minf $cores (ternary (divf (float64 (trimSuffix "m" (toString .))) 1000) (float64 .) (hasSuffix "m" (toString .))) -}}
+{{- end -}}
+{{- $value = mulf $value $cores -}}
 {{- end -}}
 {{- $expr = $expr | replace (printf "<%s>" $name) (toString $value) -}}
 {{- end -}}

@@ -79,6 +79,7 @@
 {{- if and $epp.tls.certManager.enabled (not $epp.tls.certManager.issuerRef.name) -}}
 {{- fail "inferenceExtension.tls.certManager.issuerRef.name is required: name an Issuer in this namespace, or a ClusterIssuer with issuerRef.kind=ClusterIssuer" -}}
 {{- end -}}
+{{- include "warmpick.redisChecks" . -}}
 {{- if and $epp.kvEvents.enabled (not $epp.tokenizer.path) -}}
 {{- fail "inferenceExtension.kvEvents requires a tokenizer: set inferenceExtension.tokenizer.path (a folder with tokenizer.json, from inferenceExtension.volumes) and tokenizer.modelName" -}}
 {{- end -}}
@@ -102,7 +103,7 @@
 {{- fail "inferenceExtension.sidecar.enabled requires a proxy: set inferenceExtension.sidecar.proxyType=envoy, or name and image for a container of your own" -}}
 {{- end -}}
 
-{{- if and (not $isPool) (not (regexMatch "^[^=!,() ]+==?[^=!,() ]+(,[^=!,() ]+==?[^=!,() ]+)*$" $epp.endpointsServer.endpointSelector)) -}}
+{{- if and (not $isPool) (not (regexMatch "^[\\w./-]*\\w==?[\\w.-]+(,[\\w./-]*\\w==?[\\w.-]+)*$" $epp.endpointsServer.endpointSelector)) -}}
 {{- fail (printf "inferenceExtension.endpointsServer.endpointSelector is %q, but only equality is supported: write label=value pairs, such as app=vllm,role=decode" $epp.endpointsServer.endpointSelector) -}}
 {{- end -}}
 
@@ -157,6 +158,18 @@
 {{- with .Values.fromLlmDRouter }}{{ include "warmpick.llmDRouterChecks" (dict "root" $ "router" .router) }}{{ end -}}
 {{- end -}}
 
+{{- /* A Redis server that the picker would refuse. */ -}}
+{{- define "warmpick.redisChecks" -}}
+{{- $url := .Values.inferenceExtension.exchange.redis.url -}}
+{{- $port := include "warmpick.redisPort" . | default "6379" | int -}}
+{{- $server := "://([^@/?]*@)?([^@/?:\\[\\]\\s]+|\\[[0-9A-Fa-f:.]+\\])(:\\d*)?(/\\d{0,5})?" -}}
+{{- $file := "ssl_(ca_certs|certfile|keyfile)=[^&]*" -}}
+{{- $form := printf "^redis(%[1]s|s%[1]s(\\?%[2]s(&%[2]s)*)?)$" $server $file -}}
+{{- if and $url (or (lt $port 1) (gt $port 65535) (not (regexMatch $form $url))) -}}
+{{- fail (printf "inferenceExtension.exchange.redis.url is %q, but must be redis://[USER@]HOST[:PORT][/DATABASE], or rediss://..., which may end with the options ssl_ca_certs, ssl_certfile and ssl_keyfile" $url) -}}
+{{- end -}}
+{{- end -}}
+
 {{- /*
 Null takes a default away, and so does `helm upgrade --reuse-values` from a chart that did not have the
 value. The templates do without most defaults, but not without these; a map comes before what is in it.
@@ -166,11 +179,13 @@ value. The templates do without most defaults, but not without these; a map come
 {{- range list
       "replicas" "image" "image.repository" "extProcPort" "metricsPort" "grpcHealthPort" "failureMode"
       "policy" "pluginsConfigFile" "endpointsServer" "endpointsServer.createInferencePool" "sidecar"
-      "monitoring" "monitoring.prometheus" "monitoring.prometheus.auth"
-      "monitoring.prometheus.auth.enabled" "tracing" "latencyPredictor" "metricsDataSource"
+      "monitoring" "monitoring.interval" "monitoring.prometheus" "monitoring.prometheus.auth"
+      "monitoring.prometheus.auth.enabled" "monitoring.prometheus.auth.secretName" "tracing"
+      "latencyPredictor" "metricsDataSource"
       "metricsDataSource.scheme" "metricsDataSource.path" "metricsDataSource.insecureSkipVerify"
-      "renderer" "exchange" "serviceAccount" "tls" "tls.certManager" "tokenizer" "kvEvents" "recording"
-      "podDisruptionBudget" "autoscaling" "terminationGracePeriodSeconds" -}}
+      "renderer" "exchange" "exchange.port" "serviceAccount" "tls" "tls.certManager" "tokenizer"
+      "kvEvents" "kvEvents.port" "recording" "recording.maxBytes" "podDisruptionBudget"
+      "podDisruptionBudget.maxUnavailable" "autoscaling" "terminationGracePeriodSeconds" -}}
 {{- $paths = append $paths (printf "inferenceExtension.%s" .) -}}
 {{- end -}}
 {{- range list "create" "targetPorts" "modelServerType" "modelServers" -}}

@@ -8,8 +8,9 @@
 {{- if $epp.pluginsConfig }}{{ $_ := set $files $epp.pluginsConfigFile (toYaml $epp.pluginsConfig) }}{{ end -}}
 {{- range $file, $text := $epp.pluginsCustomConfig }}{{ $_ := set $files $file $text }}{{ end -}}
 {{- range $file, $text := $files }}
-{{ $file | quote }}: |
-  {{- $text | trim | nindent 2 }}
+{{- $text = regexReplaceAll "^(\\s*\\n)+|\\s+$" $text "" }}
+{{ $file | quote }}: |{{ if hasPrefix " " $text }}2{{ end }}
+  {{- $text | nindent 2 }}
 {{- end }}
 {{- end -}}
 

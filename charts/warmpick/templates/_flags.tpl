@@ -77,10 +77,47 @@ is `pool-name`.
 {{- end -}}
 {{- $kind := get $known $flag -}}
 {{- $text := include "warmpick.text" $value -}}
-{{- if and $text $kind (not (regexMatch (printf "^(%s)$" (get $table.kinds $kind)) $text)) -}}
+{{- if and $kind (not (regexMatch (printf "^(%s)$" (get $table.kinds $kind)) $text)) -}}
 {{- fail (printf "%s.%s is %q, but must be %s" $where $name $text $kind) -}}
 {{- end -}}
 {{- end -}}
+{{- $flags := include "warmpick.flags" . | fromYaml -}}
+{{- $most := get $flags "record-max-bytes" | default "1Gi" | toString -}}
+{{- $units := dict "K" 1e3 "M" 1e6 "G" 1e9 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 -}}
+{{- $bytes := mulf (regexFind "^[0-9]+" $most) (get $units (regexFind "[KMG]i?$" $most) | default 1) -}}
+{{- if and (get $flags "record") (lt $bytes 1048576.0) -}}
+{{- fail (printf "inferenceExtension.recording.maxBytes is %q, but must be 1Mi or more" $most) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The picker's variables. One of the values stands in place of the chart's: a name is there once. */ -}}
+{{- define "warmpick.env" -}}
+{{- $given := dict -}}
+{{- range .Values.inferenceExtension.env }}{{ $_ := set $given (.name | default "") . }}{{ end -}}
+{{- $own := dict -}}
+{{- range include "warmpick.ownEnv" . | fromYamlArray -}}
+{{- $_ := set $own .name . }}
+{{ get $given .name | default . | list | toYaml }}
+{{- end -}}
+{{- range .Values.inferenceExtension.env -}}
+{{- if not (hasKey $own (.name | default "")) }}
+{{ list . | toYaml }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "warmpick.ownEnv" -}}
+- name: NAMESPACE
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.namespace
+- name: POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+{{- if .Values.inferenceExtension.tracing.enabled }}
+{{ include "warmpick.tracingEnv" . }}
+{{- end }}
 {{- end -}}
 
 {{- /* What llm-d-router's chart sets for OpenTelemetry. */ -}}

@@ -35,7 +35,7 @@
 {{- /* Of pods: no versions, so that an upgrade without a reason restarts none. */ -}}
 {{- define "warmpick.podLabels" -}}
 app.kubernetes.io/name: {{ include "warmpick.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: endpoint-picker
 app.kubernetes.io/part-of: warmpick
 {{- if .Values.fromLlmDRouter }}
@@ -52,7 +52,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- define "warmpick.metadata" -}}
 name: {{ include "warmpick.name" . }}
-namespace: {{ .Release.Namespace }}
+namespace: {{ .Release.Namespace | quote }}
 labels:
   {{- include "warmpick.labels" . | nindent 2 }}
 {{- end -}}

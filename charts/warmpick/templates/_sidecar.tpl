@@ -65,7 +65,7 @@ volumeMounts:
 {{- if and (include "warmpick.envoy" .) (not $named) }}
 - name: config
   configMap:
-    name: {{ include "warmpick.envoyConfigMap" . }}
+    name: {{ include "warmpick.envoyConfigMap" . | quote }}
 {{- end }}
 {{- with $volumes }}
 {{ tpl (toYaml .) $ }}
@@ -139,7 +139,7 @@ apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
 metadata:
   name: {{ .name }}
-  namespace: {{ .root.Release.Namespace }}
+  namespace: {{ .root.Release.Namespace | quote }}
   labels:
     {{- include "warmpick.labels" .root | nindent 4 }}
 spec:
