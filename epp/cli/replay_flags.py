@@ -266,7 +266,8 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
         "--slo",
         type=slo,
         metavar="ttft=S[,tpot=S]",
-        help="what goodput requires, in seconds (default: ttft=2,tpot=0.05)",
+        help="what goodput and the share in SLO require, in seconds; without tpot the first"
+        " token alone (default: ttft=2,tpot=0.05)",
     )
     group.add_argument(
         "--jobs", type=up_to(_MAX_JOBS), metavar="N", help="processes (default: all cores)"

@@ -2,7 +2,7 @@
 
 import itertools
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -21,6 +21,7 @@ from epp.replay.results.digest import Digest, Slo
 from epp.replay.results.table import Screen, show
 from epp.replay.results.verdict import as_json
 from epp.replay.sweep import Task, on_cores, on_ray, read_traffic
+from epp.replay.traffic.calls import Trace
 from epp.replay.traffic.reading import ALIASES, WORKLOADS
 
 _LONGEST_NAME = 80
@@ -75,6 +76,7 @@ def run(options: ReplayOptions) -> int:
             found[number] = each
             bar.done(tasks[number].label)
     say_faults(found.values())
+    say_unserved(found.values())
     comparison = compare([found[number] for number in sorted(found)], options.baseline or None)
     if options.json:
         print(printable(as_json(comparison, options.command)))
@@ -87,13 +89,25 @@ def run(options: ReplayOptions) -> int:
 
 
 def check_traffic(options: ReplayOptions) -> None:
-    """Read all traffic once, before anything runs; say what was skipped. Raises `ConfigError`."""
+    """Read all traffic once, before anything runs; say what is odd in it. Raises `ConfigError`."""
     for traffic, copies in itertools.product(options.traffic, options.copies):
         trace = read_traffic(replace(traffic, copies=copies, seed=options.seeds[0]))
-        if trace.skipped and copies == options.copies[0]:
-            shown = "".join(f"\n  {printable(problem)}" for problem in trace.problems)
-            said = f"epp: {printable(str(traffic.source))}: {trace.skipped} lines skipped{shown}"
-            print(said, file=sys.stderr)
+        if copies == options.copies[0]:
+            for oddity in _oddities(trace):
+                print(f"epp: {printable(traffic.source)}: {oddity}", file=sys.stderr)
+
+
+def _oddities(trace: Trace) -> Iterator[str]:
+    if trace.skipped:
+        shown = "".join(f"\n  {printable(problem)}" for problem in trace.problems)
+        yield f"{trace.skipped:,} lines skipped{shown}"
+    if trace.reordered:
+        yield f"{trace.reordered:,} lines were earlier than the line before: sorted"
+    if not trace.closed and len(trace.calls) > 1 and not any(call.at for call in trace.calls):
+        yield (
+            f"all {len(trace.calls):,} requests come at once, as they have no times or one and the"
+            " same: --rate or --users says when they come"
+        )
 
 
 def say_faults(runs: Iterable[Digest]) -> None:
@@ -102,6 +116,17 @@ def say_faults(runs: Iterable[Digest]) -> None:
     for policy, fault in sorted(faults.items()):
         said = f"epp: {printable(policy)}: a plug-in failed: {printable(fault)}"
         print(said, file=sys.stderr)
+
+
+def say_unserved(runs: Iterable[Digest]) -> None:
+    """Say why requests of all runs of a policy were refused or lost."""
+    unserved = defaultdict[str, Counter[str]](Counter)
+    for each in runs:
+        unserved[each.policy].update(each.unserved)
+    for policy, reasons in sorted(unserved.items()):
+        for reason, count in reasons.most_common():
+            said = f"{printable(policy)}: {count:,} requests refused or lost: {printable(reason)}"
+            print(f"epp: {said}", file=sys.stderr)
 
 
 def check_labels(tasks: Sequence[Task]) -> None:

@@ -234,6 +234,9 @@ def test_a_case_that_is_given_twice_is_refused_before_anything_runs(capsys, argv
     assert "random, seed 0: given twice" in capsys.readouterr().err
 
 
+HAVE_NO_TIMES = "have no times or one and the same: --rate or --users says when they come"
+
+
 def test_skipped_lines_are_named(capsys, tmp_path):
     good = {"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}
     bad = good | {"input_length": -1}
@@ -246,11 +249,36 @@ def test_skipped_lines_are_named(capsys, tmp_path):
     assert "trace.jsonl:2" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("times", "more", "said"),
+    [
+        ([0, 2, 1, 3, 2], [], ["2 lines were earlier than the line before: sorted"]),
+        ([7, 7, 7], [], [f"all 3 requests come at once, as they {HAVE_NO_TIMES}"]),
+        ([7, 7, 7], ["--rate=2"], []),
+        ([7, 7, 7], ["--users=1"], []),
+        ([None, None], [], [f"all 2 requests come at once, as they {HAVE_NO_TIMES}"]),
+        ([None], [], []),
+        ([7, 8], [], []),
+    ],
+)
+def test_what_is_odd_about_times_is_said(times, more, said, capsys, tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text(
+        "".join(f'{{"prompt": "hello", "timestamp": {json.dumps(at)}}}\n' for at in times)
+    )
+    assert main(["replay", str(log), "--policy=random", "--jobs=1", *more]) == 0
+    oddities = [line for line in capsys.readouterr().err.splitlines() if line.startswith("epp: ")]
+    assert oddities == [f"epp: {log}: {each}" for each in said]
+
+
 def test_a_request_longer_than_any_pod_is_refused(capsys):
     argv = ("--kv-tokens", "3000", "--policy", "least-ttft", "--json")
-    (cell,) = json.loads(printed(capsys, *argv).out)["cells"]
+    shown = printed(capsys, *argv)
+    (cell,) = json.loads(shown.out)["cells"]
     standing = cell["standings"]["least-ttft"]
     refused = standing["figures"]["refused"]["mean"]
+    why = "requests refused or lost: longer than the engine's context or KV cache"
+    assert f"epp: least-ttft: {refused:.0f} {why}" in shown.err.splitlines()
     assert 0 < refused < 20
     assert standing["unanswered"] * standing["requests"] == pytest.approx(refused)
 
@@ -345,6 +373,7 @@ def test_processes_end_with_the_one_that_began_them(tmp_path):
 
 
 FAILING = """
+import asyncio
 import msgspec
 
 class Failing(msgspec.Struct, frozen=True):
@@ -367,8 +396,27 @@ class Forgetful(msgspec.Struct, frozen=True):
 class Short(msgspec.Struct, frozen=True):
     def score(self, request, candidates):
         return [1.0]
+
+class Cancelled(msgspec.Struct, frozen=True):
+    def score(self, request, candidates):
+        raise asyncio.CancelledError("gone")
+
+class Leaving(msgspec.Struct, frozen=True):
+    def score(self, request, candidates):
+        raise SystemExit(3)
+
+class Stopped(msgspec.Struct, frozen=True):
+    def score(self, request, candidates):
+        raise KeyboardInterrupt
 """
-PICKERS = {"failing": "max-score-picker", "short": "max-score-picker", "forgetful": "random-picker"}
+PICKERS = {
+    "failing": "max-score-picker",
+    "short": "max-score-picker",
+    "forgetful": "random-picker",
+    "cancelled": "max-score-picker",
+    "leaving": "max-score-picker",
+    "stopped": "max-score-picker",
+}
 
 
 @pytest.fixture
@@ -384,9 +432,11 @@ def failing(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "refused", "said"),
     [
-        ("failing", 0.5, "LookupError: not this one (failing_plugins.py:14 score)"),
+        ("failing", 0.5, "LookupError: not this one (failing_plugins.py:15 score)"),
         ("short", 1, "scorer short returned 1 scores for 2 endpoints"),
-        ("forgetful", 0, "LookupError: no notes (failing_plugins.py:19 committed)"),
+        ("cancelled", 1, "CancelledError: gone (failing_plugins.py:28 score)"),
+        ("leaving", 1, "SystemExit: 3 (failing_plugins.py:32 score)"),
+        ("forgetful", 0, "LookupError: no notes (failing_plugins.py:20 committed)"),
     ],
 )
 def test_a_plug_in_that_fails_refuses_requests_and_is_named(name, refused, said, failing, capsys):
@@ -395,6 +445,10 @@ def test_a_plug_in_that_fails_refuses_requests_and_is_named(name, refused, said,
     assert cell["standings"][name]["unanswered"] == refused
     assert cell["standings"]["random"]["unanswered"] == 0
     assert f"epp: {name}: a plug-in failed: {said}" in shown.err.splitlines()
+
+
+def test_ctrl_c_while_a_plug_in_runs_ends_the_replay(failing):
+    assert main([*SMALL, f"--policy={failing / 'stopped'}.yaml"]) == 130
 
 
 def test_a_plug_in_that_fails_on_a_request_that_waits_refuses_it(failing, capsys):

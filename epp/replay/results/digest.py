@@ -69,6 +69,8 @@ class Digest(RunFacts, frozen=True, kw_only=True):
     """
     curves: Curves
     """The distributions of its times."""
+    unserved: Mapping[str, int] = {}
+    """How many requests were refused or lost, by the reason."""
 
 
 def digest(played: Played, slo: Slo | None = None) -> Digest:
@@ -80,6 +82,7 @@ def digest(played: Played, slo: Slo | None = None) -> Digest:
         slo=slo,
         figures=_figures(outcomes, played, slo),
         curves=_curves(outcomes, played),
+        unserved=Counter(outcome.reason for outcome in outcomes if outcome.reason),
     )
 
 

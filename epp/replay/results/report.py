@@ -4,7 +4,7 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 
-from epp.replay.results.comparison import LEADING, Cell, Comparison, Spread
+from epp.replay.results.comparison import LEADING, Cell, Comparison, PolicyResult, Spread
 from epp.replay.results.measures import BY_NAME, format_figure
 from epp.replay.results.page import page, table, tile
 from epp.replay.results.plots import cell_plots, ratio_plot, view
@@ -110,7 +110,8 @@ def _overall(comparison: Comparison) -> Iterable[str]:
         if swept:
             yield _section("How it goes with the load", "Mean time to first token, logarithmic.")
             yield f"<figure>{swept}</figure>"
-        yield _section("Every cell", f"TTFT mean, as ratio to {comparison.baseline}.")
+        ratio = "" if len(comparison.policies) == 1 else f", and its ratio to {comparison.baseline}"
+        yield _section("Every cell", f"TTFT mean{ratio}.")
         yield _matrix(comparison)
 
 
@@ -120,12 +121,19 @@ def _matrix(comparison: Comparison) -> str:
         values = []
         for policy in comparison.policies:
             result = cell.standings.get(policy)
-            text = _interval_below(format_ratio(result.ratios[LEADING])) if result else "-"
+            text = _leading(result, comparison) if result else "-"
             bad = result is not None and result.unanswered > 0
             lost = f"<small>{result.unanswered:.1%} unanswered</small>" if result and bad else ""
             values.append(f"<td{_class(best=cell.best == policy, bad=bad)}>{text}{lost}</td>")
         rows.append(f"<tr><th>{html.escape(cell.name)}</th>{''.join(values)}</tr>")
     return table(comparison.policies, rows)
+
+
+def _leading(result: PolicyResult, comparison: Comparison) -> str:
+    text = format_figure(LEADING, result.figures[LEADING].mean)
+    if len(comparison.policies) == 1:
+        return text
+    return f"{text}<small>{format_ratio(result.ratios[LEADING])}</small>"
 
 
 def _cells(comparison: Comparison) -> Iterable[str]:

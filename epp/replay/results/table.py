@@ -12,8 +12,12 @@ from epp.replay.results.measures import BY_NAME, MEASURES, format_figure
 from epp.replay.results.verdict import confidence, headline, reason
 
 NOT_SERVED = ("refused", "lost", "unfinished")
+_LATENCIES = tuple(measure.name for measure in MEASURES if measure.latency)
+_OTHERS = tuple(
+    measure.name for measure in MEASURES if measure.name not in {*_LATENCIES, *NOT_SERVED}
+)
 MAX_TABLES = 4
-"""Tables of single cells; more are shown as ratios."""
+"""Tables of single cells; of more there are ratios, and a row for each."""
 _GAP = "  "
 _BOLD, _PLAIN = "\x1b[1;32m", "\x1b[0m"
 
@@ -42,7 +46,9 @@ class Column(msgspec.Struct, frozen=True):
 def show(comparison: Comparison, screen: Screen) -> str:
     """Return tables that are not wider than the screen, and what they say; ends with a newline."""
     parts: Iterable[Iterable[str]]
-    if len(comparison.cells) <= MAX_TABLES:
+    if len(comparison.policies) == 1 and len(comparison.cells) > 1:
+        parts = [_sweep(comparison, screen)]
+    elif len(comparison.cells) <= MAX_TABLES:
         parts = (_cell(comparison, cell, screen) for cell in comparison.cells)
     else:
         parts = [_overview(comparison, screen)]
@@ -53,12 +59,10 @@ def show(comparison: Comparison, screen: Screen) -> str:
 
 def columns(comparison: Comparison, cell: Cell) -> tuple[list[Column], list[Column], list[Column]]:
     """Return the columns of latencies, of the statuses, and all others."""
-    latencies = [measure.name for measure in MEASURES if measure.latency]
-    others = [measure.name for measure in MEASURES if measure.name not in {*latencies, *NOT_SERVED}]
-    first, *rest = (_column(cell, name) for name in latencies)
+    first, *rest = (_column(cell, name) for name in _LATENCIES)
     against = tuple(_against(comparison, each) for each in cell.standings.values())
     ratios = Column(f"to {comparison.baseline}", against)
-    statuses, found = ([_column(cell, name) for name in names] for names in (NOT_SERVED, others))
+    statuses, found = ([_column(cell, name) for name in names] for names in (NOT_SERVED, _OTHERS))
     return [first, ratios, *rest], statuses, found
 
 
@@ -73,8 +77,26 @@ def _cell(comparison: Comparison, cell: Cell, screen: Screen) -> Iterator[str]:
     yield from _blocks(names, others, [], screen)
 
 
+def _sweep(comparison: Comparison, screen: Screen) -> Iterator[str]:
+    """Yield the figures of the only policy, a row for each cell."""
+    (policy,) = comparison.policies
+    cells = {cell.name: cell.standings[policy] for cell in comparison.cells}
+    latencies, statuses, others = (
+        [Column(BY_NAME[name].short, _texts(name, cells.values())) for name in names]
+        for names in (_LATENCIES, NOT_SERVED, _OTHERS)
+    )
+    yield f"{policy}: {len(cells)} cells"
+    yield ""
+    yield from _blocks(tuple(cells), latencies, statuses, screen)
+    yield from _blocks(tuple(cells), others, [], screen)
+
+
+def _texts(name: str, results: Iterable[PolicyResult]) -> tuple[str, ...]:
+    return tuple(format_figure(name, each.figures[name].mean) for each in results)
+
+
 def _column(cell: Cell, name: str) -> Column:
-    texts = tuple(format_figure(name, each.figures[name].mean) for each in cell.standings.values())
+    texts = _texts(name, cell.standings.values())
     found = winners(cell, name) if name not in NOT_SERVED and len(set(texts)) > 1 else ()
     best = {text for text, policy in zip(texts, cell.standings, strict=True) if policy in found}
     marked = frozenset(row for row, text in enumerate(texts) if text in best)
@@ -122,16 +144,17 @@ def _overview(comparison: Comparison, screen: Screen) -> Iterator[str]:
         for name in NOT_SERVED
     ]
     yield from _blocks(policies, columns, statuses, screen)
-    yield f"{BY_NAME[LEADING].label}, ratio in each cell"
-    by_policy = [
-        Column(
-            policy,
-            tuple(_in_cell(cell, policy) for cell in cells),
-            frozenset(row for row, cell in enumerate(cells) if cell.best == policy),
-        )
-        for policy in policies
-    ]
-    yield from _blocks([cell.name for cell in cells], by_policy, [], screen)
+    for name in (LEADING, "goodput_share"):
+        yield f"{BY_NAME[name].label}, in each cell"
+        by_policy = [
+            Column(
+                policy,
+                tuple(_in_cell(cell, policy, name) for cell in cells),
+                frozenset(row for row, cell in enumerate(cells) if policy in winners(cell, name)),
+            )
+            for policy in policies
+        ]
+        yield from _blocks([cell.name for cell in cells], by_policy, [], screen)
 
 
 def _total(comparison: Comparison, policy: str, name: str) -> float:
@@ -143,11 +166,8 @@ def _total(comparison: Comparison, policy: str, name: str) -> float:
     )
 
 
-def _in_cell(cell: Cell, policy: str) -> str:
-    if policy not in cell.standings:
-        return "-"
-    found = cell.standings[policy].ratios[LEADING].ratio
-    return "-" if math.isnan(found) else f"{found:.2f}"
+def _in_cell(cell: Cell, policy: str, name: str) -> str:
+    return "".join(_texts(name, filter(None, [cell.standings.get(policy)]))) or "-"
 
 
 def _blocks(
@@ -187,5 +207,6 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     yield f"{over}{paired}; * is best; a policy that answers fewer requests cannot be."
     yield (
         f"Latencies are those of answered requests. in SLO: of all requests, {format_slo(slo)}. "
-        "of inf.: of what one infinite cache would have."
+        "of inf.: of what one infinite cache would have. "
+        "All columns: docs/replay.md#what-the-figures-mean."
     )

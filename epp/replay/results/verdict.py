@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from epp.replay.results.comparison import LEADING, Comparison, Paired, PolicyResult, eligible
+from epp.replay.results.comparison import LEADING, Cell, Comparison, Paired, PolicyResult, eligible
 from epp.replay.results.digest import RANKS
 from epp.replay.results.measures import format_figure, mean
 
@@ -23,7 +23,7 @@ def headline(comparison: Comparison) -> str:
         why = "no request got a first token" if came else "no request came after the warm-up"
         return f"No policy can be chosen: {why}."
     if len(comparison.policies) == 1:
-        return f"{best}: the first token after {_means(comparison, best)} on average."
+        return f"{best}: the first token after {_range(comparison)}."
     if not _got_first_token(comparison, baseline):
         return f"Choose {best}: with {baseline} no request got a first token."
     found = comparison.overall[best][LEADING]
@@ -31,9 +31,10 @@ def headline(comparison: Comparison) -> str:
         return f"No policy is faster than {baseline} to the first token{_where(comparison)}."
     choose = "Choose" if found.sure or found.seeds == 1 else "Perhaps choose"
     if len(comparison.cells) == 1:
+        (cell,) = comparison.cells
         times = (
-            f"the first token comes after {_means(comparison, best)} on average instead of "
-            f"{_means(comparison, baseline)} with {baseline}"
+            f"the first token comes after {_mean(cell, best)} on average instead of "
+            f"{_mean(cell, baseline)} with {baseline}"
         )
         return f"{choose} {best}: {times}, {found.ratio:.2f} times as long."
     return (
@@ -153,8 +154,23 @@ def _saved(pairs: _Pairs, name: str) -> float:
     return mean(_of(pairs, 0, name)) - mean(_of(pairs, 1, name))
 
 
-def _means(comparison: Comparison, policy: str) -> str:
-    return format_figure(LEADING, comparison.cells[0].standings[policy].figures[LEADING].mean)
+def _mean(cell: Cell, policy: str) -> str:
+    return format_figure(LEADING, cell.standings[policy].figures[LEADING].mean)
+
+
+def _range(comparison: Comparison) -> str:
+    """Return the mean of the only policy: of the fastest cell and of the slowest."""
+    (policy,) = comparison.policies
+    known = [
+        (value, number)
+        for number, cell in enumerate(comparison.cells)
+        if not math.isnan(value := cell.standings[policy].figures[LEADING].mean)
+    ]
+    least, most = (comparison.cells[pick(known)[1]] for pick in (min, max))
+    if len(comparison.cells) == 1:
+        return f"{_mean(least, policy)} on average"
+    ends = (f"{_mean(cell, policy)} ({cell.name})" for cell in (least, most))
+    return f"{' to '.join(ends)} on average"
 
 
 def _got_first_token(comparison: Comparison, policy: str) -> bool:

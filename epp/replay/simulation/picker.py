@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from epp.config.file import Settings, load
-from epp.errors import PickerFault, RequestError
+from epp.errors import FAULTS, PickerFault, RequestError
 from epp.model.decision import Decision
 from epp.model.events import Event
 from epp.model.fleet import Fleet
@@ -86,7 +86,7 @@ class SimulatedPicker:
             for processor in self._processors:
                 request = processor.process_request(request)
             outcome = self._flow.route(request, self._clock.now)
-        except Exception as error:  # noqa: BLE001 (`_failed` raises it again if it is not a plug-in's)
+        except FAULTS as error:  # `_failed` raises it again if it is not a plug-in's
             then(self._refused(error))
             return
         if isinstance(outcome, HeldRequest):
@@ -103,15 +103,15 @@ class SimulatedPicker:
             self._share(Admitted(in_flight.quote, outcome.endpoint.id, prefill_id))
         then(outcome)
 
-    def _refused(self, error: Exception) -> RequestError:
+    def _refused(self, error: BaseException) -> RequestError:
         """Return what a request is refused with that ends with an error."""
         if isinstance(error, PickerFault) or not isinstance(error, RequestError):
             self._failed("", error)
         return error if isinstance(error, RequestError) else PickerFault("a plug-in failed")
 
     def _failed(self, _name: str, error: BaseException) -> None:
-        """Note the first error of a plug-in. Raises it if none is a user's: it is the picker's."""
-        if not self._has_users:
+        """Note the first error of a plug-in. Raises it if it cannot be a user's."""
+        if not self._has_users or isinstance(error, KeyboardInterrupt):
             raise error
         if not self.fault:
             self.fault = describe(error)
@@ -131,7 +131,7 @@ class SimulatedPicker:
         released: list[tuple[HeldRequest, Outcome]] = []
         self._flow.release(self._clock.now, released)
         for held, found in released:
-            outcome = self._refused(found) if isinstance(found, Exception) else found
+            outcome = self._refused(found) if isinstance(found, BaseException) else found
             self._go(outcome, held.request.id, self._waiting.pop(held))
         self._wake()
 

@@ -41,7 +41,7 @@ _REUSE_BLOCK = 64
 _REFUSED = "connection refused"
 _DIED = "the pod died"
 _FAILED = "the pod answered with an error"
-_TOO_LONG = "longer than the engine's context"
+_TOO_LONG = "longer than the engine's context or KV cache"
 _TOO_MUCH = "more tokens are under way than a run bears"
 MAX_TOKENS_UNDER_WAY = 1 << 30
 """Tokens of prompts that wait for an answer: picker and engine hold some bytes for each."""

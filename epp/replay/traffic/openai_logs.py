@@ -5,6 +5,7 @@ goes on with it. Text is cut message by message; counted tokens are shared
 out by character.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import msgspec
 from epp.replay.traffic.bounds import MAX_TOKENS, Budget, check_lengths, limit_of
 from epp.replay.traffic.calls import Call, Runs, TokenNames, joined, tokens_in
 from epp.replay.traffic.files.source import UNREADABLE, Problems, Source, in_order
-from epp.replay.traffic.tabular import seconds
+from epp.replay.traffic.tabular import ANTHROPIC_CACHED, seconds
 from epp.replay.traffic.texts import ROLE_TOKENS, Texts
 
 TIMES = (
@@ -44,7 +45,7 @@ class Logged(NamedTuple):
     place: str
     """The place of its line."""
     at: float
-    """When it came."""
+    """When it came; NaN if that is not logged."""
     messages: Sequence[tuple[str, str]]
     """Roles and texts."""
     tokens: Sequence[int]
@@ -67,7 +68,10 @@ def is_openai(fields: frozenset[str]) -> bool:
 
 
 def read(source: Source, problems: Problems, _: int) -> list[Call]:
-    """Read a log. Lines of a batch file have no time: all come at once. Raises `ConfigError`."""
+    """Read a log. If no line has a time, as in a batch file, all come at once.
+
+    Raises `ConfigError`.
+    """
     rows = in_order(_rows(source, problems), lambda row: row.at, problems)
     per_character = _per_character(rows)
     rows = [row for row in rows if _fits(row, per_character, problems)]
@@ -81,7 +85,7 @@ def read(source: Source, problems: Problems, _: int) -> list[Call]:
         prompt = joined(*parts, header, texts.tokens(row.tokens))
         after, session = sessions.place(number, row)
         call = Call(
-            at=row.at - rows[0].at,
+            at=0.0 if math.isnan(row.at) else row.at - rows[0].at,
             prompt=prompt,
             response=_response(texts, row, number),
             session=session,
@@ -164,14 +168,14 @@ def _logged(row: Mapping[str, Any], place: str) -> Logged:
     at = _first(row, TIMES)
     at = _first(response, ("created", "created_at")) if at is None else at
     limit = _first(request, LIMITS)
-    asked, answered = (
-        _count(_first(usage, names))
-        for names in (("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens"))
-    )
+    asked = _count(usage.get("prompt_tokens"))
+    if asked is None and (uncached := _count(usage.get("input_tokens"))) is not None:
+        asked = uncached + sum(_count(usage.get(name)) or 0 for name in ANTHROPIC_CACHED)
+    answered = _count(_first(usage, ("completion_tokens", "output_tokens")))
     check_lengths(asked or 1, answered or 0)
     return Logged(
         place=place,
-        at=0.0 if at is None else seconds(at),
+        at=math.nan if at is None else seconds(at),
         messages=messages,
         tokens=tokens,
         response=_said(response or row),

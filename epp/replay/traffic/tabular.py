@@ -23,6 +23,8 @@ PROMPTS = (
     *("ContextTokens", "Request tokens", "input_length", "input_tokens", "prompt_tokens"),
     *("num_prefill_tokens", "input_len", "tokens_in", "gen_ai.usage.input_tokens"),
 )
+ANTHROPIC_CACHED = ("cache_read_input_tokens", "cache_creation_input_tokens")
+"""What Anthropic's API does not count as `input_tokens` of a prompt."""
 RESPONSES = (
     *("GeneratedTokens", "Response tokens", "output_length", "output_tokens"),
     *("completion_tokens", "num_decode_tokens", "output_len"),
@@ -154,7 +156,8 @@ def _exchange(values: Mapping[str, object]) -> TimedLengths:
     session, tenant = _first(values, SESSIONS, ""), _first(values, TENANTS, "")
     return TimedLengths(
         at=seconds(_first(values, TIMES)),
-        prompt=_length(_first(values, PROMPTS)),
+        prompt=_length(_first(values, PROMPTS))
+        + sum(_length(values.get(name) or 0) for name in _beside(values)),
         response=_length(_first(values, RESPONSES)),
         session="" if session is None else str(session),
         tenant="" if tenant is None else str(tenant),
@@ -168,6 +171,12 @@ def _first(values: Mapping[str, object], names: Sequence[str], default: object =
     if default is None:
         raise ValueError(f"it has none of {', '.join(names)}")
     return default
+
+
+def _beside(values: Mapping[str, object]) -> Sequence[str]:
+    """Return the names of what belongs to a prompt beside its length."""
+    length = next(name for name in PROMPTS if name in values)
+    return ANTHROPIC_CACHED if length == "input_tokens" else ()
 
 
 def _length(value: object) -> int:

@@ -293,8 +293,29 @@ def test_a_sweep_has_ratios_of_all_cells_and_a_report():
             cell=f"chat, load {load}",
         )
     )
-    assert "5 cells, ratios to round-robin" in show(found, Screen())
+    text = show(found, Screen())
+    assert "5 cells, ratios to round-robin" in text
+    for name, unit in (("TTFT mean", "m?s"), ("Requests within the SLO", "%")):
+        rows = text.partition(f"{name}, in each cell\n")[2].splitlines()[1:6]
+        assert [row.split()[2] for row in rows] == ["0.5", "1.0", "1.5", "2.0", "2.5"]
+        assert all(re.search(rf"\d {unit}\*? +[\d.]+ {unit}\*?$", row) for row in rows)
     assert "How it goes with the load" in report(found)
+
+
+def test_one_policy_in_several_cells_has_its_figures_of_each():
+    times = {"4 pods": 0.5, "2 pods": 1.5, "8 pods": 0.25}
+    ran = {cell: [outcome(ttft=ttft)] for cell, ttft in times.items()} | {
+        "1 pods": [nowhere(CallStatus.LOST)]
+    }
+    found = compare(digest(run(outcomes, cell=cell)) for cell, outcomes in ran.items())
+    said = "a: the first token after 250 ms (8 pods) to 1.50 s (2 pods) on average."
+    assert headline(found) == said
+    text = show(found, Screen())
+    for cell, shown in (("4 pods", "500 ms"), ("2 pods", "1.50 s"), ("1 pods", "-")):
+        assert re.search(rf"^{cell} +{shown} ", text, re.MULTILINE)
+        assert f'<th>{cell}</th><td class="best">{shown}<' in report(found).replace(
+            ' class="bad"', ' class="best"'
+        )
 
 
 def test_nothing_served_makes_a_page_and_a_table():

@@ -109,6 +109,45 @@ def test_a_chat_that_quotes_another_goes_on_with_it(tmp_path):
     assert len(later.marks) == 4
 
 
+def test_a_request_without_a_time_is_left_out_where_others_have_one(tmp_path):
+    timed, untimed = chat(100, QUESTION), chat(None, QUESTION)
+    path = lines(tmp_path, timed, untimed, untimed)
+    trace = read(path)
+    assert [call.at for call in trace.calls] == [0]
+    assert trace.problems == tuple(f"{path}:{at}: it has no time, and others have" for at in (2, 3))
+    assert [call.at for call in read(lines(tmp_path, untimed, untimed)).calls] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens"),
+    [
+        ({"input_tokens": 30}, 30),
+        # Anthropic's: what was cached is not part of `input_tokens`.
+        (
+            {
+                "input_tokens": 30,
+                "cache_read_input_tokens": 1000,
+                "cache_creation_input_tokens": 200,
+            },
+            1230,
+        ),
+        ({"input_tokens": 30, "cache_read_input_tokens": None}, 30),
+        # OpenAI's and LiteLLM's: it is.
+        ({"input_tokens": 1230, "input_tokens_details": {"cached_tokens": 1000}}, 1230),
+        ({"prompt_tokens": 1230, "cache_read_input_tokens": 1000}, 1230),
+    ],
+)
+def test_a_prompt_is_as_long_as_its_usage_says_what_was_cached_included(tmp_path, usage, tokens):
+    asked = {"role": "user", "content": "x" * 64 * 100}
+    row = chat(0, asked) | {"usage": usage | {"output_tokens": 7}}
+    (call,) = read(lines(tmp_path, row), strict=True).calls
+    # 100 chunks, each of the tokens that the ratio gives it, between two roles.
+    assert tokens_in(call.prompt) - 8 == 100 * max(3, round(tokens / 100))
+    flat = {"timestamp": 0, **usage, "output_tokens": 7}
+    (call,) = read(lines(tmp_path, flat), strict=True).calls
+    assert tokens_in(call.prompt) == tokens
+
+
 REFUSED = {"message": "slow down", "code": 429}
 
 

@@ -153,19 +153,22 @@ def in_order(
 ) -> list[_Row]:
     """Return rows in order of time (seconds); one that is earlier than the row before is `noted`.
 
-    Left out are those that come more than `MAX_SECONDS` before or after most others.
-    Raises `ConfigError` for more rows than may be.
+    Left out are those that come more than `MAX_SECONDS` before or after most others, and those
+    without a time (NaN) if others have one. Raises `ConfigError` for more rows than may be.
     """
     listed = list[tuple[float, str, _Row]]()
     for place, row in rows:
         listed.append((time(row), place, row))
         if len(listed) > MAX_REQUESTS:
             raise too_much(place)
+    if all(math.isnan(at) for at, _, _ in listed):
+        return [row for _, _, row in listed]
     earliest, latest = _most_within([at for at, _, _ in listed if math.isfinite(at)])
     kept, last = list[tuple[float, _Row]](), -math.inf
     for at, place, row in listed:
         if not earliest <= at <= latest:
-            problems.skip(place, "its time is more than a year from most others")
+            far = "its time is more than a year from most others"
+            problems.skip(place, "it has no time, and others have" if math.isnan(at) else far)
             continue
         if noted and at < last:
             problems.reorder(place)
