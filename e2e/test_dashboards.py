@@ -32,7 +32,6 @@ VARIABLES = {
     "$model_name": ".*",
 }
 NOTHING = {
-    "Waiting": "nothing waits in flow control",
     "How long they waited": "nothing waits in flow control",
     "Refused": "nothing waits in flow control",
     "Prompts left as text": "all of them are tokens",
@@ -41,7 +40,6 @@ NOTHING = {
 NEVER = {
     'llm_d_epp_scheduler_attempts_total{status="failure"}': "there always are endpoints",
     'warmpick_flow_unaccounted_endpoints{reason="stale"}': "their pages are on time",
-    'warmpick_flow_waiting_requests{priority!~"-.+"}': "nothing waits",
     'llm_d_epp_request_error_total{error_code=~"ResourceExhausted|ServiceUnavailable"}': "nor is"
     " anything refused for lack of room",
     'warmpick_predicted_hits_total{result="missed"}': "what is predicted is found",

@@ -1,13 +1,17 @@
 """Prefill and decode at pods of their own: what a decode pod's sidecar is told, through Envoy."""
 
 import json
+import math
+import time
 
 import aiohttp
 import pytest
 import pytest_asyncio
+from aiohttp import web
 
 from e2e.corridor import CHAT, Corridor, Plan, chat, decision, until
 from e2e.echo import echoing
+from e2e.serving import serving
 
 PREFILLER = ("x-prefiller-host-port", "x-llm-d-prefiller-host-port")
 COUNTED = "llm_d_epp_disagg_decision_total"
@@ -153,3 +157,39 @@ async def test_without_a_decode_pod_the_answer_says_so(gateway):
         await until(gone)
     finally:
         gateway.write_endpoints(*gateway.targets)
+
+
+# If five fail in a row, by chance, errors of other kinds may be the decode pod's own.
+@pytest.mark.parametrize(("status", "most"), [(429, 5), (503, 5), (500, 20)])
+async def test_a_prefill_pod_that_refuses_is_found_though_the_decode_pod_answers(
+    status, most, tmp_path
+):
+    refusing = ""
+
+    async def sidecar(request):
+        """Answer as llm-d's sidecar does: a prefill that fails is the answer."""
+        if request.headers.get(PREFILLER[0]) == refusing:
+            return web.json_response({"error": {"message": "no"}}, status=status)
+        message = {"role": "assistant", "content": "yes"}
+        return web.json_response({"choices": [{"index": 0, "message": message}]})
+
+    (tmp_path / "config.yaml").write_text(GUIDE)
+    plan = Plan(picker_flags=(f"--config-file={tmp_path / 'config.yaml'}",))
+    async with (
+        serving(sidecar) as decode,
+        echoing() as first,
+        echoing() as second,
+        aiohttp.ClientSession() as client,
+    ):
+        made = Roles(plan, tmp_path, client)
+        made.targets = {"decode-0": decode, "prefill-0": first.target, "prefill-1": second.target}
+        refusing = first.target
+        try:
+            await made.start()
+            began = time.monotonic()
+            posts = [await made.post(CHAT, chat(f"prompt {number}")) for number in range(80)]
+            seconds = time.monotonic() - began
+        finally:
+            await made.stop()
+    assert {each.status for each in posts} == {200, status}
+    assert sum(each.status == status for each in posts) <= most + math.ceil(seconds)

@@ -1,11 +1,12 @@
 """A pod that fails is left out after five requests in a row, whatever Envoy makes of it."""
 
+import asyncio
 import time
 
 import pytest
 from aiohttp import web
 
-from e2e.corridor import CHAT, SERVER, Plan, chat, decision
+from e2e.corridor import CHAT, SERVER, Plan, chat, decision, until
 from e2e.serving import serving
 from epp.gateway.envoy import retries
 
@@ -105,3 +106,30 @@ async def test_nobody_is_left_out_where_that_is_switched_off(start):
         answers = [await gateway.post(CHAT, chat(f"{n}")) for n in range(20)]
         assert [answer.status for answer in answers].count(503) == 10
         await gateway.metric_becomes(0, EJECTED)
+
+
+async def test_a_first_pod_of_an_empty_pool_that_is_not_ready_fails_few_of_those_that_wait(start):
+    loaded = asyncio.Event()
+
+    async def loads(_):
+        return web.json_response({}, status=200 if loaded.is_set() else 503)
+
+    async with serving(scraped(loads)) as pod:
+        plan = Plan(others=(pod,), picker_flags=("--hold-empty-timeout=60s",))
+        async with start(plan) as gateway:
+            await gateway.metric_becomes(1, READY)
+            gateway.write_endpoints()
+            await gateway.metric_becomes(0, READY)
+            asked = [asyncio.create_task(gateway.post(CHAT, chat(f"{n}"))) for n in range(50)]
+            await gateway.metric_becomes(50, "warmpick_flow_waiting_requests")
+            began = time.monotonic()
+            gateway.write_endpoints("other-0")
+
+            async def tried_again():
+                return sum(each.done() for each in asked) > 5
+
+            await until(tried_again)
+            loaded.set()
+            statuses = [answer.status for answer in await asyncio.gather(*asked)]
+            assert set(statuses) == {200, 503}
+            assert statuses.count(503) <= 5 + time.monotonic() - began

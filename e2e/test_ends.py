@@ -21,6 +21,20 @@ async def unlimited(http):
         return web.Response(text="# nothing to tell\n")
     asked = json.loads(await http.read())
     assert asked["max_tokens"] < 1
+    return await streamed(http)
+
+
+async def unending(http):
+    """Answer to the last event, but end no body; until the client leaves."""
+    if http.path == "/metrics":
+        return web.Response(text="# nothing to tell\n")
+    await http.read()
+    response = await streamed(http)
+    await asyncio.Event().wait()
+    return response
+
+
+async def streamed(http):
     response = web.StreamResponse(headers={"content-type": "text/event-stream"})
     await response.prepare(http)
     for _ in range(TOKENS):
@@ -44,6 +58,21 @@ async def test_a_request_without_a_limit_ends(start, limit):
             assert answer.status == 200
             assert len(answer.events) == TOKENS + 1
         await gateway.metric_becomes(20, OUTCOMES, outcome="completed")
+        assert await gateway.idle()
+
+
+async def test_a_client_that_leaves_at_the_last_event_has_its_whole_answer(start):
+    async with (
+        serving(unending) as server,
+        start(Plan(others=(server,), picker_flags=WATCHED)) as gateway,
+    ):
+        async with gateway.stream(CHAT, chat("hello", stream=True)) as response:
+            async for line in response.content:
+                if line == b"data: [DONE]\n":
+                    break
+            response.close()
+        await gateway.metric_becomes(1, OUTCOMES, outcome="completed")
+        assert await gateway.metric(OUTCOMES, outcome="aborted") == 0
         assert await gateway.idle()
 
 

@@ -9,15 +9,19 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from e2e.corridor import CHAT, DEADLINE, REASON, SERVER, Plan, until
+from e2e.corridor import CHAT, DEADLINE, REASON, SERVER, TRANSPORT, UNTESTED, Plan, until
 from e2e.kube_corridor import kube_corridor
 from e2e.small_server import NUMBER, large, small_server
+from tests.native.built import needs
 
 WAITING = "warmpick_flow_waiting_requests"
 WAITED = "warmpick_flow_wait_seconds_count"
 NO_ROOM = "warmpick_flow_no_room_total"
 REFUSED = "warmpick_flow_refused_total"
 RUNNING = "llm_d_epp_request_running"
+OUTCOMES = "warmpick_exchange_outcomes_total"
+ERRORS = "llm_d_epp_request_error_total"
+SHORT = "x-short"
 MESSAGE_TIMEOUT = 0.2
 """Envoy's default; `epp serve` takes it for granted."""
 BODY_MODES = {"BUFFERED": 1, "STREAMED": 0}
@@ -123,6 +127,36 @@ async def test_a_client_that_goes_while_its_request_waits_leaves_nothing(start, 
         assert await statuses(first) == [200]
         await gateway.metric_becomes(0, RUNNING)
         assert server.numbers == [1]
+
+
+@needs("epp.adapters.extproc.http2.session", "a gateway's own answer to a request that waits")
+@pytest.mark.skipif(
+    TRANSPORT != "native",
+    reason=UNTESTED % ("answers of a gateway's own", "reads nothing while a request waits"),
+)
+@pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "STREAMED"])
+async def test_a_gateways_own_answer_to_a_request_that_waits_passes_at_once(
+    start, plan, server, mode
+):
+    def limit(manager):
+        (host,) = manager["route_config"]["virtual_hosts"]
+        match = {"prefix": "/", "headers": [{"name": SHORT, "present_match": True}]}
+        limit = {"max_stream_duration": {"max_stream_duration": "1s"}}
+        host["routes"].insert(0, {"match": match, "route": host["routes"][0]["route"] | limit})
+
+    async with start(replace(plan, response_body_mode=mode)) as gateway:
+        await gateway.reconfigure(limit)
+        first = ask(gateway, 1)
+        await comes(server, 1)
+        answer = await ask(gateway, 2, **{SHORT: "1"})
+        assert (answer.status, answer.body) == (504, b"downstream duration timeout")
+        await waits(gateway, 0)
+        server.let_go(1)
+        assert await statuses(first) == [200]
+        assert server.numbers == [1]
+        await gateway.metric_becomes(1, OUTCOMES, outcome="aborted")
+        await gateway.metric_becomes(0, RUNNING)
+        assert await gateway.metric(ERRORS) == 0
 
 
 async def test_a_picker_that_is_told_to_stop_lets_requests_wait_and_serves_them(

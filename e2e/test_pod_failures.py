@@ -129,12 +129,13 @@ async def test_without_endpoints_the_picker_answers(start, routing):
             assert answer.headers["x-llm-d-request-dropped-reason"] == "rejected-no-endpoints"
             assert int(answer.headers["retry-after"]) >= 1
             assert answer.json == {
+                "type": "error",
                 "error": {
                     "message": "no endpoint is ready in the pool",
                     "type": "service_unavailable_error",
                     "param": None,
                     "code": "no-endpoints",
-                }
+                },
             }
         await gateway.metric_becomes(2, OUTCOMES, outcome="rejected")
         assert (

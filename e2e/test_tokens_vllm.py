@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 import pytest_asyncio
+from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from e2e import test_vllm
 from e2e.chat_bodies import BODIES, TEMPLATES, TEXT
 from e2e.corridor import CHAT, Plan, chat, corridor, decision, quiet_port
+from e2e.serving import serving
 from epp.adapters.tokens.fallback import FallbackCause, TextFallback
 from epp.adapters.tokens.local.model_folder import read_folder
 from epp.adapters.tokens.local.plan import complete, pieces_of, plan
@@ -129,11 +131,38 @@ async def test_chats_are_rendered_and_tokenized_as_by_vllm(renderer, folder, nam
     assert outcomes["equal"] >= 10
 
 
-async def test_tokenize_says_the_same_as_render(renderer, folder):
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
-    status, answer = await renderer.ask("/tokenize", body)
-    assert status == 200
-    assert [answer["tokens"]] == tokens(kept(body), folder)
+@pytest.mark.parametrize("name", TEMPLATES)
+async def test_tokenize_is_asked_for_what_render_says(renderer, name):
+    """A server without a render endpoint, as `vllm serve` is by default."""
+
+    async def without_render(http):
+        if http.path != "/tokenize":
+            return web.json_response({"error": "Forbidden"}, status=403)
+        status, answer = await renderer.ask(http.path, await http.json())
+        return web.json_response(answer, status=status)
+
+    outcomes: Counter[str] = Counter()
+    loop = asyncio.get_running_loop()
+
+    @EASY
+    @given(body=BODIES)
+    def agree(body):
+        own = body | {"chat_template": TEMPLATES[name]}
+        rendering = renderer.ask("/v1/chat/completions/render", own)
+        answer = asyncio.run_coroutine_threadsafe(rendering, loop)
+        making = asyncio.run_coroutine_threadsafe(tokenizer.tokenize(kept(own)), loop)
+        (status, rendered), made = answer.result(30), making.result(30)
+        if status != 200:
+            outcomes["refused"] += 1
+            return
+        outcomes["equal"] += 1
+        assert [bodies.ids(prompt) for prompt in made] == [rendered["token_ids"]], body
+
+    async with serving(without_render) as target:
+        tokenizer = RenderTokenizer(RenderSettings(url=f"http://{target}", model=MODEL))
+        await asyncio.to_thread(agree)
+        await tokenizer.close()
+    assert outcomes["equal"] >= 10
 
 
 TOOL = {"name": "f", "input_schema": {"properties": {"a": {}}}}

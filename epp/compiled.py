@@ -40,6 +40,7 @@ MODULES: dict[str, Compiler] = {
     "epp.adapters.extproc.http2.framing": "cython",
     "epp.adapters.extproc.http2.session": "cython",
     "epp.adapters.extproc.native": "mypyc",
+    "epp.adapters.extproc.read_ahead": "mypyc",
     "epp.adapters.extproc.streams": "mypyc",
     "epp.adapters.extproc.turns": "mypyc",
     "epp.adapters.scrape.page_client": "mypyc",

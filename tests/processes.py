@@ -5,6 +5,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import resource
 import sys
 
 SECONDS = 30
@@ -15,6 +16,17 @@ HERE = ("--bind-address=127.0.0.1", *(f"--{name}=0" for name in PORTS))
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["epp.cli.main", "epp.app.pools", "epp.adapters.kube.kube_discovery"])
 """A process that has imported what most pickers import: that takes longer than all else."""
+
+
+@contextlib.contextmanager
+def no_descriptor_left():
+    """Let this process open no file or socket."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @contextlib.asynccontextmanager

@@ -5,7 +5,14 @@ from typing import Final
 
 from epp.adapters.telemetry.series import FamilyText, counter, expose, gauge
 from epp.app.observers import Observer
-from epp.model.events import BooksCorrected, Ejected, EjectionReason, Event, Returned
+from epp.model.events import (
+    BooksCorrected,
+    Ejected,
+    EjectionReason,
+    Event,
+    ReportsFrozen,
+    Returned,
+)
 from epp.model.fleet import Fleet
 from epp.system.logs import Log
 
@@ -37,7 +44,8 @@ class FleetLog:
         self._fleet = fleet
         self._counts = dict.fromkeys(EjectionReason, 0)
         self._corrected = 0
-        fleet.subscribe((Ejected, Returned, BooksCorrected), self._on_event, "observer/fleet")
+        kinds = (Ejected, Returned, BooksCorrected, ReportsFrozen)
+        fleet.subscribe(kinds, self._on_event, "observer/fleet")
 
     @property
     def observer(self) -> Observer:
@@ -55,6 +63,10 @@ class FleetLog:
             )
         elif isinstance(event, Returned):
             _log.info("endpoint.returned", endpoint=event.endpoint_id)
+        elif isinstance(event, ReportsFrozen):
+            _log.warning(
+                "endpoint.metrics_frozen", endpoint=event.endpoint_id, seconds=round(event.seconds)
+            )
         elif isinstance(event, BooksCorrected):
             self._corrected += len(event.requests)
             _log.error("books.corrected", endpoint=event.endpoint_id, requests=len(event.requests))

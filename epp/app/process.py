@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from errno import EADDRNOTAVAIL
 from itertools import count
 
 _hidden = [name for name in ("colorama", "rich") if name not in sys.modules]
@@ -44,13 +45,13 @@ _TRIM_PAUSE = 200
 
 @contextmanager
 def listening(flag: str, address: str) -> Iterator[None]:
-    """Make a `ConfigError` that names a port's flag of what keeps it from being bound."""
+    """Make a `ConfigError` that names the flag of what keeps a port from being bound."""
     try:
         yield
-    except socket.gaierror as error:
-        problem = f"cannot listen on `{address}`: {reason(error)}"
-        raise ConfigError(problem, "--bind-address") from error
     except (OSError, RuntimeError) as error:
+        if isinstance(error, socket.gaierror) or getattr(error, "errno", 0) == EADDRNOTAVAIL:
+            problem = f"cannot listen on `{address}`: {reason(error)}"
+            raise ConfigError(problem, "--bind-address") from error
         raise ConfigError(f"cannot listen: {reason(error)}", flag) from error
 
 

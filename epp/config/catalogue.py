@@ -7,10 +7,15 @@ from collections.abc import Iterator, Mapping
 from pkgutil import resolve_name
 from typing import Any
 
+import msgspec
+
+from epp.policy.effects import Effect, mapped_to, without_effect
+
 PLACES: dict[str, str] = {
     "queue-scorer": "epp.policy.scorers.load:QueueScorer",
     "running-requests-size-scorer": "epp.policy.scorers.load:RunningRequestsScorer",
     "kv-cache-utilization-scorer": "epp.policy.scorers.load:KvCacheUtilizationScorer",
+    "kv-cache-scorer": "epp.policy.scorers.load:KvCacheUtilizationScorer",
     "load-aware-scorer": "epp.policy.scorers.load:LoadAwareScorer",
     "token-load-scorer": "epp.policy.scorers.load:TokenLoadScorer",
     "least-ttft-scorer": "epp.policy.scorers.load:LeastTtftScorer",
@@ -21,6 +26,7 @@ PLACES: dict[str, str] = {
     "lora-affinity-scorer": "epp.policy.scorers.caches:LoraAffinityScorer",
     "multicluster-prefix-cache-scorer": "epp.policy.scorers.caches:MulticlusterPrefixCacheScorer",
     "latency-scorer": "epp.policy.scorers.latency:LatencyScorer",
+    "predicted-latency-scorer": "epp.policy.scorers.latency:PredictedLatencyScorer",
     "session-affinity-scorer": "epp.policy.sessions:SessionAffinityScorer",
     "session-affinity-filter": "epp.policy.sessions:SessionAffinityFilter",
     "multicluster-session-affinity-filter": "epp.policy.sessions:MulticlusterSessionAffinityFilter",
@@ -166,6 +172,8 @@ PLACES: dict[str, str] = {
     "capacity-ledger": "epp.config.flow_control:CapacityLedger",
     "sheddable-eviction-filter": "epp.config.flow_control:EvictionPolicy",
     "priority-then-time-eviction-order-policy": "epp.config.flow_control:EvictionPolicy",
+    "eviction-sheddable-filter": "epp.config.flow_control:EvictionPolicy",
+    "eviction-priority-then-time-ordering": "epp.config.flow_control:EvictionPolicy",
     "openai-parser": "epp.config.parsers:OpenAiParser",
     "anthropic-parser": "epp.config.parsers:AnthropicParser",
     "vllmhttp-parser": "epp.config.parsers:VllmHttpParser",
@@ -192,8 +200,59 @@ DEPRECATED: dict[str, str] = {
     "precise-prefix-cache-scorer": "write `prefix-cache-scorer`, and a producer of its matches",
     "by-label": "write `label-selector-filter`, or the filter of the role",
     "by-label-selector": "write `label-selector-filter`",
+    "kv-cache-scorer": "write `kv-cache-utilization-scorer`",
+    "predicted-latency-scorer": "write `latency-scorer`, and a `predicted-latency-producer`",
+    "eviction-sheddable-filter": "write `sheddable-eviction-filter`",
+    "eviction-priority-then-time-ordering": "write `priority-then-time-eviction-order-policy`",
 }
 """Types that llm-d-router has deprecated or removed, and what to write instead."""
+
+REMOVED: dict[str, str] = {
+    "low-queue-filter": "`utilization-filter`",
+    "least-queue-filter": "`queue-scorer`",
+    "least-kv-cache-filter": "`kv-cache-utilization-scorer`",
+    "lora-affinity-filter": "`lora-affinity-scorer`",
+    "decision-tree-filter": "scorers with weights",
+}
+"""Filters of GIE up to 0.5 that are not here, and what has taken their place."""
+
+_EMPTY = without_effect("llm-d-router does not read the parameters of this type")
+_CHECKED = frozenset(
+    (
+        *("least-ttft-scorer", "round-robin-picker"),
+        *("outlen-bucket", "models-responder", "soft-reflective-ceiling-policy"),
+    )
+)
+"""Types without parameters that refuse any; the others are llm-d-router's, which ignore them."""
+_SIZES = without_effect("blocks and capacities are those that endpoints report")
+_WHOLE = without_effect("prompts are matched whole")
+_PREDICTED = without_effect("caches are predicted; `precise-prefix-cache-producer` follows events")
+_WHEN_ASKED = without_effect("predictions are made when asked for")
+_BY_FLEET = mapped_to("the fleet's own predictions, which count what is cached")
+_ITS_PRODUCER = without_effect("a `predicted-latency-producer` has it")
+_NO_CHOICE = without_effect("`latency-scorer` does without it")
+_IGNORED = without_effect("llm-d-router before 0.9 does not read it, and later ones refuse it")
+_FORMER: dict[str, dict[Effect, str]] = {
+    "prefix-cache-scorer": {
+        _SIZES: "autoTune blockSize blockSizeTokens lruCapacityPerServer hashBlockSize",
+        _WHOLE: "maxPrefixBlocksToMatch maxPrefixTokensToMatch",
+        _PREDICTED: "mode indexerConfig kvEventsConfig tokenProcessorConfig kvCacheRedisAddr",
+    },
+    "predicted-latency-scorer": {
+        _BY_FLEET: "samplingMean maxSampledTokens streamingMode contextTTL endpointRoleLabel"
+        " affinityGateTau affinityGateTauGlobal affinityMaxTTFTPenaltyMs",
+        _ITS_PRODUCER: "sloBufferFactor",
+        _NO_CHOICE: "negHeadroomTTFTWeight negHeadroomTPOTWeight selectionMode"
+        " epsilonExploreSticky epsilonExploreNeg",
+    },
+    "predicted-latency-producer": {_WHEN_ASKED: "predictInPrepareData"},
+    "disagg-profile-handler": {_IGNORED: "threshold hashBlockSize"},
+    "pd-profile-handler": {_SIZES: "hashBlockSize", _IGNORED: "prefillThreshold"},
+    "random-picker": {
+        _IGNORED: "hashBlockSize maxEndpoints maxPrefixBlocksToMatch lruCapacityPerServer"
+    },
+}
+"""By type, parameters of versions before 0.9, which read them or ignored any that is unknown."""
 
 
 class PluginTypes(Mapping[str, type[Any]]):
@@ -221,3 +280,11 @@ class PluginTypes(Mapping[str, type[Any]]):
 
 PLUGINS = PluginTypes()
 """Every plug-in that a configuration may name."""
+
+
+def unread(kind: str, written: Mapping[str, object]) -> dict[str, Effect]:
+    """Return which of the parameters of a type are not read, and why."""
+    if kind in PLUGINS and kind not in _CHECKED and not msgspec.structs.fields(PLUGINS[kind]):
+        return dict.fromkeys(written, _EMPTY)
+    former = _FORMER.get(kind, {}).items()
+    return {each: why for why, names in former for each in names.split() if each in written}

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from epp.config.catalogue import DEPRECATED, PLUGINS
+from epp.config.catalogue import DEPRECATED, PLUGINS, unread
 from epp.config.registry import (
     build,
     check_called,
@@ -90,13 +90,19 @@ class Plugins(Mapping[str, Any]):
             raise ConfigError(f"a second plug-in is named `{spec.name}`", f"{place}.name")
         written = spec.parameters or {}
         kind = self._class(spec.type, place)
+        ignored = unread(spec.type, written)
         self._places[spec.name] = parameters = f"{place}.parameters"
         with plugin_code(f"`{spec.name}` does not take its parameters", parameters):
-            struct = build(kind, written, parameters)
-            spec.parameters = msgspec.to_builtins(struct)
+            read = {key: value for key, value in written.items() if key not in ignored}
+            struct = build(kind, read, parameters)
+            spec.parameters = {
+                **msgspec.to_builtins(struct),
+                **{key: written[key] for key in ignored},
+            }
         self.structs[spec.name] = struct
         self._firsts.setdefault(type(struct), struct)
-        self.warnings += _unhonoured(spec.name, kind, written)
+        self.warnings += _unhonoured(spec.name, kind, read)
+        self.warnings += (f"{spec.name}: `{each}` is {why}" for each, why in ignored.items())
 
     def _class(self, name: str, place: str) -> type[Any]:
         if name not in self._users:

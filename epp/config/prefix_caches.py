@@ -41,9 +41,11 @@ class IndexMemory(PluginParameters, frozen=True):
 
 
 class IndexServer(PluginParameters, frozen=True):
-    """An index in a Redis or Valkey server."""
+    """An index in a Redis or Valkey server; the last two fields are those of 0.9."""
 
     address: str = ""
+    backend_type: str = ""
+    enable_rdma: bool = msgspec.field(default=False, name="enableRDMA")
 
 
 class IndexBytes(PluginParameters, frozen=True):

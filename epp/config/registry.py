@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from epp.config.catalogue import PLUGINS
+from epp.config.catalogue import PLUGINS, REMOVED
 from epp.config.schema import as_go_reads, near
 from epp.errors import ConfigError
 from epp.policy import attribute_sources, plugins
@@ -54,6 +54,8 @@ def plugin_class(kind: str, place: str) -> type[Any]:
     """Return the class of a plug-in's name. Raises `ConfigError` that suggests similar names."""
     if kind in PLUGINS:
         return PLUGINS[kind]
+    if kind in REMOVED:
+        raise ConfigError(f"GIE has removed `{kind}`; write {REMOVED[kind]} instead", place)
     from importlib.metadata import entry_points  # noqa: PLC0415 (slow to load, rarely needed)
 
     known = [*PLUGINS, *(each.name for each in entry_points(group=ENTRY_POINTS))]

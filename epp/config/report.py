@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from epp.config.catalogue import unread
 from epp.config.flow_control import FlowControlSection
 from epp.config.schema import (
     CrossReplica,
@@ -48,9 +49,12 @@ def _plugin_rows(spec: PluginSpec, kind: type[object]) -> Iterator[Row]:
     effect = effect_of(kind)
     title = spec.name if spec.name == spec.type else f"{spec.name} ({spec.type})"
     yield title, "", str(effect or HONOURED)
+    written = spec.parameters or {}
     known = effects(kind) if effect is None else {}
-    for path, value in _leaves(spec.parameters or {}, ""):
-        yield f"  {path}", _short(value), str(effect or known.get(path) or HONOURED)
+    ignored = unread(spec.type, written)
+    for path, value in _leaves(written, ""):
+        found = effect or ignored.get(path.partition(".")[0]) or known.get(path)
+        yield f"  {path}", _short(value), str(found or HONOURED)
 
 
 def unhonoured_sections(config: EndpointPickerConfig) -> Iterator[str]:

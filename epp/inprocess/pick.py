@@ -16,9 +16,9 @@ from weakref import WeakSet
 import msgspec
 
 from epp.app.observing.views import DecisionView
-from epp.errors import PickerFault, RequestError, ShuttingDown
+from epp.errors import NoEndpoints, PickerFault, RequestError, ShuttingDown
 from epp.model.decision import Decision
-from epp.model.endpoint import Endpoint
+from epp.model.endpoint import Endpoint, Target
 from epp.model.request import RequestId
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.exchange import Exchange
@@ -63,8 +63,8 @@ class RawRequest(NamedTuple):
     body: bytes
     headers: dict[str, str]
     path: str
-    subset: tuple[str, ...] | None = None
-    """The targets that it may go to; None: all."""
+    avoid: frozenset[Target] = frozenset()
+    """Where it goes only if nothing else serves it."""
 
 
 class PickerContext(NamedTuple):
@@ -74,6 +74,8 @@ class PickerContext(NamedTuple):
     """Raises unless requests are taken, and on this event loop."""
     exchange: Callable[[float], Exchange]
     """Makes an exchange, given the time."""
+    others: Callable[[RawRequest], tuple[Target, ...]]
+    """Returns the targets that serve a request and that it does not avoid; none: any."""
     clock: Callable[[], float]
     """Returns monotonic seconds."""
     url: Callable[[Endpoint], str]
@@ -215,25 +217,37 @@ class Pick:
 
     async def __aenter__(self) -> Self:
         self._context.check()
-        raw, exchange = self._raw, self._exchange
+        exchange = self._exchange
         if exchange.record.request_bytes or exchange.record.outcome is not None:
             raise RuntimeError("a pick is one request: call picker.pick again")
         self._context.picks.add(self)
         self._loop = asyncio.get_running_loop()
+        context, others = self._context, self._context.others(self._raw)
         try:
-            head = {":method": "POST", ":path": raw.path, **raw.headers}
-            self._receive(RequestHeaders(headers=head, modes=_SHOWN, subset=raw.subset))
-            step = self._receive(RequestBody(body=raw.body, end_of_stream=True))
-            while step.wants is Wants.TURN:
-                await asyncio.sleep(0)
-                step = self._take(exchange.proceed)
-            if exchange.pending is not None:
-                step = await self._decided(exchange.pending)
-            self._changes = _mutation_of(step)
+            try:
+                self._changes = await self._mutation(others or None)
+            except NoEndpoints:  # they are gone, maybe while it waited for them
+                if not others:
+                    raise
+                self._exchange = context.exchange(context.clock())
+                self._changes = await self._mutation(None)
         except BaseException:
             self._end()
             raise
         return self
+
+    async def _mutation(self, subset: tuple[Target, ...] | None) -> Mutation:
+        """Have it decided on among the targets of `subset`; None: all."""
+        raw, exchange = self._raw, self._exchange
+        head = {":method": "POST", ":path": raw.path, **raw.headers}
+        self._receive(RequestHeaders(headers=head, modes=_SHOWN, subset=subset))
+        step = self._receive(RequestBody(body=raw.body, end_of_stream=True))
+        while step.wants is Wants.TURN:
+            await asyncio.sleep(0)
+            step = self._take(exchange.proceed)
+        if exchange.pending is not None:
+            step = await self._decided(exchange.pending)
+        return _mutation_of(step)
 
     async def __aexit__(
         self,

@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Final, NoReturn, Self
 from weakref import WeakSet
@@ -19,6 +20,7 @@ from epp.app.options import ServeOptions
 from epp.errors import ConfigError, ShuttingDown, reason
 from epp.inprocess.pick import Pick, PickerContext, RawRequest
 from epp.model.endpoint import HTTPS, Endpoint, Target
+from epp.model.fleet import Fleet
 from epp.model.kv_changes import CacheCleared
 from epp.protocol.bodies.coercion import UNREADABLE
 from epp.protocol.endpoints import parse_endpoints
@@ -87,6 +89,7 @@ class InProcessPicker:
         self._context = PickerContext(
             self._check,
             core.exchanges(),
+            partial(_others, core.fleet),
             core.clock,
             self._url,
             core.explain,
@@ -168,20 +171,13 @@ class InProcessPicker:
         It goes to an endpoint of `avoid`, such as one that it has failed at, only if no other one
         is up and serves its model.
         """
-        core, context = self._opened()
+        _, context = self._opened()
         if not path.startswith("/"):
             raise ValueError(f"the path {path!r} does not begin with a slash")
         sent = {"content-type": "application/json"}
         sent |= {name.lower(): value for name, value in (headers or {}).items()}
-        encoded = _encoded(body)
-        subset: tuple[str, ...] | None = None
-        if avoid:
-            avoided = {each.target for each in avoid}
-            usable = core.fleet.pods.eligible(None, _model_of(encoded)).pods
-            left = [each.endpoint for each in usable if each.endpoint.target not in avoided]
-            if not all(each.partial for each in left):
-                subset = tuple(each.target for each in left)
-        return Pick(RawRequest(encoded, sent, path, subset), context)
+        avoided = frozenset(each.target for each in avoid)
+        return Pick(RawRequest(_encoded(body), sent, path, avoided), context)
 
     async def set_endpoints(self, endpoints: Given | Iterable[Given]) -> None:
         """Replace the endpoints; those that stay keep what is known of them.
@@ -275,10 +271,15 @@ class _Asked(msgspec.Struct):
     model: str = ""
 
 
-def _model_of(body: bytes) -> str:
+def _others(fleet: Fleet, raw: RawRequest) -> tuple[Target, ...]:
+    if not raw.avoid:
+        return ()
+    asked = _Asked()
     with suppress(*UNREADABLE):  # the exchange refuses such a body
-        return msgspec.json.decode(body, type=_Asked).model
-    return ""
+        asked = msgspec.json.decode(raw.body, type=_Asked)
+    usable = [each.endpoint for each in fleet.pods.eligible(None, asked.model).pods]
+    left = [each for each in usable if each.target not in raw.avoid]
+    return () if all(each.partial for each in left) else tuple(each.target for each in left)
 
 
 def _resolved(given: Sequence[Given]) -> tuple[tuple[Endpoint, ...], Mapping[Target, str]]:

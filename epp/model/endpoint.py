@@ -1,7 +1,9 @@
 """An endpoint: its identity, the load that it last reported, and the state of its cache."""
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NewType
 
@@ -34,6 +36,7 @@ HTTPS = "https"
 VLLM = "vllm"
 """The value of `Load.engine` for vLLM."""
 
+_KNOWN_PLACES = 4096
 _LONGEST_NUMBER = 15
 """The most digits of a number in a label; longer text does not count as a number."""
 
@@ -41,6 +44,30 @@ _LONGEST_NUMBER = 15
 def target_of(address: str, port: int) -> Target:
     """Join an IP address and a port the way Envoy expects them (RFC 3986 §3.2.2: IPv6)."""
     return Target(f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
+
+
+def canonical_ip(text: str) -> str | None:
+    """Return an IP address as Envoy writes it (RFC 5952 §4), None for other text.
+
+    One of IPv4 that is mapped into IPv6 is written as IPv4, which reaches the same host.
+    """
+    try:
+        ip = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return str((ip.ipv4_mapped if ip.version == 6 else None) or ip)  # noqa: PLR2004 (IPv6)
+
+
+@lru_cache(_KNOWN_PLACES)
+def canonical_place(text: str) -> str:
+    """Return an address, or a target, of IPv6 as endpoints have it; other text as it is."""
+    if text.count(":") <= 1:
+        return text
+    ip, _, port = text.removeprefix("[").partition("]")
+    found = canonical_ip(ip)
+    if found is None:
+        return text
+    return f"[{found}]{port}" if port and ":" in found else found + port
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +229,12 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
         # unknown engine counts as vLLM.
         kept = self.ranks if self.engine in {"", VLLM} else 0
         return max(1, int((self.num_blocks - kept) * self.block_size / max(1.0, self.spread)))
+
+    def uncounted(self, at: float) -> "Load":
+        """Return it without requests and what they use, as of a page that was last true then."""
+        return msgspec.structs.replace(
+            self, waiting=0.0, running=0.0, counted=False, kv_usage=0.0, at=at
+        )
 
 
 UNREPORTED = Load()

@@ -32,7 +32,8 @@ class RequestEnds:
     """Ends requests, which are no longer in flight, at their endpoints.
 
     Failures that are not the request's own show that an endpoint refuses requests if it may be
-    ejected for them (`ejects`); a shed request shows that anyway.
+    ejected for them (`ejects`); a shed request shows that anyway. It counts for both endpoints of
+    a disaggregated request, since either may have refused.
     """
 
     def __init__(
@@ -132,20 +133,32 @@ class RequestEnds:
 
     def aborted(self, in_flight: InFlightRequest, event: Aborted, now: float) -> None:
         """End a request whose response was not seen, or not to its end."""
-        sequences = in_flight.sequences
+        sequences, parts, begun = in_flight.sequences, in_flight.parts, in_flight.unobserved
         try:
             seen = in_flight.seen_tokens(event.generated, self._output_lengths)
             if in_flight.unobserved:
                 in_flight.count_unseen_beginning()
             in_flight.record_generated(0, seen)
+            begun = begun or seen > 0
+            if len(sequences) == 1 and event.computed is not None:
+                in_flight.cut_off(event.computed)
         finally:
-            in_flight.release(now, revoked=event.refused)
+            in_flight.release(now, revoked=event.refused, begun=begun)
         failure = event.failure
         if event.served and (failure is Failure.BUSY or (failure in _FAULTS and self._ejects)):
-            in_flight.pod.ledger.record_refusal(now)
+            for each in parts:
+                each.pod.ledger.record_refusal(now)
         if len(sequences) == 1 and not event.refused:
             tokens, guessed = sequences[0].offsets.total, in_flight.unobserved
             self._remember(in_flight, sequences[0], tokens, seen, broken=True, guessed=guessed)
+
+
+def measured(event: Aborted, in_flight: Mapping[RequestId, InFlightRequest], now: float) -> Aborted:
+    """Add to an end before any output how much of the prompt was computed by now."""
+    request = in_flight.get(event.request_id)
+    if request is None or event.refused or event.generated or event.computed is not None:
+        return event
+    return replaced(event, computed=request.computed(now))
 
 
 @mypyc_attr(free_list_len=1, acyclic=True)

@@ -127,6 +127,16 @@ class Returned(msgspec.Struct, frozen=True):
     endpoint_id: EndpointId
 
 
+class ReportsFrozen(msgspec.Struct, frozen=True):
+    """An endpoint's reports have not changed for `seconds`, although it works: they do not count.
+
+    It is found once for each endpoint.
+    """
+
+    endpoint_id: EndpointId
+    seconds: float
+
+
 class BooksCorrected(msgspec.Struct, frozen=True):
     """Requests that were not released end: their endpoint reports for long that it has none."""
 
@@ -184,6 +194,7 @@ Event = (
     | Unobserved
     | Ejected
     | Returned
+    | ReportsFrozen
     | BooksCorrected
     | ResponseRepeated
     | CacheChanged

@@ -17,10 +17,9 @@ from epp.model.caches.choice import UNKNOWN_CAPACITY
 from epp.model.candidate import Candidate
 from epp.model.candidates import price
 from epp.model.endpoint import CacheStats, Endpoint, Load
-from epp.model.ends import RequestEnds, keep_those_at, lost_at
+from epp.model.ends import RequestEnds, keep_those_at, lost_at, measured
 from epp.model.events import (
     BooksCorrected,
-    Ejected,
     EndpointRemoved,
     EndpointUpserted,
     Event,
@@ -38,7 +37,7 @@ from epp.model.learning.stored_responses import StoredResponses
 from epp.model.listeners import Listener, Listeners, OnFault, reraise
 from epp.model.pods.in_flight import InFlightRequest
 from epp.model.pods.ledger import BusyShare
-from epp.model.pods.outlier_detection import Outcome, OutlierDetection
+from epp.model.pods.outlier_detection import Found, Outcome, OutlierDetection
 from epp.model.pods.outlier_settings import OUTLIERS, OutlierSettings
 from epp.model.pods.pod import Pod, PodEvent
 from epp.model.pods.pods import Pods
@@ -204,11 +203,13 @@ class Fleet:
         """Apply one event. Events about unknown endpoints or requests change nothing."""
         if now >= self._unobserved.due:
             self._catch_up(now)
+        if type(event) is Aborted:
+            event = measured(event, self.in_flight, now)
         self._learn(event, now, guessed=False)
 
     def _learn(self, event: Event, now: float, *, guessed: bool) -> None:
         kind = type(event)
-        found: Sequence[Ejected | Returned] = ()
+        found: Sequence[Found] = ()
         try:
             if guessed or kind not in _OUTCOMES:
                 _HANDLERS[kind](self, event, now)
@@ -223,7 +224,7 @@ class Fleet:
         if self._outliers.due < inf and kind is not Returned:
             self._learn_found(self._outliers.returns(now), now)
 
-    def _learn_outcome(self, event: Event, now: float) -> Sequence[Ejected | Returned]:
+    def _learn_outcome(self, event: Event, now: float) -> Sequence[Found]:
         try:
             return self._outliers.observe(cast(Outcome, event), self.in_flight, now)
         finally:
@@ -255,7 +256,7 @@ class Fleet:
     def _of_pod(self, event: PodEvent, now: float) -> None:
         if (pod := self.pods.get(event.endpoint_id)) is not None:
             before = pod.eligibility
-            pod.apply(event)
+            pod.apply(event, now)
             if pod.eligibility != before:
                 self.pods.refresh()
             resized = self.pods.note_block_size(pod)
@@ -272,11 +273,11 @@ class Fleet:
         self._of_pod(event, now)
         if not (pod.reachable and before.awake):  # who sleeps is not reachable
             pod.ledger.record_sleep(now)
-        if len(self._unobserved):
+        if len(self._unobserved) and pod.load.counted:
             booked, coming = pod.ledger.requests, pod.ledger.prefilling(now)
-            over = self._unobserved.reconcile(event.endpoint_id, event.load, booked, coming)
+            over = self._unobserved.reconcile(event.endpoint_id, pod.load, booked, coming)
             self._learn_found(over, now, guessed=True)
-        if pod.idle_reports.report(event.load) and (lost := lost_at(pod, self.in_flight)):
+        if pod.idle_reports.report(pod.load) and (lost := lost_at(pod, self.in_flight)):
             self._learn(BooksCorrected(event.endpoint_id, lost), now, guessed=True)
         pod.close_books(now)
         self._learn_found(self._outliers.reported(pod, before, now), now)
@@ -390,8 +391,7 @@ _HANDLERS: Final[dict[type[Event], Callable[[Fleet, Any, float], None]]] = {
     Finished: Fleet._finished,  # noqa: SLF001
     Aborted: Fleet._aborted,  # noqa: SLF001
     Unobserved: Fleet._left_unobserved,  # noqa: SLF001
-    Ejected: lambda fleet, event, now: fleet._outliers.apply(event, now),  # noqa: SLF001
-    Returned: lambda fleet, event, now: fleet._outliers.apply(event, now),  # noqa: SLF001
+    **dict.fromkeys(Found.__args__, lambda fleet, event, now: fleet._outliers.apply(event, now)),  # noqa: SLF001
     BooksCorrected: Fleet._corrected,  # noqa: SLF001
     ResponseRepeated: lambda fleet, event, _: fleet._prompts.assign_hashes(event),  # noqa: SLF001
     LearnedCopied: lambda fleet, event, now: fleet.pods.take_over(event, fleet.output_lengths, now),

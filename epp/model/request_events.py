@@ -103,21 +103,25 @@ class Aborted(Value):
     never got the request. `failure` is how the endpoint failed; None if it is not to blame, because
     the client left or its request was invalid. `served`: the proxy reported the endpoint that
     served it. If the proxy does so for other requests, a failure without it is the proxy's own.
+    `computed`: how many tokens of an only prompt were computed or cached by then, if it ended
+    before any output; None: the fleet estimates that, and tells its listeners.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 (what is seen of it)
         self,
         request_id: RequestId,
         generated: int = 0,
         refused: bool = False,  # noqa: FBT001, FBT002
         failure: Failure | None = None,
         served: bool = False,  # noqa: FBT001, FBT002
+        computed: int | None = None,
     ) -> None:
         self.request_id: Final = request_id
         self.generated: Final = generated
         self.refused: Final = refused
         self.failure: Final = failure
         self.served: Final = served
+        self.computed: Final = computed
 
 
 class Unobserved(Value):

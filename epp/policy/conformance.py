@@ -6,6 +6,7 @@ own configuration.
 """
 
 from epp.model.decision import Decision
+from epp.model.endpoint import canonical_place
 from epp.model.request import InferenceRequest
 from epp.policy.plugins import Candidates, Headers, PluginParameters
 
@@ -25,7 +26,7 @@ class HeaderBasedTestingFilter(PluginParameters, frozen=True):
         header = request.headers.get(SELECTION)
         if not header:
             return candidates
-        named = {part.strip() for part in header.split(",")}
+        named = {canonical_place(part.strip()) for part in header.split(",")}
         return [
             each
             for each in candidates

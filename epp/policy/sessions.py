@@ -82,12 +82,15 @@ class SessionAffinity(PluginParameters, frozen=True):
     encoded_endpoint_header_config: TokenHeader = TokenHeader()
     session_id_config: SessionIds = SessionIds()
     profile_name: str = ""
+    header_name: Annotated[str, mapped_to("`encodedEndpointHeaderConfig.header`")] = ""
+    """The form of 0.9."""
 
     def pins(self, context: PluginContext) -> "_Tokens | _Bindings":
         """Return the store of the sessions' endpoints."""
         if self.strategy == "session_id":
             return _Bindings(self.session_id_config, self.profile_name, context)
-        return _Tokens(self.encoded_endpoint_header_config.name, self.profile_name)
+        header = TokenHeader(self.header_name or self.encoded_endpoint_header_config.header)
+        return _Tokens(header.name, self.profile_name)
 
 
 class SessionAffinityScorer(SessionAffinity, frozen=True):

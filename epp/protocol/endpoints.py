@@ -1,6 +1,5 @@
 """The endpoints file: a list of model servers, for pickers without Kubernetes."""
 
-import ipaddress
 import re
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from typing import Annotated, Any, Literal
@@ -13,6 +12,7 @@ from epp.model.endpoint import (
     RANK_LABEL,
     Endpoint,
     EndpointId,
+    canonical_ip,
     is_number,
     target_of,
 )
@@ -37,7 +37,9 @@ Rank = Annotated[int, msgspec.Meta(ge=0, lt=4096)]
 Ranks = Annotated[int, msgspec.Meta(ge=1, le=4096)]
 
 
-HostPort = Annotated[str, msgspec.Meta(pattern=r"^[^/\s@]+:\d{1,5}$", max_length=262)]
+HostPort = Annotated[
+    str, msgspec.Meta(pattern=r"^(\[[^]/\s@]+\]|[^]/\s@:[]+):[0-9]{1,5}$", max_length=262)
+]
 
 METRICS_ADDRESS, METRICS_PORT = "metricsAddress", "metricsPort"
 """Labels of a cluster: where its metrics are, if not at its address and port."""
@@ -182,7 +184,8 @@ def _endpoints(entry: EndpointEntry, place: str, resolve: Resolve | None) -> Ite
     address = _address(entry.address, port, f"{place}.address", resolve)
     if not address:
         return
-    named, metrics_host = [(entry.name, rank)], entry.metrics_host or ""
+    named = [(entry.name, rank)]
+    metrics_host = _valid(entry.metrics_host or "", f"{place}.metricsHost")
     if size is None:
         if resolve is not None and not metrics_host:
             metrics_host = _metrics_host(entry, port, f"{place}.labels")
@@ -211,11 +214,21 @@ def _port(value: int | str, place: str) -> int:
     return port
 
 
+def _valid(metrics_host: str, place: str) -> str:
+    """Return a `host:port`, or none, if a URL may have it."""
+    host, _, port = metrics_host.rpartition(":")
+    if metrics_host:
+        _port(port, place)
+    if host.startswith("[") and canonical_ip(host[1:-1]) is None:
+        raise ConfigError(f"{host!r} is not an IP address", place)
+    return metrics_host
+
+
 def _metrics_host(entry: EndpointEntry, port: int, place: str) -> str:
     """Return where a cluster's metrics are, by its labels; at its own name, which TLS verifies."""
     host = entry.labels.get(METRICS_ADDRESS, "") or entry.address
     text = entry.labels.get(METRICS_PORT, "") if entry.labels.get(METRICS_ADDRESS) else ""
-    if not _is_ip(host) and not _HOST_NAME.fullmatch(host):
+    if canonical_ip(host) is None and not _HOST_NAME.fullmatch(host):
         raise ConfigError(f"{host!r} is neither an IP address nor a host name", place)
     return target_of(host, _port(text or port, place))
 
@@ -232,24 +245,14 @@ def _refuse_shared_targets(listed: Sequence[tuple[int, Endpoint]]) -> None:
 
 def _address(text: str, port: int, place: str, resolve: Resolve | None) -> str:
     """Return an IP address in its canonical form; "" for a host name that has none."""
-    try:
-        # RFC 5952 §4: the form in which Envoy reports the served endpoint back.
-        return str(ipaddress.ip_address(text))
-    except ValueError as error:
-        if resolve is None:
-            problem = f"{text!r} is not an IP address, and host names are not resolved"
-            raise ConfigError(problem, place) from error
+    if (ip := canonical_ip(text)) is not None:
+        return ip
+    if resolve is None:
+        problem = f"{text!r} is not an IP address, and host names are not resolved"
+        raise ConfigError(problem, place)
     if not _HOST_NAME.fullmatch(text):
         raise ConfigError(f"{text!r} is neither an IP address nor a host name", place)
     return resolve(text, port)
-
-
-def _is_ip(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _refuse_repeats(values: Sequence[tuple[int, Hashable]], field: str) -> None:

@@ -73,6 +73,32 @@ def _lookup(name: str) -> Iterable[str]:
     return [str(info[4][0]) for info in infos]
 
 
+def of_one_family(addresses: Iterable[str], *, six: bool = False) -> list[str]:
+    """Return the IP addresses of IPv4, or with `six` of IPv6; those of the other if there are none.
+
+    A host with both is one and not two, and often listens on IPv4 alone. A family to which this
+    machine has no route counts only if it has none to the other.
+    """
+    families: dict[bool, list[str]] = {six: [], not six: []}
+    for ip in addresses:
+        families[":" in ip].append(ip)
+    wanted, other = families.values()
+    if wanted and other and not any(map(_routed, wanted)) and any(map(_routed, other)):
+        return other
+    return wanted or other
+
+
+def _routed(ip: str) -> bool:
+    """Return whether this machine has a route to an IP address: nothing is sent."""
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as made:
+            made.connect((ip, 9))
+    except OSError:
+        return False
+    return True
+
+
 def answering(addresses: Collection[str], port: int) -> Collection[str]:
     """Return the IP addresses that take a connection within a second, all tried at once."""
     connecting: dict[int, tuple[str, socket.socket]] = {}

@@ -12,7 +12,8 @@ from epp.system.logs import Log
 _BACKLOG: Final = 1024
 _AT_ONCE: Final = 64
 """Connections that are accepted between two turns of the event loop."""
-_NO_ROOM: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+NO_ROOM: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+"""Errors of a process that can have no more connections, whatever its peers do."""
 _PAUSE_SECONDS: Final = 1.0
 """Until it is tried again to accept where there was no room."""
 
@@ -90,7 +91,7 @@ class Port:
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno in _NO_ROOM:
+                if error.errno in NO_ROOM:
                     self._pause(listening, error)
                     return
                 continue  # it was broken off before it was accepted

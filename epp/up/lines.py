@@ -24,6 +24,8 @@ _EVENTS = {
     "endpoint.awake": "{endpoint} is awake",
     "endpoint.ejected": "{endpoint} {fault}, and gets none for up to {seconds:g} s",
     "endpoint.returned": "{endpoint} gets requests again",
+    "endpoint.metrics_frozen": "{endpoint} serves requests, and its metrics have not changed for"
+    " {seconds} s: they are not used",
     "endpoint.metrics_unknown": "{endpoint} has no metrics that say how loaded it is",
 }
 """Events of the picker's log that are told whatever the level."""
@@ -90,7 +92,8 @@ def introduction(front: Front, probes: Sequence[Probe]) -> list[str]:
     if front.opened and front.key_added:
         lines.append("Anyone who can reach this port uses the servers' API key.")
     if not front.opened:
-        lines.append("Only this machine can connect; --host 0.0.0.0 lets others in.")
+        everywhere = "::" if ":" in front.ip else "0.0.0.0"  # noqa: S104 (it is told, not bound)
+        lines.append(f"Only this machine can connect; --host {everywhere} lets others in.")
     lines += ["Ctrl-C drains and stops.", ""]
     return lines
 

@@ -1,14 +1,15 @@
 """The model servers of `epp up`: their URLs, and the addresses that these stand for."""
 
-import ipaddress
 import re
+import socket
 from collections.abc import Iterable, Sequence
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
 from epp.errors import ConfigError
-from epp.model.endpoint import target_of
+from epp.model.endpoint import canonical_ip, target_of
+from epp.system.host_names import of_one_family
 
 _PORTS = {"http": 80, "https": 443}
 _LAST_PORT = 65_535
@@ -129,11 +130,19 @@ def _is_name(host: str) -> bool:
 
 
 def ip_or_none(text: str) -> str | None:
-    """Return an IP address in its canonical form (RFC 5952), None for anything else."""
-    try:
-        return str(ipaddress.ip_address(text))
-    except ValueError:
-        return None
+    """Return an IP address in its canonical form (RFC 5952), None for anything else.
+
+    A zone is the number of its interface, as Envoy writes it; of no interface of this machine, it
+    is anything else. In a URL it may begin with `%25` (RFC 6874).
+    """
+    ip, percent, zone = text.partition("%")
+    zone = zone.removeprefix("25") or zone
+    if percent and not zone.isdecimal():
+        try:
+            zone = str(socket.if_nametoindex(zone))
+        except (OSError, ValueError):
+            return None
+    return canonical_ip(ip + percent + zone)
 
 
 def addresses_of(
@@ -141,11 +150,10 @@ def addresses_of(
 ) -> tuple[Address, ...]:
     """Return the addresses of a server whose host was resolved to the IP addresses `found`.
 
-    Those of IPv4 if there are any: a server often listens on IPv4 alone. Without those that
-    are `taken`. Those of a name are named after their IP addresses too: others may join them.
+    They are `of_one_family`, without those that are `taken`. Those of a name are named after their
+    IP addresses too: others may join them.
     """
     every = sorted({ip for ip in map(ip_or_none, found) if ip is not None})
-    chosen = [ip for ip in every if ":" not in ip] or every
     targets = {each.target for each in taken}
     made = (
         Address(
@@ -154,6 +162,6 @@ def addresses_of(
             server.port,
             server.authority,
         )
-        for ip in chosen
+        for ip in of_one_family(every)
     )
     return tuple(each for each in made if each.target not in targets)

@@ -73,19 +73,23 @@ async def central(*topics, ready=None, **more):
 
 
 async def test_the_topic_names_the_engine():
-    topics = ("kv@10.0.0.1:8000@m", "kv@10.0.0.2@m", "kv@pod-c@m", "kv@[fd00::4]:8000@m")
+    topics = (
+        *("kv@10.0.0.1:8000@m", "kv@10.0.0.2@m", "kv@pod-c@m"),
+        *("kv@[fd00::4]:8000@m", "kv@fd00::5:8000@m"),
+    )
     async with central(*topics) as (listener, told, engines):
         listener.watch(endpoint("a-rank-0", "10.0.0.1", pod="a"))
         listener.watch(endpoint("b-rank-0", "10.0.0.2", pod="b"))
         listener.watch(endpoint("c-rank-0", "10.0.0.3", pod="pod-c"))
         listener.watch(endpoint("d-rank-0", "fd00::4", pod="d"))
+        listener.watch(endpoint("e-rank-0", "fd00::5", pod="e"))
         for number, engine in enumerate(engines):
             await engine.store(number, number + 100)
-        for number, pod in enumerate("abcd"):
+        for number, pod in enumerate("abcde"):
             await told.holds(number, number + 100, pod=f"{pod}-rank-0")
         counts = listener.counts()
         assert {each.batches for each in counts.values()} == {2}
-        assert len(counts) == 4
+        assert len(counts) == 5
 
 
 async def test_of_ranks_that_share_a_port_the_batch_names_its_own():

@@ -1,11 +1,9 @@
 """TLS handshakes of a port, and the port that accepts them."""
 
 import asyncio
-import resource
 import socket
 import ssl
 from collections import Counter
-from contextlib import contextmanager
 
 import pytest
 import pytest_asyncio
@@ -15,6 +13,7 @@ from epp.adapters.tls import certificate
 from epp.system.handshakes import Handshakes
 from epp.system.port import Port
 from tests.native import wire
+from tests.processes import no_descriptor_left
 
 HELLO = wire.client_hello()
 LONG = b"\x16\x03\x01" + (8_000).to_bytes(2, "big") + bytes(4_000)
@@ -192,16 +191,6 @@ async def test_all_are_left_when_it_closes(served):
     served.close()
     await asyncio.gather(*map(end_of, readers))
     await until(lambda: len(served.handshakes) == 0)
-
-
-@contextmanager
-def no_descriptor_left():
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_a_port_without_descriptors_accepts_later(served):

@@ -338,6 +338,24 @@ async def test_all_addresses_are_of_both_families(address):
         mesh.close()
 
 
+@pytest.mark.parametrize(("bind", "used"), [("", "127.0.0.1"), ("::", "127.0.0.1"), ("::1", "::1")])
+async def test_a_replica_whose_name_has_addresses_of_both_families_is_told_once(
+    bind, used, monkeypatch
+):
+    if "[::1]" not in loopbacks():
+        pytest.skip("NOT TESTED: replicas of both families: this machine has no IPv6")
+    found = [(0, 0, 0, "", (ip, 0)) for ip in ("::1", HERE)]
+    monkeypatch.setattr(sockets, "getaddrinfo", lambda *_, **__: found)
+    settings = ReplicaSettings(peers=[PeerAddress("both", 1)], port=0)
+    mesh = ReplicaMesh(settings, KEYS, bind, lambda *_: None, lambda: None)
+    mesh.open()
+    try:
+        await mesh.look_up()
+        assert list(mesh._connections) == [tcp_endpoint(used, 1)]
+    finally:
+        mesh.close()
+
+
 @contextlib.contextmanager
 def pair():
     """Give two sockets that are connected: what one sends the other has at once."""

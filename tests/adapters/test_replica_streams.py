@@ -13,7 +13,7 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from epp.adapters.replicas import redis_link, streams
+from epp.adapters.replicas import redis_link, sealing, streams
 from epp.adapters.replicas.redis_server import RedisServer, redis_server
 from epp.adapters.replicas.sealing import SEALED_BYTES, Seal
 from epp.adapters.replicas.streams import RedisStreams, prefix_of
@@ -93,19 +93,34 @@ async def station(*args, **more):
         yield made
 
 
+async def meet(*stations):
+    """Let each know of the others that they run."""
+    for each in stations:
+        await each.tell(streams._RUNS)
+    names = {each.streams._seal.sender for each in stations}
+    for each in (made.streams for made in stations):
+        others = names - {each._seal.sender}
+        await until(lambda each=each, others=others: others <= each._running_since.keys())
+
+
+def write(server, seal, to, message):
+    server.do("XADD", to, "*", "m", seal.seal(to, message))
+
+
 async def test_what_one_sends_all_others_hear_and_it_does_not(server):
     async with (
         station(server.address) as one,
         station(server.address) as other,
         station(server.address) as third,
     ):
+        await meet(one, other, third)
         await third.tell(b"hello")
         for each in (one, other):
             await until(lambda each=each: each.heard == [b"hello"])
         await one.tell(b"good morning")
         await until(lambda: third.heard == [b"good morning"])
         assert not one.dropped + other.dropped + third.dropped
-        assert third.streams.known == 1  # who has said anything
+        assert third.streams.known == 2
 
 
 async def test_answers_reach_who_asked_alone(server):
@@ -114,6 +129,7 @@ async def test_answers_reach_who_asked_alone(server):
         station(server.address) as other,
         station(server.address) as third,
     ):
+        await meet(one, other, third)
         await other.tell(b"?how")
         await until(lambda: other.heard == [b"!how", b"!how"])
         assert one.heard == third.heard == [b"?how"]
@@ -122,6 +138,7 @@ async def test_answers_reach_who_asked_alone(server):
 async def test_a_replica_that_stops_takes_its_stream_away_and_the_rest_expires(server, monkeypatch):
     monkeypatch.setattr(streams, "_UPKEEP_SECONDS", 0.0)
     async with station(server.address) as one, station(server.address) as other:
+        await meet(one, other)
         await one.tell(b"?how")
         await until(lambda: one.heard == [b"!how"])
         await one.tell(b"and on")
@@ -144,7 +161,8 @@ async def test_streams_are_bounded(server, monkeypatch):
 
 async def test_what_was_answered_is_taken_away(server, monkeypatch):
     monkeypatch.setattr(streams, "_UPKEEP_SECONDS", 0.0)
-    async with station(server.address) as one, station(server.address):
+    async with station(server.address) as one, station(server.address) as other:
+        await meet(one, other)
         for _ in range(300):
             await one.tell(b"?how")
         await until(lambda: len(one.heard) == 300)
@@ -159,6 +177,7 @@ async def test_what_was_answered_is_taken_away(server, monkeypatch):
 async def test_facts_find_room_beside_long_answers(server):
     """A snapshot is tens of megabytes, and the server may be slow to take it."""
     async with station(server.address) as one, station(server.address) as other:
+        await meet(one, other)
         await other.tell(b"?how")
         await until(lambda: one.heard)
         server.signal(signal.SIGSTOP)
@@ -176,6 +195,7 @@ async def test_facts_find_room_beside_long_answers(server):
 
 async def test_an_answer_that_is_tried_again_and_again_is_not_as_many_messages(server):
     async with station(server.address) as one, station(server.address) as other:
+        await meet(one, other)
         await other.tell(b"?how")
         await until(lambda: one.heard)
         server.kill()
@@ -224,6 +244,8 @@ async def test_more_than_comes_in_time_is_read_a_little_at_a_time(server, monkey
     seal = Seal(SECRET)
     messages = [b"%d " % number + b"x" * 10_000 for number in range(120)]
     async with narrow(server, most=400_000) as address, station(address) as one:
+        write(server, seal, one.streams._own, streams._RUNS)
+        await until(lambda: seal.sender in one.streams._running_since)
         with redis.Redis(HERE, server.port) as client, client.pipeline() as at_once:
             for message in messages:
                 at_once.xadd(ALL, {"m": seal.seal(ALL, message)})
@@ -238,6 +260,7 @@ async def test_who_starts_reads_what_comes_from_then_on(server):
         await one.tell(b"before")
         await until(lambda: server.do("XLEN", ALL) == 1)
         async with station(server.address) as other:
+            await meet(one, other)
             await one.tell(b"after")
             await until(lambda: other.heard == [b"after"])
 
@@ -262,6 +285,7 @@ ENTRIES: dict[str, tuple[list[str | bytes], Dropped]] = {
 async def test_what_a_stranger_writes_is_counted_and_not_heard(server, what):
     fields, reason = ENTRIES[what]
     async with station(server.address) as one, station(server.address) as other:
+        await meet(one, other)
         server.do("XADD", ALL, "*", *fields)
         server.do("XADD", one.streams._own, "*", *fields)
         await until(lambda: one.dropped == {reason: 2} and other.dropped == {reason: 1})
@@ -272,12 +296,62 @@ async def test_what_a_stranger_writes_is_counted_and_not_heard(server, what):
 
 async def test_what_is_written_again_is_counted_and_not_heard_again(server):
     async with station(server.address) as one, station(server.address) as other:
+        await meet(one, other)
         await other.tell(b"hello")
         await until(lambda: one.heard == [b"hello"])
-        ((_, entry),) = server.do("XRANGE", ALL, "-", "+")
+        ((_, entry),) = server.do("XREVRANGE", ALL, "+", "-", "COUNT", "1")
         server.do("XADD", ALL, "*", "m", entry[b"m"])
         await until(lambda: one.dropped == {Dropped.REPEATED: 1})
         assert one.heard == [b"hello"]
+
+
+async def test_old_messages_that_are_written_again_for_one_that_just_started_are_not_heard(server):
+    async with station(server.address) as one:
+        async with station(server.address) as other:
+            await meet(one, other)
+            await other.tell(b"old")
+            await until(lambda: one.heard == [b"old"])
+        old = [entry[b"m"] for _, entry in server.do("XRANGE", ALL, "-", "+")]
+        async with station(server.address) as fresh:
+            for sealed in old:
+                server.do("XADD", ALL, "*", "m", sealed)
+            await meet(one, fresh)
+            for sealed in old:
+                server.do("XADD", ALL, "*", "m", sealed)
+            await one.tell(b"new")
+            await until(lambda: fresh.heard == [b"new"])
+            assert fresh.streams.known == 1
+
+
+async def test_what_is_written_again_is_not_heard_again_beside_old_messages_of_many(
+    server, monkeypatch
+):
+    monkeypatch.setattr(sealing, "_MAX_SENDERS", 2)
+    async with station(server.address) as one, station(server.address) as other:
+        await meet(one, other)
+        await other.tell(b"?how")
+        await until(lambda: other.heard == [b"!how"])
+        own = other.streams._own
+        ((_, entry),) = server.do("XREVRANGE", own, "+", "-", "COUNT", "1")
+        gone = [Seal(SECRET) for _ in range(3)]
+        for each in gone:
+            write(server, each, ALL, b"old")
+        await until(lambda: {each.sender for each in gone} <= other.streams._asked.keys())
+        server.do("XADD", own, "*", "m", entry[b"m"])
+        await until(lambda: other.dropped == {Dropped.REPEATED: 1})
+        assert other.heard == [b"!how"]
+
+
+async def test_one_that_is_asked_again_whether_it_runs_says_so_again(server):
+    seal = Seal(SECRET)
+    own = prefix_of(POOL) + b"to:" + seal.sender.hex().encode()
+    async with station(server.address) as one:
+        write(server, seal, one.streams._own, streams._ASKS_WHETHER_IT_RUNS)
+        write(server, seal, one.streams._own, streams._ASKS_WHETHER_IT_RUNS)
+        await until(lambda: server.do("XLEN", own) == 2)
+        said = [entry[b"m"] for _, entry in server.do("XRANGE", own, "-", "+")]
+    assert [Seal(SECRET).open(own, each)[2] for each in said] == [streams._RUNS, streams._RUNS]
+    assert not one.heard
 
 
 @pytest.mark.parametrize("kind", [("SET", "x"), ("LPUSH", "x")])
@@ -285,6 +359,7 @@ async def test_a_key_of_another_kind_is_said_and_outlived(server, kind):
     command, value = kind
     with capture_logs() as logs:
         async with station(server.address) as one, station(server.address) as other:
+            await meet(one, other)
             server.do("DEL", ALL)
             server.do(command, ALL, value)
             one.streams.send(b"hello")
@@ -310,6 +385,7 @@ async def test_pools_of_other_namespaces_are_apart(server):
 
 async def test_a_server_that_starts_again_empty_is_read_from_the_start(server):
     async with station(server.address) as one, station(server.address) as other:
+        await meet(one, other)
         await one.tell(b"hello")
         await until(lambda: other.heard == [b"hello"])
         server.kill()
@@ -318,8 +394,8 @@ async def test_a_server_that_starts_again_empty_is_read_from_the_start(server):
         assert one.streams.known == 1
         # What is written before the other one is back is read then: ids are those of the clock.
         server.start()
-        server.do("XADD", ALL, "0-1", "m", Seal(SECRET).seal(ALL, b"early"))
-        await until(lambda: b"early" in one.heard and b"early" in other.heard)
+        server.do("XADD", ALL, "0-1", "m", Seal(OTHER).seal(ALL, b"early"))
+        await until(lambda: one.dropped[Dropped.STRANGER] and other.dropped[Dropped.STRANGER])
         await one.tell(b"again")
         await until(lambda: other.heard[-1] == b"again")
 
@@ -339,6 +415,7 @@ async def test_acl_users_and_passwords_that_change(server, tmp_path):
             password.write_text("right\n")
             await until(lambda: one.works)
             async with station(address, password=password) as other:
+                await meet(one, other)
                 await one.tell(b"hello")
                 await until(lambda: other.heard == [b"hello"])
     assert "right" not in str(logs)
@@ -385,6 +462,7 @@ async def test_tls_with_a_certificate_of_ones_own(tmp_path):
                 await until(lambda: any("VERIFY" in each.get("problem", "") for each in logs))
         trusting = f"{address}?ssl_ca_certs={cert}"
         async with station(trusting) as one, station(trusting) as other:
+            await meet(one, other)
             await one.tell(b"hello")
             await until(lambda: other.heard == [b"hello"])
 
@@ -396,14 +474,14 @@ def test_sealed_messages_are_opened_by_who_has_the_secret_once_and_in_order():
     assert b"first" not in first
     assert one.is_own(first)
     assert not other.is_own(first)
-    assert other.open(b"s", first) == (one.sender, b"first")
-    assert other.open(b"s", second) == (one.sender, b"second")
+    assert other.open(b"s", first) == (one.sender, 1, b"first")
+    assert other.open(b"s", second) == (one.sender, 2, b"second")
     for again in (first, second):
         with pytest.raises(Rejected) as rejected:
             other.open(b"s", again)
         assert rejected.value.reason is Dropped.REPEATED
     longest = one.seal(b"s", b"x" * LONGEST)
-    assert len(other.open(b"s", longest)[1]) == LONGEST
+    assert len(other.open(b"s", longest)[2]) == LONGEST
     with pytest.raises(Rejected) as rejected:
         other.open(b"s", one.seal(b"s", b"x" * (LONGEST + 1)))
     assert rejected.value.reason is Dropped.TOO_LONG

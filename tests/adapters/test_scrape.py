@@ -20,6 +20,7 @@ from epp.model.events import LoadReported, ScrapeFailed, ScrapeFailure
 from tests.adapters.ext_proc_peer import until
 from tests.adapters.scraped_pods import DEADLINE, HASTY, SLOW, pods, scraping
 from tests.adapters.vllm_page import vllm_page
+from tests.processes import no_descriptor_left
 from tests.strategies import endpoint
 
 REFUSED, BROKEN, LATE, NO_PAGE = ScrapeFailure
@@ -261,7 +262,7 @@ async def test_an_impossible_value_is_logged_once():
                 pod.page = pod.page.replace(b"} 3.0", b"} 1e30")
                 told.events.clear()
                 load = await told.loads("a", 4)
-                assert (load.num_blocks, load.waiting) == (1024, 3)
+                assert (load.num_blocks, load.waiting) == (1024, 0)
     assert {entry["event"] for entry in logs} == {"endpoint.metrics_doubted"}
     assert [entry["endpoint"] for entry in logs] == ["default/a"] * 2
     assert sorted(entry["doubt"] for entry in logs) == [
@@ -337,6 +338,15 @@ async def test_an_endpoint_has_answered_once_its_server_is_there():
 def test_only_a_page_at_its_own_port_tells_that_an_endpoint_is_not_there(host, reason, absent):
     endpoint = Endpoint("default", "a", "10.0.0.1", 8000)
     assert is_absent(endpoint, f"http://{host}/metrics", reason) is absent
+
+
+async def test_no_room_for_a_connection_here_says_nothing_of_an_endpoint():
+    async with pods(1) as (pod,), scraping() as (scraper, told):
+        with no_descriptor_left():
+            scraper.watch(pod.endpoint("a"))
+            await told.failure("a", 5)
+        assert set(reasons(told)) == {LATE}
+        await told.loads("a")
 
 
 async def test_poll_now_polls_at_once_but_not_at_every_call():

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from epp.adapters.telemetry.cardinality import label
 from epp.adapters.telemetry.histogram import Histogram
 from epp.errors import MalformedRequest, NoEndpoints, Overloaded
-from epp.model.endpoint import Load
+from epp.model.decision import Decision
+from epp.model.endpoint import Endpoint, Load
 from epp.model.request import RequestId
 from epp.protocol.extproc.record import Outcome
 from tests.adapters.telemetry_page import (
@@ -99,6 +100,18 @@ def test_a_rejection(error, code, failures):
     assert value(counted, "warmpick_exchange_outcomes_total", outcome="rejected") == 1
     # As llm-d-router counts it: without the slowest, those that waited, a quantile is too low.
     assert value(counted, "llm_d_epp_request_processing_duration_seconds_sum") == 2.5
+
+
+def test_picks_are_counted_by_pod_and_port():
+    # WVA: `sum by (pod_name, port, namespace)`, which it joins with the pods of `vllm:*`.
+    counted = telemetry()
+    for index, port in enumerate((8000, 8001)):
+        rank = Endpoint("prod", f"vllm-0-rank-{index}", "10.0.0.9", port, pod="vllm-0")
+        serve(counted, record(index, decision=Decision(endpoints=(rank,))))
+    for family, name in (("llm_d_epp", "endpoint_name"), ("inference_extension", "pod_name")):
+        picked = [dict(pairs) for pairs in values(counted, f"{family}_scheduler_attempts_total")]
+        places = {(each[name], each["port"]) for each in picked}
+        assert places == {("vllm-0", "8000"), ("vllm-0", "8001")}
 
 
 def test_a_request_that_could_not_be_read():

@@ -14,7 +14,7 @@ from epp.model.decision import Decision
 from epp.model.endpoint import CacheStats, Endpoint, Load
 from epp.protocol.extproc.record import Outcome
 from epp.protocol.kvevents.notices import FeedCounts
-from tests.adapters.telemetry_page import record, request, serve, telemetry, value, values
+from tests.adapters.telemetry_page import A, record, request, serve, telemetry, value, values
 
 MAX_PAGE_BYTES = 5_000_000
 TOTAL = "llm_d_epp_request_total"
@@ -70,6 +70,49 @@ def test_a_request_under_way_is_not_counted_twice():
     assert value(counted, TOTAL, model_name="m") == 2
     assert sum(values(counted, "llm_d_epp_request_running").values()) == 0
     assert sum(values(counted, "llm_d_epp_scheduler_attempts_total").values()) == 2
+
+
+RUNNING = "llm_d_epp_request_running"
+OF_MODELS = "inference_objective_running_requests"
+
+
+def of_model(counted, name, model):
+    """What an autoscaler asks: `sum(NAME{model_name=MODEL})`, None if there is no such series."""
+    found = [v for pairs, v in values(counted, name).items() if ("model_name", model) in pairs]
+    return sum(found) if found else None
+
+
+def test_requests_of_a_model_run_under_its_name_before_any_answer():
+    counted = telemetry()
+    asked = [request(number, fairness_id=f"f{number}", model="m") for number in range(3)]
+    asked += [request(9, model="n", target_model="n")]
+    for each in asked:
+        counted.scheduled(each, Decision(endpoints=(A,)), 0.0)
+    for name in (RUNNING, OF_MODELS):
+        assert [of_model(counted, name, model) for model in "mn"] == [3, 1]
+        assert of_model(counted, name, "other") == 0
+    counted.finished(record(0, request=asked[0], status=503, usage=None))
+    assert [of_model(counted, RUNNING, model) for model in "mn"] == [2, 1]
+    for each in asked[1:]:
+        counted.finished(record(int(each.id), request=each))
+    for name in (RUNNING, OF_MODELS):  # a series that was there stays: it says 0
+        assert [of_model(counted, name, model) for model in ("m", "n", "other")] == [0, 0, 0]
+    counted.scheduled(request(10), Decision(endpoints=(A,)), 0.0)
+    assert of_model(counted, RUNNING, "m") == 1
+
+
+def test_invented_models_that_run_are_other_after_the_first_hundred():
+    counted = telemetry()
+    for number in range(300):
+        asked = request(number, model=f"invented-{number}", fairness_id=f"f{number}")
+        counted.scheduled(asked, Decision(endpoints=(A,)), 0.0)
+    running = values(counted, RUNNING)
+    assert len(running) == 101
+    assert (of_model(counted, RUNNING, "other"), sum(running.values())) == (200, 300)
+    for number in range(300):
+        asked = request(number, model=f"invented-{number}", fairness_id=f"f{number}")
+        counted.finished(record(number, request=asked, status=404, usage=None))
+    assert sum(values(counted, RUNNING).values()) == 0
 
 
 def test_where_no_response_is_shown_routed_names_are_believed():

@@ -5,8 +5,8 @@ from structlog.testing import capture_logs
 from epp.app.fleet_log import FleetLog
 from epp.model.endpoint import EndpointId
 from epp.model.events import Ejected, EjectionReason, Returned
-from epp.model.request import RequestId
-from epp.model.request_events import Aborted, Failure
+from epp.model.request import RequestId, Usage
+from epp.model.request_events import Aborted, Failure, Finished
 from tests.model.rig import LONG, Rig
 
 POD = EndpointId("default/pod-0")
@@ -80,3 +80,21 @@ def test_what_another_replica_found_counts_too():
     assert 'warmpick_endpoint_ejections_total{reason="stall"} 1' in page(log)
     rig.apply(Returned(POD))
     assert list(rig.ask(LONG)) == ["pod-0", "pod-1"]
+
+
+def test_reports_that_are_frozen_are_logged_once_for_each_endpoint():
+    rig = Rig()
+    FleetLog(rig.fleet)
+    after = 60 + 3 + 1  # from when on they count, of these three, and a report that is newer
+    page = {"running": 12, "waiting": 8, "cache_queries": 5.0}
+    with capture_logs() as logs:
+        for copy in range(2):
+            for second in range(70):
+                rig.now += 1
+                rig.report("pod-0", **page, at=rig.now)
+                rig.send("pod-0", f"{copy} {second}", LONG)
+                usage = Usage(prompt_tokens=9, completion_tokens=1)
+                rig.apply(Finished(RequestId(f"{copy} {second}"), usage))
+            page["cache_queries"] += 1
+    told = [each for each in logs if each["event"] == "endpoint.metrics_frozen"]
+    assert [(each["endpoint"], each["seconds"]) for each in told] == [("default/pod-0", after)]

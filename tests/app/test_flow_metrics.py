@@ -51,6 +51,29 @@ def test_nothing_of_llm_d_routers_is_there_before_anything_waited():
     assert not [name for name in page(rig) if name.startswith(PREFIX)]
 
 
+def test_an_autoscaler_finds_an_empty_queue_before_any_request():
+    rig = FlowRig(pods=0, policy=TWO_AT_ONCE, holds=False)
+    found = page(rig)
+    nobody = labels(model_name="", target_model_name="")
+    for family in (PREFIX, FORMER):
+        assert found[f"{family}queue_size{nobody}"] == found[f"{family}queue_bytes{nobody}"] == 0
+        assert found[f'{family}pool_saturation{{inference_pool="pool",stage="effective"}}'] == 1.0
+    assert rig.come("a", 10, model="m") is None
+    found = page(rig)
+    assert found[f"{PREFIX}queue_size{labels()}"] == 1
+    assert f"{PREFIX}queue_size{nobody}" not in found
+
+
+@pytest.mark.parametrize("priority", [0, -1])
+def test_the_default_priority_waits_for_nothing_before_any_request(priority):
+    rig = FlowRig(pods=1)
+    series = 'warmpick_flow_waiting_requests{priority="0"}'
+    assert page(rig)[series] == page(rig)[series.replace("requests", "bytes")] == 0
+    rig.come("first", 20_000)
+    assert rig.come("next", 10, priority=priority) is None
+    assert page(rig)[series] == (priority == 0)
+
+
 def test_outcomes_waits_and_queues():
     rig = FlowRig(pods=1, policy=f"{TWO_AT_ONCE}  maxRequests: 4\n", holds=False)
     for number in range(4):
@@ -75,6 +98,16 @@ def test_outcomes_waits_and_queues():
     assert found[f'{PREFIX}pool_saturation{{inference_pool="pool",stage="effective"}}'] == 1.0
     detector = 'detector="concurrency-detector",stage="decode"'
     assert found[f"{PREFIX}detector_saturation{{{detector}}}"] == 1.0
+
+
+def test_without_the_gate_what_enters_is_not_counted_as_what_arrives():
+    # WVA takes the rate of this count for that of all requests, unless it is not there.
+    rig = FlowRig(pods=1)
+    rig.come("first", 20_000)
+    assert rig.come("next", 10, model="m") is None
+    found = page(rig)
+    assert found[f"{PREFIX}queue_size{labels()}"] == 1
+    assert not [name for name in found if "enqueue_duration" in name]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from structlog.testing import capture_logs
 from epp.adapters.replicas.redis_server import redis_server
 from epp.adapters.replicas.sealing import Seal
 from epp.adapters.replicas.settings import Siblings, mark_of
-from epp.adapters.replicas.streams import prefix_of
 from epp.app.replicas import copies, exchange, keeping
 from epp.model.kv_changes import CacheFeedUp
 from epp.model.prefix_index.index import HASH_BYTES, HELD_BYTES
@@ -124,10 +123,11 @@ def written(pool="pool", version=VERSION, cut=0):
     ],
 )
 async def test_messages_of_who_has_the_secret_are_read_as_over_sockets(server, message, reason):
-    stream = prefix_of("default/pool") + b"all"
+    seal = Seal(SECRET)
     async with replica(server) as one:
         await reach(one)
-        server.do("XADD", stream, "*", "m", Seal(SECRET).seal(stream, message))
+        stream = one.replicas.transport._own
+        server.do("XADD", stream, "*", "m", seal.seal(stream, message))
         name = f'warmpick_replica_dropped_total{{reason="{reason}"}}'
         await until(lambda: one.metrics()[name] == 1)
         assert one.dropped() == 1

@@ -222,7 +222,7 @@ class Picker:
             "pool", self.fleet.loads, self.fleet.cache_stats, lambda: self.fleet.indexed_blocks
         )
         self.director = PickerDirector(
-            FlowControl(scheduler, self.fleet, FlowSettings()),
+            FlowControl(scheduler, self.fleet, FlowSettings(holds=False)),  # there is no event loop
             self.fleet.apply,
             Telemetry(sources),
             lambda: self.now,

@@ -175,9 +175,10 @@ def test_a_port_in_use_is_said_with_its_flag(flag, transport, written):
     assert last == f"epp: {flag}: cannot listen: port {taken}: Address already in use"
 
 
-def test_a_name_that_is_no_address_is_said_with_its_flag(written):
-    last = refused(written, "--bind-address=nosuch.invalid", "--metrics-port=0")
-    assert last.startswith("epp: --bind-address: cannot listen on `nosuch.invalid`: ")
+@pytest.mark.parametrize("address", ["nosuch.invalid", "192.0.2.1"])  # RFC 5737: of no machine
+def test_what_is_no_address_of_this_machine_is_said_with_its_flag(address, written):
+    last = refused(written, f"--bind-address={address}", "--metrics-port=0")
+    assert last.startswith(f"epp: --bind-address: cannot listen on `{address}`: ")
 
 
 @pytest.mark.parametrize("words", [["check", "{}"], ["check", "--native"]])

@@ -1,11 +1,18 @@
 """The data layer of a configuration: what is polled, what is taken, and what cannot be."""
 
+from pathlib import Path
+
 import pytest
 
 from epp.config.file import load
 from epp.errors import ConfigError
+from epp.model.endpoint import Endpoint
 from epp.protocol.metrics.metric_names import ENGINES, SGLANG, VLLM
+from epp.protocol.metrics.metrics_reader import MetricsReader
+from epp.protocol.metrics.page import Page
+from tests.adapters.vllm_page import vllm_page
 
+ENGINES_PAGE = (Path(__file__).parents[2] / "docs" / "engines.md").read_text()
 PLAIN = "{type: random-picker}"
 
 
@@ -255,11 +262,10 @@ def test_what_is_without_effect_is_said(plugins, sources, message):
         ("metrics-data-source", "{clientCertPath: /a}", "require each other"),
         ("models-data-source", "{port: 1}", "unknown parameter `port`"),
         ("dcgm-data-source", "{caCertPath: /a}", "unknown parameter `caCertPath`"),
-        ("dcgm-extractor", "{x: 1}", "it takes none"),
         ("models-data-extractor", "{x: 1}", "it takes refuseUnlisted"),
         ("k8s-notification-source", "{kind: Pod}", "missing required field `version`"),
         ("k8s-notification-source", "{version: v1, kind: ''}", "`version` and `kind` are required"),
-        ("endpoint-notification-source", "{x: 1}", "it takes none"),
+        ("models-responder", "{x: 1}", "it takes none"),
         ("topology-extractor", "{host: a}", "did you mean `hostname`"),
         ("label-producer", "{}", "it needs `labels`"),
         ("label-producer", "{label: a}", "needed together"),
@@ -375,6 +381,19 @@ def test_what_is_named_as_it_was_keeps_what_the_built_in_engine_knows():
     assert (vllm.longest, vllm.whole_server, vllm.signs) == (VLLM.longest, True, VLLM.signs)
     ((key, metric),) = vllm.attributes
     assert (key, str(metric)) == ("Swapped/core-metrics-extractor", "vllm:swapped{kind=cpu}")
+
+
+def test_ray_shows_the_load_of_vllm_with_the_configuration_of_its_section():
+    _, _, section = ENGINES_PAGE.partition("### vLLM in Ray Serve")
+    (pages,) = load(section.split("```")[1].removeprefix("yaml")).data_layer.pages
+    # vLLM 0.32 `v1/metrics/ray_wrappers.py`: other characters than letters become underscores.
+    page = vllm_page().replace(b"vllm:", b"ray_vllm_")
+    read = MetricsReader(Endpoint("d", "a", "10.0.0.1", 8000)).read(
+        Page(page, None, pages.engines), 0
+    )
+    assert (read.load.waiting, read.load.running, read.load.kv_usage) == (3, 7, 0.25)
+    assert (read.load.capacity_tokens, read.load.block_size) == (1023 * 16, 16)
+    assert (read.load.engine, read.load.counted, read.warnings) == ("vllm", True, ())
 
 
 def test_sizes_of_the_cache_are_labels_or_metrics():

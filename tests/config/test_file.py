@@ -277,7 +277,7 @@ ERRORS = [
         "a whole number is expected, not text",
     ),
     (
-        "plugins: [{type: queue-scorer, parameters: {threshold: 1}}]",
+        "plugins: [{type: least-ttft-scorer, parameters: {threshold: 1}}]",
         "plugins[0].parameters",
         "unknown parameter `threshold`; it takes none",
     ),

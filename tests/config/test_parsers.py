@@ -75,11 +75,6 @@ def test_mistakes_name_their_place(names, place, problem):
     assert problem in error.value.problem
 
 
-def test_a_parameter_is_an_error():
-    with pytest.raises(ConfigError, match=r"plugins\[0\].parameters: unknown parameter `path`"):
-        load(f"{HEAD}plugins:\n- {{type: openai-parser, parameters: {{path: /x}}}}\n")
-
-
 @pytest.mark.parametrize(
     ("names", "protocol", "fault"),
     [

@@ -3,8 +3,6 @@
 import ast
 import re
 
-import pytest
-
 from docs.site.pages import ROOT
 from epp.adapters.scrape.failures import EVENTS
 
@@ -47,12 +45,10 @@ def events(path):
                 yield text
 
 
-ALL = sorted({event for path in MODULES for event in events(path)} | set(EVENTS.values()))
-
-
-@pytest.mark.parametrize("event", ALL)
-def test_a_line_of_the_log_is_explained(event):
-    assert f"`{event}`" in LINES
+def test_each_line_of_the_log_is_explained():
+    logged = {event for path in MODULES for event in events(path)} | set(EVENTS.values())
+    assert len(logged) > 50
+    assert not sorted(event for event in logged if f"`{event}`" not in LINES)
 
 
 def test_only_lines_that_exist_are_explained():

@@ -41,18 +41,19 @@ def test_reasons_are_told_apart():
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
-def test_every_error_is_answered_in_openais_form(kind):
+def test_every_error_is_answered_in_the_forms_of_openai_and_anthropic(kind):
     error = kind('it says "no"', retry_after=3)
     reply = error_reply(error)
     body = json.loads(reply.body)
     assert 400 <= reply.status == kind.status < 600
     assert body == {
+        "type": "error",
         "error": {
             "message": 'it says "no"',
             "type": kind.kind,
             "param": None,
             "code": error.reason,
-        }
+        },
     }
     headers = dict(reply.headers)
     assert headers["content-type"] == "application/json"

@@ -246,6 +246,20 @@ async def test_an_endpoint_is_not_avoided_for_one_that_does_not_serve_the_model(
                 assert pick.endpoint == only.endpoint
 
 
+async def test_an_endpoint_is_avoided_as_long_as_there_is_another_when_it_is_picked():
+    async with simulators(2) as (servers, client), open_picker(servers) as picker:
+        first, _ = await ask(picker, client, IDS)
+        other = next(each for each in servers if each != first.endpoint.target)
+        retry = picker.pick(IDS, path=COMPLETIONS, avoid=[first.endpoint])
+        await picker.set_endpoints([first.endpoint.target])
+        async with retry as pick:
+            assert pick.endpoint.target == first.endpoint.target
+        late = picker.pick(IDS, path=COMPLETIONS, avoid=[first.endpoint])
+        await picker.set_endpoints(servers)
+        async with late as pick:
+            assert pick.endpoint.target == other
+
+
 async def test_an_endpoint_is_not_avoided_for_one_that_only_prefills():
     async with simulators(2) as (servers, client):
         places = [each.partition(":") for each in servers]

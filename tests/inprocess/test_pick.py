@@ -187,20 +187,22 @@ async def test_a_pick_that_waits_when_the_picker_closes_is_refused(clock):
     assert {ending(twin, pick).outcome for pick, _ in begun[:3]} == {Outcome.ABORTED}
 
 
-MILLIONS = Request.of(1, 600_000)
+@pytest.fixture(scope="module")
+def millions():
+    return Request.of(1, 600_000)
 
 
-async def test_a_long_body_is_sent_as_it_is(clock):
+async def test_a_long_body_is_sent_as_it_is(clock, millions):
     twin = await made(clock)
-    async with twin.pick(MILLIONS) as pick:
+    async with twin.pick(millions) as pick:
         assert len(pick.body) > 4 << 20
-        assert pick.body == MILLIONS.body
+        assert pick.body == millions.body
 
 
 @needs("epp.protocol.bodies.body_reader", "a body that is read in turns")
-async def test_a_long_body_is_read_in_turns_and_may_be_cancelled_between(clock):
+async def test_a_long_body_is_read_in_turns_and_may_be_cancelled_between(clock, millions):
     twin = await made(clock)
-    pick, entering = twin.begin(MILLIONS)
+    pick, entering = twin.begin(millions)
     await asyncio.sleep(0)
     assert not entering.done()
     entering.cancel()

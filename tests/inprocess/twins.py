@@ -181,6 +181,7 @@ class InProcess(Twin):
         self.context = PickerContext(
             lambda: None,
             self.exchange,
+            lambda _: (),
             clock,
             url,
             self.core.explain,

@@ -6,11 +6,10 @@ from math import isclose
 
 from cachetools import Cache
 
-from epp.model.caches import radix_tree, vllm_v0_evictor
+from epp.model.caches import radix_tree
 from epp.model.caches.contract import own
 from epp.model.caches.offload import TieredLease
 from epp.model.caches.sglang import RadixLease
-from epp.model.caches.vllm_v0 import CachedLease
 from epp.model.caches.whole_prompt import Entry
 from epp.model.pods import engine_scheduler
 
@@ -140,26 +139,6 @@ def _radix_tree(tree):
     )
 
 
-def _vllm_v0(cache, held):
-    leases = [own(CachedLease, lease) for lease in held]
-    references = Counter(key for lease in leases for key in lease.all_keys)
-    free = {key for key in cache._sizes if key in cache._evictor}
-    reserved = sum(lease.reserved_tokens + lease.unhashed_tokens for lease in leases)
-    entries, heap = cache._evictor._entries, cache._evictor._heap
-    check(
-        all_in_heap={*entries.values()} <= {*heap},
-        few_stale_entries=len(heap) <= 2 * len(entries) + vllm_v0_evictor._SLACK,
-        references=references == cache._ref_counts,
-        depths=cache._sizes.keys() == cache._depths.keys(),
-        held_or_free=cache._sizes.keys() == free | references.keys(),
-        evictor=len(free) == len(cache._evictor) == len(cache._sizes) - len(references),
-        evictable_tokens=cache._evictable_tokens == sum(cache._sizes[key] for key in free),
-        uncomputed_held=cache._uncomputed <= cache._sizes.keys(),
-        unhashed=cache._unhashed == sum(key < 0 for key in cache._sizes),
-        blank_tokens=cache.blank == cache.capacity - reserved - sum(cache._sizes.values()),
-    )
-
-
 def _whole_prompts(cache, held):
     running = [entry for entry in (own(Entry, lease) for lease in held) if not entry.finished]
     # The base class's access, which does not make an entry recently used.
@@ -212,7 +191,6 @@ def _reported(reported):
 _CACHES = {
     "BlockPool": _block_pool,
     "RadixCache": _radix_cache,
-    "VllmV0Cache": _vllm_v0,
     "WholePromptCache": _whole_prompts,
     "PlainLru": _plain_lru,
     "OffloadedCache": _two_tiers,

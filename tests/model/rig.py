@@ -38,6 +38,7 @@ class Rig:
         self.fleet.apply(event, self.now)
 
     def report(self, name, **load):
+        load.setdefault("counted", True)
         self.apply(LoadReported(EndpointId(f"default/{name}"), Load(**load)))
 
     def send(self, name, identity, *texts, **more):

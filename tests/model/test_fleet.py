@@ -421,7 +421,10 @@ def test_a_subset_names_addresses_or_targets(subset, names):
     assert list(Rig(3).ask(subset=subset)) == names
 
 
-@pytest.mark.parametrize("subset", [("[fd00::1]:8000",), ("fd00::1",)])
+@pytest.mark.parametrize(
+    "subset",
+    [("[fd00::1]:8000",), ("fd00::1",), ("[FD00:0:0::1]:8000",), ("fd00:0:0:0:0:0:0:1", "")],
+)
 def test_a_subset_may_be_ipv6(subset):
     rig = Rig()
     rig.add("six", "fd00::1")

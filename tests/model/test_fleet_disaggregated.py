@@ -71,7 +71,9 @@ def test_what_the_endpoint_has_cached_counts_where_the_prompt_is_computed():
         (FirstToken(R1), [1, 1, 0]),
         (Generated(R1, 1), [1, 1, 0]),
         (Finished(R1, Usage(1000, 9, 0)), [1, 1, 0]),
+        (Aborted(R1, 1), [1, 1, 0]),
         (Aborted(R1, refused=True), [0, 0, 0]),
+        (Aborted(R1), [0, 0, 0]),
     ],
 )
 def test_a_response_begins_once_at_each_endpoint_that_it_is_of(sign, begun):
@@ -99,7 +101,7 @@ def test_no_token_yet_releases_nothing():
     assert requests(rig) == [1, 1, 0]
 
 
-@pytest.mark.parametrize("end", [Finished(R1, Usage(1000, 20, 0)), Aborted(R1)])
+@pytest.mark.parametrize("end", [Finished(R1, Usage(1000, 20, 0)), Aborted(R1, 1)])
 def test_an_end_releases_both(end):
     rig = disaggregated(stream=False)
     rig.apply(end)
@@ -107,6 +109,20 @@ def test_an_end_releases_both(end):
     assert queued(rig) == [0, 0, 0]
     held = predicted(1000)
     assert rig.cached(LONG) == {"pod-0": held, "pod-1": held, "pod-2": 0}
+
+
+@pytest.mark.parametrize(("share", "held"), [(0.0, (0, 0)), (0.5, (0.5, 0)), (1.0, (1, 1))])
+def test_of_a_prompt_that_breaks_off_the_part_is_cached_where_it_was_computed(share, held):
+    """The decode endpoint gets the blocks once all are computed."""
+    rig, ids = Rig(3), list(range(64 * 16))
+    rig.apply(Admitted(rig.quote("r1", ids, stream=False), DECODE, PREFILL))
+    rig.now += rig.queued_seconds()["pod-0"] * share * 1.001
+    rig.apply(Aborted(R1))
+    assert [rig.cached([*ids, 7])[name] for name in ("pod-0", "pod-1")] == [
+        each * len(ids) for each in held
+    ]
+    assert requests(rig) == [0, 0, 0]
+    check_invariants(rig.fleet)
 
 
 def test_a_refused_request_leaves_nothing_behind():

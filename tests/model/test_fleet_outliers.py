@@ -320,6 +320,81 @@ def test_where_the_prefill_endpoint_is_gone_the_decode_endpoint_did_not_fail(rea
     assert ward.left == left
 
 
+def stages(prefill=2, decode=2):
+    """Return a ward of prefill endpoints p-0, ... and decode endpoints d-0, ..."""
+    ward = Ward(0)
+    for role, endpoints in (("prefill", prefill), ("decode", decode)):
+        for number in range(endpoints):
+            name, address = f"{role[0]}-{number}", f"10.0.{number}.{ord(role[0])}"
+            ward.add(name, address, labels={ROLE_LABEL: role})
+    return ward
+
+
+def pair(ward, prefill, decode, *, fails, prompt=None):
+    """Have a request served by a prefill and a decode endpoint, or fail."""
+    identity = RequestId(f"r{next(ward.requests)}")
+    ward.now += 0.1
+    quote = ward.quote(identity, prompt or text(next(ward.requests)))
+    ward.apply(Admitted(quote, EndpointId(f"default/{decode}"), EndpointId(f"default/{prefill}")))
+    ward.now += 0.1
+    failed = Aborted(identity, refused=True, failure=Failure.ERROR)
+    ward.apply(failed if fails else Finished(identity))
+
+
+@pytest.mark.parametrize("decode", [1, 2])
+def test_where_decode_endpoints_serve_others_the_failures_are_the_prefill_endpoints(decode):
+    ward = stages(2, decode)
+    for number in range(4):
+        pair(ward, "p-0", f"d-{number % decode}", fails=True)
+        pair(ward, "p-1", f"d-{number % decode}", fails=False)
+    assert ward.heard == []
+    pair(ward, "p-0", "d-0", fails=True)
+    pair(ward, "p-1", "d-0", fails=False)
+    assert ward.heard == [("p-0", FAILURES)]
+
+
+@pytest.mark.parametrize("case", ["one prompt", "served since", "a row of its own", "the only one"])
+def test_a_prefill_endpoint_is_not_left_out_for_what_others_may_have_done(case):
+    ward = stages(1 if case == "the only one" else 2)
+    prompt = LONG if case == "one prompt" else None
+    for _ in range(9):
+        for _ in range(5 if case == "a row of its own" else 1):
+            pair(ward, "p-0", "d-0", fails=True, prompt=prompt)
+        if case == "served since":
+            pair(ward, "p-0", "d-1", fails=False)
+        pair(ward, "p-1" if case != "the only one" else "p-0", "d-0", fails=False)
+    assert "p-0" not in {name for name, _ in ward.heard}
+
+
+def test_an_endpoint_is_not_left_out_for_what_another_of_its_name_did():
+    ward = stages(2, 2)
+    for decode in ("d-0", "d-1"):
+        for _ in range(4):
+            pair(ward, "p-0", decode, fails=True)
+    ward.add("p-0", "10.0.0.9", uid="other", labels={ROLE_LABEL: "prefill"})
+    for decode in ("d-0", "d-1"):
+        pair(ward, "p-1", decode, fails=False)
+    pair(ward, "p-0", "d-0", fails=True)
+    pair(ward, "p-1", "d-0", fails=False)
+    assert ward.heard == []
+    assert ward.pod("p-0").outlier.failures == 1
+
+
+@pytest.mark.parametrize(("alive", "share"), [(False, 0.5), (True, 0.0)])
+def test_what_may_only_be_slow_is_no_failure_of_a_prefill_endpoint_either(alive, share):
+    ward = stages()
+    pair(ward, "p-0", "d-0", fails=False)
+    quote = ward.quote("hedged", text(400))
+    ward.apply(Admitted(quote, EndpointId("default/d-0"), EndpointId("default/p-0")))
+    ward.now += 2
+    if alive:
+        ward.report("d-0", running=1, at=ward.now)
+    ward.apply(Served(RequestId("hedged"), ward.pod("d-1").endpoint.target, retried=True))
+    ward.apply(Aborted(RequestId("hedged")))
+    pair(ward, "p-1", "d-0", fails=False)
+    assert ward.pod("p-0").outlier.share(2) == share
+
+
 def test_of_a_subset_that_is_left_out_all_are_asked():
     ward = Ward()
     ward.fail("pod-0", times=5)
@@ -416,13 +491,31 @@ def test_an_endpoint_that_shows_no_life_is_left_out():
         FirstToken(RequestId("lost")),
         Finished(RequestId("lost")),
         Generated(RequestId("lost"), 32),
-        LoadReported(EndpointId("default/pod-0"), Load(running=0.0, kv_usage=0.4)),
+        LoadReported(EndpointId("default/pod-0"), Load(running=0.0, kv_usage=0.4, counted=True)),
     ],
 )
 def test_it_is_back_with_the_first_sign_of_life(event):
     ward = stalled()
     ward.apply(event)
     assert (ward.left, ward.heard[1:]) == ("012", [("pod-0", None)])
+
+
+@pytest.mark.parametrize(("reason", "queries"), [(None, 5.0), (ScrapeFailure.LATE, None)])
+def test_what_does_not_count_any_more_is_no_sign_of_life(reason, queries):
+    """Requests of others that do not go on for a minute, or a page that is late for one."""
+    ward = Ward()
+    for second in range(150):
+        ward.now += 1.0
+        if second == 2:
+            ward.send("pod-0", "lost", LONG)
+        for name in ("pod-1", "pod-2"):
+            ward.report(name, running=second % 2, kv_usage=0.5)
+        if reason is None or second < 30 or second == 100:
+            page = {"running": 12, "kv_usage": 0.503, "cache_queries": queries}
+            ward.report("pod-0", **page, at=ward.now)
+        else:
+            ward.apply(ScrapeFailed(EndpointId("default/pod-0"), reason))
+    assert ward.heard == [("pod-0", STALL)]
 
 
 def test_without_any_it_is_tried_after_five_minutes():

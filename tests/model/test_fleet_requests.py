@@ -1,5 +1,7 @@
 """The fleet: what each event of a request changes, and who waits before a full cache."""
 
+from array import array
+
 import pytest
 
 from epp.model.caches.choice import UNKNOWN_CAPACITY
@@ -11,6 +13,7 @@ from epp.model.events import (
     ScrapeFailed,
     ScrapeFailure,
 )
+from epp.model.kv_changes import BlocksStored, CacheChanged, CacheFeedUp, EngineHash
 from epp.model.learning.prefill import PrefillModel
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Aborted, Admitted, Finished, FirstToken, Served, Unobserved
@@ -95,6 +98,58 @@ def test_an_aborted_request_was_computed():
     rig.apply(Aborted(RequestId("r1"), generated=3))
     assert rig.cached(LONG)["pod-0"] == predicted(1000)
     assert (rig.queued_seconds()["pod-0"], rig.ask()["pod-0"].requests) == (0, 0)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("blocks", [0, 1, 16, 63])
+def test_of_a_request_that_breaks_off_in_its_prefill_that_part_is_cached(blocks, stream):
+    """vLLM caches the blocks of each chunk of a prompt; it computes none after an abort."""
+    rig, ids = Rig(), list(range(64 * 16))
+    rig.send("pod-0", "r1", ids, stream=stream)
+    rig.now += rig.queued_seconds()["pod-0"] * (blocks * 16 + 8) / len(ids)
+    rig.apply(Aborted(RequestId("r1")))
+    assert rig.cached([*ids, 7])["pod-0"] == blocks * 16
+    rig.send("pod-0", "r2", ids, stream=stream)
+    rig.apply(Aborted(RequestId("r2")))
+    assert rig.cached([*ids, 7])["pod-0"] == blocks * 16  # its hits stay
+
+
+def test_of_a_request_that_breaks_off_behind_another_nothing_is_cached():
+    rig, first, ids = Rig(), list(range(800)), list(range(1000, 1640))
+    rig.send("pod-0", "r1", first)
+    rig.send("pod-0", "r2", ids)
+    rig.now += rig.queued_seconds()["pod-0"] / 4
+    rig.apply(Aborted(RequestId("r2")))
+    rig.apply(Finished(RequestId("r1")))
+    assert rig.cached([*ids, 7])["pod-0"] == 0
+    assert rig.cached([*first, 7])["pod-0"] == 800
+
+
+def test_what_was_evicted_while_a_request_waited_is_not_cached_as_it_breaks_off():
+    rig, shared, long = Rig(1), list(range(320)), list(range(1000, 17000))
+    rig.report("pod-0", block_size=16, num_blocks=1041)
+    rig.serve("pod-0", "r0", shared)
+    rig.send("pod-0", "r1", long)
+    rig.send("pod-0", "r2", [each + 16000 for each in long])
+    rig.send("pod-0", "r3", [*shared, *long])
+    assert rig.in_flight("r3").cached == 320
+    rig.apply(Finished(RequestId("r1")))
+    assert rig.cached([*shared, 7])["pod-0"] == 320  # as it will be computed
+    rig.apply(Aborted(RequestId("r3")))
+    assert rig.cached([*shared, 7])["pod-0"] == 0
+
+
+@pytest.mark.parametrize("late", [0.0, 0.5])
+def test_what_the_engine_reported_of_a_prompt_that_broke_off_is_cached(late):
+    rig, ids = Rig(), list(range(64 * 16))
+    rig.apply(CacheFeedUp(EndpointId("default/pod-0"), complete=True))
+    rig.send("pod-0", "r1", ids)
+    tokens = array("I", ids[: 20 * 16]).tobytes()
+    stored = BlocksStored([EngineHash(each) for each in range(20)], None, tokens, 16, model="m")
+    rig.apply(CacheChanged(EndpointId("default/pod-0"), (stored,)))
+    rig.now += rig.queued_seconds()["pod-0"] * late
+    rig.apply(Aborted(RequestId("r1")))
+    assert rig.cached([*ids, 7])["pod-0"] == 20 * 16
 
 
 @pytest.mark.parametrize(

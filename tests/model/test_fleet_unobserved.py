@@ -85,6 +85,15 @@ def test_a_repeated_unobserved_event_changes_nothing():
     assert rig.ask()["pod-0"].requests == 0
 
 
+def test_a_page_without_numbers_of_requests_ends_none():
+    """Triton reports those that wait alone."""
+    rig = Rig()
+    leave(rig, "pod-0", "r1", max_tokens=50)
+    rig.now += 0.5
+    rig.report("pod-0", counted=False, at=rig.now)
+    assert rig.ask()["pod-0"].requests == 1
+
+
 def test_a_request_that_the_engine_still_runs_does_not_end():
     rig = Rig()
     leave(rig, "pod-0", "r1", max_tokens=50)

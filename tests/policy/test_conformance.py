@@ -38,6 +38,7 @@ EVERYONE = [each.endpoint.name for each in POOL]
         ({SELECTION: " 10.0.0.2:3000 , 10.0.0.2:3000 ,"}, ["b-0"]),
         ({SELECTION: "[fd00::1]:3000"}, ["c-0"]),
         ({SELECTION: "fd00::1"}, ["c-0"]),
+        ({SELECTION: "[FD00:0::1]:3000"}, ["c-0"]),
         ({SELECTION: "10.0.0.3,10.0.0.1"}, ["a-0", "a-1"]),
         ({SELECTION: "10.0.0.3"}, []),
         ({SELECTION: ","}, []),

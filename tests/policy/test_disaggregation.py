@@ -250,6 +250,7 @@ PD = {"handler": "pd-profile-handler", "names": ("prefill", "decode")}
         ("deciderPluginName: prefix", 499, False),
         ("deciderPluginName: prefix", 500, True),
         ("threshold: 0", 1, True),
+        ("", 1, True),
         ("threshold: 400", 99, False),  # a decider of 400 / 4 = 100 tokens
         ("threshold: 400", 100, True),
         ("deciderPluginName: prefix, threshold: 0", 1, False),
@@ -343,7 +344,11 @@ AT = "plugins[0].parameters"
         ({"parameters": "stageOrder: 7"}, f"{AT}.stageOrder", "text is expected, not a whole"),
         ({**PD, "parameters": "primaryPort: 65536"}, f"{AT}.primaryPort", "at most 65535"),
         ({**PD, "parameters": "deciderPluginName: ''"}, AT, "`deciderPluginName` is empty"),
-        (PD, f"{AT}.deciderPluginName", "no plug-in is named `prefix-based-pd-decider`"),
+        (
+            {**PD, "parameters": "deciderPluginName: prefix-based-pd-decider"},
+            f"{AT}.deciderPluginName",
+            "no plug-in is named `prefix-based-pd-decider`",
+        ),
         (
             {**PD, "parameters": "threshold: 0, decodeProfile: other"},
             f"{AT}.decodeProfile",
@@ -368,6 +373,8 @@ def test_deprecated_types_say_what_to_write():
     warnings = "\n".join(configured("threshold: 0", **PD).warnings)
     assert "`pd-profile-handler` is deprecated: write `disagg-profile-handler`" in warnings
     assert "handler: `threshold` is mapped to a `prefix-based-pd-decider`" in warnings
+    assert "names no decider" not in warnings
+    assert "pd-profile-handler names no decider" in "\n".join(configured("", **PD).warnings)
     text = CONFIG.format(handler="disagg-profile-handler", parameters="", profiles="{name: decode}")
     older = "plugins:\n- {type: prefill-header-handler, parameters: {prefillProfile: p}}"
     warnings = "\n".join(load(text.replace("plugins:", older)).warnings)

@@ -25,6 +25,14 @@ def test_every_field_and_every_default():
     assert (b.id, b.target, b.labels) == ("default/b", "[fd00::1]:8001", {})
 
 
+def test_an_ipv4_address_in_ipv6_is_that_of_ipv4():
+    # Envoy connects to no host of a list that is written so, and calls it `[::ffff:10.0.0.1]`.
+    for address in ("::ffff:10.0.0.1", "::FFFF:a00:1"):
+        assert rows(f"endpoints: [{{name: a, address: '{address}', port: 1}}]") == [
+            ("default/a", "10.0.0.1:1", None)
+        ]
+
+
 def test_an_empty_list_is_a_list():
     assert parse_endpoints(b"endpoints: []") == ()
 
@@ -116,8 +124,9 @@ def test_one_entry_stands_for_all_ranks_of_a_server():
 
 
 def test_a_metrics_page_may_be_elsewhere():
-    text = b"endpoints: [{name: a, address: 10.0.0.1, port: 1, metricsHost: 'localhost:9400'}]"
-    assert [each.metrics_host for each in parse_endpoints(text)] == ["localhost:9400"]
+    for host in ("localhost:9400", "[fd00::1]:9400", "127.0.0.1:65535"):
+        text = f"endpoints: [{{name: a, address: 10.0.0.1, port: 1, metricsHost: '{host}'}}]"
+        assert [each.metrics_host for each in parse_endpoints(text.encode())] == [host]
 
 
 def test_an_entry_says_what_it_speaks():
@@ -220,6 +229,9 @@ TWO = "dataParallelSize: 2"
         ([f"{Z}, dataParallelSize: 0"], "[0].dataParallelSize", "a whole number of at least 1"),
         ([f"{Z}, metricsHost: 'http://a:1'"], "[0].metricsHost", "matching regex"),
         ([f"{Z}, metricsHost: a"], "[0].metricsHost", "matching regex"),
+        ([f"{Z}, metricsHost: 'fd00::1:9400'"], "[0].metricsHost", "matching regex"),
+        ([f"{Z}, metricsHost: '[fd00]:9400'"], "[0].metricsHost", "'[fd00]' is not an IP address"),
+        ([f"{Z}, metricsHost: 'a:65536'"], "[0].metricsHost", "'65536' is not a port"),
         (
             [f"{Z}, appProtocol: grpc"],
             "[0].appProtocol",

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.system.host_names import KEPT_SECONDS, MAX_ADDRESSES, HostNames, answering
+from epp.system.host_names import (
+    KEPT_SECONDS,
+    MAX_ADDRESSES,
+    HostNames,
+    answering,
+    of_one_family,
+)
+from tests.loopbacks import loopbacks
 
 MANY = [f"10.0.{number // 256}.{number % 256}" for number in range(3_000)]
 LOST = OSError(-2, "Name or service not known")
@@ -116,3 +123,25 @@ def test_nobody_answers_where_nobody_can():
         held.bind(("127.0.0.1", 0))
         assert answering(["127.0.0.1", "255.255.255.255"], held.getsockname()[1]) == set()
     assert answering([], 1) == set()
+
+
+@pytest.mark.parametrize(
+    ("addresses", "six", "chosen"),
+    [
+        ([], False, []),
+        (["fe80::1"], False, ["fe80::1"]),
+        (["127.0.0.1", "127.0.0.2", "fe80::1"], False, ["127.0.0.1", "127.0.0.2"]),
+        (["127.0.0.1", "fe80::1"], True, ["127.0.0.1"]),
+        # No socket of this machine can be connected to either of these.
+        (["fe80::1", "255.255.255.255"], False, ["255.255.255.255"]),
+        (["fe80::1", "255.255.255.255"], True, ["fe80::1"]),
+    ],
+)
+def test_a_host_is_used_by_one_family_that_this_machine_has_a_route_to(addresses, six, chosen):
+    assert of_one_family(addresses, six=six) == chosen
+
+
+def test_where_there_is_no_route_to_ipv4_a_host_with_both_is_used_by_ipv6():
+    if "[::1]" not in loopbacks():
+        pytest.skip("NOT TESTED: names with addresses of both families: this machine has no IPv6")
+    assert of_one_family(["255.255.255.255", "::1"]) == ["::1"]

@@ -28,6 +28,12 @@ def test_the_first_lines_say_what_is_there():
     assert "Only this machine can connect" in said
 
 
+@pytest.mark.parametrize(("ip", "everywhere"), [("127.0.0.1", "0.0.0.0"), ("::1", "::")])
+def test_how_others_are_let_in_is_told_for_the_family_that_clients_use(ip, everywhere):
+    said = introduction(msgspec.structs.replace(HERE, ip=ip), [UP])
+    assert f"Only this machine can connect; --host {everywhere} lets others in." in said
+
+
 def test_the_only_address_of_a_name_is_called_as_the_url_calls_it():
     found = [
         Address("one:80-10.0.0.1", "10.0.0.1", 80, "one:80"),

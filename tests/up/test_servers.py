@@ -1,8 +1,11 @@
+import socket
+
 import pytest
 
 from epp.errors import ConfigError
 from epp.up.servers import Address, ModelServer, addresses_of, model_servers
 
+LO = socket.if_nametoindex("lo")
 TAKEN = {
     "http://10.0.0.11:8000": ModelServer("http", "10.0.0.11", 8000),
     "http://10.0.0.11:8000/": ModelServer("http", "10.0.0.11", 8000),
@@ -12,6 +15,11 @@ TAKEN = {
     "http://gpu1.:8000": ModelServer("http", "gpu1", 8000),
     "http://model_server-1:8000": ModelServer("http", "model_server-1", 8000),
     "http://[fd00:0::1]:8000": ModelServer("http", "fd00::1", 8000),
+    "http://[::ffff:10.0.0.11]:8000": ModelServer("http", "10.0.0.11", 8000),
+    # RFC 6874, and as most write it. Envoy knows the interface by its number.
+    "http://[fe80::1%25lo]:8000": ModelServer("http", f"fe80::1%{LO}", 8000),
+    "http://[fe80::1%lo]:8000": ModelServer("http", f"fe80::1%{LO}", 8000),
+    "http://[fe80::1%25]:8000": ModelServer("http", "fe80::1%25", 8000),
     "http://localhost:1": ModelServer("http", "localhost", 1),
 }
 REFUSED = {
@@ -31,6 +39,7 @@ REFUSED = {
     "http://gpu1:65536": "this is not the URL of a server",
     "http://gpu1:eight": "this is not the URL of a server",
     "http://[::1:8000": "this is not the URL of a server",
+    "http://[fe80::1%none0]:8000": "`fe80::1%none0` is not a host name",
     "http://gpu1:8000/v1": "leave out `/v1`",
     "http://gpu1:8000/v1/chat/completions": "leave out `/v1/chat/completions`",
     "http://gpu1:8000?a=b": "leave out `?...`",
@@ -104,7 +113,8 @@ def listed(addresses):
             ["10.0.0.2", "10.0.0.1"],
             [("gpu:8000-10.0.0.1", "10.0.0.1:8000"), ("gpu:8000-10.0.0.2", "10.0.0.2:8000")],
         ),
-        (["fe80::1%eth0"], [("gpu:8000-fe80::1%eth0", "[fe80::1%eth0]:8000")]),
+        (["fe80::1%lo"], [(f"gpu:8000-fe80::1%{LO}", f"[fe80::1%{LO}]:8000")]),
+        (["fe80::1%none0"], []),
         (["what"], []),
     ],
 )

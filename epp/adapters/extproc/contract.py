@@ -1,9 +1,9 @@
-"""The interfaces of a transport of the ext_proc service, and gRPC's statuses."""
+"""The interfaces of a transport of the ext_proc service, gRPC's statuses and content type."""
 
 import ssl
 from collections.abc import Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 import msgspec
 
@@ -27,6 +27,15 @@ class GrpcStatus(IntEnum):
     RESOURCE_EXHAUSTED = 8
     UNIMPLEMENTED = 12
     INTERNAL = 13
+
+
+GRPC: Final = b"application/grpc"
+
+
+def is_grpc(content_type: bytes) -> bool:
+    """Whether a request of this content type is a call."""
+    # gRPC over HTTP/2, Requests: "application/grpc" [("+proto" / "+json" / {custom})].
+    return content_type.partition(b";")[0].partition(b"+")[0].strip() == GRPC
 
 
 class Outlet(Protocol):

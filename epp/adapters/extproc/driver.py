@@ -18,6 +18,7 @@ from epp.model.decision import Decision
 from epp.protocol.extproc.codec import decode, encode_in_parts
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.errors import ProtocolError
+from epp.protocol.extproc.messages import ResponseHeaders
 from epp.protocol.extproc.step import Step, Wants
 from epp.system.logs import Log
 
@@ -74,13 +75,16 @@ class ExchangeDriver:
     # What a transport calls.
 
     def message(self, data: bytes) -> None:
-        """Handle a message; while a decision is pending it waits."""
-        if self._pending is not None:
-            self._waiting.append(data)
-            return
+        """Handle a message; while a decision is pending it waits, unless it shows an answer."""
         try:
-            step = self._exchange.receive(_DECODE(data), self._clock())
+            message = _DECODE(data)
+            if self._pending is not None and not isinstance(message, ResponseHeaders):
+                self._waiting.append(data)
+                return
+            step = self._exchange.receive(message, self._clock())
             self._send(step)
+            if self._pending is not None:
+                self._withdraw(self._pending)
         except ProtocolError as error:
             # gRPC: the client's arguments are at fault, whatever the state of the server.
             self._end(GrpcStatus.INVALID_ARGUMENT, str(error))
@@ -192,6 +196,12 @@ class ExchangeDriver:
         self._outlet.hold()
         self._pending = pending = cast(PendingDecision, self._exchange.pending)
         pending.when_decided(self._decided)
+
+    def _withdraw(self, pending: PendingDecision) -> None:
+        """Wait for a decision no longer: the proxy has answered, and sends no more of a request."""
+        self._pending, self._waiting = None, []
+        self._outlet.release()
+        pending.cancel()
 
     def _decided(self, outcome: Decision | BaseException) -> None:
         """Continue with a decision; if the stream is over, the exchange undoes it."""

@@ -9,12 +9,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, Protocol, cast
+from typing import Final, Protocol, cast
 
-from epp.adapters.extproc.contract import GrpcStatus, MethodCall
+from epp.adapters.extproc.contract import GRPC, GrpcStatus, MethodCall, is_grpc
 from epp.adapters.extproc.http2 import session as http2
 from epp.adapters.extproc.http2.session import ConnectionFailure, Session, Stream
 from epp.adapters.extproc.limits import PeerLimits, TokenBucket
+from epp.adapters.extproc.read_ahead import Event, ReadAhead
 from epp.adapters.extproc.turns import FULL_READ_BYTES, Turns
 from epp.system.logs import Log
 
@@ -26,7 +27,6 @@ _ENDED: Final[int] = http2.ENDED
 _FAULT: Final[int] = http2.FAULT
 _GROWN: Final[int] = http2.GROWN
 
-_GRPC: Final = b"application/grpc"
 _NO_ERROR: Final = 0x0
 _ENHANCE_YOUR_CALM: Final = 0xB
 """Error codes of HTTP/2 (RFC 9113 §7)."""
@@ -100,7 +100,8 @@ class GrpcConnection:
         self._held: set[Stream] = set()
         self._turns = server.turns
         self._look = 0  # at which it was read last; 0 before that
-        self._waiting = False  # for a turn, and nothing is read meanwhile
+        self._waiting = False  # for a turn
+        self._ahead = ReadAhead(server.turns)
         self._unread: deque[bytes] = deque()
         self._start = 0  # of the unread part of the first of them
         self._lost: list[Stream] = []  # still to be closed
@@ -129,8 +130,7 @@ class GrpcConnection:
         self._look = self._turns.look
         if crowded or self._unread:
             self._unread.append(data)
-            if not self._waiting:
-                self._wait_for_turns(little=last > 0 and len(data) <= _LITTLE_BYTES)
+            self._wait_for_turns(little=last > 0 and len(data) <= _LITTLE_BYTES)
             return
         if self._receive(data, 0) and (left := self._session.unread):
             self._unread.append(data)
@@ -165,31 +165,37 @@ class GrpcConnection:
         try:
             if self._lost:
                 self._close_some()
-            elif self._unread:
+            else:
                 self._read_on()
         except Exception:  # noqa: BLE001 (whatever it is, the others' turns come)
             _log.exception("connection.failed")
             self._unread.clear()
             self._transport.abort()
-        self._waiting = bool(self._unread or self._lost)
-        if not self._waiting:
-            self._read_again()
+        self._waiting = bool(self._unread or self._lost or self._ahead)
+        self._read_again()
         return self._waiting
 
     def _wait_for_turns(self, *, little: bool) -> None:
-        self._waiting = True
-        (self._turns.arrive if little else self._turns.go_on)(self)
+        if not self._waiting:
+            self._waiting = True
+            (self._turns.arrive if little else self._turns.go_on)(self)
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
     def _read_on(self) -> None:
-        data = self._unread[0]
-        self._receive(data, self._start)
-        if left := self._session.unread:
-            self._start = len(data) - left
-        elif self._unread:
-            self._unread.popleft()
-            self._start = 0
+        ahead = self._ahead
+        far = ahead.far and bool(ahead)
+        if self._unread and not far:
+            data = self._unread[0]
+            self._receive(data, self._start)
+            if left := self._session.unread:
+                self._start = len(data) - left
+            elif self._unread:
+                self._unread.popleft()
+                self._start = 0
+        if ahead and (far or not self._unread):
+            self._serve(ahead.take(self._loop.time()))
+            self.flush()
 
     def _receive(self, data: bytes, start: int) -> bool:
         """Handle bytes, and reply; return whether some of them may be left."""
@@ -204,20 +210,17 @@ class GrpcConnection:
         if self._last_pong and session.pongs >= self._last_pong:
             self._last_pong = 0
             session.go_away()
-        return self._flush() and not self._transport.is_closing()
+        return self.flush() and not self._transport.is_closing()
 
     def _read_again(self) -> None:
-        if not (self._paused or self._waiting or self._transport.is_closing()):
+        far = self._waiting and self._ahead.far
+        if not (self._paused or self._unread or far or self._transport.is_closing()):
             self._transport.resume_reading()
 
     # What calls and the listener call.
 
-    def flush(self) -> None:
-        """Write the session's frames, as far as the peer reads them."""
-        self._flush()
-
-    def _flush(self) -> bool:
-        """Write frames; return whether the session may have more to do than that."""
+    def flush(self) -> bool:
+        """Write frames, as far as the peer reads them; return whether there may be more to do."""
         self._flushing = False
         if self._paused or self._closed:
             return True
@@ -278,7 +281,13 @@ class GrpcConnection:
 
     # The parts of it.
 
-    def _handle(self, events: list[tuple[Stream, int, Any]]) -> None:
+    def _handle(self, events: list[Event]) -> None:
+        if self._waiting:
+            self._ahead.add(events, self._loop.time())
+        else:
+            self._serve(events)
+
+    def _serve(self, events: list[Event]) -> None:
         for stream, event, value in events:
             owner: MethodCall | None = stream.owner
             if event == _MESSAGE:
@@ -295,7 +304,7 @@ class GrpcConnection:
         # gRPC over HTTP/2, Requests: the method is POST, the path is /service/method.
         if stream.method != b"POST":
             stream.refuse(405)  # RFC 9110 §15.5.6
-        elif not _is_grpc(stream.content_type):
+        elif stream.content_type != GRPC and not is_grpc(stream.content_type):
             stream.refuse(415)  # ditto, if it does not begin with application/grpc
         elif (method := self._server.methods.get(stream.path)) is None:
             stream.end(GrpcStatus.UNIMPLEMENTED, "there is no such method")
@@ -333,7 +342,7 @@ class GrpcConnection:
     def _keepalive(self) -> None:
         """Ping a silent peer; abort the connection if it does not answer."""
         after = self._limits.ping_after
-        if self._received:
+        if self._received or self._waiting:  # what waits may not have been read
             self._received = self._pinged = False
         elif self._pinged:
             self._transport.abort()
@@ -375,7 +384,7 @@ class GrpcConnection:
     def _close_streams(self) -> None:
         self._held.clear()
         self._unread.clear()
-        self._lost += self._session.abandon()
+        self._lost += self._session.abandon() + self._ahead.drop()
         self._close_some()
         if self._lost and not self._waiting:
             self._waiting = True
@@ -389,9 +398,3 @@ class GrpcConnection:
                 owner.closed()
         if self._gone and not self._lost:
             self._server.connection_closed(self)
-
-
-def _is_grpc(content_type: bytes) -> bool:
-    # gRPC over HTTP/2, Requests: "application/grpc" [("+proto" / "+json" / {custom})].
-    plain = content_type == _GRPC
-    return plain or content_type.partition(b";")[0].partition(b"+")[0].strip() == _GRPC

@@ -31,11 +31,13 @@ class Turns:
     ones, so that no small one waits behind many large ones.
 
     `look` counts polls of the sockets. Each reads a connection at most once, so a second read of
-    the same connection begins another one.
+    the same connection begins another one. `ahead` counts bytes that connections have received and
+    not handled (`read_ahead.py`).
     """
 
     def __init__(self) -> None:
         self.crowded = False
+        self.ahead = 0
         self.look = 1
         self._reads = 0
         self._arrived: deque[TurnTaker] = deque()

@@ -249,6 +249,8 @@ class CentralSubscription:
 
 def _names(endpoint: Endpoint) -> Iterator[str]:
     """Yield what a topic may call an endpoint, each name once."""
+    ip = endpoint.address
+    plain = f"{ip}:{endpoint.port}"  # `$(POD_IP):8000`, which has no brackets for IPv6
     yield from dict.fromkeys(
-        (endpoint.target, endpoint.address, endpoint.name, endpoint.pod or endpoint.name)
+        (endpoint.target, plain, ip, endpoint.name, endpoint.pod or endpoint.name)
     )

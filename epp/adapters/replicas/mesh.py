@@ -27,7 +27,7 @@ from epp.adapters.replicas.sockets import (
 )
 from epp.adapters.replicas.transport import THIS_IS_YOU, Receive
 from epp.errors import ConfigError
-from epp.system.host_names import HostNames
+from epp.system.host_names import HostNames, of_one_family
 from epp.system.logs import Log
 
 _log = Log(__name__)
@@ -61,6 +61,7 @@ class ReplicaMesh:
         self._settings: Final = settings
         self._keys: Final = keys
         self._bind_address: Final = bind_address
+        self._six: Final = ":" in bind_address and bind_address != "::"
         self._receive: Final = receive
         self._near: Final = near or receive
         self._stranger: Final = stranger
@@ -136,7 +137,9 @@ class ReplicaMesh:
             if resolved.problem and resolved.problem not in self._problems:
                 self._problems.add(resolved.problem)
                 _log.warning("replicas.name", problem=resolved.problem)
-            found |= dict.fromkeys(tcp_endpoint(ip, peer.port) for ip in resolved.addresses)
+            # One that was reached by both families would be told, and counted, twice.
+            addresses = of_one_family(resolved.addresses, six=self._six)
+            found |= dict.fromkeys(tcp_endpoint(ip, peer.port) for ip in addresses)
         self._connect_to([each for each in found if each not in self._own][:_MAX_PEERS])
 
     def _answering(self, addresses: Collection[str], port: int) -> Collection[str]:

@@ -54,7 +54,7 @@ class RedisStore:
             await link.open()
             (answer,) = await link.ask([(b"LRANGE", self._key, 0, _MAX_PARTS)], _PATIENCE_SECONDS)
             parts = answer if isinstance(answer, list) else []
-            return [self._seal.open(self._key, each)[1] for each in parts]
+            return [self._seal.open(self._key, each)[2] for each in parts]
         except FAILURES:  # logged where the streams are read
             return ()
         except Rejected as rejected:

@@ -54,8 +54,14 @@ class Seal:
         """Whether a sealed message names this replica as its sender."""
         return sealed[:SENDER_BYTES] == self.sender
 
-    def open(self, stream: bytes, sealed: bytes) -> tuple[bytes, bytes]:
-        """Return the sender and the message. Raises `Rejected`, for repeated messages too."""
+    def open(
+        self, stream: bytes, sealed: bytes, *, remember: bool = True
+    ) -> tuple[bytes, int, bytes]:
+        """Return the sender, and its message's number and text.
+
+        Raises `Rejected`, for repeated messages too. Without `remember`, a sender that is not known
+        stays unknown: anyone can write old messages of many again, in place of those that run.
+        """
         if len(sealed) > LONGEST + SEALED_BYTES:
             raise Rejected(Dropped.TOO_LONG)
         if len(sealed) < SEALED_BYTES:
@@ -70,14 +76,14 @@ class Seal:
             message = sender.key.decrypt(nonce, sealed[_HEAD_BYTES:], stream)
         except InvalidTag:
             raise Rejected(Dropped.STRANGER) from None
-        if name not in self._senders:
+        if remember and name not in self._senders:
             if len(self._senders) >= _MAX_SENDERS:
                 del self._senders[next(iter(self._senders))]
             self._senders[name] = sender
         if number <= sender.last[stream]:
             raise Rejected(Dropped.REPEATED)
         sender.last[stream] = number
-        return name, message
+        return name, number, message
 
     def _key_of(self, sender: bytes) -> AESGCM:
         key = blake2b(sender, key=self._secret, digest_size=_KEY_BYTES, person=b"replica streams")

@@ -3,11 +3,15 @@
 One stream is for messages to all, and each replica has one of its own for answers. They are
 bounded, and expire some time after their last writer. What cannot be written at once is dropped,
 and receivers find out what they miss, as with the mesh.
+
+Someone who can write to the server may repeat old messages to all. Therefore those of a sender
+count from the first one on that it sent to this replica, whose name is drawn when it starts.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from math import inf
 from typing import Final
 
 from epp.adapters.replicas.redis_link import FAILURES, Command, RedisLink
@@ -47,6 +51,9 @@ _PAUSE_SECONDS, _LONGEST_PAUSE = 0.1, 2.0
 """Seconds between attempts to connect, at first and at most."""
 _KNOWN_SECONDS: Final = 60.0
 """How long a silent replica counts as known."""
+_ASK_SECONDS: Final = 1.0
+"""Seconds between two questions to a replica whether it runs."""
+_ASKS_WHETHER_IT_RUNS, _RUNS = b"?", b"!"
 _START: Final = b"0-0"
 _FIELD: Final = b"m"
 
@@ -79,6 +86,8 @@ class RedisStreams:
         self._queued_bytes = 0
         self._queued: Final = asyncio.Event()
         self._last_seen: Final[dict[bytes, float]] = {}
+        self._running_since: Final[dict[bytes, int]] = {}  # the number of its first message to this
+        self._asked: Final[dict[bytes, float]] = {}
         self._read_at = 0.0
         self._at_once = _AT_ONCE
         self._works: Final = {"write": False, "read": False}
@@ -200,8 +209,11 @@ class RedisStreams:
     def _forget(self) -> None:
         """Forget the replicas that are no longer known."""
         since = self._read_at - _KNOWN_SECONDS
-        for gone in [sender for sender, at in self._last_seen.items() if at <= since]:
-            del self._last_seen[gone]
+        for times in (self._last_seen, self._asked):
+            for gone in [sender for sender, at in times.items() if at <= since]:
+                del times[gone]
+        for gone in self._running_since.keys() - self._last_seen.keys():
+            del self._running_since[gone]
 
     async def stop(self) -> None:
         """Send the rest, within a second, and remove this replica's own stream."""
@@ -263,12 +275,26 @@ class RedisStreams:
         if self._seal.is_own(sealed):
             return
         try:
-            sender, message = self._seal.open(stream, sealed)
+            to_this = stream == self._own
+            sender, number, message = self._seal.open(stream, sealed, remember=to_this)
         except Rejected as rejected:
             self._dropped(rejected.reason)
             return
+        if to_this:
+            self._running_since.setdefault(sender, number)
+        elif number < self._running_since.get(sender, inf):
+            self._ask_whether_it_runs(sender)
+            return
         self._last_seen[sender] = self._read_at
-        self._receive(message, partial(self._answer, sender))
+        if message == _ASKS_WHETHER_IT_RUNS:
+            self._answer(sender, _RUNS)
+        elif message != _RUNS:
+            self._receive(message, partial(self._answer, sender))
+
+    def _ask_whether_it_runs(self, sender: bytes) -> None:
+        if self._read_at - self._asked.get(sender, -inf) >= _ASK_SECONDS:
+            self._asked[sender] = self._read_at
+            self._answer(sender, _ASKS_WHETHER_IT_RUNS)
 
     def _stream_of(self, sender: bytes) -> bytes:
         return b"%bto:%b" % (self._prefix, sender.hex().encode())

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from epp.adapters.scrape.page_connection import NoAnswer, PageLost
 from epp.model.endpoint import Endpoint
 from epp.model.events import ScrapeFailure
+from epp.system.port import NO_ROOM
 
 _REASONS: Final[Sequence[tuple[type[Exception], ScrapeFailure]]] = (
     (TimeoutError, ScrapeFailure.LATE),
@@ -36,8 +37,11 @@ EVENTS: Final[Mapping[ScrapeFailure, str]] = {
 def failure_of(endpoint: Endpoint, url: str, error: Exception) -> ScrapeFailure:
     """Return what an error of the page at `url` says of an endpoint.
 
-    If another port has the page, its refusal does not say that the endpoint is gone.
+    If another port has the page, its refusal does not say that the endpoint is gone. If there is no
+    room for a connection here, nothing is known: the page is late.
     """
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return ScrapeFailure.LATE
     found = next(reason for kind, reason in _REASONS if isinstance(error, kind))
     own = _is_own(endpoint, url)
     return ScrapeFailure.NO_PAGE if found is ScrapeFailure.REFUSED and not own else found

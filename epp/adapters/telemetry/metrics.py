@@ -25,7 +25,7 @@ from epp.policy.producers.predicted_latency import PredictedLatency
 from epp.protocol.extproc.record import Outcome, RequestRecord
 
 Attempt = tuple[str, str, str, str, str]
-"""Label values: status, target model name, endpoint's name, namespace and port."""
+"""Label values: status, target model name, pod's name, namespace and port."""
 _ABORTED: Final = Outcome.ABORTED
 _ATTEMPT_BYTES: Final = 600_000
 """Bytes of a page for picks by target model and endpoint: a pool of 1,000 endpoints has room."""
@@ -156,7 +156,7 @@ class Telemetry:
         if known is not None and known[0] is endpoint:
             known[1].times += 1
             return
-        labels = ("success", model, endpoint.name, endpoint.namespace, str(endpoint.port))
+        labels = ("success", model, _pod_of(endpoint), endpoint.namespace, str(endpoint.port))
         found = self._attempts_of(labels)
         found.times += 1
         if labels in self._attempts:  # it has a place of its own: the next one is found quickly
@@ -188,7 +188,7 @@ class Telemetry:
         if self._attempt_bytes <= _ATTEMPT_BYTES * _MODEL_SHARE:
             return
         self._picks.clear()
-        there = {(endpoint.namespace, endpoint.name) for endpoint, _, _ in self._sources.pool()}
+        there = {(each.namespace, _pod_of(each)) for each, _, _ in self._sources.pool()}
         there |= {("", ""), (OTHER, OTHER)}
         for labels in [each for each in self._attempts if (each[3], each[2]) not in there]:
             del self._attempts[labels]
@@ -230,6 +230,11 @@ class Telemetry:
         if self._streams_ended:
             yield from expose(families.STREAM_SECONDS, [((), self._stream_seconds)])
         yield from expose(families.STREAMS_ENDED, list(self._streams_ended.items()))
+
+
+def _pod_of(endpoint: Endpoint) -> str:
+    # llm-d-router's `endpoint_name` here is the pod's, without `-rank-N`: WVA joins it with vLLM's.
+    return endpoint.pod or endpoint.name
 
 
 def _attempt_bytes(labels: Attempt) -> int:

@@ -24,7 +24,7 @@ from epp.adapters.telemetry.series import (
     gauge,
     histogram,
 )
-from epp.model.request import InferenceRequest
+from epp.model.request import DEFAULT_FAIRNESS_ID, InferenceRequest
 from epp.policy.flow.line import Line
 from epp.policy.flow.refusals import QueueOutcome
 from epp.policy.flow.settings import FlowSettings
@@ -36,6 +36,8 @@ _BOUNDS: Final = (
 _NOT_YET: Final = "NotYetFinalized"
 _MAX_FLOWS: Final = 100
 """Models, targets, fairness ids and priorities with series of their own: about 1 MB of a page."""
+_NO_FLOW: Final = ("", "", DEFAULT_FAIRNESS_ID, "0")
+"""Stands for all flows before the first one."""
 _REQUEST: Final = ("fairness_id", "priority", "inference_pool", "model_name", "target_model_name")
 _BAND: Final = ("priority", "inference_pool")
 _NAME: Final = "llm_d_epp_flow_control_"
@@ -151,7 +153,11 @@ class QueueMetrics:
         return (flow[2], flow[3], self._pool, flow[0], flow[1])
 
     def collect(self, line: Line, settings: FlowSettings) -> Iterator[FamilyText]:
-        """Yield the families of requests that wait or waited; none before the first request."""
+        """Yield the families of requests that wait or waited.
+
+        Before the first request there is the empty queue alone, and only with a gate: if there is
+        no queue, autoscalers (WVA) take it that a pool of no endpoints never gets any.
+        """
         seconds = [
             ((*self._labels(flow), outcome), value)
             for (flow, outcome), value in self._seconds.items()
@@ -162,17 +168,21 @@ class QueueMetrics:
             for (outcome, priority), times in self._outcomes.items()
         ]
         yield from expose(OUTCOMES, counted)
-        yield from self._queues(line)
-        yield from self._enqueued(line)
+        gated = settings.gate is not None
+        yield from self._queues(line, gated=gated)
+        if gated:  # else only requests that wait enter: not a rate of arrivals
+            yield from self._enqueued(line)
         yield from self._capacity(line, settings)
 
-    def _queues(self, line: Line) -> Iterator[FamilyText]:
+    def _queues(self, line: Line, *, gated: bool) -> Iterator[FamilyText]:
         requests: Counter[Flow] = Counter(dict.fromkeys(self._flows, 0))
         size: Counter[Flow] = Counter(dict.fromkeys(self._flows, 0))
         for held in line:
             flow = self._flow(held.request)
             requests[flow] += 1
             size[flow] += held.request.size
+        if gated and not requests:
+            requests[_NO_FLOW] = size[_NO_FLOW] = 0
         yield from expose(SIZE, [(self._labels(flow), each) for flow, each in requests.items()])
         yield from expose(BYTES, [(self._labels(flow), each) for flow, each in size.items()])
 

@@ -30,6 +30,8 @@ _IDLE_SECONDS: Final = 600.0
 _SWEEP_SECONDS: Final = 1.0
 _MAX_FORGOTTEN: Final = 128
 """The most models and priorities with counts of forgotten flows: as many as flows on a page."""
+_MAX_NAMED: Final = 100
+"""The most models and priorities whose running requests are named before any good answer."""
 _FAIRNESS_SHARE: Final = 0.5
 """The share of the page for fairness ids; above it one is `other`, unless it is the default."""
 _MODEL_SHARE: Final = 0.95
@@ -158,7 +160,8 @@ class RequestMetrics:
     After 10 idle minutes a flow may be replaced, and its counts are forgotten. A deprecated family
     has one series for several flows, which is forgotten with the last of them.
 
-    A request whose end is not observed counts as running as long as `under_way` includes it.
+    A request whose end is not observed counts as running as long as `under_way` includes it. The
+    gauge of running requests names their models before any answer, as autoscalers read it by model.
     """
 
     def __init__(self, under_way: Callable[[RequestId], bool], fairness_ids: int) -> None:
@@ -172,6 +175,8 @@ class RequestMetrics:
         self._forgotten: dict[Flow, RequestSeries] = {}
         self._running: dict[RequestId, RequestSeries] = {}
         self._unobserved: dict[RequestId, RequestSeries] = {}
+        self._unnamed: dict[RequestId, FlowKey] = {}
+        self._named: set[Flow] = set()
         self._expire_above = _MIN_EXPIRE_ABOVE
         self._unread = self._placed(_flow_key(_UNKNOWN), _labels(_flow_key(_UNKNOWN)))
 
@@ -190,6 +195,8 @@ class RequestMetrics:
         series = self._running[request.id] = self.of(request)
         series.running += 1
         if series.shared:
+            if series.labels[0] == OTHER:
+                self._unnamed[request.id] = _flow_key(request)
             return None
         series.requests += 1
         return series.labels[1]
@@ -202,6 +209,7 @@ class RequestMetrics:
         else:
             if series.shared:
                 series.running -= 1
+                self._unnamed.pop(record.id, None)
                 series = self._settled(record)
                 series.running += 1
                 series.requests += 1
@@ -336,17 +344,27 @@ class RequestMetrics:
         shown = _samples(list(self._series.items()))
         for (family, samples), (_, also) in zip(shown, forgotten, strict=True):
             yield from expose(family, samples, also)
+        yield from expose(families.RUNNING, self._by_model().items())
+
+    def _by_model(self) -> dict[Flow, int]:
+        """Return the running requests, those of `other` models by their models, as far as named."""
+        counts = dict.fromkeys(self._named, 0)
+        for labels, series in self._series.items():
+            if labels[0] and (series.requests or series.running):
+                counts[labels] = series.running
+        unnamed = [(flow, self._running[each].labels) for each, flow in self._unnamed.items()]
+        for ((model, target, _, priority), shared), times in Counter(unnamed).items():
+            flow = _labels((model, target, OTHER, priority))
+            if flow in self._named or len(self._named) < _MAX_NAMED:
+                self._named.add(flow)
+                counts[shared] -= times
+                counts[flow] = counts.get(flow, 0) + times
+        return counts
 
 
 def _samples(all_series: list[tuple[Flow, RequestSeries]]) -> Iterator[tuple[Family, Samples]]:
     """Yield all families, with their samples from these series."""
     yield families.REQUESTS, [(key, each.requests) for key, each in all_series if each.requests]
-    running = [
-        (key, series.running)
-        for key, series in all_series
-        if (series.requests or series.running) and key[0]
-    ]
-    yield families.RUNNING, running
     errors = [((*key, c), n) for key, series in all_series for c, n in series.errors.items()]
     yield families.ERRORS, errors
     reused = [

@@ -1,6 +1,7 @@
 """Fallback to routing by text: its causes, counted, each logged once."""
 
 from collections import Counter
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
@@ -11,6 +12,9 @@ from epp.protocol.bodies.coercion import UNREADABLE
 from epp.system.logs import Log
 
 _log = Log(__name__)
+
+_CHANGES_TOKENS = ("prompt_embeds", "suffix", "truncate_prompt_tokens")
+"""Fields that change the tokens of a prompt; a request with one of them is not tokenized."""
 
 
 class FallbackCause(Enum):
@@ -44,6 +48,13 @@ def fields_of(body: bytes) -> dict[str, Any]:
         return msgspec.json.decode(body, type=dict[str, Any])
     except UNREADABLE as error:
         raise TextFallback(FallbackCause.MALFORMED, type(error).__name__) from error
+
+
+def without_changed_tokens(body: Mapping[str, Any], *others: str) -> None:
+    """Raise `TextFallback` if a field changes the tokens of a prompt, or one of `others` is set."""
+    for field in (*_CHANGES_TOKENS, *others):
+        if body.get(field) is not None:
+            raise TextFallback(FallbackCause.FIELD, field)
 
 
 class FallbackCounts:

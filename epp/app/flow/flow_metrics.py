@@ -76,9 +76,10 @@ def collect(
 ) -> Iterator[FamilyText]:
     """Yield the families."""
     line, rooms = flow.line, flow.rooms
-    bands = list(line.bands())
-    yield from expose(WAITING, [((str(name),), requests) for name, requests, _ in bands])
-    yield from expose(WAITING_BYTES, [((str(name),), size) for name, _, size in bands])
+    # Autoscalers that read a page themselves find the default priority there before any request.
+    bands = {0: (0, 0)} | {name: (requests, size) for name, requests, size in line.bands()}
+    yield from expose(WAITING, [((str(name),), each[0]) for name, each in bands.items()])
+    yield from expose(WAITING_BYTES, [((str(name),), each[1]) for name, each in bands.items()])
     yield from expose(WAIT, [((), held.waits)])
     if any(held.cycles.counts):
         yield from expose(CYCLES, [((), held.cycles)])

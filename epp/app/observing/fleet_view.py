@@ -43,7 +43,9 @@ class EndpointView(msgspec.Struct, frozen=True, kw_only=True):
     events_live: bool
     """Whether the engine's own events correct what is believed of the cache."""
     report_age: float | None
-    """Seconds since its metrics were read; None if they never were."""
+    """Seconds since its metrics were read, or, if they are frozen, since they last changed.
+
+    None if they never were."""
     responses: int
     """Responses that reported usage and cached tokens."""
     prompt_tokens: int

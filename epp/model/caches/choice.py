@@ -14,7 +14,6 @@ from epp.model.caches.offload import OffloadedCache
 from epp.model.caches.plain_lru import PlainLru
 from epp.model.caches.sglang import RadixCache
 from epp.model.caches.sglang_eviction import DEFAULT_STRATEGY, STRATEGIES
-from epp.model.caches.vllm_v0 import VllmV0Cache
 from epp.model.caches.whole_prompt import WholePromptCache
 from epp.model.endpoint import Endpoint, Load
 
@@ -57,7 +56,6 @@ DEFAULT_MODEL = "vllm"
 MODELS: Mapping[str, Callable[[CacheSpec], CacheModel]] = {
     "vllm": lambda spec: BlockPool(spec.capacity, spec.block),
     "sglang": lambda spec: RadixCache(spec.capacity, spec.block, spec.eviction),
-    "vllm-v0": lambda spec: VllmV0Cache(spec.capacity, spec.block),
     "whole-prompt": lambda spec: WholePromptCache(spec.capacity, spec.block),
     "lru": lambda spec: PlainLru(spec.capacity, spec.block),
 }

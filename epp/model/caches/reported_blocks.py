@@ -105,6 +105,10 @@ class ReportedBlocks:
         self._drop(list(self.aside))
         return held.drain()
 
+    def known(self, hashes: Sequence[BlockHash]) -> int:
+        """Return how many leading blocks of a chain the engine is known to hold."""
+        return next((at for at, each in enumerate(hashes) if each not in self._held), len(hashes))
+
     def held_blocks(self) -> Iterator[Sequence[BlockHash]]:
         """Yield the blocks that the engine is known to hold, some at a time, as they may change."""
         return self._held.parts()

@@ -5,6 +5,7 @@ whole prompt fits, first come, first served; one that outgrows the cache preempt
 scheduled last, which waits again before all others.
 """
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
@@ -222,6 +223,29 @@ class EngineScheduler:
             self._withdrawn = len(sequence.chain.hashes)
             if not revoked and sequence.allocate(self.spec.block):
                 sequence.free(revoked=False)  # it was computed, as its response has ended
+
+    def cut_off(self, sequence: SequenceState, computed: int) -> None:
+        """Free a prompt of which only the first `computed` tokens were computed.
+
+        None were of one that waits. If the engine reports tokens, its reports count. The caller
+        calls `schedule` afterwards.
+        """
+        if sequence.cache is not self.cache:
+            return
+        waits = sequence.lease is None
+        self.finish_request(sequence, revoked=True)
+        if waits:
+            return
+        prompt, sizes = sequence.chain, sequence.offsets.sizes()
+        hashes = prompt.hashes
+        if self.reported is not None and prompt.exact and not prompt.multimodal:
+            blocks = self.reported.known(hashes)
+        else:
+            blocks = bisect_right(sequence.offsets.ends, computed)
+        # vLLM caches the full blocks of each chunk as it schedules the chunk.
+        part = self.cache.allocate(hashes[:blocks], sizes[:blocks], 0, blocks)
+        if part is not None:
+            self.cache.release(part)
 
     def schedule(self, step: float, now: float) -> None:
         """Schedule waiting prompts that the engine has reached by now; update the index.

@@ -158,17 +158,18 @@ class InFlightRequest:
         if self.began is None and not self.disaggregated:
             self.pod.ledger.record_begin()
 
-    def end_prefill(self, now: float, *, revoked: bool = False) -> None:
+    def end_prefill(self, now: float, *, revoked: bool = False, begun: bool = True) -> None:
         """Free what the request holds at another endpoint that computes its prompts.
 
-        `revoked` if that endpoint never computed them.
+        `revoked` if that endpoint never computed them; `begun` if the response has begun.
         """
         if self.prefill is not None:
-            if not revoked:
+            begun = begun and not revoked
+            if begun:
                 self.prefill.count_unseen_beginning()
             self.prefill.leave(now, revoked=revoked)
             self.prefill = None
-            if not revoked:
+            if begun:
                 self.pod.ledger.record_first_token(self.quote.request_id, now)
 
     def can_have_generated(self, tokens: int, now: float) -> bool:
@@ -238,15 +239,31 @@ class InFlightRequest:
             self.pod.growth.remove(self.quote.answers, self.coming, self._freed, self._spread)
             self.coming, self._freed = 0.0, -1
 
-    def release(self, now: float, *, revoked: bool) -> None:
-        """Free all that the request holds; `revoked` if no endpoint computed it."""
+    def computed(self, now: float) -> int:
+        """Return how many tokens of its prompts are computed by now, or were cached."""
+        first = self.prefill or self
+        done = first.pod.ledger.prefilled(self.quote.request_id, now)
+        return self.quote.tokens - int((1.0 - done) * first.unprefilled)
+
+    def cut_off(self, computed: int) -> None:
+        """Have its only prompt cached as far as it was computed: it ends, maybe before all was.
+
+        If another endpoint computes it, this one gets the blocks once it has computed all.
+        """
+        if computed < self.quote.tokens:
+            for each in self.parts:
+                tokens = each.cached if each.disaggregated else computed
+                each.pod.scheduler.cut_off(each.sequences[0], tokens)
+
+    def release(self, now: float, *, revoked: bool, begun: bool = True) -> None:
+        """Free all that the request holds; `revoked` and `begun` as in `end_prefill`."""
         try:
-            self.end_prefill(now, revoked=revoked)
+            self.end_prefill(now, revoked=revoked, begun=begun)
         finally:
             self.leave(now, revoked=revoked)
 
     def leave(self, now: float, *, revoked: bool) -> None:
-        """Free what the request holds at its own endpoint; `revoked` as in `release`."""
+        """Free what the request holds at its own endpoint; `revoked` if it was never computed."""
         admission, self._admission = self._admission, None
         self._expect_nothing()
         if admission is not None:
@@ -280,6 +297,8 @@ class InFlightRequest:
         tokens = -(-tokens // max(1, quote.answers))
         self.pod.feedback.reports += 1
         output_lengths.record_length(quote.response_kind, tokens, quote.max_tokens, self.weight)
+        if tokens > 0:
+            self.pod.frozen_reports.record_served(self.sent_at)
         if self.began is None or self._slept(self.began):
             return
         pace = self.pod.pace

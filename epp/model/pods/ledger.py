@@ -71,7 +71,8 @@ class Ledger:
 
     An endpoint that answers with errors at once, or sheds load, is always free, and would get all
     that wait. So after some such answers in a row it refuses until `refuses_until`: a second after
-    the last one, or after the last request that was to try it.
+    the last one, or after the last request that was to try it. One that is in doubt gets as many
+    requests within a second as such answers show that it refuses.
     """
 
     def __init__(self) -> None:
@@ -83,6 +84,8 @@ class Ledger:
         self.slept_at = -inf
         self.refuses_until = -inf
         self._refusals = 0  # in a row
+        self._left = 0  # requests until it is seen what became of those before
+        self._doubted = False  # it refuses, or may
         self._prefills: dict[RequestId, _Prefill] = {}  # in the order of the queue
         self._queued_seconds = 0.0
         self._head: _Prefill | None = None  # the first of them
@@ -102,6 +105,11 @@ class Ledger:
     def request_ids(self) -> set[RequestId]:
         """The requests that were sent and have not ended."""
         return set(self._requests)
+
+    @property
+    def refuses(self) -> bool:
+        """Whether its last answers were all errors: it gets no more than a request to try it."""
+        return self._refusals >= _REFUSALS
 
     def prefilling(self, now: float) -> int:
         """Count the requests whose prefill is not over, here or elsewhere."""
@@ -136,6 +144,15 @@ class Ledger:
                 break
             before += other.seconds
         return max(0.0, before - done) < seconds
+
+    def prefilled(self, request: RequestId, now: float) -> float:
+        """Return the share of a request's prefill that is done, in 0..1."""
+        self._advance(now)
+        entry = self._prefills.get(request)
+        if entry is None:
+            return 1.0
+        done = max(0.0, now - self._head_since) if entry is self._head else 0.0
+        return done / entry.seconds if done < entry.seconds else 1.0
 
     def overdue(self, now: float) -> tuple[float, float] | None:
         """Return when the head of the queue was to end, and the seconds that it was to take.
@@ -190,19 +207,28 @@ class Ledger:
     def _count(self, request: RequestId, now: float) -> None:
         self._requests.add(request)
         self.sent += 1
-        if self._refusals >= _REFUSALS:
-            self.refuses_until = now + _REFUSES_SECONDS
+        if self._doubted:
+            self._left -= 1
+            if self.refuses or self._left == 0:
+                self.refuses_until = now + _REFUSES_SECONDS
+
+    def doubt(self) -> None:
+        """Doubt, until a response begins, that the endpoint serves requests."""
+        self._left, self._doubted = _REFUSALS, True
 
     def record_refusal(self, now: float) -> None:
         """Record that the endpoint answered a request with an error, or shed it."""
         self._refusals += 1
-        if self._refusals >= _REFUSALS:
+        self._doubted = True
+        if self.refuses:
             self.refuses_until = now + _REFUSES_SECONDS
 
     def record_begin(self) -> None:
         """Count a response that has begun."""
         self.begun += 1
-        self._refusals, self.refuses_until = 0, -inf
+        if self._doubted:
+            self._left = self._refusals = 0
+            self._doubted, self.refuses_until = False, -inf
 
     def record_sleep(self, now: float) -> None:
         """Record that the engine sleeps, or has slept until now."""

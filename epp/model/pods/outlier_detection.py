@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf, log
 from typing import Final
 
-from epp.model.endpoint import ROLE_LABEL, Load
-from epp.model.events import Ejected, EjectionReason, Returned, ScrapeFailure
+from epp.model.endpoint import ROLE_LABEL, UNREPORTED, EndpointId, Load
+from epp.model.events import Ejected, EjectionReason, ReportsFrozen, Returned, ScrapeFailure
 from epp.model.pods.in_flight import InFlightRequest
 from epp.model.pods.outlier_settings import OutlierSettings
-from epp.model.pods.outlier_state import FailedRequest, PromptKey
+from epp.model.pods.outlier_state import FailedRequest, OutlierState, PromptKey
 from epp.model.pods.pod import Pod
 from epp.model.pods.pods import Pods
 from epp.model.quote import Quote
@@ -42,6 +42,8 @@ may only be slow: proxies that hedge requests wait this long, and failures are m
 
 Outcome = FirstToken | Generated | Finished | Aborted | Unobserved
 """An event that shows how an endpoint serves a request."""
+Found = Ejected | Returned | ReportsFrozen
+"""What is found out of an endpoint."""
 
 # Looked up once: docs/adr/0013-compiled.md says why.
 _STALL: Final = EjectionReason.STALL
@@ -72,13 +74,13 @@ class OutlierDetection:
 
     def observe(
         self, event: Outcome, in_flight: Mapping[RequestId, InFlightRequest], now: float
-    ) -> Sequence[Ejected | Returned]:
+    ) -> Sequence[Found]:
         """Learn from an event, not a guess, that has not taken effect yet.
 
         A failure counts for the endpoint that served the request; for none, if the proxy names such
         endpoints and named none. If another endpoint computes the prompt, it counts for the decode
-        endpoint, which answers for both, unless the other one turns out to be gone. A first token
-        is a sign of life of both.
+        endpoint, which answers for both, until it serves a request (`_moved`), or the other one
+        turns out to be gone. A first token is a sign of life of both.
         """
         if not self._settings.consecutive_failures:
             return ()
@@ -86,17 +88,48 @@ class OutlierDetection:
         if request is None:
             return ()
         prefill = request.prefill
+        moved: Sequence[Found] = ()
         if isinstance(event, Aborted):
             if self._blamed(event, request, in_flight):
                 return list(self._failed(request.pod))
         elif isinstance(event, Generated):
             request.pod.outlier.alive_at = now
         elif not isinstance(event, Unobserved) or event.begun:
-            request.pod.outlier.record_success(request.sent_at, now)
-            if prefill is not None:
-                prefill.pod.outlier.record_success(request.sent_at, now)
+            moved = self._succeeded(request, in_flight, now)
         revived = _revived(request.pod)
-        return revived if prefill is None else revived + _revived(prefill.pod)
+        if prefill is not None:
+            revived += _revived(prefill.pod)
+        return [*moved, *revived] if moved else revived
+
+    def _succeeded(
+        self, request: InFlightRequest, in_flight: Mapping[RequestId, InFlightRequest], now: float
+    ) -> Sequence[Found]:
+        ended = request.pod.outlier.record_success(request.sent_at, now)
+        if request.prefill is not None:
+            request.prefill.pod.outlier.record_success(request.sent_at, now)
+        return self._moved(ended, in_flight) if ended else ()
+
+    def _moved(
+        self, ended: Sequence[FailedRequest], in_flight: Mapping[RequestId, InFlightRequest]
+    ) -> list[Found]:
+        """Count failures of a decode endpoint that is well for those that computed the prompts.
+
+        A row that is long enough for an ejection may have been its own.
+        """
+        found: dict[EndpointId, Pod] = {}
+        for each in ended if len(ended) < self._settings.consecutive_failures else ():
+            pod = None if each.prefill is None else self._of(each.prefill)
+            if pod is not None:
+                if not each.slow:
+                    pod.outlier.count_failure(pod.ledger.sent)
+                failed = FailedRequest(each.sent_at, each.prompt, slow=each.slow)
+                if pod.outlier.record_failure(failed, _unanswered(pod, in_flight)):
+                    found[pod.endpoint.id] = pod
+        return [event for pod in found.values() for event in self._failed(pod)]
+
+    def _of(self, state: OutlierState) -> Pod | None:
+        """Return the pod of a state; None if it is gone, even if another has its name."""
+        return next((pod for pod in self._pods.values() if pod.outlier is state), None)
 
     def _blamed(
         self,
@@ -112,7 +145,7 @@ class OutlierDetection:
 
     def passed_over(
         self, request: InFlightRequest, in_flight: Mapping[RequestId, InFlightRequest]
-    ) -> Sequence[Ejected | Returned]:
+    ) -> Sequence[Found]:
         """Learn that the proxy retried a request at another endpoint than where it was sent first.
 
         It does that after any failure, or beside a first try that takes long (Envoy's
@@ -143,25 +176,29 @@ class OutlierDetection:
         prompt = prompt_key(request.quote) if failure is Failure.ERROR else None
         if failure is Failure.ERROR and prompt is None:
             return False
-        prefill = None if request.prefill is None else request.prefill.pod.endpoint.id
-        if request.prefill is not None:
-            request.prefill.pod.outlier.blamed = True
+        prefill = None if request.prefill is None else request.prefill.pod.outlier
+        if prefill is not None:
+            prefill.blamed = True
         pod = request.pod
         if not slow:
             pod.outlier.count_failure(pod.ledger.sent)
         return pod.outlier.record_failure(
             FailedRequest(request.sent_at, prompt, prefill, slow=slow),
-            _others_unanswered(request, in_flight),
+            _unanswered(pod, in_flight, request),
         )
 
-    def reported(self, pod: Pod, before: Load, now: float) -> Sequence[Ejected | Returned]:
+    def reported(self, pod: Pod, before: Load, now: float) -> Sequence[Found]:
         """Compare an endpoint's report with the one before, to find out whether it stalls."""
+        frozen = pod.frozen_reports
+        if frozen.proven and not frozen.told:
+            frozen.told = True
+            return [ReportsFrozen(pod.endpoint.id, now - pod.load.at)]
         if shows_life(before, pod.load):
             pod.outlier.alive_at = now
             return _revived(pod)
         return self._unchanged(pod, now)
 
-    def missed(self, pod: Pod, reason: ScrapeFailure, now: float) -> Sequence[Ejected | Returned]:
+    def missed(self, pod: Pod, reason: ScrapeFailure, now: float) -> Sequence[Found]:
         """Find out, after a scrape without a page, whether an endpoint stalls, or is gone.
 
         A late page counts as one with the same figures as the last one.
@@ -188,7 +225,7 @@ class OutlierDetection:
         found = []
         for each in self._pods.values():
             if each.outlier.failures:
-                each.outlier.forgive(pod.endpoint.id)
+                each.outlier.forgive(pod.outlier)
                 failing = each.outlier.failures >= self._settings.consecutive_failures
                 if each.outlier.ejected is EjectionReason.FAILURES and not failing:
                     found.append(Returned(each.endpoint.id))
@@ -209,7 +246,7 @@ class OutlierDetection:
             back.update(pod.endpoint.id for pod in out[:surplus])
         return [Returned(pod.endpoint.id) for pod in ejected if pod.endpoint.id in back]
 
-    def _failed(self, pod: Pod) -> Iterator[Ejected | Returned]:
+    def _failed(self, pod: Pod) -> Iterator[Found]:
         """Eject an endpoint that failed once more, if another one does not fail."""
         needed = self._settings.consecutive_failures
         if pod.outlier.ejected is not None or pod.outlier.failures < needed:
@@ -249,10 +286,17 @@ class OutlierDetection:
         """Return the reachable endpoints of a role; the others are left out anyway."""
         return [pod for pod in self._pods.values() if pod.reachable and _role(pod) == role]
 
-    def apply(self, event: Ejected | Returned, now: float) -> None:
-        """Leave an endpoint out, or let it be picked again; change nothing if it already is so."""
+    def apply(self, event: Found, now: float) -> None:
+        """Leave an endpoint out, or let it be picked again; change nothing if it already is so.
+
+        The reports of one whose page is a copy are ignored without that (`Pod.report`).
+        """
         pod = self._pods.get(event.endpoint_id)
-        if pod is None or _out(pod) is isinstance(event, Ejected):
+        if (
+            isinstance(event, ReportsFrozen)
+            or pod is None
+            or _out(pod) is isinstance(event, Ejected)
+        ):
             return
         if isinstance(event, Ejected):
             pod.outlier.eject(event.reason, event.seconds, now)
@@ -262,14 +306,16 @@ class OutlierDetection:
         self._pods.refresh()
 
 
-def _others_unanswered(
-    request: InFlightRequest, in_flight: Mapping[RequestId, InFlightRequest]
+def _unanswered(
+    pod: Pod,
+    in_flight: Mapping[RequestId, InFlightRequest],
+    request: InFlightRequest | None = None,
 ) -> Iterator[float]:
-    """Yield when the endpoint's other unanswered requests were sent.
+    """Yield when an endpoint's unanswered requests, other than `request`, were sent.
 
     There may be thousands, so they are looked up only as needed.
     """
-    for name in request.pod.ledger.request_ids:
+    for name in pod.ledger.request_ids:
         other = in_flight.get(name)
         if other is not None and other is not request and other.began is None:
             yield other.sent_at
@@ -285,7 +331,7 @@ def _times_longer(peers: Sequence[Pod], pod: Pod) -> float:
     return log(_USUAL_SHARE) / log(min(_MAX_SHARE, max(_USUAL_SHARE, share)))
 
 
-def _revived(pod: Pod) -> list[Ejected | Returned]:
+def _revived(pod: Pod) -> list[Found]:
     """Return an endpoint if it was ejected for a stall and has shown a sign of life since."""
     state = pod.outlier
     revived = state.ejected is _STALL and state.alive_at >= state.ejected_at
@@ -295,13 +341,16 @@ def _revived(pod: Pod) -> list[Ejected | Returned]:
 def shows_life(before: Load, after: Load) -> bool:
     """Whether an engine did something between two reports, or slept at one of them.
 
-    More waiting requests are the doing of clients.
+    More waiting requests are the doing of clients, and it is not the engine's if they do not count.
     """
-    return (
-        not (before.awake and after.awake)
-        or after.waiting < before.waiting
+    requests = (
+        after.waiting < before.waiting
         or after.running != before.running
         or after.kv_usage != before.kv_usage
+    )
+    return (
+        not (before.awake and after.awake)
+        or (requests and (before.counted is after.counted or before is UNREPORTED))
         or after.cache_queries != before.cache_queries
         or after.cache_hits != before.cache_hits
     )

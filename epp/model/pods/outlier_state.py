@@ -7,11 +7,10 @@ Times are seconds of the caller's clock, which never goes back.
 """
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Final
 
-from epp.model.endpoint import EndpointId
 from epp.model.events import EjectionReason
 
 PromptKey = tuple[int, int, int]
@@ -30,15 +29,15 @@ _MAX_BETWEEN: Final = 50
 class FailedRequest:
     """A request that failed, sent at `sent_at`.
 
-    `prompt` is its prompt's key if the prompt may be the cause, else None; `prefill` is another
-    endpoint that computed the prompt. `slow`: the answer may only be late.
+    `prompt` is its prompt's key if the prompt may be the cause, else None; `prefill` is the state
+    of another endpoint that computed the prompt. `slow`: the answer may only be late.
     """
 
     def __init__(
         self,
         sent_at: float,
         prompt: PromptKey | None = None,
-        prefill: EndpointId | None = None,
+        prefill: "OutlierState | None" = None,
         *,
         slow: bool = False,
     ) -> None:
@@ -84,22 +83,24 @@ class OutlierState:
         self._lately_failed = _KEPT * self._lately_failed + 1.0
         self._lately_sent = _KEPT * self._lately_sent + min(_MAX_BETWEEN, between)
 
-    def record_success(self, sent_at: float, now: float) -> None:
+    def record_success(self, sent_at: float, now: float) -> Sequence[FailedRequest]:
         """Record a first token, or a good answer, to a request that was sent at `sent_at`.
 
-        It ends the row of failures of requests that were sent before. Having been well for as long
-        as it was left out, the endpoint has one ejection less in a row.
+        It ends the row of failures of requests that were sent before, which are returned. Having
+        been well for as long as it was left out, the endpoint has one ejection less in a row.
         """
         self.alive_at = now
         self._served_at = max(self._served_at, sent_at)
+        ended: Sequence[FailedRequest] = ()
         if self._failed:
-            self._keep([each for each in self._failed if each.sent_at >= sent_at])
-        if self._failed or not self._ejections:
-            return
-        self._well_since = min(self._well_since, now)
-        if now - self._well_since >= self.until - self.ejected_at:
-            self._ejections -= 1
-            self._well_since = now
+            ended = [each for each in self._failed if each.sent_at < sent_at]
+            self._keep(self._failed[len(ended) :])
+        if not self._failed and self._ejections:
+            self._well_since = min(self._well_since, now)
+            if now - self._well_since >= self.until - self.ejected_at:
+                self._ejections -= 1
+                self._well_since = now
+        return ended
 
     def record_failure(self, request: FailedRequest, unanswered: Iterable[float]) -> bool:
         """Record a failure; return whether it counts.
@@ -126,9 +127,9 @@ class OutlierState:
         self.failures = len(row) - slow + slow // _SLOW_IN_ONE
         return True
 
-    def forgive(self, prefill: EndpointId) -> None:
+    def forgive(self, prefill: "OutlierState") -> None:
         """Take back the failures of requests whose prompts an endpoint was to compute."""
-        self._keep([each for each in self._failed if each.prefill != prefill])
+        self._keep([each for each in self._failed if each.prefill is not prefill])
 
     def _keep(self, failed: list[FailedRequest]) -> None:
         self._failed = failed

@@ -31,7 +31,7 @@ from epp.model.learning.trust import DOUBT, PredictionTrust, Verdict
 from epp.model.pods.current_load import LoadBooks
 from epp.model.pods.engine_scheduler import EngineScheduler
 from epp.model.pods.growth import Growth
-from epp.model.pods.idle_reports import IdleReports
+from epp.model.pods.idle_reports import FrozenReports, IdleReports, is_old
 from epp.model.pods.ledger import Ledger
 from epp.model.pods.outlier_state import OutlierState
 from epp.model.pods.pace import Pace, PaceClass
@@ -85,6 +85,7 @@ class Pod:
         """Whether it can be connected to, and is awake."""
         self.outlier = OutlierState()
         self.idle_reports = IdleReports()
+        self.frozen_reports = FrozenReports()
         self.home: list[Pod] = [self]
         """The pod, empty once it is removed: a reference that keeps no removed pod alive."""
         self.models: frozenset[str] | None = None
@@ -262,7 +263,7 @@ class Pod:
 
     # Reports of the engine.
 
-    def apply(self, event: PodEvent) -> None:
+    def apply(self, event: PodEvent, now: float) -> None:
         """Apply one event of this endpoint."""
         match event:
             case LoadReported():
@@ -270,7 +271,7 @@ class Pod:
             case AttributesReported():
                 self.add_attributes(event.attributes)
             case ScrapeFailed():
-                self.record_failure(event.reason)
+                self.record_failure(event.reason, now)
             case CacheChanged():
                 self.follow(event.changes)
             case CacheCopied() | CacheCleared():
@@ -298,6 +299,8 @@ class Pod:
     def report(self, load: Load) -> None:
         """Apply a scrape: the cache's spec, restarts, reachability."""
         self.scheduler.purge()
+        if self.frozen_reports.report(load, self.ledger.requests):
+            load = load.uncounted(self.frozen_reports.changed_at)
         self.load = load if not self._attributes else self._with_attributes(load)
         self._broken, self.reachable = 0, load.awake
         self._count_external()
@@ -327,9 +330,8 @@ class Pod:
         self._started_at = load.started_at or started
         self.feedback.reports_start = self._started_at is not None
         self._queries = queries if load.cache_queries is None else load.cache_queries
-        if started is not None and load.started_at is not None:
-            return started != load.started_at
-        return self._queries < queries
+        known = started is not None and load.started_at is not None
+        return started != load.started_at if known else self._queries < queries
 
     def update_load(self, report: OrcaReported, now: float) -> None:
         """Set the parts of the load that a response's headers reported at `now`, in seconds."""
@@ -359,8 +361,15 @@ class Pod:
         self.ledger.running = self.load.running
         self.ledger.external_waiting = max(0.0, self.load.waiting - self.ledger.requests)
 
-    def record_failure(self, reason: ScrapeFailure) -> None:
-        """Apply a failed scrape: the endpoint is unreachable if it cannot be connected to."""
+    def record_failure(self, reason: ScrapeFailure, now: float) -> None:
+        """Apply a failed scrape: the endpoint is unreachable if it cannot be connected to.
+
+        The requests of a report that is old do not count any more.
+        """
+        if self.load.counted and is_old(self.load, reason, now):
+            self.load = self.load.uncounted(self.load.at)
+            self._count_external()
+            self.close_books(now)
         match reason:
             case ScrapeFailure.NO_PAGE:
                 self._broken, self.reachable = 0, True

@@ -7,7 +7,7 @@ from math import inf
 from typing import Final
 
 from epp.model.caches.choice import DEFAULT_MODEL, CacheSpec
-from epp.model.endpoint import Endpoint, EndpointId, Target
+from epp.model.endpoint import Endpoint, EndpointId, Target, canonical_place
 from epp.model.events import LearnedCopied, ModelsListed
 from epp.model.kv_changes import BlocksCleared, Cleared
 from epp.model.learning.output_lengths import OutputLengths
@@ -267,7 +267,7 @@ class Pods:
         return known
 
     def _within(self, subset: tuple[str, ...]) -> Iterator[Pod]:
-        allowed = set(subset)
+        allowed = set(map(canonical_place, subset))
         for pod in self._by_id.values():
             if allowed & {pod.endpoint.target, pod.endpoint.address}:
                 yield pod

@@ -32,6 +32,7 @@ _KINDS = {
 }
 """llm-d-router's words for the stages that run separately: encoding, prefill."""
 _ONE_INDEX = without_effect("there is one index of caches")
+_NO_DECIDER = "pd-profile-handler names no decider: prefill runs for every prompt, as before 0.6"
 _OLDER = "{}Profile"
 """The parameter that names the profile of a stage, in the older schema."""
 
@@ -129,37 +130,39 @@ class PdProfileHandler(PluginParameters, frozen=True):
     """The profile of decoding."""
     prefill_profile: str = "prefill"
     """The profile of prefill."""
-    decider_plugin_name: str = "prefix-based-pd-decider"
-    """The decider of prefill."""
+    decider_plugin_name: str | None = None
+    """The decider of prefill; without a name, the file's `prefix-based-pd-decider`."""
     primary_port: Port = 0
     """If not 0, requests go to this port of the pod, and a header names the rank."""
     threshold: Annotated[
         float | None,
         mapped_to("a `prefix-based-pd-decider` with a quarter of it, since it counts bytes"),
     ] = None
-    """From versions before deciders; used if the decider is not listed."""
+    """From versions before deciders, where 0 is the default; used if the decider is not listed."""
     prefix_plugin_type: Annotated[str, _ONE_INDEX] = ""
     prefix_plugin_name: Annotated[str, _ONE_INDEX] = ""
     prefix_match_info_producer_name: Annotated[str, _ONE_INDEX] = ""
-    hash_block_size: Annotated[int, _ONE_INDEX] = 0
 
     def __post_init__(self) -> None:
-        if not self.decider_plugin_name:
+        if self.decider_plugin_name == "":
             raise ValueError("`deciderPluginName` is empty")
 
     def start(self, context: PluginContext) -> "Disaggregation":
         """Return the handler with its decider. Raises `ConfigError` for an unknown one."""
-        threshold = self.threshold
+        name = self.decider_plugin_name
+        threshold = 0.0 if name is None and self.threshold is None else self.threshold
         default: Decider | None = None
         if threshold is not None:
             tokens = ceil(threshold / _BYTES_PER_TOKEN)
             default = PrefixBasedPdDecider(tokens) if tokens > 0 else AlwaysDisaggPdDecider()
+        decider = context.plugin(name or "prefix-based-pd-decider", Decider, default)
         return Disaggregation(
             DisaggProfiles(self.decode_profile, self.prefill_profile),
-            context.plugin(self.decider_plugin_name, Decider, default),
+            decider,
             None,
             parameter=_OLDER,
             primary_port=self.primary_port,
+            notes=(_NO_DECIDER,) if self.threshold is None and decider is default else (),
         )
 
 
@@ -192,6 +195,7 @@ class Disaggregation:
         prefill_first: bool = False,
         parameter: str,
         primary_port: int = 0,
+        notes: Sequence[str] = (),
     ) -> None:
         self._profiles = profiles
         self._prefill_decider = prefill_decider
@@ -199,9 +203,10 @@ class Disaggregation:
         self._prefill_first = prefill_first
         self._parameter = parameter
         self._primary_port = primary_port
+        self._notes = notes
 
     def check_profiles(self, names: Sequence[str]) -> Sequence[str]:
-        """Warn of stages and profiles that never run.
+        """Return the notes, and warn of stages and profiles that never run.
 
         A stage does not run if its profile has the default name and does not exist. Raises
         `UnknownProfile` for another one that does not exist.
@@ -222,7 +227,7 @@ class Disaggregation:
                 warnings.append(f"{name} never runs: no profile is named `{name}`")
                 self._leave_out(stage)
         idle = (f"profile `{name}` never runs" for name in names if name not in running)
-        return [*warnings, *idle]
+        return [*self._notes, *warnings, *idle]
 
     def _leave_out(self, stage: str) -> None:
         if stage == "encode":

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Final
 
-from epp.errors import FAULTS, NoEndpoints, RequestError
+from epp.errors import FAULTS, EndpointsFull, NoEndpoints, RequestError
 from epp.model.decision import Decision
 from epp.model.endpoint import EndpointId
 from epp.model.events import (
@@ -51,22 +51,11 @@ _SCARCE_SECONDS: Final = 10.0
 """For how long room counts as scarce after a request found none."""
 _RETRY_SECONDS: Final = 0.05
 """Seconds after which a request that waits for a full endpoint is decided on again."""
-
 _WATCH: Final = "flow-control/watch"
 _BANDS: Final = {False: (0.0, inf), True: (-inf, 0.0)}
 """The lowest priority, and one above the highest, of batches (true) and of all others."""
 _LEARNED: Final = (LoadReported, EndpointUpserted, EndpointRemoved)
-_MAKING_ROOM: Final = (
-    FirstToken,
-    Finished,
-    Aborted,
-    Served,
-    LoadReported,
-    EndpointUpserted,
-    EndpointRemoved,
-    Ejected,
-    Returned,
-)
+_MAKING_ROOM: Final = (*_LEARNED, FirstToken, Finished, Aborted, Served, Ejected, Returned)
 
 Outcome = Decision | BaseException
 """The decision on a request that waited, or why there is none: a refusal, or a plug-in's error."""
@@ -118,10 +107,10 @@ class FlowControl:
         try:
             quote, decision = self._propose(request, now, timer)
         except NoEndpoints as error:
-            if not self.settings.empty_seconds or not self.refusals.may_come(error):
+            if not self._may_wait(request, error, now):
                 raise
-            quote = self._scheduler.quote(request, now)
-            return self._wait(self._held(request, quote, now, empty=True), now)
+            quote, empty = self._scheduler.quote(request, now), not isinstance(error, EndpointsFull)
+            return self._wait(self._held(request, quote, now, empty=empty), now)
         axis = None
         if quote.chains:
             decision, axis = self.placement.place(request, quote, decision, now)
@@ -138,6 +127,11 @@ class FlowControl:
             return self._send(request, quote, decision, now, self._unwaited)
         self._scheduler.commit(request, quote, decision, now)
         return decision
+
+    def _may_wait(self, request: InferenceRequest, error: NoEndpoints, now: float) -> bool:
+        if isinstance(error, EndpointsFull):  # detectors filter, in llm-d-router behind its gate
+            return self.gate is not None and not self.gate.admits(request.priority, now)
+        return self.settings.empty_seconds > 0 and self.refusals.may_come(error)
 
     def _propose(
         self, request: InferenceRequest, now: float, timer: PluginTimer | None
@@ -218,6 +212,8 @@ class FlowControl:
             return
         if isinstance(event, EndpointUpserted):
             self.placement.joined(event.endpoint.id)
+            if self.line.requests and self.refusals.fills(now):
+                self.placement.doubt(event.endpoint.id)
         elif isinstance(event, EndpointRemoved):
             self.placement.forget(event.endpoint_id)
             self.line.forget(event.endpoint_id)

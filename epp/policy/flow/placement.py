@@ -5,13 +5,14 @@ prefill, whose memory is less than a fifth full, and that has a free slot has ro
 they hardly affect other requests.
 """
 
+from collections.abc import Sequence
 from math import inf
 from typing import Final
 
 from epp.errors import NoEndpoints
 from epp.model.candidate import Candidate
 from epp.model.decision import Decision
-from epp.model.endpoint import Endpoint, EndpointId
+from epp.model.endpoint import EndpointId
 from epp.model.fleet import Fleet
 from epp.model.pods.pod import Pod
 from epp.model.quote import Quote
@@ -83,6 +84,12 @@ class Placement:
         if pod is not None and not pod.reported:
             self.forget(endpoint_id)
 
+    def doubt(self, endpoint_id: EndpointId) -> None:
+        """Let an endpoint that was never tried get only a few requests at first."""
+        pod = self._fleet.pods.get(endpoint_id)
+        if pod is not None and not pod.ledger.sent:
+            pod.ledger.doubt()
+
     def adapt(self, waiting_seconds: float, now: float) -> None:
         """Adapt the share of memory to the seconds of prefill that wait, and to step ratios."""
         pods = self._fleet.pods.values()
@@ -119,20 +126,89 @@ class Placement:
         axis = self._lacks(quote, decision, request.priority, now)
         if axis is None:
             return decision, None
-        pod = self._fleet.pods.get(decision.endpoint.id)
+        pod = self._fleet.pods.get((decision.prefill or decision.endpoint).id)
         if axis is _REFUSALS or (pod is not None and _is_late(pod, now)):
             worth = inf
         elif axis is _PREFILL:
             return decision, axis
+        if decision.prefill is not None:
+            return self._place_stages(request, quote, decision, now, axis, worth)
         others = self._others(quote, decision, request.priority, now, worth)
-        if not others:
-            return decision, axis
         if not self._holds:
-            return decision, None
+            return decision, None if others else axis
+        again = self._again(request, decision, others, now) if others else None
+        return (decision, axis) if again is None else (again, None)
+
+    def _again(
+        self,
+        request: InferenceRequest,
+        decision: Decision,
+        candidates: Sequence[Candidate],
+        now: float,
+    ) -> Decision | None:
+        """Decide among some candidates; None if the filters want others."""
         try:
-            return self._scheduler.decide_among(request, decision, others, now), None
-        except NoEndpoints:  # the filters want one of those that have no room
+            return self._scheduler.decide_among(request, decision, candidates, now)
+        except NoEndpoints:
+            return None
+
+    def _place_stages(  # noqa: PLR0913, PLR0917 (what was found)
+        self,
+        request: InferenceRequest,
+        quote: Quote,
+        decision: Decision,
+        now: float,
+        axis: Axis,
+        worth: float,
+    ) -> tuple[Decision, Axis | None]:
+        """Do what `place` does for a request whose prompt another endpoint computes.
+
+        Its endpoints are only changed for others of the same stages. At most one of them is being
+        tried for refusals, so that its own answer is seen; both if there are no others.
+        """
+        if not self._holds:
             return decision, axis
+        pods = self._pods_of(decision)
+        left_out = [self._unfit(quote, request.priority, now)]
+        if axis is _REFUSALS:
+            left_out += [{each.endpoint.id} for each in pods]
+        for names in left_out:
+            others = [each for each in decision.considered if each.endpoint.id not in names]
+            again = self._again(request, decision, others, now)
+            if (
+                again is not None
+                and again.disaggregation == decision.disaggregation
+                and self._lacks(quote, again, request.priority, now) is None
+                and self._is_worth(again, decision, worth, now)
+            ):
+                return again, None
+        tried = axis is _REFUSALS and max([each.ledger.refuses_until for each in pods]) <= now
+        return decision, None if tried else axis
+
+    def _pods_of(self, decision: Decision) -> list[Pod]:
+        """Return the pods that a decision chose for decoding and prefill."""
+        chosen = (decision.endpoint, decision.prefill)
+        found = [None if each is None else self._fleet.pods.get(each.id) for each in chosen]
+        return [each for each in found if each is not None]
+
+    def _unfit(self, quote: Quote, priority: int, now: float) -> set[EndpointId]:
+        """Return the endpoints that refuse, are late, or lack more than room for prefill."""
+        rooms, model = self.rooms_for(batch=priority < 0), quote.target_model
+        response, found = self._response_tokens(quote), set()
+        for pod in self._fleet.pods.values():
+            length = 0.0 if pod.partial else response
+            lacks = rooms.lacks(pod, 0.0, quote.tokens, now, model, length, quote.answers)
+            if lacks not in {None, _PREFILL} or pod.ledger.refuses or _is_late(pod, now):
+                found.add(pod.endpoint.id)
+        return found
+
+    def _is_worth(self, again: Decision, decision: Decision, worth: float, now: float) -> bool:
+        """Return whether another prefill endpoint serves a request as well as the best one."""
+        best, candidate = decision.predicted_for, again.predicted_for
+        pod = None if again.prefill is None else self._fleet.pods.get(again.prefill.id)
+        if pod is None or best is None or candidate is None:
+            return False
+        return self._may_take(pod, candidate, best, _seconds(best) + worth, now)
 
     def _others(
         self, quote: Quote, decision: Decision, priority: int, now: float, worth: float
@@ -193,6 +269,8 @@ class Placement:
         if decision.prefill is not None:
             first = pods.get(decision.prefill.id)
             if first is not None:
+                if first.ledger.refuses and pod.ledger.refuses:
+                    return _REFUSALS
                 axis = rooms.lacks(first, seconds, quote.tokens, now, quote.target_model)
                 if axis is not None:
                     return axis
@@ -245,13 +323,8 @@ class Placement:
 
         If no endpoint is left there, other places are dropped, too.
         """
-        chosen: tuple[Endpoint | None, ...] = (decision.endpoint, decision.prefill)
-        for endpoint in chosen if self._holds else ():
-            pod = None if endpoint is None else self._fleet.pods.get(endpoint.id)
-            if (
-                pod is not None
-                and self.rooms_for(batch=batch).lacks(pod, 0.0, 0.0, now) is not None
-            ):
+        for pod in self._pods_of(decision) if self._holds else ():
+            if self.rooms_for(batch=batch).lacks(pod, 0.0, 0.0, now) is not None:
                 roomy.discard(pod.endpoint.id)
         for place in roomy:
             if self._fleet.pods.get(place) is not None:
@@ -260,9 +333,9 @@ class Placement:
 
 
 def _is_late(pod: Pod, now: float) -> bool:
-    """Return whether a first token of an endpoint is so late that it may be stuck."""
+    """Return whether an endpoint may be stuck: a first token is late, and it shows no life."""
     overdue = pod.ledger.overdue(now)
     if overdue is None:
         return False
     due, seconds = overdue
-    return now - due > max(_LATE_SECONDS, _LATE_FACTOR * seconds)
+    return now - max(due, pod.outlier.alive_at) > max(_LATE_SECONDS, _LATE_FACTOR * seconds)

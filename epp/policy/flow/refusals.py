@@ -23,6 +23,8 @@ _SURE: Final = 1.5
 _LONGEST_RETRY: Final = 300
 """The greatest `retry-after`, in seconds."""
 _UNKNOWN_RETRY: Final = 1
+_FILLS_SECONDS: Final = 30.0
+"""For how long after its first endpoint a pool gets more that nobody has tried."""
 
 
 class QueueOutcome(Enum):
@@ -71,6 +73,10 @@ class Refusals:
         """Return whether the missing endpoint may still come: the first one, or another stage's."""
         lacks = isinstance(error, NoEndpoints) and not isinstance(error, Overloaded)
         return lacks and self._is_empty
+
+    def fills(self, now: float) -> bool:
+        """Return whether an endpoint that joins now is one of the first of an empty pool."""
+        return self._empty or now - self._changed_at < _FILLS_SECONDS
 
     def pool_changed(self, now: float) -> bool:
         """Return whether the pool has got its first endpoint, or lost its last one."""

@@ -30,7 +30,7 @@ from epp.policy.flow.settings import STALE_SECONDS
 _FIRST_SECONDS: Final = 5.0
 """Seconds after an endpoint was first checked in which its first report is expected. Until then its
 room is known by the books alone, and only for prefill."""
-_MODELLED: Final = frozenset(("vllm", "sglang", "vllm-v0"))
+_MODELLED: Final = frozenset(("vllm", "sglang"))
 """Cache models that show how much of an engine's memory is in use."""
 _FULL: Final = 0.9
 """The share of a cache in use from which on requests wait for memory, not for a slot."""

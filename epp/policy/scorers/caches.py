@@ -1,6 +1,6 @@
 """Scorers by the contents of endpoints: prefixes of the prompt, its media, the adapter."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from cachetools import LRUCache
@@ -25,8 +25,6 @@ from epp.policy.plugins import (
     when_removed,
 )
 
-_SIZES = without_effect("blocks and capacities are those that endpoints report")
-_WHOLE_PROMPTS = without_effect("prompts are matched whole")
 _UNUSED = without_effect("llm-d-router does not use it either")
 
 # GIE lora-affinity-scorer: the scores of an active adapter, of room for one, of a waiting one.
@@ -47,14 +45,6 @@ class PrefixCacheScorer(BoundedParameters, frozen=True):
     """The length that scores 1."""
     prefix_match_info_producer_name: str = ""
     """The producer of prefix matches; empty: the default."""
-    auto_tune: Annotated[bool, _SIZES] = True
-    block_size: Annotated[int, _SIZES] = 0
-    block_size_tokens: Annotated[int, _SIZES] = 0
-    max_prefix_blocks_to_match: Annotated[int, _WHOLE_PROMPTS] = 0
-    max_prefix_tokens_to_match: Annotated[int, _WHOLE_PROMPTS] = 0
-    lru_capacity_per_server: Annotated[int, _SIZES] = 0
-    hash_block_size: Annotated[int, _SIZES] = 0
-    indexer_config: Annotated[dict[str, Any], _SIZES] = {}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -18,6 +18,7 @@ from epp.policy.plugins import Candidates, PluginContext
 _EPSILON = 1e-9
 """Milliseconds within which headrooms count as equal."""
 
+_WEIGHT = at_least(0, "a weight, such as 0.8")
 _Known = tuple[int, LatencyPrediction]
 """A candidate's position and predictions."""
 
@@ -29,8 +30,8 @@ class LatencyScorer(BoundedParameters, frozen=True):
     `headroom_selection_strategy` stands for the default.
     """
 
-    ttft_weight: Annotated[float, at_least(0, "a weight, such as 0.8")] = 0.8
-    tpot_weight: Annotated[float, at_least(0, "a weight, such as 0.2")] = 0.2
+    ttft_weight: Annotated[float, _WEIGHT] = 0.8
+    tpot_weight: Annotated[float, _WEIGHT] = 0.2
     headroom_selection_strategy: Literal["least", "most", ""] = "least"
     composite_kv_weight: float = msgspec.field(default=1.0, name="compositeKVWeight")
     composite_queue_weight: float = 1.0
@@ -47,6 +48,13 @@ class LatencyScorer(BoundedParameters, frozen=True):
             ),
             find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo),
         )
+
+
+class PredictedLatencyScorer(LatencyScorer, frozen=True):
+    """The same as GIE had it, up to 1.5, with the older names of the weights."""
+
+    ttft_weight: Annotated[float, _WEIGHT] = msgspec.field(default=0.8, name="headroomTTFTWeight")
+    tpot_weight: Annotated[float, _WEIGHT] = msgspec.field(default=0.2, name="headroomTPOTWeight")
 
 
 class _ByLatency(msgspec.Struct, frozen=True):

@@ -53,11 +53,12 @@ def models_reply(models: bytes) -> ImmediateReply:
 def error_reply(error: RequestError) -> ImmediateReply:
     """Return the reply that sends the client an error instead of the model server's response.
 
-    The body has OpenAI's form. Headers also contain the cause, for machines: the picker's own word,
-    and llm-d-router's if there is one. `retry-after` is in seconds (RFC 9110 §10.2.3). `details`
-    goes into Envoy's access log (`%RESPONSE_CODE_DETAILS%`).
+    The body has OpenAI's form, and with its outer `type` Anthropic's. Headers also contain the
+    cause, for machines: the picker's own word, and llm-d-router's if there is one. `retry-after` is
+    in seconds (RFC 9110 §10.2.3). `details` goes into Envoy's access log
+    (`%RESPONSE_CODE_DETAILS%`).
     """
-    body = {"error": _OpenAiError(str(error), error.kind, None, error.reason)}
+    body = {"type": "error", "error": _OpenAiError(str(error), error.kind, None, error.reason)}
     headers = [("content-type", "application/json"), ("x-warmpick-reason", error.reason)]
     if error.dropped_reason:
         headers.append(("x-llm-d-request-dropped-reason", error.dropped_reason))

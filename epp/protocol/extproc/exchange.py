@@ -23,7 +23,8 @@ What each stage accepts, and the stages that follow (after an error always close
 
 Messages of the response pass in every stage but closed, and lead to closed at the response's end,
 or if the proxy passes on the rest alone. Reading takes a turn for each part of a long piece, and
-leads to body, pending or answered (`proceed`); pending leads to answered (`resume`).
+leads to body, pending or answered (`proceed`); pending leads to answered (`resume`). From both, the
+headers of a response lead to answered: the proxy answers by itself, and no decision is due.
 """
 
 from collections.abc import Callable
@@ -106,7 +107,7 @@ class Exchange:
     # What a driver calls.
 
     def receive(self, message: Message, now: float) -> Step:
-        """Handle one message, in any stage; drivers queue messages while a decision is pending."""
+        """Handle a message, in any stage; drivers queue a request's while a decision is pending."""
         if message.modes is not None or message.subset is not None or message.served is not None:
             self._record_extras(message, now)
         handler = self._stage.accepts.get(type(message))
@@ -303,6 +304,9 @@ class Exchange:
     # The response.
 
     def _response_headers(self, message: ResponseHeaders, now: float) -> list[Reply]:
+        if self.record.decision is None and self._stage in _BETWEEN:
+            self._stage, self.pending = ANSWERED, None
+            self._request.drop_body()
         replies = self.response.headers(message, now)
         if message.end_of_stream:
             self._end(_COMPLETED, now)

@@ -102,8 +102,7 @@ _RESPONSES: Final = Api.RESPONSES
 class Response:
     """One response as it passes. Facts go into `record`, events for the fleet to `observe`.
 
-    `header_sources` return more headers for the client. `done`: the first piece was a complete
-    stream of events.
+    `header_sources` return more headers for the client.
     """
 
     def __init__(self, record: RequestRecord, observe: Observe, settings: ExchangeSettings) -> None:
@@ -116,7 +115,7 @@ class Response:
         self._restorer: Restorer | None = None
         self._opening = b""
         self._id_reader: ResponseIdReader | None = None
-        self.done = False
+        self._last = b""
 
     def show_wait(self) -> None:
         """Add a response header with the time that the request waited."""
@@ -214,7 +213,7 @@ class Response:
                 self._read_id(self._id_reader, data, now)
             if record.first_byte_at is None and self._begins(data):
                 self._first_byte(now)
-                self.done = data.endswith(_DONE)
+            self._last = data
             if self._usage_reader is not None and (reports := self._usage_reader.feed(data)):
                 self._usage = merge_usage(self._usage, reports)
         last = message.end_of_stream
@@ -324,13 +323,18 @@ class Response:
             record.failure = Failure.EMPTY
 
     @property
-    def ended(self) -> bool:
-        """Whether a response over gRPC was seen whole; the trailers that end it may not be shown.
+    def done(self) -> bool:
+        """Whether the last event of a stream has come: clients may leave before its end."""
+        return self._last.endswith(_DONE)
 
-        Envoy shows no other end of it, and trailers only with `response_trailer_mode: SEND`.
+    @property
+    def ended(self) -> bool:
+        """Whether the response was seen whole; of gRPC's, the trailers may not be shown.
+
+        Envoy shows no other end of those, and trailers only with `response_trailer_mode: SEND`.
         """
         reader = self._usage_reader
-        return isinstance(reader, FramedUsage) and reader.ended
+        return self.done or (isinstance(reader, FramedUsage) and reader.ended)
 
     def record_usage(self) -> None:
         """Write the usage that was found in the body into the record."""

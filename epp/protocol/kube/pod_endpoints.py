@@ -1,9 +1,8 @@
 """The endpoints of a pod: one for each port of the pool that a ready pod serves."""
 
-import ipaddress
 from collections.abc import Sequence
 
-from epp.model.endpoint import Endpoint
+from epp.model.endpoint import Endpoint, canonical_ip
 from epp.protocol.kube.objects import KubePod
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
@@ -68,10 +67,5 @@ def endpoints_of(
 
 def _address(text: str) -> str:
     """Return an address in its canonical form; empty if others cannot reach it."""
-    if "%" in text:  # RFC 4007 §11: a zone is of the node alone, and may be any text
-        return ""
-    try:
-        # RFC 5952 §4: the form in which Envoy reports the served endpoint back.
-        return str(ipaddress.ip_address(text))
-    except ValueError:
-        return ""
+    # RFC 4007 §11: a zone is of the node alone, and may be any text.
+    return "" if "%" in text else canonical_ip(text) or ""

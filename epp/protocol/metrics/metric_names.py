@@ -207,6 +207,7 @@ LLAMA_CPP = EngineMetrics(
     waiting=requests(b"llamacpp:requests_deferred"),
     running=requests(b"llamacpp:requests_processing"),
     kv_usage=(Metric(b"llamacpp:kv_cache_usage_ratio", rare=True),),  # until July 2025
+    cache_queries=Metric(b"llamacpp:prompt_tokens_total", rare=True),
 )
 TGI = EngineMetrics(
     name="tgi",
@@ -221,6 +222,7 @@ LMDEPLOY = EngineMetrics(
     waiting=requests(b"lmdeploy:num_requests_waiting"),
     running=requests(b"lmdeploy:num_requests_running"),
     kv_usage=(Metric(b"lmdeploy:gpu_cache_usage_perc"),),
+    cache_queries=Metric(b"lmdeploy:prompt_tokens_total", rare=True),
 )
 # NVIDIA NIM 1, and MindIE; NIM 2 has vLLM's names, and is found as vLLM.
 NIM = EngineMetrics(

@@ -5,8 +5,9 @@ metric of an engine, once for all endpoints. `MetricValues` are what the tables 
 checked; `MetricsReader` makes a `Load` of these, with `capacity.py` for the size of the cache.
 """
 
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from itertools import islice
+from math import inf
 from typing import Final
 
 from msgspec.structs import replace
@@ -19,6 +20,7 @@ from epp.protocol.metrics.metric_names import (
     STARTED,
     WAITING_ADAPTERS,
     EngineMetrics,
+    Metric,
     configuration_of,
     polled,
 )
@@ -32,6 +34,14 @@ _MAX_ADAPTERS = 1e6
 """A larger `max_lora` counts as none."""
 _MAX_NAMED, _MAX_NAME = 4096, 256
 """Names of adapters that are read, and the characters of one."""
+_MOST_SHARE = 2.0
+"""A larger used share of the KV cache is not a share: engines may be a little above 1."""
+_MAX_PROCESSES = 1024
+"""Start times of earlier processes that are kept."""
+_SAME_SECONDS = 2.0
+"""Start times so close are of one process: a page may compute them anew each time."""
+_BACK_SECONDS = 10.0
+"""A counter of one process that fell takes longer than this to get back to where it was."""
 
 
 class Reading(Value):
@@ -47,12 +57,13 @@ class MetricsReader:
 
     `load` is the last one read; `unknown` is whether its page was of no known engine. Never
     raises. A metric without a number that can be true (family missing, NaN, ±Inf, negative,
-    garbage, absurdly large, a last line without its newline) keeps its previous value; what only
-    another process, in whose place the engine was started, has reported is forgotten. If an
-    endpoint is one rank of a server, only that engine's samples count. Otherwise all its engines
-    are one endpoint: counts are summed, and kv_usage is their mean, which for pools of one size
-    is the used share of the sum, where the maximum would call the server full while its other
-    engines are empty.
+    garbage, absurdly large, a last line without its newline) keeps its previous value, but those of
+    requests are 0 from the second page without them on; what only another process, in whose place
+    the engine was started, has reported is forgotten. An endpoint whose pages are of several
+    processes in turn (behind a balancer's address) starts once for each of them. If an endpoint is
+    one rank of a server, only that engine's samples count. Otherwise all its engines are one
+    endpoint: counts are summed, and kv_usage is their mean, which for pools of one size is the used
+    share of the sum, where the maximum would call the server full with one full engine.
     """
 
     def __init__(self, endpoint: Endpoint, load: Load = UNREPORTED) -> None:
@@ -61,12 +72,17 @@ class MetricsReader:
         self._engine: EngineMetrics | None = None
         self._configuration = 0
         self._reported: set[str] = set()
+        self._processes: set[float] = set()  # when earlier ones started
+        self._fell = (inf, -inf)  # from where `cache_queries` fell, and when
+        self._mixed = False  # it went back there: it is of several processes
+        self._no_share = False  # what should be a share is none
         self.unknown = False
 
     def relabel(self, endpoint: Endpoint) -> None:
         """Set the endpoint with other labels, which may name another engine."""
         self.endpoint = endpoint
         self._engine = None
+        self._no_share = False
 
     def reset_engine(self) -> None:
         """Reset the engine, as the server did not answer: the next page may be of another one."""
@@ -90,8 +106,8 @@ class MetricsReader:
         before = started = self.load.started_at
         if first or page.changed:
             started = min(values.by_rank(STARTED).values(), default=before)
-            if before is not None and started != before:
-                self._forget()
+            if before is not None and started is not None and started != before:
+                started = self._process(values, started, before)
         yield from self._configure(page, values, engine)
         for older in engine.kv_usage[1:]:  # searched only on pages without the newer name
             if page.table(engine.kv_usage[0], engine).empty:
@@ -99,18 +115,43 @@ class MetricsReader:
         if not first and not page.changed:
             self.load = replace(self.load, at=at)
             return Reading(self.load)
-        self.load = self._load(values, engine, started, at)
+        self.load = self._load(values, engine, started, at, first=first)
         if not values.warnings:
             return Reading(self.load)
         warnings = tuple(text for key, text in values.warnings.items() if key not in self._reported)
         self._reported.update(values.warnings)
         return Reading(self.load, warnings)
 
+    def _process(self, values: MetricValues, started: float, before: float) -> float:
+        """Return when the process started, on a page with another time than `before`."""
+        if abs(started - before) <= _SAME_SECONDS:
+            return before
+        if any(abs(started - each) <= _SAME_SECONDS for each in self._processes):
+            self._doubt_process(values, STARTED)
+            return before
+        if len(self._processes) >= _MAX_PROCESSES:
+            self._processes.clear()
+        self._processes.add(before)
+        self._forget()
+        return started
+
+    @staticmethod
+    def _doubt_process(values: MetricValues, metric: Metric) -> None:
+        values.warnings["process"] = (
+            f"its pages are of several processes in turn, as {metric} shows: "
+            "its address may be that of a Service"
+        )
+
     def _forget(self) -> None:
         """Forget what the process before reported, and this one may never do: adapters, a tier."""
         load = self.load
+        self._no_share = False
         self.load = replace(
-            UNREPORTED, waiting=load.waiting, running=load.running, kv_usage=load.kv_usage
+            UNREPORTED,
+            waiting=load.waiting,
+            running=load.running,
+            counted=load.counted,
+            kv_usage=load.kv_usage,
         )
         self._configuration = 0
 
@@ -134,38 +175,68 @@ class MetricsReader:
             )
 
     def _load(
-        self, values: MetricValues, engine: EngineMetrics, started: float | None, at: float
+        self,
+        values: MetricValues,
+        engine: EngineMetrics,
+        started: float | None,
+        at: float,
+        *,
+        first: bool,
     ) -> Load:
-        """Return the load of a page; what is configured is in the one before already."""
+        """Return the load of a page; what is configured is in the one before already.
+
+        On the `first` one after the server did not answer, a counter may have fallen.
+        """
         before = self.load
-        usage: Collection[float] = ()
-        for metric in engine.kv_usage:
-            if shares := values.by_rank(metric):
-                usage = shares.values()
-                break
         running_adapters, waiting_adapters, max_adapters = _adapters(values, engine, before)
         awake = values.total(engine.awake, 1.0) > 0  # unless it says otherwise
         counted = values.has(engine.waiting) and values.has(engine.running)
         if before.counted and not counted:
             self._engine = None  # the next page shows whether it is still of this engine
+        queries = values.total(engine.cache_queries, before.cache_queries)
+        if not (counted or before.counted) and queries:
+            _doubt_counts(values, engine)
+        if started is None and queries is not None and not first:
+            self._compare(values, engine, queries, at)
         return replace(
             before,
-            waiting=values.requests(engine.waiting, before.waiting),
-            running=values.requests(engine.running, before.running),
+            waiting=values.requests(engine.waiting, before.waiting if before.counted else 0.0),
+            running=values.requests(engine.running, before.running if before.counted else 0.0),
             counted=counted,
             awake=awake,
             emptied=not awake and any(values.total(metric, 0.0) for metric in engine.emptied),
-            kv_usage=min(1.0, sum(usage) / len(usage)) if usage else before.kv_usage,
+            kv_usage=self._kv_usage(values, engine),
             running_adapters=running_adapters,
             waiting_adapters=waiting_adapters,
             max_adapters=max_adapters,
             offload_tokens=self._offload(values, engine),
-            cache_queries=values.total(engine.cache_queries, before.cache_queries),
+            cache_queries=None if self._mixed else queries,
             cache_hits=values.total(engine.cache_hits, before.cache_hits),
             started_at=started,
             attributes=_attributes(values, engine, before),
             at=at,
         )
+
+    def _kv_usage(self, values: MetricValues, engine: EngineMetrics) -> float:
+        """Return the used share of the cache; 0 from the first number on that is not a share."""
+        for metric in engine.kv_usage:
+            if shares := values.by_rank(metric).values():
+                if (most := max(shares)) > _MOST_SHARE:
+                    values.ignore(metric, f"{most:g}")
+                    self._no_share = True
+                return 0.0 if self._no_share else min(1.0, sum(shares) / len(shares))
+        return self.load.kv_usage if self.load.counted else 0.0
+
+    def _compare(
+        self, values: MetricValues, engine: EngineMetrics, queries: float, at: float
+    ) -> None:
+        """Find out whether a counter is of one process: it may fall, but does not come back."""
+        most, fell_at = self._fell
+        if queries < (self.load.cache_queries or 0.0):
+            self._fell = self.load.cache_queries or 0.0, at
+        elif queries >= most and at - fell_at < _BACK_SECONDS and engine.cache_queries:
+            self._mixed = True
+            self._doubt_process(values, engine.cache_queries)
 
     def _offload(self, values: MetricValues, engine: EngineMetrics) -> int | None:
         """Return the tokens of the second tier: by the page, else the label, else as before.
@@ -178,6 +249,15 @@ class MetricsReader:
         if 1 <= tokens <= MAX_CAPACITY_TOKENS:
             return int(tokens)
         return self.endpoint.offload_tokens or self.load.offload_tokens
+
+
+def _doubt_counts(values: MetricValues, engine: EngineMetrics) -> None:
+    """Record which counts of requests an engine that has computed prompts does not report."""
+    for metric in (engine.waiting, engine.running):
+        if metric is not None and not values.has(metric):
+            values.warnings[f"{metric} absent"] = (
+                f"its page has no number {metric}, so requests of other senders do not count"
+            )
 
 
 def _attributes(values: MetricValues, engine: EngineMetrics, before: Load) -> Mapping[str, float]:

@@ -341,7 +341,7 @@ _EVENTS: Final[dict[type[RequestFact], Callable[[RequestId, Any], Event]]] = {
     GeneratedFact: lambda request, fact: Generated(request, fact.pieces),
     FinishedFact: _finished,
     AbortedFact: lambda request, fact: Aborted(
-        request, fact.generated, fact.refused, fact.failure, fact.served
+        request, fact.generated, fact.refused, fact.failure, fact.served, fact.computed
     ),
     UnobservedFact: lambda request, fact: Unobserved(request, fact.begun),
 }

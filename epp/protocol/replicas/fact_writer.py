@@ -315,7 +315,9 @@ def _finished(number: int, event: Finished) -> AnyFact:
 def _aborted(number: int, event: Aborted) -> AnyFact:
     # Versions before lack `BUSY`.
     failure = None if event.failure is Failure.BUSY else event.failure
-    return AbortedFact(number, _bounded(event.generated), event.refused, failure, event.served)
+    computed = None if event.computed is None else _bounded(event.computed)
+    generated = _bounded(event.generated)
+    return AbortedFact(number, generated, event.refused, failure, event.served, computed)
 
 
 _FACTS: Final[dict[type[Event], Callable[[int, Any], AnyFact]]] = {

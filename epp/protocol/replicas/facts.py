@@ -147,6 +147,7 @@ class AbortedFact(RequestFact, frozen=True, array_like=True, tag=5):
     refused: bool = False
     failure: Failure | None = None
     served: bool = False
+    computed: Number | None = None
 
 
 class UnobservedFact(RequestFact, frozen=True, array_like=True, tag=6):

@@ -289,11 +289,50 @@ async def test_a_server_without_a_render_endpoint_tokenizes(server, ask, missing
     assert server.heard[-1] == (TOKENIZE, asked_last)
 
 
+ONE, TWO = {"a": 1}, {"enable_thinking": False, "reasoning_effort": "high"}
+EFFORT, DOCUMENTS = {"reasoning_effort": "low"}, {"documents": [{"title": "t", "text": "x"}]}
+THINKS, THINKS_NOT = {"enable_thinking": True}, {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(
+    ("fields", "variables"),
+    [
+        ({}, {}),
+        ({"chat_template_kwargs": ONE | {"b": None}}, ONE),
+        (EFFORT, EFFORT | THINKS),
+        ({"reasoning_effort": "none"}, {"reasoning_effort": "none"} | THINKS_NOT),
+        (EFFORT | {"chat_template_kwargs": TWO}, EFFORT | THINKS_NOT),
+        (DOCUMENTS | {"chat_template_kwargs": ONE}, DOCUMENTS | ONE),
+    ],
+    ids=str,
+)
+async def test_tokenize_is_told_all_that_a_template_is_given(server, ask, fields, variables):
+    """vLLM 0.32 `TokenizeChatRequest` has neither `reasoning_effort` nor `documents`."""
+    server.answers[TOKENIZE] = (200, {"tokens": [1, 2]})
+    asked = chat("hello", chat_template="own", **fields)
+    await prompts_of(ask(server), asked)
+    want = {"model": "tiny", "chat_template": "own", "chat_template_kwargs": variables}
+    assert server.heard[-1] == (TOKENIZE, want | {"messages": json.loads(asked.body)["messages"]})
+
+
+@pytest.mark.parametrize("sent", [{"reasoning_content": "so"}, {"reasoning": "so"}, {}], ids=str)
+async def test_tokenize_is_told_of_reasoning_by_the_name_it_knows(server, ask, sent):
+    server.answers[TOKENIZE] = (200, {"tokens": [1, 2]})
+    turn = {"role": "assistant", "content": "yes"} | sent
+    await prompts_of(ask(server), bodies.asked(Api.CHAT, messages=[turn]))
+    told = dict.fromkeys(sent and ("reasoning",), "so")
+    assert server.heard[-1][1]["messages"] == [turn | told]
+
+
 @pytest.mark.parametrize(
     ("asked", "cause"),
     [
         (chat(image("a")), FallbackCause.MEDIA),
         (bodies.asked(Api.RESPONSES, input="x"), FallbackCause.API),
+        (chat("hello", truncate_prompt_tokens=5), FallbackCause.FIELD),
+        (completions("hello", truncate_prompt_tokens=5), FallbackCause.FIELD),
+        (completions("hello", suffix="x"), FallbackCause.FIELD),
+        (chat("hello", chat_template_kwargs=[1]), FallbackCause.FIELD),
     ],
 )
 async def test_requests_that_tokenize_does_not_cover(server, ask, asked, cause):

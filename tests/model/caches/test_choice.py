@@ -15,13 +15,11 @@ from epp.model.caches.offload import OffloadedCache
 from epp.model.caches.plain_lru import PlainLru
 from epp.model.caches.sglang import RadixCache
 from epp.model.caches.sglang_eviction import STRATEGIES
-from epp.model.caches.vllm_v0 import VllmV0Cache
 from epp.model.caches.whole_prompt import WholePromptCache
 
 CLASSES = {
     "vllm": BlockPool,
     "sglang": RadixCache,
-    "vllm-v0": VllmV0Cache,
     "whole-prompt": WholePromptCache,
     "lru": PlainLru,
 }
@@ -50,7 +48,7 @@ def test_a_second_tier_goes_below_every_model_that_knows_its_requests(model):
         ("", "triton-tensorrt-llm", "vllm"),
         ("", "triton", "vllm"),
         ("", "something else", "vllm"),
-        ("vllm-v0", "vllm", "vllm-v0"),
+        ("vllm-v0", "vllm", "vllm"),
         ("lru", "sglang", "lru"),
         ("vllm", "sglang", "vllm"),
         ("whole-prompt", "", "whole-prompt"),

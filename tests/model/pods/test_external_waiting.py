@@ -1,7 +1,10 @@
 """Queues that others fill are seen in scrapes alone, and only as far as they are not ours."""
 
+import pytest
+from msgspec.structs import replace
+
 from epp.model.endpoint import Endpoint, EndpointId, Load
-from epp.model.events import EndpointUpserted, LoadReported
+from epp.model.events import EndpointUpserted, LoadReported, ScrapeFailed, ScrapeFailure
 from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.quote import Quote
@@ -42,3 +45,32 @@ def test_own_waiting_requests_count_once_and_not_after_their_end():
     assert owed(made, 0) == alone
     made.apply(Finished(RequestId("own")), 1)
     assert owed(made, 1) == 0
+
+
+COPY = Load(waiting=20, running=12, counted=True, kv_usage=0.703, cache_queries=9, at=0)
+
+
+def test_a_copy_of_a_page_starves_an_endpoint_for_a_minute():
+    made = fleet()
+    for at in range(61):
+        made.apply(LoadReported(POD, replace(COPY, at=at)), at)
+        assert (owed(made, at) > 0) is (at < 60)
+    (candidate,) = made.candidates(quote(made, "probe"), 60)
+    assert (candidate.waiting, candidate.running, candidate.kv_usage) == (0, 0, 0)
+    assert candidate.load.at == 0
+    made.apply(LoadReported(POD, replace(COPY, cache_queries=10, at=61)), 61)
+    assert owed(made, 61) > 0
+
+
+@pytest.mark.parametrize(
+    ("reason", "seconds"),
+    [(ScrapeFailure.NO_PAGE, 10), (ScrapeFailure.BROKEN, 10), (ScrapeFailure.LATE, 60)],
+)
+def test_what_a_page_said_before_it_failed_does_not_count_for_long(
+    reason: ScrapeFailure, seconds: float
+) -> None:
+    made = fleet()
+    made.apply(LoadReported(POD, COPY), 0)
+    for at in range(1, 90):
+        made.apply(ScrapeFailed(POD, reason), at)
+        assert (owed(made, at) > 0) is (at <= seconds)

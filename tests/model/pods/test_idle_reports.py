@@ -5,9 +5,10 @@ from math import inf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from epp.model.endpoint import Load
-from epp.model.pods.idle_reports import IdleReports
+from epp.model.pods.idle_reports import FrozenReports, IdleReports
 
 
 def idle(at, **more):
@@ -135,3 +136,112 @@ def test_a_page_that_was_wrong_is_believed_later(times):
     assert needed == sorted(needed)
     assert needed[0] == pytest.approx(271, abs=2)
     assert needed[-1] <= 9 * 480 + 1
+
+
+COUNTING = Load(counted=True, cache_queries=5, at=0)
+LOADED = replace(COUNTING, running=9, waiting=3, kv_usage=0.512)
+HUNDREDTHS = replace(LOADED, kv_usage=0.51)
+FROZEN = {
+    "an idle engine": (COUNTING, 600, 0, 0, False),
+    "it has served what was sent since": (COUNTING, 60, 3, 0, True),
+    "an exporter renews its page each minute": (COUNTING, 59, 3, 0, False),
+    "it has served little": (COUNTING, 600, 2, 0, False),
+    "it does not count prompts": (Load(counted=True, at=0), 600, 90, 0, False),
+    "it counts none, as it does not cache": (replace(COUNTING, caching=False), 600, 90, 0, False),
+    "it has counted none yet": (replace(COUNTING, cache_queries=0), 600, 90, 0, False),
+    "it has counted more digits": (replace(COUNTING, cache_queries=1.23457e6), 600, 90, 0, False),
+    "it has not": (replace(COUNTING, cache_queries=1234571), 600, 90, 0, True),
+    "it does not go on with requests of others": (LOADED, 60, 0, 0, True),
+    "not yet": (LOADED, 59, 0, 0, False),
+    "it has more memory than shows": (HUNDREDTHS, 599, 0, 0, False),
+    "but not for so long": (HUNDREDTHS, 600, 0, 0, True),
+    "its blocks are large": (replace(LOADED, block_size=4096), 599, 0, 0, False),
+    "its memory is not known": (replace(LOADED, kv_usage=0), 599, 0, 0, False),
+    "all are own requests": (LOADED, 600, 0, 12, False),
+    "few are others'": (LOADED, 600, 0, 9, False),
+    "it sleeps": (replace(LOADED, awake=False), 600, 0, 0, False),
+}
+
+
+@pytest.mark.parametrize(
+    ("page", "seconds", "served", "own", "frozen"), FROZEN.values(), ids=FROZEN
+)
+def test_pages_are_frozen_if_the_engine_works(page, seconds, served, own, frozen):
+    reports = FrozenReports()
+    reports.record_served(-1.0)  # what was sent before may be counted already
+    assert not reports.report(page, own)
+    reports.record_served(-1.0)
+    for _ in range(served):
+        reports.record_served(seconds)
+    assert not reports.report(replace(page, at=seconds / 2), own)
+    assert reports.report(replace(page, at=seconds), own) is frozen
+    assert reports.proven is (frozen and served > 0)
+    assert reports.changed_at == 0 or not frozen
+
+
+def test_a_page_may_be_older_than_a_burst_of_requests():
+    """It was sent before them, and is read after them."""
+    reports = FrozenReports()
+    reports.report(COUNTING, 0)
+    for _ in range(50):
+        reports.record_served(60.0)
+    assert not reports.report(replace(COUNTING, at=60), 0)
+    assert not reports.report(replace(COUNTING, cache_queries=55.0, at=61), 0)
+
+
+@pytest.mark.parametrize(
+    "change", [{"cache_queries": 6.0}, {"running": 8.0}, {"waiting": 4.0}, {"kv_usage": 0.513}]
+)
+def test_any_change_shows_that_pages_are_not_frozen(change):
+    reports = FrozenReports()
+    reports.report(LOADED, 0)
+    assert reports.report(replace(LOADED, at=60), 0)
+    changed = replace(LOADED, at=61, **change)
+    assert not reports.report(changed, 0)
+    assert reports.changed_at == 61
+    assert not reports.report(replace(changed, at=62), 0)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.5, 30), st.integers(0, 5)), min_size=1, max_size=60),
+    st.floats(0, 1),
+)
+def test_an_engine_that_counts_its_prompts_is_never_frozen(polls, late):
+    """Its page counts each request by the end of its response, and is read a little later."""
+    reports, tokens, now = FrozenReports(), 0.0, 0.0
+    for seconds, requests in polls:
+        for _ in range(requests):
+            tokens += 10.0
+            reports.record_served(now + seconds * late)
+        now += seconds
+        assert not reports.report(Load(counted=True, cache_queries=tokens, at=now), 0)
+
+
+@given(st.integers(10**6, 10**9), st.lists(st.integers(1, 200), min_size=20, max_size=60))
+def test_an_engine_whose_page_has_six_digits_is_never_frozen(before, prompts):
+    """llama.cpp prints its counters so, and counts prompts without what it has cached of them."""
+    reports, now = FrozenReports(), 0.0
+    for tokens in prompts:
+        now += 65.0
+        reports.record_served(now - 1.0)
+        before += tokens
+        page = Load(counted=True, cache_queries=float(f"{before:g}"), at=now)
+        assert not reports.report(page, 0)
+
+
+@given(st.integers(2**18, 2**23), st.integers(1, 60), st.integers(4, 16))
+def test_an_engine_that_rounds_its_used_share_is_not_frozen_in_some_minutes(
+    capacity, tokens_per_second, running
+):
+    """SGLang: long responses of others, at their own pace, on a page with hundredths of a pool."""
+    reports = FrozenReports()
+    for at in range(0, 600, 10):
+        used = (100_000 + at * tokens_per_second * running) / capacity
+        page = Load(
+            counted=True,
+            running=running,
+            kv_usage=min(1.0, round(used, 2)),
+            cache_queries=9.0,
+            at=at,
+        )
+        assert not reports.report(page, 0)

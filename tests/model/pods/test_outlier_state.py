@@ -3,8 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from epp.model.endpoint import EndpointId, Load
+from epp.model.endpoint import Load
 from epp.model.events import EjectionReason
 from epp.model.pods.outlier_detection import most_ejected, shows_life
 from epp.model.pods.outlier_state import FailedRequest, OutlierState
@@ -103,12 +104,12 @@ def test_what_was_sent_before_the_return_no_longer_counts():
 
 
 def test_what_another_endpoint_is_to_blame_for_is_taken_back():
-    state = OutlierState()
+    state, other, third = (OutlierState() for _ in range(3))
     for number in range(6):
-        fail(state, float(number), prefill=EndpointId("default/p") if number % 3 else None)
-    state.forgive(EndpointId("default/q"))
+        fail(state, float(number), prefill=other if number % 3 else None)
+    state.forgive(third)
     assert state.failures == 6
-    state.forgive(EndpointId("default/p"))
+    state.forgive(other)
     assert state.failures == 2
 
 
@@ -184,3 +185,10 @@ def test_an_engine_lives_where_its_figures_change(change, life):
         "cache_hits": 50.0,
     }
     assert shows_life(BUSY, Load(**{**known, **change})) is life
+
+
+def test_figures_that_do_not_count_any_more_are_no_life():
+    page = replace(BUSY, counted=True)
+    assert not shows_life(page, page.uncounted(0))
+    assert not shows_life(page.uncounted(0), page)
+    assert shows_life(page.uncounted(0), replace(page, cache_queries=101.0))

@@ -1,6 +1,7 @@
 """Requests wait while their best endpoint has no room, go in the right order, and none is lost."""
 
 import gc
+from collections import Counter
 from math import inf
 
 import pytest
@@ -865,6 +866,39 @@ def test_an_endpoint_that_refuses_all_gets_one_request_a_second(failure):
     assert [rig.come(name) for name in "de"] == ["pod-0", "pod-0"]
 
 
+def filled(requests):
+    """A rig of a pool that was empty, where so many requests wait, and that gets its first pods."""
+    rig = FlowRig(pods=0, empty_seconds=60.0)
+    assert [rig.come(str(number), 10) for number in range(requests)] == [None] * requests
+    for number in range(2):
+        rig.add(f"pod-{number}", f"10.0.0.{number + 1}")
+        rig.say(f"pod-{number}")
+    return rig
+
+
+def test_the_first_pods_of_an_empty_pool_get_a_few_requests_until_they_answer():
+    rig = filled(30)
+    went = rig.release()
+    assert Counter(rig.sent[name] for name in went) == {"pod-0": 5, "pod-1": 5}
+    for name in went:
+        if rig.sent[name] == "pod-0":
+            refuse(rig, name, Failure.GATEWAY)
+    assert rig.release() == []
+    rig.begin(next(name for name in went if rig.sent[name] == "pod-1"))
+    went = rig.release()
+    assert len(went) == 20
+    assert {rig.sent[name] for name in went} == {"pod-1"}
+
+
+def test_first_pods_that_say_nothing_for_a_second_get_the_others_too():
+    rig = filled(30)
+    assert len(rig.release()) == 10
+    rig.wait(0.9)
+    assert rig.release() == []
+    rig.wait(0.1)
+    assert len(rig.release()) == 20
+
+
 def test_others_take_the_requests_of_one_that_refuses_whatever_that_costs():
     rig = shedding(2)
     rig.say("pod-1", running=30, kv_usage=0.3)
@@ -889,6 +923,24 @@ def test_what_waits_for_a_late_endpoint_goes_to_another_with_room_that_is_not_la
     assert rig.held["next"].endpoint_id == EndpointId("default/pod-0")
     rig.wait(seconds)
     assert (rig.release(), rig.sent) == (goes, dict.fromkeys(goes, "pod-1"))
+
+
+@pytest.mark.parametrize("life", ["first token", "page"])
+def test_an_endpoint_that_shows_life_is_not_late(life):
+    """vLLM serves others while it compiles the grammar of one, or waits for its KV blocks."""
+    rig = FlowRig()
+    cached = rig.words(2 * LONG)
+    rig.serve("pod-0", "before", cached)
+    for name in ("passed over", "unanswered"):
+        rig.send("pod-0", name, rig.words(LONG // 2))
+    rig.held["next"] = rig.flow.route(request("next", cached), rig.now)
+    rig.wait(7)
+    if life == "page":
+        rig.say("pod-0", running=2, kv_usage=0.2)
+    else:
+        rig.send("pod-0", "short", rig.words(10))
+        rig.begin("short")
+    assert rig.release() == []
 
 
 def test_the_errors_of_one_client_s_requests_hold_up_no_others():

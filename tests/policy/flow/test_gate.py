@@ -46,6 +46,21 @@ def test_a_request_waits_while_the_pool_is_saturated():
     assert dispatched == [("0", 0.0), ("1", 0.0), ("2", 2.0)]
 
 
+def test_a_request_waits_too_if_the_detector_is_a_filter_of_the_profile():
+    # Without profiles, the default one has every plug-in, and a detector is a filter, too.
+    profiles = "schedulingProfiles: [{name: default, plugins: [{pluginRef: least-ttft-picker}]}]\n"
+    rig = gated(TWO_AT_ONCE.replace(profiles, ""), pods=2)
+    went = [rig.come(str(number), 10) for number in range(6)]
+    assert went[4:] == [None, None]
+    assert sorted(map(str, went[:4])) == ["pod-0", "pod-0", "pod-1", "pod-1"]
+    rig.wait(2)
+    rig.end("0")
+    assert rig.release() == ["4"]
+    rig.wait(60)
+    assert rig.release() == []
+    assert ("5", "EvictedTTL", 62.0) in rig.outcomes
+
+
 def test_a_decision_says_for_how_long_its_request_waited():
     rig = gated()
     asked = [rig.come(str(number), 10) for number in range(3)]

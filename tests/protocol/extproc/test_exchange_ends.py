@@ -5,6 +5,7 @@ import pytest
 from epp.errors import NoEndpoints, Overloaded
 from epp.model.decision import Decision
 from epp.model.endpoint import Target
+from epp.model.request import Usage
 from epp.model.request_events import Aborted, Failure, Served, Unobserved
 from epp.protocol.extproc.director import PendingDecision
 from epp.protocol.extproc.messages import (
@@ -46,6 +47,7 @@ class Failing(Stub):
 
 
 LAST = ResponseBody(body=b"{}", end_of_stream=True)
+DONE = b"data: [DONE]\n\n"
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,24 @@ class TestEnds:
         machine.half_closed(0)
         assert machine.stub.events == []
         assert machine.stub.closed[0].outcome is Outcome.ABORTED
+
+    @pytest.mark.parametrize(
+        ("pieces", "expected", "event"),
+        [
+            (SSE, Outcome.COMPLETED, "Finished"),
+            ((SSE[0], SSE[1].removesuffix(DONE), DONE), Outcome.COMPLETED, "Finished"),
+            ((*SSE, b"\n"), Outcome.ABORTED, "Aborted"),
+            ((SSE[0], SSE[1].removesuffix(DONE)), Outcome.ABORTED, "Aborted"),
+        ],
+        ids=["with the usage", "alone", "not the last piece", "missing"],
+    )
+    def test_a_client_that_leaves_at_the_last_event_has_seen_all(self, pieces, expected, event):
+        machine = self.routed()
+        play(machine, [ResponseHeaders(headers=OK), *(ResponseBody(body=each) for each in pieces)])
+        machine.cancelled(9)
+        assert machine.stub.closed[0].outcome is expected
+        assert machine.stub.closed[0].usage == Usage(9, 2, 4)
+        assert machine.stub.kinds == ["FirstToken", event]
 
     @pytest.mark.parametrize("point", range(6))
     def test_reset_at_every_point_ends_the_exchange_once(self, point):

@@ -62,6 +62,17 @@ def test_an_endpoint_has_the_index_of_its_port_and_no_rank():
     assert found == [(8001, 1, None), (8002, 2, None)]
 
 
+def test_pods_that_share_an_address_have_each_the_ports_that_they_say():
+    decode = pod("d", ports="8000", labels={**LABELS, "llm-d.ai/role": "decode"})
+    prefill = pod("p", ports="8200", labels={**LABELS, "llm-d.ai/role": "prefill"})
+    for pods in ([decode, prefill], [prefill, decode]):
+        found = {
+            each.port: each.labels["llm-d.ai/role"]
+            for each in state(*pods, ports=(8000, 8200)).endpoints
+        }
+        assert found == {8000: "decode", 8200: "prefill"}
+
+
 def test_what_a_pool_speaks_is_said_of_its_endpoints_and_changes_no_engine():
     made = state(pod("a", "10.0.0.1"))
     made.drain_events()

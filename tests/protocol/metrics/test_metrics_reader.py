@@ -120,6 +120,102 @@ def test_an_engine_wakes():
     assert said == [True, False, False, True]
 
 
+def read_all(*pages, apart=1.0):
+    """Read pages of one server, the same distance apart; return the loads and all warnings."""
+    reader = MetricsReader(Endpoint("default", "a", "10.0.0.1", 8000))
+    before = PageBefore()
+    readings = [reader.read(Page(page, before), at * apart) for at, page in enumerate(pages)]
+    return [each.load for each in readings], [text for each in readings for text in each.warnings]
+
+
+def served(tokens, *, more=b"", waiting=b"vllm:num_requests_waiting 8\n"):
+    """A page of a vLLM that has computed that many prompt tokens."""
+    counts = waiting + b"vllm:num_requests_running 12\nvllm:kv_cache_usage_perc 0.5\n"
+    return counts + b"vllm:prefix_cache_queries_total %d\n" % tokens + more
+
+
+RENAMED = b"vllm:kv_cache_usage_perc 0.5\nvllm:prefix_cache_queries_total %d\n"
+
+
+def test_counts_that_stay_away_do_not_count():
+    loads, warnings = read_all(served(5), RENAMED % 6, RENAMED % 7, RENAMED % 8, served(9))
+    assert [each.waiting for each in loads] == [8, 8, 0, 0, 8]
+    assert [each.running for each in loads] == [12, 12, 0, 0, 12]
+    assert len(warnings) == 2
+    assert all("requests of other senders do not count" in each for each in warnings)
+
+
+def test_a_page_may_lack_counts_until_the_first_prompt():
+    loads, warnings = read_all(*[RENAMED % 0] * 3)
+    assert [each.waiting for each in loads] == [0, 0, 0]
+    assert warnings == []
+
+
+def test_values_that_are_stale_do_not_count():
+    nan = served(5).replace(b" 8\n", b" NaN\n").replace(b" 12\n", b" NaN\n")
+    nan = nan.replace(b" 0.5\n", b" NaN\n")
+    loads, _ = read_all(served(5), nan, nan, nan)
+    assert (loads[-1].waiting, loads[-1].running, loads[-1].kv_usage) == (0, 0, 0)
+
+
+def test_a_share_that_is_a_percentage_does_not_count():
+    pages = [b"vllm:kv_cache_usage_perc %g\n" % value for value in (0, 0.7, 40, 0.7, 1.2)]
+    loads, warnings = read_all(*pages)
+    assert [each.kv_usage for each in loads] == [0, 0.7, 0, 0, 0]
+    assert warnings == ["vllm:kv_cache_usage_perc is 40, which is ignored"]
+
+
+def test_an_engine_that_uses_a_little_more_than_all_is_full():
+    loads, warnings = read_all(b"sglang:token_usage 1.02\n", b"sglang:token_usage 0.99\n")
+    assert [each.kv_usage for each in loads] == [1, 0.99]
+    assert warnings == []
+
+
+def test_behind_the_address_of_a_service_each_process_starts_once():
+    pages = [
+        served(tokens, more=b"process_start_time_seconds %d\n" % started)
+        for tokens, started in ((50, 100), (7, 300), (51, 100), (8, 300), (90, 200), (52, 100))
+    ]
+    loads, warnings = read_all(*pages)
+    assert [each.started_at for each in loads] == [100, 300, 300, 300, 200, 200]
+    assert len(warnings) == 1
+    assert "several processes" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "apart", "mixed"),
+    [
+        ((50, 7, 51, 8, 52), 1.0, True),
+        ((50, 7, 20, 40), 1.0, False),  # it was restarted
+        ((50, 7, 60, 80), 11.0, False),  # and then had as much to do again
+        ((50, 50, 60, 60), 1.0, False),
+    ],
+)
+def test_a_counter_of_several_processes_is_none(tokens, apart, mixed):
+    loads, warnings = read_all(*map(served, tokens), apart=apart)
+    assert loads[-1].cache_queries == (None if mixed else tokens[-1])
+    assert len(warnings) == mixed
+
+
+def test_an_engine_that_crashes_early_is_not_several():
+    """Its counter may soon be as high again, but for a while it does not answer."""
+    reader, before = MetricsReader(Endpoint("default", "a", "10.0.0.1", 8000)), PageBefore()
+    for start in range(0, 90, 30):
+        for at, tokens in enumerate((7, 500, 8000)):
+            reading = reader.read(Page(served(tokens), before), start + at)
+            assert (reading.load.cache_queries, reading.warnings) == (tokens, ())
+        reader.reset_engine()
+
+
+@pytest.mark.parametrize("off", [-2, -0.4, 0, 1e-3, 1, 2])
+def test_a_start_time_may_be_computed_anew(off):
+    more = b"process_start_time_seconds %s\n"
+    pages = [served(5, more=more % str(1.8e9 + each).encode()) for each in (0, off, 0, off)]
+    loads, warnings = read_all(*pages)
+    assert {each.started_at for each in loads} == {1.8e9}
+    assert warnings == []
+
+
 @pytest.mark.parametrize(
     "page", [b"vllm:num_requests_running 0\n", b"sglang:num_running_reqs 0\n", b"other 0\n"]
 )

@@ -56,6 +56,7 @@ _NOT_EXTRA = frozenset(
 )
 """Fields of content parts that vLLM does not pass to templates; all others are passed."""
 _BILLING = "x-anthropic-billing-header"
+_UNSET = (None, "auto")
 _CALL_ORDER = ("id", "function", "type")
 _FUNCTION_ORDER = ("arguments", "name")
 _TOOL_ORDER = ("function", "type")
@@ -259,3 +260,23 @@ def _text(content: str | list[Message]) -> str:
     if isinstance(content, str):
         return content
     return "\n".join(part["text"] for part in content if "text" in part)
+
+
+def variables_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variables of a template that a chat sets, by their names or by fields of its own.
+
+    Raises `TextFallback` if they are not an object.
+    """
+    own = body.get("chat_template_kwargs") or {}
+    if not isinstance(own, dict):
+        raise TextFallback(FallbackCause.FIELD, "chat_template_kwargs")
+    effort = body.get("reasoning_effort")
+    fields = {"documents": body.get("documents"), "reasoning_effort": effort}
+    if effort is not None and "enable_thinking" not in own:
+        fields["enable_thinking"] = effort != "none"
+    return without_unset(own) | without_unset(fields)
+
+
+def without_unset(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variables of a template that have a value."""
+    return {name: value for name, value in variables.items() if value not in _UNSET}

@@ -11,12 +11,15 @@ from typing import Any
 import msgspec
 
 from epp.adapters.tokens.anthropic_chat import chat_of
-from epp.adapters.tokens.fallback import FallbackCause, TextFallback, fields_of
+from epp.adapters.tokens.fallback import (
+    FallbackCause,
+    TextFallback,
+    fields_of,
+    without_changed_tokens,
+)
 from epp.adapters.tokens.local.model_folder import ModelFolder
 from epp.model.request import TOKEN_BYTES, Api, InferenceRequest, Prompt
 
-_CHANGES_TOKENS = ("prompt_embeds", "suffix", "truncate_prompt_tokens", "chat_template")
-"""Fields that change the tokens of a prompt; a request with one of them is not tokenized."""
 MAX_PIECES = 10_000
 """Pieces of all prompts, each of which is looked up on the event loop: 20 ms of work.
 
@@ -71,9 +74,7 @@ def plan(request: InferenceRequest, folder: ModelFolder) -> PromptPlan:
     if drafts is None:
         raise TextFallback(FallbackCause.API, request.api.value)
     body = fields_of(request.body)
-    for field in _CHANGES_TOKENS:
-        if body.get(field) is not None:
-            raise TextFallback(FallbackCause.FIELD, field)
+    without_changed_tokens(body, "chat_template")
     made = drafts(body, request, folder)
     if sum(len(each.pieces) for each in made if isinstance(each, PromptDraft)) > MAX_PIECES:
         raise TextFallback(FallbackCause.LARGE, f"{MAX_PIECES} pieces")

@@ -20,12 +20,13 @@ from epp.adapters.tokens.local.chat_messages import (
     Message,
     conversation,
     tools_of,
+    variables_of,
     without_developers,
+    without_unset,
 )
 from epp.adapters.tokens.local.content_format import content_format
 from epp.errors import ConfigError
 
-_UNSET = (None, "auto")
 _MARK = "WARMPICK_CONTINUES_HERE "
 """Marks where a final message is continued; its blank shows whether the template trims text."""
 _DEFAULT, _WITH_TOOLS = "default", "tool_use"
@@ -164,24 +165,15 @@ class ChatTemplate:
         self, body: Mapping[str, Any], tools: Sequence[Message] | None
     ) -> dict[str, Any]:
         """Return the variables of a template; the client's override the server's."""
-        own = body.get("chat_template_kwargs") or {}
-        if not isinstance(own, dict) or not own.keys().isdisjoint(_RESERVED):
+        own = variables_of(body)
+        if not own.keys().isdisjoint(_RESERVED):
             raise TextFallback(FallbackCause.FIELD, "chat_template_kwargs")
-        effort = body.get("reasoning_effort")
         requested = {
             "add_generation_prompt": body.get("add_generation_prompt", True),
             "continue_final_message": body.get("continue_final_message", False),
-            "documents": body.get("documents"),
-            "reasoning_effort": effort,
         }
-        if effort is not None and "enable_thinking" not in own:
-            requested["enable_thinking"] = effort != "none"
         server = {"tools": tools, "documents": None, "add_generation_prompt": False}
-        return self._special | server | self._defaults | _drop_unset(own) | _drop_unset(requested)
-
-
-def _drop_unset(variables: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in variables.items() if value not in _UNSET}
+        return self._special | server | self._defaults | own | without_unset(requested)
 
 
 def _render_continued(source: _Source, messages: list[Message], variables: dict[str, Any]) -> str:

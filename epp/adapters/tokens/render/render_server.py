@@ -13,8 +13,13 @@ import aiohttp
 import msgspec
 
 from epp.adapters.tokens.anthropic_chat import as_chat
-from epp.adapters.tokens.fallback import FallbackCause, TextFallback, fields_of
-from epp.adapters.tokens.local.chat_messages import ContentFormat, conversation
+from epp.adapters.tokens.fallback import (
+    FallbackCause,
+    TextFallback,
+    fields_of,
+    without_changed_tokens,
+)
+from epp.adapters.tokens.local.chat_messages import ContentFormat, conversation, variables_of
 from epp.adapters.tokens.render.circuit_breaker import CircuitBreaker
 from epp.adapters.tokens.render.rendered import Rendered, Tokenized, exact, prompt_of, read
 from epp.model.request import Api, InferenceRequest, Prompt
@@ -37,13 +42,15 @@ _HASHES_ONLY = b'{"mm_payload":"none","return_mm_kwargs":false,'
 vLLM 0.32 calls it by the first name, llm-d's render servers by the second.
 """
 _CHAT_FIELDS = (
-    "messages",
     "tools",
-    "chat_template_kwargs",
+    "chat_template",
     "add_generation_prompt",
     "continue_final_message",
     "add_special_tokens",
 )
+"""Fields of a chat that `/tokenize` knows too. Others that reach a template are sent among its
+variables (vLLM 0.32 `TokenizeChatRequest`).
+"""
 _NOT_SERVED = {HTTPStatus.FORBIDDEN, HTTPStatus.METHOD_NOT_ALLOWED}
 _NOT_SERVED_WITHOUT_ERROR = {HTTPStatus.NOT_FOUND, HTTPStatus.NOT_IMPLEMENTED}
 """With an `error` vLLM answers the request: an unknown model, input that it cannot take."""
@@ -137,6 +144,7 @@ class RenderServer:
 
     async def _tokenize_texts(self, request: InferenceRequest) -> tuple[Prompt, ...]:
         body = fields_of(request.body)
+        without_changed_tokens(body)
         model = self._settings.model or request.target_model
         if request.api is Api.CHAT:
             messages = body.get("messages")
@@ -144,7 +152,9 @@ class RenderServer:
                 raise TextFallback(FallbackCause.MALFORMED, "`messages` is not a list")
             conversation(messages, ContentFormat.PARTS)  # media raise: no hashes
             fields = {key: body[key] for key in _CHAT_FIELDS if body.get(key) is not None}
-            return (await self._ids({"model": model} | fields, request),)
+            fields |= {"model": model, "messages": list(map(_with_reasoning, messages))}
+            fields["chat_template_kwargs"] = variables_of(body)
+            return (await self._ids(fields, request),)
         if request.api is not Api.COMPLETIONS:
             raise TextFallback(FallbackCause.API, request.api.value)
         prompt, sent = body.get("prompt"), request.prompts
@@ -210,6 +220,14 @@ class RenderServer:
                 remedy="vllm launch render, or vllm serve --enable-scale-out",
             )
         self._unserved[path] = self._now() + _UNSERVED_SECONDS
+
+
+def _with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message with its reasoning under the only name that `/tokenize` reads."""
+    # vLLM 0.32 `ChatCompletionRequest._normalize_messages_before`, which is not for `/tokenize`.
+    if message.get("reasoning") is not None or message.get("reasoning_content") is None:
+        return message
+    return {**message, "reasoning": message["reasoning_content"]}
 
 
 def without_user(url: str) -> str:
