@@ -120,7 +120,8 @@ class Replay:
     def _arrive(self, number: int) -> None:
         content = self._trace.calls[number].content()
         request = self._request(number, content)
-        quote, decision = self._router.propose(request, self._clock.now)
+        quote = self._router.quote(request, self._clock.now)
+        decision = self._router.propose(request, quote, self._clock.now)
         self._router.commit(request, quote, decision, self._clock.now)
         target, blocks = decision.endpoint.target, Blocks(content.ids)
         predicted: dict[str, int] = {self._known: decision.predicted_cached_tokens}

@@ -68,7 +68,13 @@ class Scheduler:
             fleet.subscribe(each.kinds, each.listener, f"plugin/{each.plugin}", on_fault)
 
     def quote(self, request: InferenceRequest, now: float) -> Quote:
-        """Hash a request's prompts and estimate their lengths; the quote does not expire."""
+        """Hash a request's prompts and estimate their lengths; the quote does not expire.
+
+        Raises `UnknownModel`.
+        """
+        model = request.target_model
+        if model and self._fleet.serves(model) is False:
+            raise UnknownModel(f"the model `{model}` does not exist")
         quote = self._fleet.quote(request, now)
         for name, quoted in self._quoted:
             try:
@@ -214,24 +220,20 @@ class Scheduler:
     def propose(
         self,
         request: InferenceRequest,
+        quote: Quote,
         now: float,
         timer: PluginTimer | None = None,
         *,
         sheds: bool = True,
-    ) -> tuple[Quote, Decision]:
-        """Quote a request and decide on it, without committing to the decision.
+    ) -> Decision:
+        """Decide on a request that arrives, without committing to the decision.
 
-        Raises `UnknownModel`, the errors of `decide`, and `NotCached` if the client only wants a
-        cached prefix.
+        Raises the errors of `decide`, and `NotCached` if the client only wants a cached prefix.
         """
-        model = request.target_model
-        if model and self._fleet.serves(model) is False:
-            raise UnknownModel(f"the model `{model}` does not exist")
-        quote = self.quote(request, now)
         decision = self.decide(request, quote, now, timer, sheds=sheds)
         if _PREFER in request.headers and _is_unmet(request, decision):
             raise NotCached("no endpoint has the prompt's prefix in its cache")
-        return quote, decision
+        return decision
 
 
 def _is_unmet(request: InferenceRequest, decision: Decision) -> bool:

@@ -100,7 +100,6 @@ class FrozenReports:
         self.frozen = self.proven = self.told = False
         self._served = self._served_before = 0  # now, and when the last report came
         self._first = UNREPORTED
-        self._queries: float | None = None
 
     def record_served(self, sent_at: float) -> None:
         """Record that the engine has generated tokens for a request that was sent then."""
@@ -115,7 +114,7 @@ class FrozenReports:
         """
         queries, others = load.cache_queries, load.waiting + load.running - own
         served, self._served_before = self._served_before, self._served
-        if queries is None or queries != self._queries:
+        if queries is None or queries != self._first.cache_queries:
             self._begin(load)
         elif served >= _SERVED or others >= _OTHERS or self.frozen:
             if not load.awake or _differ(self._first, load) or _is_rounded(queries):
@@ -129,14 +128,15 @@ class FrozenReports:
 
     def _begin(self, load: Load) -> None:
         """Compare the next reports with this one, which differs from those before."""
-        self._first, self._queries = load, load.cache_queries
-        self.changed_at, self.frozen, self.proven = load.at, False, False
+        self._first, self.changed_at = load, load.at
+        self.frozen = self.proven = False
         self._served = self._served_before = 0
 
 
 def is_old(load: Load, reason: ScrapeFailure, now: float) -> bool:
-    """Whether a report is too old to count, while scrapes fail for a reason."""
-    return _MAX_AGES.get(reason, _MAX_AGE) < now - load.at < inf
+    """Whether a report tells of requests, and is too old for that, as scrapes fail for a reason."""
+    tells = load.counted or load.waiting or load.running or load.kv_usage
+    return bool(tells) and _MAX_AGES.get(reason, _MAX_AGE) < now - load.at < inf
 
 
 def _differ(first: Load, load: Load) -> bool:

@@ -84,8 +84,7 @@ class Ledger:
         self.slept_at = -inf
         self.refuses_until = -inf
         self._refusals = 0  # in a row
-        self._left = 0  # requests until it is seen what became of those before
-        self._doubted = False  # it refuses, or may
+        self._doubted = False
         self._prefills: dict[RequestId, _Prefill] = {}  # in the order of the queue
         self._queued_seconds = 0.0
         self._head: _Prefill | None = None  # the first of them
@@ -207,28 +206,23 @@ class Ledger:
     def _count(self, request: RequestId, now: float) -> None:
         self._requests.add(request)
         self.sent += 1
-        if self._doubted:
-            self._left -= 1
-            if self.refuses or self._left == 0:
-                self.refuses_until = now + _REFUSES_SECONDS
+        if self.refuses or (self._doubted and self.sent == _REFUSALS):
+            self.refuses_until = now + _REFUSES_SECONDS
 
     def doubt(self) -> None:
-        """Doubt, until a response begins, that the endpoint serves requests."""
-        self._left, self._doubted = _REFUSALS, True
+        """Doubt, until a response begins, that an endpoint without requests so far serves any."""
+        self._doubted = True
 
     def record_refusal(self, now: float) -> None:
         """Record that the endpoint answered a request with an error, or shed it."""
         self._refusals += 1
-        self._doubted = True
         if self.refuses:
             self.refuses_until = now + _REFUSES_SECONDS
 
     def record_begin(self) -> None:
         """Count a response that has begun."""
         self.begun += 1
-        if self._doubted:
-            self._left = self._refusals = 0
-            self._doubted, self.refuses_until = False, -inf
+        self._refusals, self._doubted, self.refuses_until = 0, False, -inf
 
     def record_sleep(self, now: float) -> None:
         """Record that the engine sleeps, or has slept until now."""

@@ -366,7 +366,7 @@ class Pod:
 
         The requests of a report that is old do not count any more.
         """
-        if self.load.counted and is_old(self.load, reason, now):
+        if is_old(self.load, reason, now):
             self.load = self.load.uncounted(self.load.at)
             self._count_external()
             self.close_books(now)

@@ -102,14 +102,16 @@ class FlowControl:
     ) -> Decision | HeldRequest:
         """Decide on a request that arrives, or let it wait; one without a prompt does not wait.
 
-        Raises what `Scheduler.propose` does, and what `Refusals.check` does if it may not wait.
+        Raises what `quote` and `propose` of `Scheduler` do, and what `Refusals.check` does if it
+        may not wait.
         """
+        quote = self._scheduler.quote(request, now)
         try:
-            quote, decision = self._propose(request, now, timer)
+            decision = self._propose(request, quote, now, timer)
         except NoEndpoints as error:
             if not self._may_wait(request, error, now):
                 raise
-            quote, empty = self._scheduler.quote(request, now), not isinstance(error, EndpointsFull)
+            empty = not isinstance(error, EndpointsFull)
             return self._wait(self._held(request, quote, now, empty=empty), now)
         axis = None
         if quote.chains:
@@ -134,14 +136,14 @@ class FlowControl:
         return self.settings.empty_seconds > 0 and self.refusals.may_come(error)
 
     def _propose(
-        self, request: InferenceRequest, now: float, timer: PluginTimer | None
-    ) -> tuple[Quote, Decision]:
+        self, request: InferenceRequest, quote: Quote, now: float, timer: PluginTimer | None
+    ) -> Decision:
         """Decide on a request; one of negative priority is shed unless it may wait for room."""
         waits = self.settings.holds and request.most_wait > 0
-        quote, decision = self._scheduler.propose(request, now, timer, sheds=not waits)
+        decision = self._scheduler.propose(request, quote, now, timer, sheds=not waits)
         if waits and request.priority < 0 and not self.placement.knows(quote, decision, now):
             self._scheduler.check_saturation(request, decision.candidates)
-        return quote, decision
+        return decision
 
     def _send_or_wait(  # noqa: PLR0913 (what was found)
         self,

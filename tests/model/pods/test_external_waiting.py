@@ -62,15 +62,16 @@ def test_a_copy_of_a_page_starves_an_endpoint_for_a_minute():
     assert owed(made, 61) > 0
 
 
+@pytest.mark.parametrize("counted", [True, False])  # Triton counts those that wait alone
 @pytest.mark.parametrize(
     ("reason", "seconds"),
     [(ScrapeFailure.NO_PAGE, 10), (ScrapeFailure.BROKEN, 10), (ScrapeFailure.LATE, 60)],
 )
 def test_what_a_page_said_before_it_failed_does_not_count_for_long(
-    reason: ScrapeFailure, seconds: float
+    reason: ScrapeFailure, seconds: float, *, counted: bool
 ) -> None:
     made = fleet()
-    made.apply(LoadReported(POD, COPY), 0)
+    made.apply(LoadReported(POD, replace(COPY, counted=counted)), 0)
     for at in range(1, 90):
         made.apply(ScrapeFailed(POD, reason), at)
         assert (owed(made, at) > 0) is (at <= seconds)

@@ -25,9 +25,10 @@ class FlowRig(Rig):
         super().__init__(pods)
         self.capacity = capacity
         self.outcomes: list[tuple[str, str, float]] = []
+        self.quoted: list[str] = []
         loaded = load(POLICIES.get(policy, policy))
         self.flow = FlowControl(
-            Scheduler(self.fleet, loaded.scheduling, lambda _: 0),
+            Scheduler(self.fleet, loaded.scheduling, lambda _: 0, quoted=[("rig", self._quoted)]),
             self.fleet,
             replace(loaded.flow, **settings),
             lambda asked, outcome, waited: self.outcomes.append((asked.id, outcome.value, waited)),
@@ -38,6 +39,9 @@ class FlowRig(Rig):
         self.first_word = 0
         for number in range(pods):
             self.say(f"pod-{number}")
+
+    def _quoted(self, quote):
+        self.quoted.append(quote.request_id)
 
     def say(self, name, **load):
         """Have a pod report."""

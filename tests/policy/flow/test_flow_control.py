@@ -870,6 +870,7 @@ def filled(requests):
     """A rig of a pool that was empty, where so many requests wait, and that gets its first pods."""
     rig = FlowRig(pods=0, empty_seconds=60.0)
     assert [rig.come(str(number), 10) for number in range(requests)] == [None] * requests
+    assert rig.quoted == [str(number) for number in range(requests)]  # each once
     for number in range(2):
         rig.add(f"pod-{number}", f"10.0.0.{number + 1}")
         rig.say(f"pod-{number}")

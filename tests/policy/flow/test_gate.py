@@ -52,6 +52,7 @@ def test_a_request_waits_too_if_the_detector_is_a_filter_of_the_profile():
     rig = gated(TWO_AT_ONCE.replace(profiles, ""), pods=2)
     went = [rig.come(str(number), 10) for number in range(6)]
     assert went[4:] == [None, None]
+    assert rig.quoted == [str(number) for number in range(6)]  # each once
     assert sorted(map(str, went[:4])) == ["pod-0", "pod-0", "pod-1", "pod-1"]
     rig.wait(2)
     rig.end("0")
