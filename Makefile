@@ -9,7 +9,7 @@ PYTEST := $(BIN)/pytest -q --dist=loadfile --no-loadscope-reorder --max-worker-r
 # Twice as many as there are processors: much of the time, tests wait for servers.
 WORKERS ?= $(shell echo $$(( $$(nproc) * 2 )))
 UNIT := $(PYTEST) --numprocesses=$(WORKERS) --maxprocesses=8
-UNCOMPILED := $(addprefix tests/,model/test_fleet.py model/test_fleet_requests.py model/test_fleet_learning.py policy \
+UNCOMPILED := $(addprefix tests/,$(patsubst %,model/test_fleet_%.py,candidates endpoints hits learning requests token_blocks) policy \
   protocol/extproc/test_exchange.py protocol/extproc/test_exchange_ends.py protocol/extproc/test_exchange_headers.py \
   app/test_director.py app/test_cache_sources.py adapters/test_extproc.py adapters/test_health.py adapters/test_scrape.py)
 # Of these, what asks plug-ins, which are never compiled, and rules over hours of traffic: `make test` runs them too.

@@ -7,10 +7,10 @@ import json
 import aiohttp
 import pytest
 
-from e2e.corridor import CHAT, START_SECONDS, chat, until
+from e2e.corridor import CHAT, START_SECONDS, chat, quiet_port, until
 from e2e.from_nothing import up
 from epp.gateway.envoy import envoy_binary
-from epp.gateway.processes import free_port, spawn
+from epp.gateway.processes import spawn
 from epp.protocol.extproc.names import CONTROL_HEADERS, RANK
 from tests.test_envoy_clusters import MARK, RENDERED, configurations
 
@@ -127,7 +127,7 @@ def away(config, target, port, admin):
     manager["http_filters"][0]["typed_config"]["failure_mode_allow"] = True
     host, _, number = target.rpartition(":")
     for cluster in resources["clusters"]:
-        wanted = int(number) if cluster["name"] == "pool" else free_port()
+        wanted = int(number) if cluster["name"] == "pool" else quiet_port()
         point = {"socket_address": {"address": host, "port_value": wanted}}
         cluster["type"] = "STATIC"
         cluster["load_assignment"] = {
@@ -159,7 +159,7 @@ class Gateway:
 def start_envoy(tmp_path, echo):
     @contextlib.asynccontextmanager
     async def start(config):
-        port, admin = free_port(), free_port()
+        port, admin = quiet_port(), quiet_port()
         path = tmp_path / "envoy.json"
         path.write_text(away(config, echo.target, port, admin))
         argv = [str(envoy_binary()), "--config-path", str(path), "--disable-hot-restart"]

@@ -1,6 +1,6 @@
 """What the picker learns of pods beside their load: the models that they serve."""
 
-from e2e.corridor import CHAT, MODEL, REASON, Plan, chat
+from e2e.corridor import CHAT, MODEL, REASON, Plan, chat, until
 
 CONFIG = """
 apiVersion: llm-d.ai/v1
@@ -33,7 +33,13 @@ async def test_a_model_that_no_pod_serves_is_not_found(start):
     async with start(plan) as gateway:
         answer = await gateway.post(CHAT, chat("hello"))
         assert answer.status == 200
-        answer = await gateway.post(CHAT, {**chat("hello"), "model": "nobody's"})
+        nobodys = {**chat("hello"), "model": "nobody's"}
+
+        async def known():  # until each pod has said what it serves, one of them answers
+            return REASON in (await gateway.post(CHAT, nobodys)).headers
+
+        await until(known)
+        answer = await gateway.post(CHAT, nobodys)
         assert (answer.status, answer.json["error"]["code"]) == (404, answer.headers[REASON])
         assert "nobody's" in answer.message
         answer = await gateway.post(CHAT, {**chat("hello again"), "model": MODEL})

@@ -56,6 +56,11 @@ OF_EVENTS = {
     "llm_d_epp_kv_cache_events_subscriber_reconnections_total",
     "llm_d_epp_prefix_prompt_tokens_sum",
     "llm_d_epp_prefix_predicted_cached_tokens_sum",
+    "llm_d_epp_kv_cache_index_admissions_total",
+    "llm_d_epp_kv_cache_index_evictions_total",
+    "llm_d_epp_kv_cache_index_lookup_requests_total",
+    "llm_d_epp_kv_cache_index_lookup_hits_total",
+    "llm_d_epp_kv_cache_index_max_pod_hit_count_total",
     "llm_d_epp_kv_cache_events_pool_capacity",  # namespaces and pods to choose from are its labels
 }
 OF_STAGES = {

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import signal
 import time
+from collections import Counter
 
 import pytest
 import pytest_asyncio
@@ -238,7 +239,8 @@ async def test_those_that_wait_for_an_endpoint_that_dies_go_elsewhere(start):
         assert all(answer.status == 503 for answer in lost)
         # What ran there is lost, and what was sent there until it was known.
         assert len(lost) <= SPIKE / 2
-        assert answers[-1].headers[SERVER] == "b"
+        served = Counter(answer.headers.get(SERVER) for answer in answers)
+        assert served["b"] > served["a"]  # which may have ended one before it died
         await waits(gateway, 0)
         await gateway.metric_becomes(0, RUNNING)
 

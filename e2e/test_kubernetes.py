@@ -12,7 +12,10 @@ import pytest
 import pytest_asyncio
 
 from e2e.corridor import CHAT, DEADLINE, REASON, SERVER, Plan, chat
-from e2e.kube_corridor import kube_corridor
+from e2e.kube_corridor import LABELS, kube_corridor
+from e2e.serving import serving
+from e2e.test_operations import SERVING, health
+from tests.adapters.kube.rig import pod
 
 PLAN = Plan(routing="original_dst", server_flags=("--speed", "4"))
 WORKERS = 6
@@ -215,6 +218,22 @@ async def test_a_rewrite_takes_effect_without_a_restart(gateway):
     async with asyncio.timeout(10):
         while (await gateway.post(CHAT, alias)).status != 404:
             await asyncio.sleep(0.02)
+
+
+async def test_it_is_ready_at_once_for_all_who_ask(tmp_path):
+    async def late(_):
+        await asyncio.Event().wait()
+
+    async with (
+        kube_corridor(PLAN, tmp_path) as gateway,
+        serving(late, at=("127.0.1.1", gateway.pod_port)),
+    ):
+        await gateway.spawn_picker()
+        await gateway.answers(gateway.operator_url("/readyz"), 503)
+        gateway.api.put(pod("late", "127.0.1.1", labels=LABELS))
+        gateway.put_pool()
+        await gateway.answers(gateway.operator_url("/readyz"), 200)
+        assert await health(gateway.health_port) == SERVING
 
 
 async def test_one_replica_leads_and_another_follows_it(tmp_path):

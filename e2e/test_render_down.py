@@ -18,7 +18,7 @@ from epp.model.request import Usage
 from epp.model.request_events import Admitted, Finished
 from epp.values import replaced
 from tests.adapters.tokens.bodies import completions
-from tests.adapters.tokens.test_render_tokenizer import COMPLETIONS, serving
+from tests.adapters.tokens.rendering import COMPLETIONS, serving
 from tests.model.invariants import check_invariants
 from tests.strategies import SECRET
 

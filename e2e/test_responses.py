@@ -47,8 +47,9 @@ async def converse(gateway, number, *, stream):
                 servers.append(answer.headers[SERVER])
             previous = "resp_" + said.split('"id":"resp_')[1].split('"')[0]
         of_it = f"{gateway.url}{RESPONSES}/{previous}"
-        async with client.get(of_it) as read, client.post(of_it + "/cancel") as cancelled:
-            assert (await read.json())["id"] == previous
+        async with client.get(of_it) as read:
+            assert (await read.json())["id"] == previous  # whole: the connection is free again
+        async with client.post(of_it + "/cancel") as cancelled:
             asked = [(each.status, each.headers[SERVER]) for each in (read, cancelled)]
     return servers, asked
 

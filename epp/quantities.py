@@ -1,4 +1,4 @@
-"""Durations and quantities as configurations write them: Go's and Kubernetes' forms."""
+"""Durations, quantities and booleans as configurations write them: Go's and Kubernetes' forms."""
 
 import re
 
@@ -12,6 +12,9 @@ _SCALES |= {f"{prefix}i": 1 << 10 * power for power, prefix in enumerate("KMGTPE
 _QUANTITY = re.compile(
     r"(\d{1,18}(?:\.\d{1,9})?)(?:[eE]([-+]?(?:\d|1[0-8]))|(k|[MGTPE]|[KMGTPE]i|))"
 )
+
+SWITCHES = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
+"""Go's booleans, in lower case."""
 
 
 def seconds(text: str, *, zero: bool = False) -> float:

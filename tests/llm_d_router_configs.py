@@ -317,6 +317,55 @@ featureGates: [prepareDataPlugins]
         ("predicted-latency-scorer: `affinityGateTau`", "predicted-latency-scorer: `samplingMean`"),
     ),
     (
+        "chart of GIE before 1.3, latencies by objectives",
+        f"""{_OLD}plugins:
+- {{type: queue-scorer}}
+- {{type: kv-cache-utilization-scorer}}
+- {{type: prefix-cache-scorer}}
+- {{type: slo-aware-routing}}
+- {{type: slo-aware-profile-handler}}
+- {{type: max-score-picker}}
+schedulingProfiles:
+- name: prefix
+  plugins: [{{pluginRef: prefix-cache-scorer}}]
+- name: default
+  plugins:
+  - {{pluginRef: slo-aware-routing, weight: 0}}
+  - {{pluginRef: queue-scorer}}
+  - {{pluginRef: kv-cache-utilization-scorer}}
+  - {{pluginRef: max-score-picker}}
+- name: slo
+  plugins: [{{pluginRef: slo-aware-routing}}, {{pluginRef: max-score-picker}}]
+""",
+        ("plugins[3].type: `slo-aware-routing`", "profile `prefix`"),
+    ),
+    (
+        "llm-d's first guide to predicted latencies",
+        f"""{_OLD}plugins:
+- {{type: queue-scorer}}
+- {{type: prefix-cache-scorer}}
+- {{type: kv-cache-utilization-scorer}}
+- {{type: slo-request-tracker}}
+- {{type: slo-scorer}}
+- {{type: slo-aware-profile-handler}}
+- {{type: max-score-picker}}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {{pluginRef: slo-request-tracker}}
+  - {{pluginRef: queue-scorer}}
+  - {{pluginRef: kv-cache-utilization-scorer}}
+  - {{pluginRef: max-score-picker}}
+- name: slo
+  plugins:
+  - {{pluginRef: prefix-cache-scorer, weight: 0}}
+  - {{pluginRef: slo-request-tracker}}
+  - {{pluginRef: slo-scorer}}
+  - {{pluginRef: max-score-picker}}
+""",
+        ("plugins[3].type: `slo-request-tracker`", "plugins[4].type: `slo-scorer`"),
+    ),
+    (
         "an index in Valkey, 0.9",
         """plugins:
 - {type: token-producer}

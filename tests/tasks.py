@@ -4,6 +4,14 @@ import asyncio
 import contextlib
 
 WITHIN = 10
+PATIENCE = 30
+
+
+async def until(condition):
+    """Wait for a condition of which nothing tells."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.005)
 
 
 class Changed:

@@ -197,6 +197,7 @@ def replicas_or_none(
     fleet: Fleet,
     clock: Callable[[], float],
     became_warm: Callable[[], None],
+    on_fault: OnFault,
 ) -> "Replicas | None":
     """Return the exchange with other replicas; None if there are none. Raises `ConfigError`."""
     if options.replicas is None:
@@ -213,6 +214,7 @@ def replicas_or_none(
         bind_address=options.bind_address,
         clock=clock,
         became_warm=became_warm,
+        on_fault=on_fault,
     )
 
 

@@ -12,7 +12,11 @@ from epp.adapters.telemetry.debug_pages import DebugPage
 from epp.adapters.telemetry.kv_event_counts import kv_event_counts
 from epp.adapters.telemetry.loop_delay import LoopDelay
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
-from epp.adapters.telemetry.pool_gauges import media_metrics, rollout_metrics
+from epp.adapters.telemetry.pool_gauges import (
+    affinity_metrics,
+    media_metrics,
+    rollout_metrics,
+)
 from epp.adapters.telemetry.queue_metrics import QueueMetrics
 from epp.adapters.telemetry.series import FamilyText
 from epp.app.cache_sources import (
@@ -89,7 +93,7 @@ class PickerCore:
             self._apply,
             self._sources.answered,
         )
-        self._replicas = replicas_or_none(options, self.fleet, clock, changed)
+        self._replicas = replicas_or_none(options, self.fleet, clock, changed, faults)
         self.discovery = build_discovery(
             options.source,
             self._apply,
@@ -244,6 +248,7 @@ class PickerCore:
             precise_producer=self._options.settings.precise_producer,
             is_adapter=self.fleet.pods.adapters.__contains__,
             former_names=self._options.former_metrics,
+            clock=self.clock,
             fairness_ids=self._options.fairness_ids,
         )
 
@@ -252,12 +257,13 @@ class PickerCore:
         settings, kv_events, tokenizer = self._options.settings, self._kv_events, self._tokenizer
         yield lambda: rollout_metrics(settings.rollouts)
         yield lambda: media_metrics(settings.media_caches)
+        yield lambda: affinity_metrics(settings.affinity_filters)
         yield self._sources.collect
         yield self._plugin_times.collect
         yield self._observers.collect
         yield self.loop_delay.collect
         if kv_events is not None:
-            yield lambda: kv_event_counts(kv_events.counts())
+            yield lambda: kv_event_counts(kv_events.counts(), self.fleet.pods.kv_events)
         if tokenizer is not None:
             yield lambda: untokenized_prompts(tokenizer)
 

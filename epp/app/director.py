@@ -192,14 +192,15 @@ class PickerDirector:
 
     def _follow_up(self, record: RequestRecord) -> None:
         """Poll an endpoint that a proxy cannot reach, and log what an exchange revealed."""
-        if record.status in _UNREACHED and record.decision is not None:
-            self._poll_now(record.decision.endpoint.id)
-            if record.decision.prefill is not None:
-                self._poll_now(record.decision.prefill.id)
+        decision = record.decision
+        if record.status in _UNREACHED and decision is not None:
+            for each in (decision.endpoint, decision.prefill, decision.encode):
+                if each is not None:
+                    self._poll_now(each.id)
         if self._count_check is not None:
             self._count_check.ended(record)
-        if record.usage is not None and record.usage.implausible and record.decision is not None:
-            endpoint = record.decision.endpoint.id
+        if record.usage is not None and record.usage.implausible and decision is not None:
+            endpoint = decision.endpoint.id
             self._warn_once(_IMPLAUSIBLE, endpoint, endpoint=endpoint, doubt=_DOUBT)
         if record.must_stay is not None and self._needs_end is None:
             reason = record.must_stay.value

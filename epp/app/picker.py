@@ -49,7 +49,7 @@ class EndpointPicker:
         self._reader_tls = reader_tls(options)
         self._operators = OperatorServer(
             self._core.telemetry,
-            lambda: self.ready,
+            lambda: self.ready and self._announced,
             options.bind_address if options.worker is None else options.worker.pages,
             options.metrics_port,
             Readers(
@@ -62,7 +62,10 @@ class EndpointPicker:
 
     @property
     def ready(self) -> bool:
-        """Whether traffic may come: endpoints are known, and no shutdown has begun."""
+        """Whether traffic may come: endpoints are known, and no shutdown has begun.
+
+        It is said once their first metrics pages are there, by `/readyz` and health services alike.
+        """
         return self._core.ready and self._serving
 
     def _ext_proc_server(self) -> ExtProcServer:

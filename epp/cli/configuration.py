@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from epp.cli.files import named, read_text
-from epp.cli.types import add_boolean, one_of, port_number
+from epp.cli.types import BOOL, PORT, one_of
 from epp.config.file import DEFAULT_POLICY, POLICIES, Settings, load
 from epp.protocol.yaml import load_yaml
 
@@ -36,13 +36,12 @@ def add_overrides(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--model-server-metrics-port",
-        type=port_number,
-        metavar="PORT",
+        **PORT,
         help="mapped: its `port`, as above; 0 is the endpoint's",
     )
-    add_boolean(
-        group,
+    group.add_argument(
         "--model-server-metrics-https-insecure-skip-verify",
+        **BOOL,
         help="mapped: its `insecureSkipVerify`, as above",
     )
 
@@ -55,6 +54,13 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
             return load(configured(text, arguments))
     # An empty text is llm-d-router's default.
     return load(configured(arguments.config_text or "", arguments))
+
+
+def policy_name(arguments: argparse.Namespace) -> str:
+    """Return what the flags choose: a file's path, `--config-text` or a policy by name."""
+    if arguments.config_file is not None:
+        return str(arguments.config_file)
+    return "--config-text" if arguments.config_text else arguments.policy or DEFAULT_POLICY
 
 
 def configured(text: str, arguments: argparse.Namespace) -> str:
@@ -117,17 +123,14 @@ def _with_parameters(document: dict[str, Any], more: Mapping[str, object]) -> di
     if not more or not isinstance(plugins, list):
         return document
     changed = [_completed(each, more) for each in plugins]
-    if not any(_is_source(each) for each in plugins):
+    if not _names_of(_METRICS_SOURCE, plugins):
         changed.append({"type": _METRICS_SOURCE, "parameters": dict(more)})
     return document | {"plugins": changed}
 
 
-def _is_source(plugin: object) -> bool:
-    return isinstance(plugin, dict) and plugin.get("type") == _METRICS_SOURCE
-
-
 def _completed(plugin: Any, more: Mapping[str, object]) -> Any:  # noqa: ANN401 (what YAML holds)
     """Return a metrics-data-source with the parameters that it lacks, any other as it is."""
-    if not _is_source(plugin) or not isinstance(plugin.get("parameters") or {}, dict):
+    named = _names_of(_METRICS_SOURCE, [plugin])
+    if not named or not isinstance(plugin.get("parameters") or {}, dict):
         return plugin
     return plugin | {"parameters": {**more, **(plugin.get("parameters") or {})}}

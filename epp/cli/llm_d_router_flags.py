@@ -6,12 +6,13 @@ old releases, and of GIE's endpoint picker; flags that llm-d-router refuses are 
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 import msgspec
 
 from epp.cli.configuration import add_overrides
-from epp.cli.types import boolean, duration, one_of, quantity, unless_empty
+from epp.cli.types import BOOL, boolean, duration, one_of, quantity, unless_empty
 from epp.errors import ConfigError
 
 Effect = Literal["mapped", "without_effect"]
@@ -23,9 +24,9 @@ class AcceptedFlag(msgspec.Struct, frozen=True):
     Nothing is logged for a value in `quiet`: it asks for what happens anyway.
     """
 
+    effect: Effect
     name: str
     type: Callable[[str], object]
-    effect: Effect
     why: str
     quiet: tuple[object, ...] = ()
 
@@ -41,59 +42,47 @@ class Notice(msgspec.Struct, frozen=True):
 _LOG_TIMES = ("epoch", "millis", "nano", "iso8601", "rfc3339", "rfc3339nano")
 _LOG_LEVELS = ("debug", "info", "warn", "error", "dpanic", "panic", "fatal")
 
+_mapped, _idle = partial(AcceptedFlag, "mapped"), partial(AcceptedFlag, "without_effect")
 FLAGS = (
-    AcceptedFlag(
+    _mapped(
         "--enable-cert-reload",
         boolean,
-        "mapped",
         "certificates in --cert-path and --metrics-cert-dir are always followed",
     ),
-    AcceptedFlag(
-        "--allow-experimental-plugins",
-        boolean,
-        "without_effect",
-        "every plug-in type may be used",
-    ),
-    AcceptedFlag(
+    _idle("--allow-experimental-plugins", boolean, "every plug-in type may be used"),
+    _idle(
         "--refresh-prometheus-metrics-interval",
         duration,
-        "without_effect",
         "the pool's gauges are computed when /metrics is read",
     ),
-    AcceptedFlag(
+    _idle(
         "--metrics-staleness-threshold",
         duration,
-        "without_effect",
         "the pool's gauges count the reports of the last 10 s, or of three intervals if longer",
     ),
-    AcceptedFlag(
+    _idle(
         "--grpc-max-send-msg-size",
         unless_empty(quantity),
-        "without_effect",
         "replies are pieces of at most 62000 bytes, or as long as a body that arrived whole",
     ),
-    AcceptedFlag(
+    _idle(
         "--plugin-state-staleness-threshold",
         duration,
-        "without_effect",
         "a request's state is dropped with its stream, at the latest after --request-timeout",
     ),
-    AcceptedFlag(
+    _mapped(
         "--zap-devel",
         boolean,
-        "mapped",
         "sets --log-format if that is not given: true is console, false json",
     ),
-    AcceptedFlag(
+    _idle(
         "--zap-stacktrace-level",
         one_of(*_LOG_LEVELS),
-        "without_effect",
         "every exception that is logged has its traceback",
     ),
-    AcceptedFlag(
+    _idle(
         "--zap-time-encoding",
         one_of(*_LOG_TIMES),
-        "without_effect",
         "times of log lines are ISO 8601, in UTC",
         quiet=("iso8601", "rfc3339", "rfc3339nano"),
     ),
@@ -144,14 +133,9 @@ def add_llm_d_router(parser: argparse.ArgumentParser) -> None:
     """Add the flags; one that is not given is None."""
     group = parser.add_argument_group("of llm-d-router, accepted")
     for flag in FLAGS:
-        more: dict[str, Any] = {"nargs": "?", "const": True} if flag.type is boolean else {}
-        group.add_argument(
-            flag.name,
-            type=flag.type,
-            metavar="BOOL" if more else "VALUE",
-            help=f"{flag.effect.replace('_', ' ')}: {flag.why}",
-            **more,
-        )
+        shown = BOOL if flag.type is boolean else {"type": flag.type, "metavar": "VALUE"}
+        why = f"{flag.effect.replace('_', ' ')}: {flag.why}"
+        group.add_argument(flag.name, **shown, help=why)
     add_overrides(group)
     for name, (value, _) in REMOVED.items():
         group.add_argument(name, metavar="NAME", help=f"removed; `{value}` is accepted")

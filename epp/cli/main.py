@@ -139,7 +139,8 @@ def _check(arguments: argparse.Namespace) -> int:
     with named(str(arguments.config)):
         settings = load(text)
     print(printable_lines(dump(settings.effective)), end="")
-    print(*map(printable, report(settings.effective, settings.plugins)), sep="\n")
+    table = report(settings.effective, settings.plugins, gated=settings.flow.gate is not None)
+    print(*map(printable, table), sep="\n")
     from epp.app.cache_sources import tokenizer_warning  # noqa: PLC0415 (see `_options`)
 
     for warning in filter(None, (*settings.warnings, tokenizer_warning(settings.tokens))):

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epp.cli.configuration import policy_name
 from epp.cli.files import policy_settings
-from epp.cli.types import add_boolean, size
-from epp.config.file import DEFAULT_POLICY, Settings
+from epp.cli.types import BOOL, SIZE
+from epp.config.file import Settings
 from epp.errors import ConfigError, reason
 
 if TYPE_CHECKING:  # its import takes long, and `epp --help` does not wait for it
@@ -29,9 +30,8 @@ def add_observers(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--record-max-bytes",
-        type=size,
+        **SIZE,
         default=1 << 30,
-        metavar="SIZE",
         help="size of a pool's recordings beyond which the oldest are deleted (default: 1Gi)",
     )
     group.add_argument(
@@ -41,9 +41,9 @@ def add_observers(parser: argparse.ArgumentParser) -> None:
         " EndpointPickerConfig); agreement and predicted gain are in /metrics and logged each"
         " minute",
     )
-    add_boolean(
-        group,
+    group.add_argument(
         "--tracing",
+        **BOOL,
         default=False,
         help="export OpenTelemetry spans of a tenth of the requests over OTLP, as the OTEL_"
         " variables say (default: false)",
@@ -92,15 +92,9 @@ def recording_of(
         folder=arguments.record,
         most_bytes=arguments.record_max_bytes,
         pool=pool,
-        configuration=_configuration(arguments),
+        configuration=Path(policy_name(arguments)).name,
         base_model=base_model,
     )
-
-
-def _configuration(arguments: argparse.Namespace) -> str:
-    if arguments.config_file is not None:
-        return str(arguments.config_file.name)
-    return "--config-text" if arguments.config_text else arguments.policy or DEFAULT_POLICY
 
 
 def shadow_of(arguments: argparse.Namespace) -> tuple[str, Settings] | None:

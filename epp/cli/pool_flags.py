@@ -9,7 +9,7 @@ import msgspec
 
 from epp.adapters.kube.kube_settings import KubeAccess, KubeSettings
 from epp.cli.llm_d_router_flags import Notice
-from epp.cli.types import add_boolean, labels, port_list, unless_empty
+from epp.cli.types import BOOL, FILE, labels, port_list, unless_empty
 from epp.errors import ConfigError
 from epp.protocol.kube.objects import GATEWAY_GROUP, LEGACY_GROUP
 from epp.protocol.kube.resources import POOL_GROUPS
@@ -40,8 +40,7 @@ def add_pool(group: argparse._ArgumentGroup) -> None:
     """Add the flags, with llm-d-router's names and defaults."""
     group.add_argument(
         "--endpoints-file",
-        type=Path,
-        metavar="FILE",
+        **FILE,
         help="endpoints: [{name, namespace, address, port, labels}] as YAML; followed for changes",
     )
     group.add_argument(
@@ -78,15 +77,15 @@ def add_pool(group: argparse._ArgumentGroup) -> None:
 
 def _add_api(group: argparse._ArgumentGroup) -> None:
     """Add the flags for the other uses of the Kubernetes API."""
-    add_boolean(
-        group,
+    group.add_argument(
         "--metrics-endpoint-auth",
+        **BOOL,
         help="ask the Kubernetes API whether the bearer of a token may read /metrics and profiles"
         " (default: true; false if the endpoints come from a file)",
     )
-    add_boolean(
-        group,
+    group.add_argument(
         "--ha-enable-leader-election",
+        **BOOL,
         default=False,
         help="of several replicas only the leader, elected by a Lease, is ready; others stand by",
     )

@@ -4,7 +4,6 @@ import argparse
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -14,6 +13,7 @@ from epp.cli.files import policy_file, with_stdin
 from epp.cli.go_arguments import GoArgumentParser
 from epp.cli.replay_types import (
     MAX_PODS,
+    POSITIVE,
     factor,
     fault,
     listed,
@@ -24,8 +24,8 @@ from epp.cli.replay_types import (
     span,
     tokens,
 )
-from epp.cli.serve_flags import add_eject_after, observation
-from epp.cli.types import duration, interval, up_to
+from epp.cli.serve_flags import WHICH, add_eject_after
+from epp.cli.types import FILE, INTERVAL, TIME, number, up_to
 from epp.errors import ConfigError
 from epp.policy.flow.settings import FlowSettings
 from epp.printable import printable, printable_lines
@@ -116,8 +116,7 @@ def _add_traffic(group: argparse._ArgumentGroup) -> None:
     )
     arrivals.add_argument(
         "--users",
-        type=positive,
-        metavar="N",
+        **POSITIVE,
         help="a closed loop of N users, each with one conversation after another",
     )
     group.add_argument(
@@ -126,13 +125,8 @@ def _add_traffic(group: argparse._ArgumentGroup) -> None:
         metavar="FROM-TO",
         help="the part of the trace to replay, such as 20-31",
     )
-    group.add_argument("--requests", type=positive, metavar="N", help="only the first N requests")
-    group.add_argument(
-        "--duration",
-        type=interval,
-        metavar="TIME",
-        help="stop sending after this time, such as 10m",
-    )
+    group.add_argument("--requests", **POSITIVE, help="only the first N requests")
+    group.add_argument("--duration", **INTERVAL, help="stop sending after this time, such as 10m")
     group.add_argument(
         "--strict",
         action="store_true",
@@ -156,10 +150,9 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--calibrate",
-        type=Path,
+        **FILE,
         action="append",
         default=[],
-        metavar="FILE",
         help="fit its speed to a log of requests, or to metrics pages of a vLLM (may be repeated)",
     )
     group.add_argument(
@@ -168,15 +161,12 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--block-size", type=positive, metavar="TOKENS", help="(default: the preset's)"
     )
-    group.add_argument(
-        "--max-num-batched-tokens", type=positive, metavar="N", help="(default: the preset's)"
-    )
-    group.add_argument("--max-num-seqs", type=positive, metavar="N", help="(default: the preset's)")
+    group.add_argument("--max-num-batched-tokens", **POSITIVE, help="(default: the preset's)")
+    group.add_argument("--max-num-seqs", **POSITIVE, help="(default: the preset's)")
     group.add_argument(
         "--max-loras",
-        type=positive,
+        **POSITIVE,
         default=0,
-        metavar="N",
         help="adapters that can run at once on each (default: any number)",
     )
     group.add_argument(
@@ -187,11 +177,7 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
         help="pods take these speeds in turn: 1,0.4 makes every second one 2.5 times slower",
     )
     group.add_argument(
-        "--ranks",
-        type=up_to(_MAX_RANKS),
-        default=1,
-        metavar="N",
-        help="data-parallel engines of each pod",
+        "--ranks", **number(_MAX_RANKS), default=1, help="data-parallel engines of each pod"
     )
     group.add_argument(
         "--roles",
@@ -216,29 +202,24 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
 def _add_pickers(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--pickers",
-        type=up_to(_MAX_PICKERS),
+        **number(_MAX_PICKERS),
         default=1,
-        metavar="N",
         help="replicas of the picker, which take turns",
     )
     group.add_argument(
         "--exchange",
-        type=duration,
-        metavar="TIME",
+        **TIME,
         help="pickers tell each other what they see, with this delay (default: never)",
     )
     group.add_argument(
         "--scrape-interval",
-        type=interval,
+        **INTERVAL,
         default=1.0,
-        metavar="TIME",
         help="how often each pod's metrics are read (default: 1s; llm-d-router's policies: 50ms)",
     )
     group.add_argument(
         "--observe-responses",
-        type=observation,
-        default="auto",
-        metavar="WHICH",
+        **WHICH,
         help="as in `epp serve` (default: auto)",
     )
     add_eject_after(group)
@@ -249,18 +230,10 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
         "--seed", type=seed, default=0, metavar="N", help="the first seed (default: 0)"
     )
     group.add_argument(
-        "--seeds",
-        type=up_to(_MAX_SEEDS),
-        default=1,
-        metavar="N",
-        help="runs of each policy (default: 1)",
+        "--seeds", **number(_MAX_SEEDS), default=1, help="runs of each policy (default: 1)"
     )
     group.add_argument(
-        "--warm-up",
-        type=duration,
-        default=0.0,
-        metavar="TIME",
-        help="time at the start that is left out of all figures",
+        "--warm-up", **TIME, default=0.0, help="time at the start that is left out of all figures"
     )
     group.add_argument(
         "--slo",
@@ -269,11 +242,9 @@ def _add_runs(group: argparse._ArgumentGroup) -> None:
         help="what goodput and the share in SLO require, in seconds; without tpot the first"
         " token alone (default: ttft=2,tpot=0.05)",
     )
-    group.add_argument(
-        "--jobs", type=up_to(_MAX_JOBS), metavar="N", help="processes (default: all cores)"
-    )
+    group.add_argument("--jobs", **number(_MAX_JOBS), help="processes (default: all cores)")
     group.add_argument("--ray", default="", metavar="ADDRESS", help="use this Ray cluster instead")
-    group.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots")
+    group.add_argument("--html", **FILE, help="write a report with plots")
     group.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
 

@@ -7,6 +7,7 @@ import argparse
 import math
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from epp.cli.types import up_to
 from epp.replay.plan import Fault, FaultKind
@@ -34,6 +35,7 @@ def tokens(text: str) -> int:
 
 
 positive = up_to(_MOST)
+POSITIVE: dict[str, Any] = {"type": positive, "metavar": "N"}
 
 
 def seed(text: str) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from epp.adapters.replicas.redis_server import RedisServer, is_redis, redis_server
 from epp.cli.files import read
 from epp.cli.llm_d_router_flags import Notice
-from epp.cli.types import interval, port_number, up_to, words
+from epp.cli.types import FILE, INTERVAL, PORT, number, words
 from epp.config.data_sources import RedisSyncer
 from epp.errors import ConfigError
 from epp.printable import printable
@@ -43,22 +43,19 @@ def add_replicas(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--replicas-password-file",
-        type=Path,
-        metavar="FILE",
+        **FILE,
         help="the password for the server of --replicas redis://..., read at each connection",
     )
     group.add_argument(
         "--replicas-port",
-        type=port_number,
+        **PORT,
         default=9004,
-        metavar="PORT",
         help="the port for other replicas (default: 9004; 0: any)",
     )
     group.add_argument(
         "--workers",
-        type=up_to(_MAX_WORKERS),
+        **number(_MAX_WORKERS),
         default=1,
-        metavar="N",
         help="processes that serve the same ports as one picker and share what they see, each with"
         " the load of a core; needs --transport native (default: 1)",
     )
@@ -76,7 +73,13 @@ def replicas_of(
     server = _server(given, arguments.replicas_password_file)
     if not given and syncer is not None and secret:
         _check_extra()
-        server = _configured(syncer)
+        server = RedisServer(
+            host=syncer.host,
+            port=syncer.port,
+            database=syncer.db,
+            password_file=Path(syncer.password_file) if syncer.password_file else None,
+            password_variable=syncer.password_env,
+        )
     if not given and server is None:
         return None
     peers = peer_addresses(list(dict.fromkeys(given))) if server is None else []
@@ -110,16 +113,6 @@ def _check_extra() -> None:
         raise ConfigError(f"`{missing[0]}` is missing: {_REDIS_EXTRA}", "--replicas")
 
 
-def _configured(syncer: RedisSyncer) -> RedisServer:
-    return RedisServer(
-        host=syncer.host,
-        port=syncer.port,
-        database=syncer.db,
-        password_file=Path(syncer.password_file) if syncer.password_file else None,
-        password_variable=syncer.password_env,
-    )
-
-
 def replica_notices(arguments: argparse.Namespace, syncer: RedisSyncer | None) -> Iterator[Notice]:
     """Yield a notice if the server that the configuration file names has no effect."""
     if syncer is not None and not arguments.replicas and arguments.hash_secret_file is None:
@@ -144,17 +137,14 @@ def add_replica_commands(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     compare = commands.add_parser("diff", help="compare two replicas", description=_TEXT)
     compare.add_argument("replicas", nargs=2, metavar="HOST[:PORT]", help="where they listen")
-    compare.add_argument(
-        "--hash-secret-file", type=Path, required=True, metavar="FILE", help="their secret"
-    )
+    compare.add_argument("--hash-secret-file", **FILE, required=True, help="their secret")
     compare.add_argument(
         "--pool-name", default="default", metavar="NAME", help="their pool (default: default)"
     )
     compare.add_argument(
         "--timeout",
-        type=interval,
+        **INTERVAL,
         default=10.0,
-        metavar="TIME",
         help="how long they may take to answer (default: 10s)",
     )
     compare.set_defaults(run=_diff)

@@ -3,7 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from epp.cli.llm_d_router_flags import add_llm_d_router
 from epp.cli.observer_flags import add_observers
@@ -11,14 +11,16 @@ from epp.cli.pool_flags import add_pool
 from epp.cli.replica_flags import add_replicas
 from epp.cli.tls_flags import add_tls
 from epp.cli.types import (
-    add_boolean,
+    BOOL,
+    COUNT,
+    FILE,
+    INTERVAL,
+    SIZE,
+    TIME,
     count,
-    duration,
-    interval,
     port_number,
     quantity,
     refresh_interval,
-    size,
     unless_empty,
     verbosity,
     words,
@@ -31,6 +33,22 @@ if TYPE_CHECKING:  # its import takes long, and `epp --help` does not wait for i
     from epp.adapters.telemetry.logs import Format, Level
 
 
+_PROFILES = "--enable-pprof"
+_SWITCHES = {
+    "--debug-headers": "write the decision into the response header x-warmpick-decision",
+    "--enable-grpc-stream-metrics": "count ext_proc streams in /metrics",
+    "--former-metrics": "also write inference_extension_* metrics, which llm-d-router no longer"
+    " has",
+    "--emit-endpoint-scores": "write the endpoints' scores into the dynamic metadata of a request",
+    "--disable-endpoint-subset-filter": "choose among all endpoints, even if the gateway names a"
+    " subset",
+    _PROFILES: "serve profiles at /debug/pprof/ on the metrics port (default: true)",
+    "--request-orca": "ask model servers for load reports in response headers (vLLM logs a line"
+    " each)",
+}
+"""Flags that are off by default, but for the profiles."""
+
+
 def observation(text: str) -> Observation:
     """Return which responses are observed to their end: `all`, `first` or `sample:1/N`."""
     try:
@@ -39,13 +57,16 @@ def observation(text: str) -> Observation:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+WHICH: dict[str, Any] = {"type": observation, "default": "auto", "metavar": "WHICH"}
+"""What the flag is added with that says which responses are observed."""
+
+
 def add_max_body_bytes(group: argparse._ArgumentGroup) -> None:
     """Add the flag that limits bodies."""
     group.add_argument(
         "--max-body-bytes",
-        type=size,
+        **SIZE,
         default=64 << 20,
-        metavar="SIZE",
         help="larger request bodies get 413 (default: 64Mi)",
     )
 
@@ -74,25 +95,22 @@ def add_hold(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--hold-timeout",
-        type=duration,
+        **TIME,
         default=240.0,
-        metavar="TIME",
         help="a request that has waited this long is sent even if there is no room; keep it below"
         " the gateway's stream_idle_timeout, which is 5m in Envoy (default: 4m)",
     )
     group.add_argument(
         "--hold-empty-timeout",
-        type=duration,
+        **TIME,
         default=0.0,
-        metavar="TIME",
         help="how long requests wait for the first endpoint of an empty pool (default: 0: they get"
         " 503 at once)",
     )
     group.add_argument(
         "--gateway-message-timeout",
-        type=duration,
+        **TIME,
         default=0.2,
-        metavar="TIME",
         help="message_timeout of the gateway's ext_proc filter; a request waits for at most half of"
         " it, in every body mode but full duplex, in which it does not run (default: 200ms,"
         " Envoy's)",
@@ -134,9 +152,8 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     add_pool(pool)
     pool.add_argument(
         "--scrape-interval",
-        type=interval,
+        **INTERVAL,
         default=1.0,
-        metavar="TIME",
         help="how often each endpoint's /metrics is read (default: 1s)",
     )
     pool.add_argument(
@@ -147,9 +164,9 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="llm-d-router's name for it; at least 50ms",
     )
-    add_boolean(
-        pool,
+    pool.add_argument(
         "--poll-models",
+        **BOOL,
         default=False,
         help="read each endpoint's /v1/models every 5 s, send requests where their model is"
         " listed, and answer GET /v1/models with all (as models-responder in a configuration)",
@@ -185,9 +202,9 @@ def _add_listen(parser: argparse.ArgumentParser) -> None:
             metavar="PORT",
             help=f"{what} (default: {port}; 0: any)",
         )
-    add_boolean(
-        group,
+    group.add_argument(
         "--secure-serving",
+        **BOOL,
         default=True,
         help="serve TLS on the ext_proc port (default: true)",
     )
@@ -197,8 +214,11 @@ def _add_listen(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder with its tls.crt and tls.key (default: a self-signed certificate is made)",
     )
-    add_boolean(
-        group, "--health-checking", default=False, help="serve gRPC health on the ext_proc port too"
+    group.add_argument(
+        "--health-checking",
+        **BOOL,
+        default=False,
+        help="serve gRPC health on the ext_proc port too",
     )
     add_tls(group)
     group.add_argument(
@@ -221,24 +241,20 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--max-held-bytes",
-        type=size,
+        **SIZE,
         default=0,
-        metavar="SIZE",
         help="bytes that unfinished requests may hold together before the largest get 429"
         " (default: a quarter of the memory limit)",
     )
     group.add_argument(
         "--request-timeout",
-        type=duration,
+        **TIME,
         default=300.0,
-        metavar="TIME",
         help="requests that take longer get 408 (default: 5m; 0: never)",
     )
     group.add_argument(
         "--observe-responses",
-        type=observation,
-        default="auto",
-        metavar="WHICH",
+        **WHICH,
         help="streamed responses to watch to the end: all, first (chunk of each), sample:1/N, or"
         " auto: those that teach something (default: auto; any but all needs the gateway's"
         " response_body_mode to be STREAMED)",
@@ -246,56 +262,21 @@ def _add_behaviour(group: argparse._ArgumentGroup) -> None:
     add_eject_after(group)
     group.add_argument(
         "--drain-timeout",
-        type=duration,
+        **TIME,
         default=30.0,
-        metavar="TIME",
         help="after SIGTERM, how long open streams may take to end (default: 30s)",
     )
-    for name, default, what in (
-        (
-            "--debug-headers",
-            False,
-            "write the decision into the response header x-warmpick-decision",
-        ),
-        ("--enable-grpc-stream-metrics", False, "count ext_proc streams in /metrics"),
-        (
-            "--former-metrics",
-            False,
-            "also write inference_extension_* metrics, which llm-d-router no longer has",
-        ),
-        (
-            "--emit-endpoint-scores",
-            False,
-            "write the endpoints' scores into the dynamic metadata of a request",
-        ),
-        (
-            "--disable-endpoint-subset-filter",
-            False,
-            "choose among all endpoints, even if the gateway names a subset",
-        ),
-        (
-            "--enable-pprof",
-            True,
-            "serve profiles at /debug/pprof/ on the metrics port (default: true)",
-        ),
-        (
-            "--request-orca",
-            False,
-            "ask model servers for load reports in response headers (vLLM logs a line each)",
-        ),
-    ):
-        add_boolean(group, name, default=default, help=what)
+    for name, what in _SWITCHES.items():
+        group.add_argument(name, **BOOL, default=name == _PROFILES, help=what)
     group.add_argument(
         "--fairness-id-metric-label-limit",
-        type=count,
+        **COUNT,
         default=1000,
-        metavar="N",
         help="fairness ids that have metrics of their own; others are `other` (default: 1000)",
     )
     group.add_argument(
         "--hash-secret-file",
-        type=Path,
-        metavar="FILE",
+        **FILE,
         help="secret that keys block hashes; replicas that must agree share it (default: random)",
     )
 

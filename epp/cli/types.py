@@ -6,7 +6,8 @@ Each raises `argparse.ArgumentTypeError` for a text that it cannot read.
 import argparse
 import re
 from collections.abc import Callable
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from epp.quantities import seconds
 
@@ -176,6 +177,17 @@ def port_list(text: str) -> tuple[int, ...]:
     return ports
 
 
-def add_boolean(group: argparse._ArgumentGroup, name: str, **more: object) -> None:
-    """Add a boolean flag that takes `--flag`, `--flag=true` and `--flag=false`, as Go's do."""
-    group.add_argument(name, type=boolean, nargs="?", const=True, metavar="BOOL", **more)  # type: ignore[arg-type]  # argparse's own loose signature
+# What flags of a type are added with.
+BOOL: dict[str, Any] = {"type": boolean, "nargs": "?", "const": True, "metavar": "BOOL"}
+"""`--flag`, `--flag=true` and `--flag=false`, as Go's."""
+COUNT: dict[str, Any] = {"type": count, "metavar": "N"}
+FILE: dict[str, Any] = {"type": Path, "metavar": "FILE"}
+INTERVAL: dict[str, Any] = {"type": interval, "metavar": "TIME"}
+PORT: dict[str, Any] = {"type": port_number, "metavar": "PORT"}
+SIZE: dict[str, Any] = {"type": size, "metavar": "SIZE"}
+TIME: dict[str, Any] = {"type": duration, "metavar": "TIME"}
+
+
+def number(most: int) -> dict[str, Any]:
+    """Return what a flag is added with that takes a number of 1 to `most`."""
+    return {"type": up_to(most), "metavar": "N"}

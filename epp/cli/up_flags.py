@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from epp.cli.configuration import settings_of
+from epp.cli.configuration import policy_name, settings_of
 from epp.cli.go_arguments import GoArgumentParser
 from epp.cli.observer_flags import add_observers, flags_of
-from epp.cli.serve_flags import add_max_body_bytes, add_policy, observation
-from epp.cli.types import duration, interval, port_number
-from epp.config.file import DEFAULT_POLICY, Settings
+from epp.cli.serve_flags import WHICH, add_max_body_bytes, add_policy
+from epp.cli.types import FILE, INTERVAL, PORT, TIME
+from epp.config.file import Settings
 from epp.errors import ConfigError
 from epp.up.options import UpOptions
 from epp.up.servers import ModelServer, any_https, model_servers
@@ -70,8 +70,7 @@ def _add_servers(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--endpoints-file",
-        type=Path,
-        metavar="FILE",
+        **FILE,
         help="instead of URLs: endpoints: [{name, address, port, labels}] as YAML; followed for"
         " changes",
     )
@@ -84,8 +83,7 @@ def _add_servers(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--upstream-ca-file",
-        type=Path,
-        metavar="FILE",
+        **FILE,
         help="authorities (PEM) that certificates of https servers are checked against"
         " (default: the system's)",
     )
@@ -102,27 +100,19 @@ def _add_clients(group: argparse._ArgumentGroup) -> None:
         help="where clients connect (default: %(default)s, this machine only; 0.0.0.0: everyone)",
     )
     group.add_argument(
-        "--port",
-        type=port_number,
-        default=8080,
-        metavar="PORT",
-        help="(default: %(default)s; 0: any free one)",
+        "--port", **PORT, default=8080, help="(default: %(default)s; 0: any free one)"
     )
     group.add_argument(
         "--tls-cert",
         "--ssl-certfile",
-        type=Path,
-        metavar="FILE",
+        **FILE,
         help="serve https with this chain (PEM); followed for changes",
     )
-    group.add_argument(
-        "--tls-key", "--ssl-keyfile", type=Path, metavar="FILE", help="its private key (PEM)"
-    )
+    group.add_argument("--tls-key", "--ssl-keyfile", **FILE, help="its private key (PEM)")
     group.add_argument(
         "--metrics-port",
-        type=port_number,
+        **PORT,
         default=0,
-        metavar="PORT",
         help="/metrics, /healthz and /readyz on 127.0.0.1 (default: a free one)",
     )
 
@@ -130,23 +120,19 @@ def _add_clients(group: argparse._ArgumentGroup) -> None:
 def _add_behaviour(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--drain-timeout",
-        type=duration,
+        **TIME,
         default=30.0,
-        metavar="TIME",
         help="after Ctrl-C or SIGTERM, how long open responses may take to end (default: 30s)",
     )
     group.add_argument(
         "--scrape-interval",
-        type=interval,
+        **INTERVAL,
         default=1.0,
-        metavar="TIME",
         help="how often each server's /metrics is read (default: 1s)",
     )
     group.add_argument(
         "--observe-responses",
-        type=observation,
-        default="auto",
-        metavar="WHICH",
+        **WHICH,
         help="streamed responses to watch to the end: all, first (chunk of each), sample:1/N, or"
         " auto: those that teach something (default: auto)",
     )
@@ -187,7 +173,7 @@ def up_options(
         host=arguments.host,
         port=arguments.port,
         metrics_port=arguments.metrics_port,
-        policy=_policy_name(arguments),
+        policy=policy_name(arguments),
         picker_flags=tuple(_picker_flags(arguments)),
         tls_cert=arguments.tls_cert,
         tls_key=arguments.tls_key,
@@ -234,14 +220,6 @@ def _variable(name: str, environ: Mapping[str, str]) -> str:
     return name
 
 
-def _policy_name(arguments: argparse.Namespace) -> str:
-    if arguments.config_file is not None:
-        return str(arguments.config_file)
-    if arguments.config_text is not None:
-        return "--config-text"
-    return str(arguments.policy or DEFAULT_POLICY)
-
-
 def _picker_flags(arguments: argparse.Namespace) -> list[str]:
     """Return the flags of `epp serve` with the same meaning."""
     if arguments.config_file is not None:
@@ -249,7 +227,7 @@ def _picker_flags(arguments: argparse.Namespace) -> list[str]:
     elif arguments.config_text is not None:
         policy = [f"--config-text={arguments.config_text}"]
     else:
-        policy = [f"--policy={arguments.policy or DEFAULT_POLICY}", "--poll-models"]
+        policy = [f"--policy={policy_name(arguments)}", "--poll-models"]
     return [
         *policy,
         *(f"--feature-gates={gate}" for gate in arguments.feature_gates),

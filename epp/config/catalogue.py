@@ -27,6 +27,8 @@ PLACES: dict[str, str] = {
     "multicluster-prefix-cache-scorer": "epp.policy.scorers.caches:MulticlusterPrefixCacheScorer",
     "latency-scorer": "epp.policy.scorers.latency:LatencyScorer",
     "predicted-latency-scorer": "epp.policy.scorers.latency:PredictedLatencyScorer",
+    "slo-aware-routing": "epp.policy.scorers.latency:PredictedLatencyScorer",
+    "slo-scorer": "epp.policy.scorers.latency:PredictedLatencyScorer",
     "session-affinity-scorer": "epp.policy.sessions:SessionAffinityScorer",
     "session-affinity-filter": "epp.policy.sessions:SessionAffinityFilter",
     "multicluster-session-affinity-filter": "epp.policy.sessions:MulticlusterSessionAffinityFilter",
@@ -102,6 +104,7 @@ PLACES: dict[str, str] = {
     "disagg-headers-handler": "epp.policy.disaggregation.handler:DisaggHeadersHandler",
     "prefill-header-handler": "epp.policy.disaggregation.handler:DisaggHeadersHandler",
     "header-profile-handler": "epp.policy.handlers:HeaderProfileHandler",
+    "slo-aware-profile-handler": "epp.policy.handlers:SloAwareProfileHandler",
     "data-parallel-profile-handler": "epp.policy.handlers:DataParallelProfileHandler",
     "always-disagg-pd-decider": "epp.policy.disaggregation.deciders:AlwaysDisaggPdDecider",
     "always-disagg-multimodal-decider": (
@@ -134,6 +137,7 @@ PLACES: dict[str, str] = {
     "predicted-latency-producer": (
         "epp.policy.producers.predicted_latency:PredictedLatencyProducer"
     ),
+    "slo-request-tracker": "epp.policy.producers.predicted_latency:PredictedLatencyProducer",
     "mm-embeddings-cache-producer": "epp.policy.producers.media_cache:MediaCacheProducer",
     "session-id-producer": "epp.policy.producers.identity:SessionIdProducer",
     "agent-identity": "epp.policy.producers.identity:AgentIdentity",
@@ -169,6 +173,7 @@ PLACES: dict[str, str] = {
     "static-usage-limit-policy": "epp.policy.flow.usage_limits:StaticUsageLimitPolicy",
     "priority-holdback-policy": "epp.policy.flow.usage_limits:PriorityHoldbackPolicy",
     "soft-reflective-ceiling-policy": "epp.policy.flow.usage_limits:SoftReflectiveCeilingPolicy",
+    "strict-band-selection-policy": "epp.config.flow_control:StrictBandSelectionPolicy",
     "capacity-ledger": "epp.config.flow_control:CapacityLedger",
     "sheddable-eviction-filter": "epp.config.flow_control:EvictionPolicy",
     "priority-then-time-eviction-order-policy": "epp.config.flow_control:EvictionPolicy",
@@ -189,6 +194,7 @@ other routers' algorithms. Warmpick's own are `least-ttft-scorer`, `least-ttft-p
 `least-request-picker`, `round-robin-picker` and `slow-start-filter`.
 """
 
+_BY_LATENCY = "write `latency-scorer`, and a `predicted-latency-producer`"
 DEPRECATED: dict[str, str] = {
     "model-server-protocol-metrics": "write `core-metrics-extractor`",
     "model-server-protocol-models": "write `models-data-extractor`",
@@ -201,7 +207,11 @@ DEPRECATED: dict[str, str] = {
     "by-label": "write `label-selector-filter`, or the filter of the role",
     "by-label-selector": "write `label-selector-filter`",
     "kv-cache-scorer": "write `kv-cache-utilization-scorer`",
-    "predicted-latency-scorer": "write `latency-scorer`, and a `predicted-latency-producer`",
+    "predicted-latency-scorer": _BY_LATENCY,
+    "slo-aware-routing": _BY_LATENCY,
+    "slo-scorer": _BY_LATENCY,
+    "slo-request-tracker": "write `predicted-latency-producer`",
+    "slo-aware-profile-handler": "write `header-profile-handler`",
     "eviction-sheddable-filter": "write `sheddable-eviction-filter`",
     "eviction-priority-then-time-ordering": "write `priority-then-time-eviction-order-policy`",
 }
@@ -252,6 +262,7 @@ _FORMER: dict[str, dict[Effect, str]] = {
         _IGNORED: "hashBlockSize maxEndpoints maxPrefixBlocksToMatch lruCapacityPerServer"
     },
 }
+_FORMER["slo-aware-routing"] = _FORMER["predicted-latency-scorer"]
 """By type, parameters of versions before 0.9, which read them or ignored any that is unknown."""
 
 

@@ -3,7 +3,6 @@
 Names, parameters and defaults are llm-d-router's.
 """
 
-from collections.abc import Iterator
 from typing import ClassVar
 
 import msgspec
@@ -105,14 +104,12 @@ class EngineConfig(PluginParameters, frozen=True):
             adapters=found["lora_spec"],
             block_size=of_cache(found["cache_block_size_spec"], info, size),
             num_blocks=of_cache(found["cache_num_blocks_spec"], info, number),
-            attributes=tuple(self._attributes()),
+            attributes=tuple(
+                (attribute_key(each.attribute_key, CORE_EXTRACTOR), metric)
+                for each in self.custom_metrics
+                if (metric := parse_spec(each.metric_spec)) is not None
+            ),
         )
-
-    def _attributes(self) -> Iterator[tuple[str, Metric]]:
-        for each in self.custom_metrics:
-            metric = parse_spec(each.metric_spec)
-            if metric is not None:
-                yield attribute_key(each.attribute_key, CORE_EXTRACTOR), metric
 
 
 class CoreMetricsExtractor(PluginParameters, frozen=True):

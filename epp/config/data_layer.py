@@ -150,12 +150,6 @@ def _pages(
     )
 
 
-def _default_extractor(plugins: Mapping[str, object]) -> str:
-    """Return the name of the extractor that llm-d-router uses if the file names none."""
-    own = plugins.get(CORE_EXTRACTOR), plugins.get(OLD_CORE_EXTRACTOR)
-    return OLD_CORE_EXTRACTOR if own[0] is None and own[1] is not None else CORE_EXTRACTOR
-
-
 _Unnamed = Iterator[tuple[PolledPages, set[str]]]
 """Pages that no entry of `dataLayer.sources` names, with the names of their plug-ins."""
 
@@ -166,7 +160,8 @@ def _default_pages(layer: DataLayer, plugins: Mapping[str, object]) -> _Unnamed:
         return
     own = plugins.get(METRICS_SOURCE)
     source = own if isinstance(own, MetricsDataSource) else MetricsDataSource()
-    extractor = _default_extractor(plugins)
+    own_names = (each for each in (CORE_EXTRACTOR, OLD_CORE_EXTRACTOR) if each in plugins)
+    extractor = next(own_names, CORE_EXTRACTOR)
     core = plugins.get(extractor)
     core = core if isinstance(core, CoreMetricsExtractor) else CoreMetricsExtractor()
     yield (

@@ -52,9 +52,11 @@ from epp.policy.plugins import (
 )
 from epp.policy.producers.predicted_latency import PredictedLatency
 from epp.policy.profile import Profile, Scheduling, SingleProfileHandler, WeightedScorer
+from epp.quantities import SWITCHES
 
 if TYPE_CHECKING:  # they are rarely used, and take long to load
     from epp.policy.disaggregation.rollout import Rollout
+    from epp.policy.filters.caches import UntilSaturated
     from epp.policy.producers.media_cache import MediaCaches
 
 FLOW_CONTROL_GATE = "flowControl"
@@ -67,8 +69,8 @@ _UNGATED = f"flowControl has no effect: feature gate `{FLOW_CONTROL_GATE}` is of
 _DETECTORS = ("utilization-detector", "concurrency-detector")
 _PRECISE = "precise-prefix-cache-producer"
 _ROLLOUT = "disaggregatedset-rollout-screener"
+_STICKY = "prefix-cache-affinity-filter"
 _MEDIA = "mm-embeddings-cache-producer"
-_SWITCHES = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
 class Settings(CacheSettings, frozen=True, kw_only=True):
@@ -116,6 +118,14 @@ class Settings(CacheSettings, frozen=True, kw_only=True):
         """The plug-ins that remember which media endpoints have encoded, by their names."""
         plugins = self.scheduling.plugins.items()
         return {name: cast("MediaCaches", each) for name, (kind, each) in plugins if kind == _MEDIA}
+
+    @property
+    def affinity_filters(self) -> "Mapping[str, UntilSaturated]":
+        """The filters that are sticky until saturated, by their names."""
+        plugins = self.scheduling.plugins.items()
+        return {
+            name: cast("UntilSaturated", each) for name, (kind, each) in plugins if kind == _STICKY
+        }
 
     @property
     def profile_handler(self) -> tuple[str, str]:
@@ -215,9 +225,9 @@ def _gates(config: EndpointPickerConfig, overrides: Mapping[str, bool]) -> dict[
         name, sign, value = gate.partition("=")
         if name not in GATES:
             raise ConfigError(f"no feature gate is named `{name}`{near(name, GATES)}", place)
-        if sign and value.strip().lower() not in _SWITCHES:
+        if sign and value.strip().lower() not in SWITCHES:
             raise ConfigError(f"`{value}` is neither true nor false", place)
-        gates[name] = _SWITCHES[value.strip().lower()] if sign else True
+        gates[name] = SWITCHES[value.strip().lower()] if sign else True
     return {**gates, **overrides}
 
 

@@ -22,6 +22,7 @@ from epp.quantities import quantity, seconds
 
 T = TypeVar("T")
 D = TypeVar("D")
+_NEGATIVE = "defaultNegativePriorityBand"
 _TTL = 60.0
 """How long a request may wait by default, in seconds."""
 _RUNNING = without_effect("requests under way are not evicted")
@@ -103,6 +104,12 @@ def _check_times(*times: str | None) -> None:
             seconds(time, zero=True)
 
 
+class StrictBandSelectionPolicy(PluginParameters, frozen=True):
+    """Serves bands from the highest priority to the lowest."""
+
+    effect = mapped_to("the order of bands, which is always this one")
+
+
 class EvictionPolicy(PluginParameters, frozen=True):
     """Chooses requests under way that are evicted."""
 
@@ -153,12 +160,10 @@ def flow_settings(
 
     If it is off the section is only checked, and requests wait only for room at endpoints.
     """
-    ttl, template = _ttl(section.default_request_ttl), section.default_priority_band
+    ttl, template = _ttl(section.default_request_ttl, _TTL), section.default_priority_band
+    negative = section.default_negative_priority_band
     band = _limits(template or BandTemplate(), "defaultPriorityBand", ttl, refer)
-    negative_band = None
-    if section.default_negative_priority_band is not None:
-        negative, name = section.default_negative_priority_band, "defaultNegativePriorityBand"
-        negative_band = _limits(negative, name, ttl, refer)
+    negatives = None if negative is None else _limits(negative, _NEGATIVE, ttl, refer)
     bands = {
         each.priority: _limits(each, f"priorityBands[{position}]", ttl, refer)
         for position, each in enumerate(section.priority_bands)
@@ -176,34 +181,27 @@ def flow_settings(
             ),
             priorities=tuple(bands),
         ),
-        empty_seconds=_empty_seconds(section),
+        empty_seconds=_ttl(section.no_endpoint_request_ttl, ttl),
         bands=bands,
         band=band,
-        negative_band=negative_band,
+        negative_band=negatives,
         max_requests=quantity(section.max_requests or 0) or inf,
         max_bytes=quantity(section.max_bytes or 0) or inf,
     )
     return settings if on else FlowSettings()
 
 
-def _empty_seconds(section: FlowControlSection) -> float:
-    """Return how long requests wait while the pool is empty; by default as in other cases."""
-    written = section.no_endpoint_request_ttl
-    return _ttl(section.default_request_ttl if written is None else written)
-
-
-def _ttl(written: str | None) -> float:
-    return _TTL if written is None else seconds(written, zero=True) or inf
+def _ttl(written: str | None, usual: float) -> float:
+    return usual if written is None else seconds(written, zero=True) or inf
 
 
 def _limits(band: BandTemplate, name: str, ttl: float, refer: Refer) -> BandLimits:
     """Return the limits of a band of the section; `ttl` is the section's own."""
     usual, place = BandLimits(), f"flowControl.{name}"
-    written = band.default_request_ttl
     return BandLimits(
         max_requests=quantity(band.max_requests or 0) or usual.max_requests,
         max_bytes=quantity(band.max_bytes or 0) or usual.max_bytes,
-        ttl=ttl if written is None else _ttl(written),
+        ttl=_ttl(band.default_request_ttl, ttl),
         fairness=_policy(
             band.fairness_policy_ref,
             FairnessPolicy,

@@ -1,9 +1,10 @@
 """Parsers: the plug-ins that say which APIs are read; types, paths and rules are llm-d-router's."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import msgspec
+from msgspec import defstruct
 
 from epp.config.schema import Reference
 from epp.errors import ConfigError
@@ -23,53 +24,24 @@ class Parser(PluginParameters, frozen=True):
     `protocols` are those of a pool that it can read; empty: any.
     """
 
-    claims: ClassVar[Claims] = {}
-    protocols: ClassVar[frozenset[str]] = frozenset((_HTTP, H2C))
+    claims: ClassVar[Claims]
+    protocols: ClassVar[frozenset[str]]
 
 
-class OpenAiParser(Parser, frozen=True):
-    """Reads OpenAI's API."""
-
-    claims = apis.OPENAI
-
-
-class AnthropicParser(Parser, frozen=True):
-    """Reads Anthropic's Messages API."""
-
-    claims = apis.ANTHROPIC
+def _parser(name: str, claims: Claims, *protocols: str) -> type[Parser]:
+    """Return the class of a parser, which has no parameters."""
+    values = {"claims": claims, "protocols": frozenset(protocols)}
+    made = defstruct(name, (), bases=(Parser,), module=__name__, namespace=values, frozen=True)
+    return cast("type[Parser]", made)
 
 
-class VllmHttpParser(Parser, frozen=True):
-    """Reads vLLM's `/inference/v1/generate`."""
-
-    claims = apis.VLLM_HTTP
-
-
-class SglangHttpParser(Parser, frozen=True):
-    """Reads SGLang's `/generate`."""
-
-    claims = apis.SGLANG_HTTP
-
-
-class VllmGrpcParser(Parser, frozen=True):
-    """Reads `Generate` and `Embed` of vLLM's engine over gRPC."""
-
-    claims = apis.VLLM_GRPC
-    protocols = frozenset((H2C,))
-
-
-class VertexAiParser(Parser, frozen=True):
-    """Reads Vertex AI's prediction service over gRPC, and its raw prediction over HTTP."""
-
-    claims = apis.VERTEX
-    protocols = frozenset((H2C,))
-
-
-class PassthroughParser(Parser, frozen=True):
-    """Passes requests through unread."""
-
-    protocols = frozenset()
-
+OpenAiParser = _parser("OpenAiParser", apis.OPENAI, _HTTP, H2C)
+AnthropicParser = _parser("AnthropicParser", apis.ANTHROPIC, _HTTP, H2C)
+VllmHttpParser = _parser("VllmHttpParser", apis.VLLM_HTTP, _HTTP, H2C)
+SglangHttpParser = _parser("SglangHttpParser", apis.SGLANG_HTTP, _HTTP, H2C)
+VllmGrpcParser = _parser("VllmGrpcParser", apis.VLLM_GRPC, H2C)
+VertexAiParser = _parser("VertexAiParser", apis.VERTEX, H2C)
+PassthroughParser = _parser("PassthroughParser", {})
 
 PARSERS: dict[str, type[Parser]] = {
     "openai-parser": OpenAiParser,

@@ -44,7 +44,6 @@ class Plugins(Mapping[str, Any]):
         self._started: dict[str, Any] = {}
         self._starting: list[str] = []
         self._places: dict[str, str] = {}
-        self._firsts: dict[type[Any], object] = {}  # the file's first of each class
         self._users: dict[str, type[Any] | None] = {}
         for position, spec in enumerate(specs):
             self._build(spec, f"plugins[{position}]")
@@ -100,7 +99,6 @@ class Plugins(Mapping[str, Any]):
                 **{key: written[key] for key in ignored},
             }
         self.structs[spec.name] = struct
-        self._firsts.setdefault(type(struct), struct)
         self.warnings += _unhonoured(spec.name, kind, read)
         self.warnings += (f"{spec.name}: `{each}` is {why}" for each, why in ignored.items())
 
@@ -183,7 +181,7 @@ class Plugins(Mapping[str, Any]):
     def first_of_its_type(self) -> bool:
         """Whether the plug-in that is started is the file's first of its class."""
         user = self.structs[self._starting[-1]]
-        return self._firsts[type(user)] is user
+        return next(each for each in self.structs.values() if type(each) is type(user)) is user
 
     def first_of(self, kind: str) -> str:
         """Return the name of the file's first of a type (`PluginContext.first_of`)."""

@@ -5,10 +5,11 @@ accepted if it would not change anything, and refused otherwise.
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
+from epp.config.estimates import group
 from epp.config.kv_events import KvEventsConfig, TokenProcessor
 from epp.config.tokens import TokenProducer
 from epp.errors import ConfigError
@@ -23,9 +24,7 @@ _ENTRY_TOKENS = 64
 
 
 _OWN_INDEX = without_effect("the index is in memory, and as large as the endpoints' caches")
-_METRICS = without_effect(
-    "the index is counted in `llm_d_epp_prefix_indexer_size` and `warmpick_endpoint_cache_*`"
-)
+_METRICS = without_effect("`llm_d_epp_kv_cache_index_*` are always counted, and not logged")
 _BESIDE = without_effect("it is read beside `indexerConfig`, not in it, as in llm-d-router")
 _ALL_MATCH = without_effect("a match may be as long as the prompt")
 _TIERS = without_effect("tiers are those that engines report")
@@ -33,37 +32,21 @@ _BY_TOKENS = without_effect("KV events are matched by their tokens, not by sessi
 _EVENTS_SAY = mapped_to("sent prompts, which count as cached until events deny it")
 
 
-class IndexMemory(PluginParameters, frozen=True):
-    """An index in memory, by the number of its keys and of pods for each."""
+_SERVER = group(_OWN_INDEX, address=(str, ""), backendType=(str, ""), enableRDMA=(bool, False))
+"""An index in a Redis or Valkey server; the last two fields are those of 0.9."""
 
-    size: int = 100_000_000
-    pod_cache_size: int = 10
-
-
-class IndexServer(PluginParameters, frozen=True):
-    """An index in a Redis or Valkey server; the last two fields are those of 0.9."""
-
-    address: str = ""
-    backend_type: str = ""
-    enable_rdma: bool = msgspec.field(default=False, name="enableRDMA")
-
-
-class IndexBytes(PluginParameters, frozen=True):
-    """An index in memory, by its size."""
-
-    size: str = "2GiB"
-
-
-class BlockIndex(PluginParameters, frozen=True):
-    """Where block hashes are kept; `metrics_logging_interval` is in nanoseconds."""
-
-    in_memory_config: Annotated[IndexMemory | None, _OWN_INDEX] = None
-    redis_config: Annotated[IndexServer | None, _OWN_INDEX] = None
-    valkey_config: Annotated[IndexServer | None, _OWN_INDEX] = None
-    cost_aware_memory_config: Annotated[IndexBytes | None, _OWN_INDEX] = None
-    enable_metrics: Annotated[bool, _METRICS] = False
-    metrics_logging_interval: Annotated[int, _METRICS] = 0
-    max_prefix_blocks_to_match: Annotated[int, _ALL_MATCH] = 0
+if TYPE_CHECKING:
+    BlockIndex = PluginParameters
+else:
+    BlockIndex, _ = group(
+        inMemoryConfig=group(_OWN_INDEX, size=(int, 100_000_000), podCacheSize=(int, 10)),
+        redisConfig=_SERVER,
+        valkeyConfig=_SERVER,
+        costAwareMemoryConfig=group(_OWN_INDEX, size=(str, "2GiB")),
+        enableMetrics=(Annotated[bool, _METRICS], False),
+        metricsLoggingInterval=(Annotated[int, _METRICS], 0),  # nanoseconds
+        maxPrefixBlocksToMatch=(Annotated[int, _ALL_MATCH], 0),
+    )
 
 
 class CacheBackend(PluginParameters, frozen=True):

@@ -17,7 +17,7 @@ from epp.config.schema import (
     PluginSpec,
     RequestHandler,
 )
-from epp.policy.effects import effects
+from epp.policy.effects import effects, without_effect
 from epp.policy.plugins import effect_of
 
 HONOURED = "honoured"
@@ -29,15 +29,23 @@ _SECTIONS: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     ("flowControl", FlowControlSection),
 )
 
+_UNGATED = without_effect("feature gate `flowControl` is off")
+_USED_UNGATED = "saturationDetector"
+
 Row = tuple[str, str, str]
 
 
-def report(config: EndpointPickerConfig, plugins: Mapping[str, object]) -> list[str]:
-    """Return the table for an effective configuration, whose `plugins` are given by name."""
+def report(
+    config: EndpointPickerConfig, plugins: Mapping[str, object], *, gated: bool = True
+) -> list[str]:
+    """Return the table for an effective configuration, whose `plugins` are given by name.
+
+    `gated`: whether the feature gate of flow control is on.
+    """
     rows: list[Row] = [("PLUG-IN", "VALUE", "HERE")]
     for spec in config.plugins:
         rows += _plugin_rows(spec, type(plugins[spec.name]))
-    sections = list(_section_rows(config))
+    sections = list(_section_rows(config, gated=gated))
     if sections:
         rows += [("SECTION", "", ""), *sections]
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
@@ -64,16 +72,18 @@ def unhonoured_sections(config: EndpointPickerConfig) -> Iterator[str]:
             yield f"{name.strip()} is {said}"
 
 
-def _section_rows(config: EndpointPickerConfig) -> Iterator[Row]:
+def _section_rows(config: EndpointPickerConfig, *, gated: bool = True) -> Iterator[Row]:
     document = msgspec.to_builtins(config)
     for place, kind in _SECTIONS:
         section = document
         for key in place.split("."):
             section = (section or {}).get(key)
         known = effects(kind)
+        idle = None if gated or kind is not FlowControlSection else _UNGATED
         for name, value in (section or {}).items():
-            if not isinstance(value, dict) or known.get(name) is not None:
-                yield f"  {place}.{name}", _short(value), str(known.get(name) or HONOURED)
+            effect = known.get(name) or (idle if name != _USED_UNGATED else None)
+            if not isinstance(value, dict) or effect is not None:
+                yield f"  {place}.{name}", _short(value), str(effect or HONOURED)
 
 
 def _leaves(value: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:

@@ -179,14 +179,11 @@ def as_go_reads(value: object, kind: object) -> object:
 
     A null stays if its field accepts it, in a mapping that is not a struct, and under unknown keys.
     """
-    return _as_go_reads(value, next(structs_in((kind,)), None))
-
-
-def _as_go_reads(value: object, struct: type[msgspec.Struct] | None) -> object:
+    struct = next(structs_in((kind,)), None)
     if struct is None:
         return value
     if isinstance(value, list):
-        return [_as_go_reads(each, struct) for each in value]
+        return [as_go_reads(each, struct) for each in value]
     if not isinstance(value, dict):
         return value
     known = _within(struct)
@@ -211,7 +208,7 @@ def _field_as_go_reads(value: object, field: _Field) -> object:
     if field.number and isinstance(value, str) and _EXPONENT.fullmatch(value):
         number = float(value)
         return number if math.isfinite(number) else value
-    return _as_go_reads(value, field.struct)
+    return as_go_reads(value, field.struct)
 
 
 @cache

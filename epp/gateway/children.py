@@ -39,6 +39,11 @@ class Child:
         self._read = 0
         self._ended = False
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended by itself, and was not started again yet."""
+        return self._ended
+
     async def start(self) -> None:
         """Start it. Raises `ProcessDied` if it ends, or is not ready in time."""
         self._read = 0

@@ -226,11 +226,12 @@ class Pick:
         try:
             try:
                 self._changes = await self._mutation(others or None)
-            except NoEndpoints:  # they are gone, maybe while it waited for them
-                if not others:
+            except NoEndpoints as error:  # they may be gone, maybe while it waited for them
+                left = context.others(self._raw)
+                if left == others or isinstance(error, ShuttingDown):
                     raise
                 self._exchange = context.exchange(context.clock())
-                self._changes = await self._mutation(None)
+                self._changes = await self._mutation(left or None)
         except BaseException:
             self._end()
             raise

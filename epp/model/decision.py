@@ -50,6 +50,7 @@ class Decision(Value):
         totals: Sequence[float] = (),
         stages: "tuple[Decision, ...]" = (),
         prefill: Endpoint | None = None,
+        encode: Endpoint | None = None,
         headers: tuple[tuple[str, str], ...] = (),
         targets: tuple[Target, ...] = (),
         disaggregation: str = "",
@@ -81,6 +82,8 @@ class Decision(Value):
         """The decisions of other profiles that a handler ran, in that order."""
         self.prefill: Final = prefill
         """The endpoint that computes the prompt instead; the predictions are for it."""
+        self.encode: Final = encode
+        """The endpoint that encodes its images and sounds; the first of several."""
         self.headers: Final = headers
         """Set on the request."""
         self.targets: Final = targets

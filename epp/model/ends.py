@@ -32,8 +32,8 @@ class RequestEnds:
     """Ends requests, which are no longer in flight, at their endpoints.
 
     Failures that are not the request's own show that an endpoint refuses requests if it may be
-    ejected for them (`ejects`); a shed request shows that anyway. It counts for both endpoints of
-    a disaggregated request, since either may have refused.
+    ejected for them (`ejects`); a shed request shows that anyway. It counts for both endpoints that
+    prefill and decode a request, since either may have refused.
     """
 
     def __init__(
@@ -133,7 +133,8 @@ class RequestEnds:
 
     def aborted(self, in_flight: InFlightRequest, event: Aborted, now: float) -> None:
         """End a request whose response was not seen, or not to its end."""
-        sequences, parts, begun = in_flight.sequences, in_flight.parts, in_flight.unobserved
+        sequences, begun = in_flight.sequences, in_flight.unobserved
+        first, last = in_flight.prefill, in_flight.pod
         try:
             seen = in_flight.seen_tokens(event.generated, self._output_lengths)
             if in_flight.unobserved:
@@ -146,8 +147,9 @@ class RequestEnds:
             in_flight.release(now, revoked=event.refused, begun=begun)
         failure = event.failure
         if event.served and (failure is Failure.BUSY or (failure in _FAULTS and self._ejects)):
-            for each in parts:
-                each.pod.ledger.record_refusal(now)
+            last.ledger.record_refusal(now)
+            if first is not None:
+                first.pod.ledger.record_refusal(now)
         if len(sequences) == 1 and not event.refused:
             tokens, guessed = sequences[0].offsets.total, in_flight.unobserved
             self._remember(in_flight, sequences[0], tokens, seen, broken=True, guessed=guessed)

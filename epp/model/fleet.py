@@ -297,8 +297,7 @@ class Fleet:
 
     def _admitted(self, event: Admitted, now: float) -> None:
         quote = event.quote
-        pod = self.pods.get(event.endpoint_id)
-        if pod is None:
+        if (pod := self.pods.get(event.endpoint_id)) is None:
             return
         before = self._remove_request(quote.request_id)
         if before is not None:  # sent again: the first endpoint did not serve it
@@ -307,6 +306,11 @@ class Fleet:
         in_flight = InFlightRequest(quote, pod, now)
         self.in_flight[quote.request_id] = in_flight
         try:
+            encode_id = event.encode_endpoint_id
+            if encode_id is not None and encode_id != event.prefill_endpoint_id:
+                encode_pod = self.pods.get(encode_id)
+                if encode_pod is not None and encode_pod is not pod:
+                    self._send(in_flight.encode_at(encode_pod), encode_pod, now)
             if event.prefill_endpoint_id is not None:
                 prefill_pod = self.pods.get(event.prefill_endpoint_id)
                 if prefill_pod is not None and prefill_pod is not pod:
@@ -335,7 +339,7 @@ class Fleet:
         if event.retried:
             self._learn_found(self._outliers.passed_over(in_flight, self.in_flight), now)
         in_flight.leave(now, revoked=True)
-        if in_flight.prefill is not None and in_flight.prefill.pod is pod:
+        if in_flight.is_at(pod):
             in_flight.aggregate(now)
         self._send(in_flight, pod, now)
         in_flight.expect(self.output_lengths, 0)
@@ -349,8 +353,7 @@ class Fleet:
             self.responses.store(event.response_id, in_flight.pod.endpoint.engine, now)
 
     def _generated(self, event: Generated, now: float) -> None:
-        in_flight = self.in_flight.get(event.request_id)
-        if in_flight is not None:
+        if (in_flight := self.in_flight.get(event.request_id)) is not None:
             in_flight.go_on(event.pieces, self.output_lengths, now)
 
     def _remove_request(self, request: RequestId) -> InFlightRequest | None:
@@ -358,13 +361,11 @@ class Fleet:
         return self.in_flight.pop(request, None)
 
     def _finished(self, event: Finished, now: float) -> None:
-        in_flight = self._remove_request(event.request_id)
-        if in_flight is not None:
+        if (in_flight := self._remove_request(event.request_id)) is not None:
             self._ends.finished(in_flight, event, now)
 
     def _aborted(self, event: Aborted, now: float) -> None:
-        in_flight = self._remove_request(event.request_id)
-        if in_flight is not None:
+        if (in_flight := self._remove_request(event.request_id)) is not None:
             self._ends.aborted(in_flight, event, now)
 
     def _left_unobserved(self, event: Unobserved, now: float) -> None:

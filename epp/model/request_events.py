@@ -20,15 +20,20 @@ class Admitted(Value):
     """A request was sent to an endpoint. Its quote may come from another fleet.
 
     `prefill_endpoint_id`, if not None, computes its prompt in place of the endpoint, which gets
-    the blocks of it.
+    the blocks of it. `encode_endpoint_id`, if not None, encodes the prompt's images and sounds.
     """
 
     def __init__(
-        self, quote: Quote, endpoint_id: EndpointId, prefill_endpoint_id: EndpointId | None = None
+        self,
+        quote: Quote,
+        endpoint_id: EndpointId,
+        prefill_endpoint_id: EndpointId | None = None,
+        encode_endpoint_id: EndpointId | None = None,
     ) -> None:
         self.quote: Final = quote
         self.endpoint_id: Final = endpoint_id
         self.prefill_endpoint_id: Final = prefill_endpoint_id
+        self.encode_endpoint_id: Final = encode_endpoint_id
 
 
 class Served(Value):

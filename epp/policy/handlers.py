@@ -14,6 +14,7 @@ from epp.model.decision import Decision
 from epp.model.endpoint import target_of
 from epp.model.request import InferenceRequest
 from epp.policy.plugins import PluginContext, PluginParameters, RunProfile, UnknownProfile
+from epp.quantities import SWITCHES
 from epp.values import replaced
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
@@ -23,6 +24,9 @@ _DECODE = "decode"
 
 _HEADERS = ("x-llm-d-epp-profile", "epp-profile")
 """What llm-d's coordinator names the profile in, now and up to 0.10: each stands for both."""
+
+_PREDICTED, _OF_SLO = "x-prediction-based-scheduling", ("default", "slo")
+"""The header by which clients of GIE's first predictions turn them on; profiles without, with."""
 
 DATA_PARALLEL = "x-data-parallel-host-port"
 """The header by which llm-d's sidecar finds the rank of its pod that a request is for."""
@@ -72,6 +76,29 @@ class HeaderProfileHandler(PluginParameters, frozen=True):
             self.header_name.strip().lower() or _HEADERS[-1],
             self.default_profile.strip() or _DECODE,
         )
+
+
+class SloAwareProfileHandler(PluginParameters, frozen=True):
+    """Has the profile `slo` decide on requests with a header that says so, else `default`."""
+
+    def schedule(self, request: InferenceRequest, run: RunProfile) -> Decision:
+        """Return the decision of the profile. Raises `MalformedRequest` if the header is odd."""
+        said = request.headers.get(_PREDICTED, "false")
+        asked = SWITCHES.get(said.lower())
+        if asked is None:
+            problem = f"header `{_PREDICTED}`: {said[:64]!r} is neither true nor false"
+            raise MalformedRequest(problem, reason="unknown-profile")
+        return run(_OF_SLO[asked], request)
+
+    def check_profiles(self, names: Sequence[str]) -> Sequence[str]:
+        """Return a warning for each profile that is never run.
+
+        Raises `ValueError` if there is no profile `default`, or none `slo`.
+        """
+        for name in _OF_SLO:
+            if name not in names:
+                raise ValueError(f"`slo-aware-profile-handler` needs a profile named `{name}`")
+        return [f"profile `{name}` is never run" for name in names if name not in _OF_SLO]
 
 
 class HeaderProfiles:

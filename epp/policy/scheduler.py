@@ -204,10 +204,11 @@ class Scheduler:
                 committing(request, quote, decision, now)
             except FAULTS as error:  # as above
                 self._on_fault(name, error)
-        prefill = decision.prefill
+        prefill, encode = decision.prefill, decision.encode
         prefill_id = None if prefill is None else prefill.id
+        encode_id = None if encode is None else encode.id
         try:
-            self._fleet.apply(Admitted(quote, decision.endpoint.id, prefill_id), now)
+            self._fleet.apply(Admitted(quote, decision.endpoint.id, prefill_id, encode_id), now)
             for name, committed in self._committed:
                 try:
                     committed(request, decision, now)

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from epp.errors import ConfigError
 from epp.printable import printable
 from epp.replay.plan import Policy, RunPlan, Traffic
-from epp.replay.results.bar import RunsBar
+from epp.replay.results.bar import Requests, RunsBar
 from epp.replay.results.comparison import Comparison, compare
 from epp.replay.results.digest import Digest, Slo
 from epp.replay.results.table import Screen, show
 from epp.replay.results.verdict import as_json
-from epp.replay.sweep import Task, on_cores, on_ray, read_traffic
+from epp.replay.sweep import Task, counted, on_cores, on_ray, read_traffic
 from epp.replay.traffic.calls import Trace
 from epp.replay.traffic.reading import ALIASES, WORKLOADS
 
@@ -64,17 +64,19 @@ def run(options: ReplayOptions) -> int:
 
     Raises `ConfigError`, as far as it can before anything runs.
     """
-    check_traffic(options)
+    requests = check_traffic(options)
     tasks = list(tasks_of(options))
     check_labels(tasks)
     if options.html is not None:
         check_report(options.html)
     found: dict[int, Digest] = {}
-    ended = on_ray(tasks, options.ray) if options.ray else on_cores(tasks, options.jobs)
-    with RunsBar(len(tasks)) as bar:
-        for number, each in ended:
+    ended = None if options.ray else counted(tasks)
+    sizes = [requests[task.traffic.source, task.load] for task in tasks]
+    runs = on_ray(tasks, options.ray) if ended is None else on_cores(tasks, options.jobs, ended)
+    with RunsBar(len(tasks), requests=None if ended is None else Requests(ended, sizes)) as bar:
+        for number, each in runs:
             found[number] = each
-            bar.done(tasks[number].label)
+            bar.done(tasks[number].label, number)
     say_faults(found.values())
     say_unserved(found.values())
     comparison = compare([found[number] for number in sorted(found)], options.baseline or None)
@@ -88,13 +90,19 @@ def run(options: ReplayOptions) -> int:
     return 0
 
 
-def check_traffic(options: ReplayOptions) -> None:
-    """Read all traffic once, before anything runs; say what is odd in it. Raises `ConfigError`."""
+def check_traffic(options: ReplayOptions) -> Mapping[tuple[str, float], int]:
+    """Read all traffic once, before anything runs; say what is odd in it. Raises `ConfigError`.
+
+    Return how many requests there are by the traffic's source and copies.
+    """
+    requests: dict[tuple[str, float], int] = {}
     for traffic, copies in itertools.product(options.traffic, options.copies):
         trace = read_traffic(replace(traffic, copies=copies, seed=options.seeds[0]))
+        requests[traffic.source, copies] = len(trace.calls)
         if copies == options.copies[0]:
             for oddity in _oddities(trace):
                 print(f"epp: {printable(traffic.source)}: {oddity}", file=sys.stderr)
+    return requests
 
 
 def _oddities(trace: Trace) -> Iterator[str]:

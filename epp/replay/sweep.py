@@ -4,10 +4,10 @@ import multiprocessing
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from importlib import import_module
 from threading import Thread
@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from epp.app.process import freeze_long_lived_objects, uncollected
 from epp.errors import ConfigError
 from epp.replay.plan import RunPlan, Traffic
 from epp.replay.results.digest import Digest, Slo, digest
@@ -25,6 +26,8 @@ from epp.replay.traffic.reading import read
 from epp.replay.traffic.workloads.arrivals import Arrivals, arriving
 
 _RAY_SECONDS = 5.0
+_TOLD = 1000
+"""How often a run tells of its progress while its traffic comes, unless that is short."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -47,9 +50,25 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.cell}, {self.plan.policy.name}, seed {self.plan.seed}"
 
 
-def play(task: Task, simulation: Callable[[Trace, RunPlan], Simulation] = Simulation) -> Digest:
-    """Play one run. Raises `ConfigError` if its traffic cannot be read."""
-    played = simulation(read_traffic(task.traffic), task.plan).run()
+Ended = MutableSequence[int]
+"""How many requests of each task have ended, as far as it is known while it runs."""
+
+
+def play(
+    task: Task,
+    simulation: Callable[[Trace, RunPlan], Simulation] = Simulation,
+    tell: Callable[[int], None] | None = None,
+) -> Digest:
+    """Play one run, and `tell` now and then how many requests have ended.
+
+    Raises `ConfigError` if its traffic cannot be read.
+    """
+    trace = read_traffic(task.traffic)
+    freeze_long_lived_objects()  # the traffic, and not what is left of the run before
+    run = simulation(trace, task.plan)
+    if tell is not None:
+        _tell_from_now_on(run, max(1.0, trace.calls[-1].at / _TOLD), tell)
+    played = run.run()
     return digest(
         msgspec.structs.replace(
             played,
@@ -64,16 +83,24 @@ def play(task: Task, simulation: Callable[[Trace, RunPlan], Simulation] = Simula
     )
 
 
+def _tell_from_now_on(run: Simulation, pause: float, tell: Callable[[int], None]) -> None:
+    """Tell how many requests have ended, again after each `pause` of virtual seconds."""
+    tell(len(run.outcomes))
+    again = partial(_tell_from_now_on, run, pause, tell)
+    run.clock.routinely_at(run.now + pause, again)
+
+
 @lru_cache(maxsize=2)
 def read_traffic(traffic: Traffic) -> Trace:
     """Read traffic and make of it what is asked for. Raises `ConfigError`."""
-    trace = read(traffic.source, seed=traffic.seed, strict=traffic.strict)
-    if traffic.minutes is not None:
-        trace = minutes(trace, *traffic.minutes)
-    if traffic.requests is not None:
-        trace = msgspec.structs.replace(trace, calls=trace.calls[: traffic.requests])
-    trace = superposed(trace, traffic.copies, traffic.seed)
-    return arriving(trace, Arrivals(rate=traffic.rate, users=traffic.users), traffic.seed)
+    with uncollected():
+        trace = read(traffic.source, seed=traffic.seed, strict=traffic.strict)
+        if traffic.minutes is not None:
+            trace = minutes(trace, *traffic.minutes)
+        if traffic.requests is not None:
+            trace = msgspec.structs.replace(trace, calls=trace.calls[: traffic.requests])
+        trace = superposed(trace, traffic.copies, traffic.seed)
+        return arriving(trace, Arrivals(rate=traffic.rate, users=traffic.users), traffic.seed)
 
 
 @lru_cache(maxsize=2)
@@ -83,20 +110,31 @@ def fingerprint(traffic: Traffic) -> str:
     return blake2b(calls, digest_size=8).hexdigest()
 
 
-def on_cores(tasks: Sequence[Task], jobs: int | None = None) -> Iterator[tuple[int, Digest]]:
+def counted(tasks: Sequence[Task]) -> Ended:
+    """Return counts that this process and those of `on_cores` have in common."""
+    counts: Ended = multiprocessing.get_context("spawn").RawArray("Q", len(tasks))
+    return counts
+
+
+def on_cores(
+    tasks: Sequence[Task], jobs: int | None = None, ended: Ended | None = None
+) -> Iterator[tuple[int, Digest]]:
     """Yield each task's number and what its run has shown, as they end.
 
-    `jobs` processes work at once, by default as many as there are cores; one runs in place. Raises
-    `ConfigError` if one of them is killed.
+    `jobs` processes work at once, by default as many as there are cores; one runs in place. They
+    write what they have done into `ended`, which `counted` made. Raises `ConfigError` if one of
+    them is killed.
     """
     workers = min(len(tasks), jobs or os.cpu_count() or 1)
+    ended = counted(tasks) if ended is None else ended
     if workers <= 1:
         for number, task in enumerate(tasks):
-            yield number, play(task)
+            yield number, play(task, tell=partial(ended.__setitem__, number))
         return
-    with processes(workers) as pool:
+    read_traffic.cache_clear()  # each process reads its own
+    with processes(workers, ended) as pool:
         futures: dict[Future[Digest], int] = {
-            pool.submit(play, task): number for number, task in enumerate(tasks)
+            pool.submit(_play_counted, number, task): number for number, task in enumerate(tasks)
         }
         try:
             for future in as_completed(futures):
@@ -111,19 +149,28 @@ def on_cores(tasks: Sequence[Task], jobs: int | None = None) -> Iterator[tuple[i
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def processes(count: int | None) -> ProcessPoolExecutor:
+def processes(count: int | None, ended: Ended | None = None) -> ProcessPoolExecutor:
     """Return this many new processes (None: one for each core).
 
     Ctrl-C ends them at once, and so does the end of this process, whatever ends it: a run takes
     minutes, and another one may be next in line.
     """
     spawn = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(count, mp_context=spawn, initializer=_end_at_once)
+    return ProcessPoolExecutor(count, spawn, _begin, (ended,))
 
 
-def _end_at_once() -> None:
+_ended: list[Ended] = []
+"""What this process counts in, if another one began it."""
+
+
+def _begin(ended: Ended | None) -> None:
+    _ended[:] = () if ended is None else (ended,)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _play_counted(number: int, task: Task) -> Digest:
+    return play(task, tell=partial(_ended[0].__setitem__, number))
 
 
 def _end_with_parent() -> None:

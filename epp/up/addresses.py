@@ -15,7 +15,7 @@ from epp.system.daemon_thread import in_daemon_thread
 from epp.system.files import FollowedFile
 from epp.system.host_names import HostNames
 from epp.up.pages import PageRelay
-from epp.up.proxy import SERVERS_FILE, servers_file
+from epp.up.proxy import SERVERS_FILE, put, servers_file
 from epp.up.servers import Address, ModelServer, addresses_of
 
 ENDPOINTS_FILE = "endpoints.json"
@@ -132,9 +132,9 @@ class AddressBook:
 
     async def _write(self, addresses: tuple[Address, ...]) -> None:
         pages = await self._relay.hosts(addresses) if self._relay else {}
-        _replace(self._folder / SERVERS_FILE, servers_file(addresses))
+        put(self._folder / SERVERS_FILE, servers_file(addresses))
         if self._path is None:
-            _replace(self.endpoints_path, _endpoints_file(addresses, pages))
+            put(self.endpoints_path, _endpoints_file(addresses, pages))
         self.addresses = addresses
 
     def _tell(self, found: tuple[Address, ...]) -> None:
@@ -163,10 +163,3 @@ def _endpoints_file(addresses: Iterable[Address], pages: Mapping[str, str]) -> s
         for each in addresses
     ]
     return json.dumps({"endpoints": entries})
-
-
-def _replace(path: Path, text: str) -> None:
-    """Put a file where another is, in one step: Envoy reads what is moved to its place."""
-    draft = path.with_name(path.name + ".draft")
-    draft.write_text(text)
-    draft.replace(path)

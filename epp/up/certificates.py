@@ -12,7 +12,7 @@ from epp.errors import ConfigError
 from epp.system.daemon_thread import in_daemon_thread
 from epp.system.files import read_regular
 from epp.system.tls import unverified_tls
-from epp.up.proxy import CERTIFICATE_FILE, certificate_file
+from epp.up.proxy import CERTIFICATE_FILE, certificate_file, put
 
 FOLLOW_SECONDS = 10.0
 _BUNDLES = (
@@ -53,9 +53,7 @@ class ServedCertificate:
         )
         still = self._folder / "still"
         still.mkdir(exist_ok=True)
-        draft = self._folder / "certificate.draft"
-        draft.write_text(certificate_file(chain, key, still))
-        draft.replace(self._folder / CERTIFICATE_FILE)
+        put(self._folder / CERTIFICATE_FILE, certificate_file(chain, key, still))
         self._pair = pair
         return True
 

@@ -32,22 +32,13 @@ class EnvoyAdmin:
 
     async def ready(self) -> None:
         """Return as soon as Envoy takes requests."""
-        while True:
-            try:
-                async with self._session.get("/ready") as response:
-                    if response.status == HTTPStatus.OK:
-                        return
-            except (aiohttp.ClientError, TimeoutError, OSError):
-                pass
+        while await self._ask("GET", "/ready") is None:  # noqa: ASYNC110 (another process's)
             await asyncio.sleep(_POLL_SECONDS)
 
     async def requests(self) -> ProxyPage | None:
         """Return the counts of requests; None if Envoy does not answer."""
-        try:
-            async with self._session.get(_STATS) as response:
-                return proxy_page(await response.text())
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return None
+        text = await self._ask("GET", _STATS)
+        return None if text is None else proxy_page(text)
 
     def started(self) -> None:
         """Know of an Envoy that has just started, which asks the picker for all requests."""
@@ -62,21 +53,26 @@ class EnvoyAdmin:
             picking = wanted()
             if self.picking is not picking:
                 self.picking = None
-                if await self._post(f"/runtime_modify?{PICKS}={100 * picking}"):
+                path = f"/runtime_modify?{PICKS}={100 * picking}"
+                if await self._ask("POST", path) is not None:
                     self.picking = picking
 
-    async def drain(self) -> None:
-        """Take no new connections, and close those that are there after their answer."""
-        await self._post("/healthcheck/fail")
-        await self._post("/drain_listeners")
+    async def drain(self) -> bool:
+        """Take no new connections, and close those that are there after their answer.
+
+        Returns whether Envoy has said that it took that in.
+        """
+        paths = "/healthcheck/fail", "/drain_listeners"
+        return None not in [await self._ask("POST", path) for path in paths]
 
     async def close(self) -> None:
         """Close the connections."""
         await self._session.close()
 
-    async def _post(self, path: str) -> bool:
+    async def _ask(self, method: str, path: str) -> str | None:
+        """Return Envoy's answer; None if there is none, or it is an error."""
         try:
-            async with self._session.post(path) as response:
-                return response.status == HTTPStatus.OK
+            async with self._session.request(method, path) as response:
+                return await response.text() if response.status == HTTPStatus.OK else None
         except (aiohttp.ClientError, TimeoutError, OSError):
-            return False
+            return None

@@ -97,7 +97,8 @@ class Window:
             return
         _, last_picker, last_proxy = self._pages[-1] if self._pages else _NO_PAGES
         picker, proxy = picker or last_picker, proxy or last_proxy
-        if proxy.total < last_proxy.total or _began_again(last_picker, picker):
+        began_again = picker.ttft.get(math.inf, 0) < last_picker.ttft.get(math.inf, 0)
+        if proxy.total < last_proxy.total or began_again:
             self._pages.clear()
         self._pages.append((now, picker, proxy))
         while now - self._pages[0][0] > WINDOW_SECONDS:
@@ -120,10 +121,6 @@ class Window:
             cached=_cached(first, picker),
             healthy=int(picker.healthy),
         )
-
-
-def _began_again(before: PickerPage, after: PickerPage) -> bool:
-    return after.ttft.get(math.inf, 0) < before.ttft.get(math.inf, 0)
 
 
 def _cached(before: PickerPage, after: PickerPage) -> float | None:

@@ -6,6 +6,7 @@ import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 from typing import NoReturn
@@ -260,21 +261,29 @@ class Gateway:
         self._terminal.say(
             f"draining: requests under way have {limit:g} s to end; Ctrl-C again stops at once"
         )
-        await self._admin.drain()
-        end, quiet_since = time.monotonic() + limit, time.monotonic()
-        while time.monotonic() < end:
-            page = await self._admin.requests()
-            if page is None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                await self._drained()
                 return
-            if page.active:
-                quiet_since = time.monotonic()
-            elif time.monotonic() - quiet_since >= QUIET_SECONDS:
-                return
-            await asyncio.sleep(DRAIN_POLL_SECONDS)
         page = await self._admin.requests()
         if page is not None and page.active:
             cut = f"{page.active} request{' was' if page.active == 1 else 's were'}"
             self._terminal.say(f"{cut} cut off after {limit:g} s")
+
+    async def _drained(self) -> None:
+        """Have Envoy drain; return when it has ended, or nothing is under way any more.
+
+        An Envoy that does not answer may have requests under way: the machine may be busy.
+        """
+        told, quiet_since = False, time.monotonic()
+        while not self._envoy.ended:
+            told = told or await self._admin.drain()
+            page = await self._admin.requests() if told else None
+            if page is None or page.active:
+                quiet_since = time.monotonic()
+            elif time.monotonic() - quiet_since >= QUIET_SECONDS:
+                return
+            await asyncio.sleep(DRAIN_POLL_SECONDS)
 
     async def stop(self, *, at_once: bool) -> None:
         """End both processes, and everything that is open."""

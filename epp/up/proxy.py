@@ -130,6 +130,13 @@ def certificate_file(certificate: str, key: str, still: Path) -> str:
     return json.dumps({"resources": [secret]})
 
 
+def put(path: Path, text: str) -> None:
+    """Put a file where another is, in one step: Envoy reads what is moved to its place."""
+    draft = path.with_name(path.name + ".draft")
+    draft.write_text(text)
+    draft.replace(path)
+
+
 def _hostname(address: Address) -> str:
     host, _, _ = address.server.rpartition(":")
     return address.server if host and ip_or_none(host.strip("[]")) is None else ""

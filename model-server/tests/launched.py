@@ -1,6 +1,7 @@
 """The launcher as a process with some engine in vLLM's place, and how to ask what it says."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -67,6 +68,11 @@ class BeforeStandIn(Launched):
         engine = self.engine()
         return [engine, *engine.children(recursive=True)]
 
+    def child_gone(self):
+        """Whether the engine's child does not run any more, or was never there."""
+        numbers = re.findall(r"^child (\d+)$", self.log.read_text(), re.MULTILINE)
+        return all(_gone(int(number)) for number in numbers)
+
 
 def eventually(condition):
     """Wait until it holds, and give what it gave; other processes' state has to be asked for."""
@@ -79,7 +85,14 @@ def eventually(condition):
 
 def all_gone(processes):
     """Whether none of these processes runs any more."""
-    return all(not p.is_running() or p.status() == psutil.STATUS_ZOMBIE for p in processes)
+    return all(_gone(each.pid) for each in processes)
+
+
+def _gone(number):
+    try:
+        return psutil.Process(number).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it may end while it is looked at
+        return True
 
 
 def ask(port, path, body=None):

@@ -14,6 +14,7 @@ SLEEPER = "import time; time.sleep(600)"
 
 class Healthy(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        self.server.asked = self.path
         self.send_response(200)
         self.end_headers()
 
@@ -38,7 +39,8 @@ def main(behaviour, arguments):
             context.load_cert_chain(*files)
             server.socket = context.wrap_socket(server.socket, server_side=True)
         if behaviour == "dies-later":
-            for _ in ("the launcher's", "the one that it dies of"):
+            server.asked = ""
+            while server.asked != "/":  # of which it dies; the launcher asks for /health
                 server.handle_request()
             sys.exit(8)
         server.serve_forever()

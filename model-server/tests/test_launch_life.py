@@ -4,11 +4,11 @@ import asyncio
 import json
 import os
 import signal
-import socket
 
 import aiohttp
 import pytest
 
+from tests.held_port import held_port
 from tests.kubeapi.authority import Authority
 
 from .launched import SIMULATED, BeforeStandIn, Launched, ask, eventually
@@ -32,10 +32,9 @@ def launch(tmp_path):
 
 @pytest.fixture
 def probe_port():
-    """A port that was free a moment ago; tests ask it before the launcher says where it is."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port of this test alone, which it asks before the launcher says where it is."""
+    with held_port() as port:
+        yield port
 
 
 def test_not_ready_but_alive_until_the_model_is_served(tmp_path, probe_port):

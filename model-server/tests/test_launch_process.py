@@ -78,17 +78,15 @@ def test_an_engine_that_dies_later_takes_the_launcher_and_its_children_with_it(l
     status, _, errors = launcher.end()
     assert status == 1
     assert "vLLM ended by itself with status 8" in errors
-    child = int(launcher.log.read_text().split("child ")[1].split()[0])
-    eventually(lambda: not psutil.pid_exists(child) or all_gone([psutil.Process(child)]))
+    eventually(launcher.child_gone)
 
 
 def test_a_start_that_takes_too_long_is_given_up(launch):
     launcher = launch("never-healthy", "--start-seconds", "4.5")
-    processes = launcher.family()
     status, output, errors = launcher.end()
     assert (status, output) == (1, "")
     assert "vLLM is not healthy after 4.5 s" in errors
-    eventually(lambda: all_gone(processes))
+    eventually(launcher.child_gone)
 
 
 def test_the_engine_does_not_outlive_a_killed_launcher(launch):

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import select
-import socket
 import subprocess
 import sys
 from importlib import import_module
@@ -13,6 +12,8 @@ import psutil
 import pytest
 from model_server.flags import serve_arguments
 from model_server.settings import Settings
+
+from tests.held_port import held_port
 
 from .launched import all_gone, ask, eventually
 
@@ -44,12 +45,10 @@ def build_adapter(folder, seed):
 class Server:
     """A launcher with real vLLM, its probes' port and the file of adapters that it follows."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, probes):
         self.folder = folder
+        self.probes = probes
         self.adapters = folder / "adapters.yaml"
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            self.probes = listener.getsockname()[1]
         self.seen_while_loading = set()
 
     def want(self, **adapters):
@@ -104,12 +103,18 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def probe_port():
+    with held_port() as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, probe_port):
     folder = tmp_path_factory.mktemp("launched")
     model = folder / "tiny"
     command = [sys.executable, "-m", "model_server.tiny_model", str(model), "--size", "tiny"]
     subprocess.run(command, check=True, capture_output=True)
-    made = Server(folder)
+    made = Server(folder, probe_port)
     made.first, made.second = (build_adapter(folder / name, seed) for seed, name in enumerate("ab"))
     made.want(a=made.first)
     made.start(str(model))

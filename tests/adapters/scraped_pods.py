@@ -11,6 +11,7 @@ from epp.adapters.scrape.scraper import Scraper
 from epp.model.endpoint import Endpoint
 from epp.model.events import LoadReported, ScrapeFailed
 from tests.adapters.vllm_page import vllm_page
+from tests.held_port import held_port
 from tests.tasks import Changed, running
 
 DEADLINE = 10
@@ -55,7 +56,7 @@ class Told(Changed):
 class Pod:
     """A model server's metrics page on a real socket, and what was seen of its readers."""
 
-    def __init__(self):
+    def __init__(self, port):
         self.page = vllm_page()
         self.status = 200
         self.hang = False
@@ -68,7 +69,7 @@ class Pod:
         self.connections = set()
         self.headers = {}
         self.runner = web.AppRunner(web.Application())
-        self.port = 0
+        self.port = port
 
     async def answer(self, request):
         self.requests += 1
@@ -99,7 +100,6 @@ class Pod:
         await self.runner.setup()
         self.site = web.TCPSite(self.runner, "127.0.0.1", self.port)
         await self.site.start()
-        self.port = self.runner.addresses[0][1]
 
     async def stop(self):
         await self.runner.cleanup()
@@ -110,14 +110,15 @@ class Pod:
 
 @contextlib.asynccontextmanager
 async def pods(count):
-    started = [Pod() for _ in range(count)]
-    try:
-        for pod in started:
-            await pod.start()
-        yield started
-    finally:
-        for pod in started:
-            await pod.stop()
+    with contextlib.ExitStack() as ports:
+        started = [Pod(ports.enter_context(held_port())) for _ in range(count)]
+        try:
+            for pod in started:
+                await pod.start()
+            yield started
+        finally:
+            for pod in started:
+                await pod.stop()
 
 
 @contextlib.asynccontextmanager

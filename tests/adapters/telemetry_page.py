@@ -6,10 +6,16 @@ from epp.adapters.telemetry import families
 from epp.adapters.telemetry.kv_event_counts import kv_event_counts
 from epp.adapters.telemetry.loop_delay import LoopDelay
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
-from epp.adapters.telemetry.pool_gauges import is_reported, media_metrics, rollout_metrics
+from epp.adapters.telemetry.pool_gauges import (
+    affinity_metrics,
+    is_reported,
+    media_metrics,
+    rollout_metrics,
+)
 from epp.adapters.telemetry.series import expose
 from epp.app.plugin_timing import PluginTimes
 from epp.config.file import load
+from epp.model.caches.kv_event_mirror import KvEventCounts
 from epp.model.candidate import Candidate
 from epp.model.decision import Decision
 from epp.model.endpoint import UNREPORTED, CacheStats, Endpoint, Load
@@ -77,6 +83,16 @@ plugins:
     return found
 
 
+def affinity_filters():
+    """A filter that had one endpoint to filter, and then two that have cached nothing."""
+    text = "plugins: [{type: prefix-cache-affinity-filter, name: sticky}]"
+    found = load(text).affinity_filters
+    for asked in ([A], [A, B]):
+        pods = [Candidate(endpoint=each, load=UNREPORTED) for each in asked]
+        found["sticky"].filter(InferenceRequest(id=RequestId("1")), pods)
+    return found
+
+
 def telemetry(pool=POOL, under_way=lambda _: False, fresh=is_reported):
     events = FeedCounts(
         batches=9, duplicates=20, unreadable=400, gaps=1, disconnects=2, unreachable=3
@@ -93,9 +109,10 @@ def telemetry(pool=POOL, under_way=lambda _: False, fresh=is_reported):
                 lambda: expose(families.TEXT_INSTEAD, [(("media",), 4)]),
                 lambda: expose(families.POLL_ERRORS, [(("source",), 1)]),
                 lambda: expose(families.EXTRACT_ERRORS, [(("source", "extractor"), 2)]),
-                lambda: kv_event_counts({A.id: events}),
+                lambda: kv_event_counts({A.id: events}, KvEventCounts(stored=8, removed=5)),
                 lambda: rollout_metrics(rollouts()),
                 lambda: media_metrics(media_caches()),
+                lambda: affinity_metrics(affinity_filters()),
             ),
             under_way=under_way,
             former_names=True,

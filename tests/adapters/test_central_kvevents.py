@@ -16,8 +16,9 @@ from epp.adapters.kvevents.kv_event_listener import KvEventListener
 from epp.adapters.kvevents.publishers import PORT_LABEL
 from epp.label_selector import parse_label_selector
 from epp.model.kv_changes import CacheChanged, CacheFeedUp
-from tests.adapters.test_kvevents import FAST, Told, at, free_port, listening
+from tests.adapters.test_kvevents import FAST, Told, at, listening
 from tests.adapters.zmq_publisher import ZmqPublisher
+from tests.held_port import held_port
 from tests.kvpublisher import Publisher, stored
 from tests.strategies import endpoint
 
@@ -47,6 +48,12 @@ class Engine:
             await self._socket.send_multipart([self.topic, number, content])
 
 
+@pytest.fixture
+def port():
+    with held_port() as free:
+        yield free
+
+
 @contextlib.asynccontextmanager
 async def about(engine, target):
     """Have an engine's socket publish for another one, behind what it has published."""
@@ -59,17 +66,18 @@ async def about(engine, target):
 @contextlib.asynccontextmanager
 async def central(*topics, ready=None, **more):
     """Engines that publish to a listener with a central address, which hears all of them."""
-    address = f"tcp://127.0.0.1:{free_port()}"
-    settings = msgspec.structs.replace(FAST, **{"central": address, "each": False, **more})
     context = zmq.asyncio.Context()
-    async with listening(settings, ready) as (listener, told):
-        engines = [Engine(context, address, topic) for topic in topics]
-        try:
-            for engine in engines:
-                await engine.heard()
-            yield listener, told, engines
-        finally:
-            context.destroy(linger=0)
+    with held_port() as port:
+        address = f"tcp://127.0.0.1:{port}"
+        settings = msgspec.structs.replace(FAST, **{"central": address, "each": False, **more})
+        async with listening(settings, ready) as (listener, told):
+            engines = [Engine(context, address, topic) for topic in topics]
+            try:
+                for engine in engines:
+                    await engine.heard()
+                yield listener, told, engines
+            finally:
+                context.destroy(linger=0)
 
 
 async def test_the_topic_names_the_engine():
@@ -225,9 +233,9 @@ async def test_an_engine_that_publishes_is_not_waited_for_though_its_pages_never
         await told.holds(1, 2, pod="a")
 
 
-async def test_an_endpoint_whose_pages_have_not_come_is_heard_after_a_fault_too():
+async def test_an_endpoint_whose_pages_have_not_come_is_heard_after_a_fault_too(port):
     pages, told = Pages("b"), Told()
-    address = f"tcp://127.0.0.1:{free_port()}"
+    address = f"tcp://127.0.0.1:{port}"
     settings = msgspec.structs.replace(FAST, central=address, each=False)
     listener = KvEventListener(told, settings, pages.answered)
     context = zmq.asyncio.Context()
@@ -327,9 +335,9 @@ async def test_an_engine_that_is_heard_there_is_no_longer_subscribed_to():
         ({"namespace": "elsewhere"}, False),
     ],
 )
-async def test_which_pods_are_subscribed_to(more, subscribed):
+async def test_which_pods_are_subscribed_to(more, subscribed, port):
     async with listening(msgspec.structs.replace(FAST, **more)) as (listener, _):
-        labels = {"app": "vllm", PORT_LABEL: str(free_port())}
+        labels = {"app": "vllm", PORT_LABEL: str(port)}
         listener.watch(endpoint("a", "127.0.0.1", labels=labels))
         assert len(listener.counts()) == subscribed
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 from collections import Counter
 
 import msgspec
@@ -19,6 +18,7 @@ from epp.adapters.kvevents.publishers import (
 )
 from epp.model.kv_changes import CacheChanged, CacheFeedLost, CacheFeedUp
 from tests.adapters.zmq_publisher import ZmqPublisher
+from tests.held_port import held_port
 from tests.kvpublisher import believe, frames, payload, removed, stored
 from tests.strategies import endpoint
 from tests.tasks import Changed, running
@@ -75,10 +75,13 @@ def at(publisher, name="pod-0", **more):
     return endpoint(name, "127.0.0.1", labels=labels | more)
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+@pytest.fixture
+def peer():
+    """A publisher that may come and go."""
+    with held_port() as port, held_port() as again:
+        made = ZmqPublisher()
+        made.port, made.again = port, again
+        yield made
 
 
 @contextlib.asynccontextmanager
@@ -165,12 +168,12 @@ async def test_a_missing_batch_is_requested_again():
 
 
 async def test_an_unreachable_replay_port_is_logged_once():
-    with capture_logs() as logs:
+    with held_port() as closed, capture_logs() as logs:
         async with (
             ZmqPublisher(replays=False).open() as publisher,
             listening(HASTY) as (listener, told),
         ):
-            publisher.again = free_port()
+            publisher.again = closed
             listener.watch(at(publisher))
             await publisher.heard()
             await publisher.store(1)
@@ -182,8 +185,7 @@ async def test_an_unreachable_replay_port_is_logged_once():
     assert [log["event"] for log in logs].count("kv_events.no_replay") == 1
 
 
-async def test_a_publisher_that_dies_and_comes_back_empty():
-    peer = ZmqPublisher()
+async def test_a_publisher_that_dies_and_comes_back_empty(peer):
     with capture_logs() as logs:
         async with listening(IMPATIENT) as (listener, told):
             async with peer.open():
@@ -206,8 +208,7 @@ async def test_a_publisher_that_dies_and_comes_back_empty():
     assert peer.asked == [0, 0]
 
 
-async def test_a_restart_too_short_to_be_missed_is_found_out():
-    peer = ZmqPublisher()
+async def test_a_restart_too_short_to_be_missed_is_found_out(peer):
     async with listening() as (listener, told):
         async with peer.open():
             listener.watch(at(peer))
@@ -226,9 +227,7 @@ async def test_a_restart_too_short_to_be_missed_is_found_out():
     assert peer.asked[:2] == [0, 1]
 
 
-async def test_an_unreachable_publisher_is_logged_once_and_its_return_too():
-    peer = ZmqPublisher()
-    peer.port, peer.again = free_port(), free_port()
+async def test_an_unreachable_publisher_is_logged_once_and_its_return_too(peer):
     with capture_logs() as logs:
         async with listening(IMPATIENT) as (listener, told):
             listener.watch(at(peer))
@@ -293,16 +292,15 @@ async def test_an_unreadable_payload_invalidates_the_cache():
     assert [log["event"] for log in logs] == ["kv_events.unreadable"]
 
 
-async def test_a_publisher_may_take_the_place_of_another_server():
-    peer = ZmqPublisher()
+async def test_a_publisher_may_take_the_place_of_another_server(peer):
+    peer.again = 0  # nothing is replayed
 
     async def hang_up(_, writer):
         writer.write(b"SSH-2.0-x\r\n")
         writer.close()
         await writer.wait_closed()
 
-    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-    peer.port = server.sockets[0].getsockname()[1]
+    server = await asyncio.start_server(hang_up, "127.0.0.1", peer.port)
     # A socket that is given up must not reach the publisher before the one that replaces it.
     once = msgspec.structs.replace(IMPATIENT, reconnect=(60, 60))
     async with listening(once) as (listener, told):

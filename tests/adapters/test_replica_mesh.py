@@ -22,6 +22,7 @@ from epp.adapters.replicas.sockets import SocketReader, connection, tcp_endpoint
 from epp.adapters.replicas.transport import THIS_IS_YOU
 from epp.errors import ConfigError
 from epp.protocol.replicas.messages import LONGEST
+from tests.held_port import held_port
 from tests.loopbacks import loopbacks
 
 SECRET = b"the secret of all of them"
@@ -67,8 +68,8 @@ class Station:
 
 
 @contextlib.asynccontextmanager
-async def station(*peers, keys=KEYS):
-    made = Station(*peers, keys=keys)
+async def station(*peers, **more):
+    made = Station(*peers, **more)
     made.mesh.open()
     task = asyncio.create_task(made.mesh.run())
     try:
@@ -126,9 +127,14 @@ async def test_nothing_is_kept_for_who_is_not_there():
         assert one.mesh.unsent == 3
 
 
-async def test_one_that_comes_back_is_found_again():
-    async with station() as first:
-        port = one_port(first)
+@pytest.fixture
+def port():
+    with held_port() as free:
+        yield free
+
+
+async def test_one_that_comes_back_is_found_again(port):
+    async with station(port=port) as first:
         second = Station(port)
         second.mesh.open()
         await second.mesh.look_up()

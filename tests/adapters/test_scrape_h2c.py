@@ -12,6 +12,7 @@ from epp.model.events import LoadReported, ScrapeFailed, ScrapeFailure
 from tests.adapters.h2c_pods import H2cPod
 from tests.adapters.scraped_pods import DEADLINE, pods, scraping
 from tests.adapters.vllm_page import vllm_page
+from tests.held_port import held_port
 
 PATIENT = ScrapeSettings(interval=0.02, retry=0.02, late=0.02, timeout=DEADLINE)
 
@@ -72,6 +73,7 @@ async def test_a_late_page_is_waited_for():
 async def test_a_server_that_is_gone_is_refused_and_followed_when_it_is_back():
     pod = H2cPod()
     async with contextlib.AsyncExitStack() as stack:
+        pod.port = stack.enter_context(held_port())
         async with pod.serving():
             _, told = await stack.enter_async_context(scraping(pod.endpoint()))
             await told.loads("a")

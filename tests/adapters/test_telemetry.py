@@ -243,6 +243,8 @@ def test_counters_of_kv_events_and_text_fallbacks():
     assert value(counted, "warmpick_kv_event_batches_total", outcome="batches") == 9
     assert value(counted, "llm_d_epp_kv_cache_events_messages_received_total") == 429
     assert value(counted, "llm_d_epp_kv_cache_events_active_subscribers") == 1
+    assert value(counted, "llm_d_epp_kv_cache_index_admissions_total") == 8
+    assert value(counted, "llm_d_epp_kv_cache_index_evictions_total") == 5
     pod = {"pod_identifier": "prod/a"}
     assert value(counted, "llm_d_epp_kv_cache_events_subscriber_reconnections_total", **pod) == 5
     errors = "llm_d_epp_kv_cache_events_zmq_errors_total"

@@ -10,6 +10,7 @@ from epp.adapters.telemetry.http import OperatorServer
 from epp.adapters.telemetry.kv_event_counts import kv_event_counts
 from epp.adapters.telemetry.metrics import MetricSources, Telemetry
 from epp.errors import NoEndpoints
+from epp.model.caches.kv_event_mirror import KvEventCounts
 from epp.model.decision import Decision
 from epp.model.endpoint import CacheStats, Endpoint, Load
 from epp.protocol.extproc.record import Outcome
@@ -113,6 +114,8 @@ def test_invented_models_that_run_are_other_after_the_first_hundred():
         asked = request(number, model=f"invented-{number}", fairness_id=f"f{number}")
         counted.finished(record(number, request=asked, status=404, usage=None))
     assert sum(values(counted, RUNNING).values()) == 0
+    counted.scheduled(request(301), Decision(endpoints=(A,)), 0.0)
+    assert [of_model(counted, RUNNING, model) for model in ("m", "other")] == [1, 0]
 
 
 def test_where_no_response_is_shown_routed_names_are_believed():
@@ -177,6 +180,49 @@ def test_an_idle_name_gives_its_place_away():
     assert sum(values(counted, "llm_d_epp_request_running").values()) == 0
 
 
+@pytest.mark.parametrize("limit", [2, 1000])
+def test_fairness_ids_that_are_idle_leave_their_places_to_others(limit):
+    counted = Telemetry(MetricSources("pool", list, list, int, fairness_ids=limit))
+    for number in range(limit):
+        flood(counted, number, fairness_id=f"session-{number}")
+    flood(counted, 2_000, now=500.0, fairness_id="tenant")
+    assert ("m", "t", "tenant", "3") not in flows(counted)
+    flood(counted, 2_001, now=800.0, fairness_id="tenant")
+    assert ("m", "t", "tenant", "3") in flows(counted)
+
+
+def test_picks_of_models_that_are_idle_leave_their_places_to_others():
+    now = [0.0]
+    counted = Telemetry(MetricSources("pool", list, list, int, clock=lambda: now[0]))
+    there = Endpoint("", "", "10.0.0.1", 8000)
+    decision = Decision(endpoints=(there,))
+
+    def ask(number, model):
+        asked = request(number, model=model, target_model=model, fairness_id="default-flow")
+        at = {"received_at": now[0], "decided_at": now[0], "finished_at": now[0]}
+        serve(counted, record(number, request=asked, decision=decision, **at))
+
+    def picks():
+        found = values(counted, "llm_d_epp_scheduler_attempts_total")
+        return {dict(pairs)["target_model_name"]: times for pairs, times in found.items()}
+
+    for number in range(1_500):  # adapters, each for a while
+        now[0] += 20
+        ask(number, f"adapter-{number}")
+        ask(number, "base")
+    ask(2_000, "late")
+    before = picks()
+    assert "late" not in before
+    now[0] += 300
+    ask(2_001, "base")
+    now[0] += 300
+    after = picks()
+    assert (set(after), after["base"]) == ({"base", "other"}, 1_501)
+    assert after["other"] == before["other"]
+    ask(2_002, "late")
+    assert picks()["late"] == 1
+
+
 @pytest.mark.parametrize("stays", [True, False])
 def test_a_deprecated_counter_does_not_go_back_while_there_is_a_flow_of_its_models(stays):
     names = [
@@ -209,7 +255,13 @@ def pool_of(count):
     load = Load(waiting=4, running=10, kv_usage=0.5, at=1)
     view = [(each, load, True) for each in pool]
     return Telemetry(
-        MetricSources("pool", lambda: view, lambda: caches, int, (lambda: kv_event_counts(events),))
+        MetricSources(
+            "pool",
+            lambda: view,
+            lambda: caches,
+            int,
+            (lambda: kv_event_counts(events, KvEventCounts()),),
+        )
     ), pool
 
 

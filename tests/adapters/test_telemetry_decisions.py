@@ -15,7 +15,17 @@ from epp.policy.plugins import PickContext
 from epp.policy.producers.predicted_latency import PredictedLatency
 from epp.protocol.extproc.record import Outcome
 from epp.values import replaced
-from tests.adapters.telemetry_page import DECIDED, A, B, read, record, request, telemetry, value
+from tests.adapters.telemetry_page import (
+    DECIDED,
+    A,
+    B,
+    read,
+    record,
+    request,
+    telemetry,
+    value,
+    values,
+)
 from tests.strategies import candidate
 
 
@@ -40,6 +50,22 @@ def test_a_precise_producers_tokens_are_counted_where_there_is_one():
     assert value(counted, "llm_d_epp_prefix_predicted_cached_tokens_sum") == 96
     without = served(Telemetry(MetricSources("pool", list, list, int)))
     assert not [name for name in read(without) if name.startswith("llm_d_epp_prefix_p")]
+
+
+@pytest.mark.parametrize("prefix", ["llm_d_epp_kv_cache", "kvcache"])
+def test_a_look_up_counts_the_most_blocks_that_one_endpoint_has(prefix):
+    # llm-d-router's pkg/kvcache: the longest chain of any pod, whichever is picked, in both.
+    names = [f"{prefix}_index_{each}_total" for each in ("lookup_hits", "max_pod_hit_count")]
+    lookups = f"{prefix}_index_lookup_requests_total"
+    counted = telemetry()
+    assert [value(counted, each) for each in (lookups, *names)] == [0, 0, 0]
+    for number, blocks in enumerate([(3, 5, 0), (0, 0), (2, 2)]):
+        considered = [candidate(f"p{at}", matched_blocks=each) for at, each in enumerate(blocks)]
+        served(counted, number, replaced(DECIDED, considered=considered))
+    served(counted, 9, replaced(DECIDED, prompt_tokens=0))  # nothing to look up
+    assert [value(counted, each) for each in (lookups, *names)] == [3, 7, 7]
+    without = served(Telemetry(MetricSources("pool", list, list, int)))
+    assert not [name for name in read(without) if "_index_l" in name]
 
 
 def test_the_gaps_of_a_stream_are_their_mean():
@@ -165,6 +191,39 @@ def test_series_of_clients_words_are_bounded():
     assert 'model_rewrite_name="r",model_name="other",target_model="other"} 2000' in page
 
 
+def test_label_sets_that_are_idle_leave_their_places_to_others():
+    now = [0.0]
+    handler = ("h", "disagg-profile-handler")
+    counted = Telemetry(
+        MetricSources("pool", list, list, int, profile_handler=handler, clock=lambda: now[0])
+    )
+    decision = Decision(endpoints=(A,), disaggregation="decode-only")
+
+    def stages():
+        found = values(counted, "llm_d_epp_disagg_decision_total")
+        return {dict(pairs)["model_name"]: times for pairs, times in found.items()}
+
+    def ask(model, number=1):
+        asked = request(number, model=model, target_model=model, rewrite="")
+        counted.scheduled(asked, decision, 0.0001)
+        counted.finished(record(number, request=asked, status=404, usage=None))
+
+    for number in range(1_100):
+        ask("real" if number == 9 else f"invented-{number}", number)
+    ask("late")
+    assert (stages()["other"], sum(stages().values())) == (101, 1_101)
+    ask("real")
+    now[0] = 600.0
+    assert stages() == {"real": 2}
+    ask("late")
+    assert stages() == {"real": 2, "late": 1}
+    for number in range(1_100):
+        ask(f"invented-{number}", number)
+    now[0] = 1_200.0
+    found = stages()  # all but `real` were asked for once more since the last look
+    assert ("real" in found, len(found)) == (False, 1_000)
+
+
 def test_streams_are_counted_where_that_is_asked_for():
     counted = served(telemetry())
     counted.finished(record(2, outcome=Outcome.ABORTED, finished_at=100.25))
@@ -200,3 +259,10 @@ def test_media_count_as_encoded_where_they_were_sent_before():
     assert value(counted, "llm_d_epp_encoder_cache_hits_total", pod=A.id) == 1
     assert value(counted, "llm_d_epp_encoder_cache_hit_ratio_count") == 2
     assert value(counted, "llm_d_epp_encoder_cache_hit_ratio_sum") == 1
+
+
+def test_how_the_affinity_filter_ended_is_counted():
+    counted = telemetry()  # one endpoint alone, then two cold ones
+    name = "llm_d_epp_prefix_cache_affinity_filter_decisions_total"
+    assert value(counted, name, plugin_name="sticky", outcome="not_applicable") == 1
+    assert value(counted, name, plugin_name="sticky", outcome="no_match") == 1

@@ -70,6 +70,14 @@ ROWS = [
     ("inference_extension_prefix_indexer_hit_bytes", "histogram", (), BYTES),
     ("llm_d_epp_prefix_prompt_tokens", "histogram", PLUGIN, TOKENS),
     ("llm_d_epp_prefix_predicted_cached_tokens", "histogram", PLUGIN, TOKENS),
+    *(
+        (f"{prefix}_index_{name}", "counter", ())
+        for prefix in ("llm_d_epp_kv_cache", "kvcache")
+        for name in (
+            *("admissions", "evictions", "lookup_requests", "lookup_hits"),
+            "max_pod_hit_count",
+        )
+    ),
     ("llm_d_epp_model_rewrite_decisions", "counter", REWRITE),
     ("inference_extension_model_rewrite_decisions", "counter", REWRITE),
     ("llm_d_epp_disagg_decision", "counter", (*PLUGIN, *STAGE)),
@@ -112,6 +120,7 @@ ROWS = [
     ("llm_d_epp_kv_cache_events_pool_capacity", "gauge", ()),
     ("llm_d_epp_disaggregatedset_revision_gating_share", "gauge", GATING),
     ("llm_d_epp_disaggregatedset_strict_header_no_match", "counter", SELECTED),
+    ("llm_d_epp_prefix_cache_affinity_filter_decisions", "counter", ("plugin_name", "outcome")),
     ("warmpick_prompts_left_as_text", "counter", ("cause",)),
     ("warmpick_endpoint_cache_trust", "gauge", ENDPOINT),
     ("warmpick_endpoint_cache_capacity_tokens", "gauge", ENDPOINT),

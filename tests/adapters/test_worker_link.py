@@ -26,15 +26,16 @@ class Pair:
         self.gone: list[bool] = []
         self.parent = ParentLink(START, self.states.append)
         self.worker = WorkerLink(self.parent.theirs.dup())
-        self.parent.started()
 
     def open(self):
         self.worker.open(self.taken.append, self.shed.append, lambda: self.gone.append(True))
 
 
 @contextlib.asynccontextmanager
-async def paired():
+async def paired(started=True):
     pair = Pair()
+    if started:
+        pair.parent.started()
     try:
         yield pair
     finally:
@@ -75,6 +76,16 @@ async def test_what_a_worker_says_arrives_and_so_does_its_end():
         assert pair.states == [*said, None]
         with socket.socket() as late:
             assert not pair.parent.pass_on(late)
+
+
+async def test_what_a_worker_says_waits_until_its_start_is_over():
+    async with paired(started=False) as pair:
+        pair.worker.send_state(WorkerState(listening=True))
+        for _ in range(3):  # in each, what has come would be read
+            await asyncio.sleep(0)
+        assert pair.states == []
+        pair.parent.started()
+        await until(lambda: pair.states == [WorkerState(listening=True)])
 
 
 async def test_a_worker_hears_that_the_process_is_gone():

@@ -12,7 +12,7 @@ from epp.model.fleet import Fleet
 from epp.model.prompts.block_hasher import BlockHasher
 from epp.policy.scheduler import Scheduler
 from tests.adapters.scraped_pods import Told
-from tests.app.test_data_sources import Pages
+from tests.app.polled_pages import Pages
 from tests.policy.routing import routed
 from tests.strategies import SECRET, endpoint, request
 from tests.tasks import running

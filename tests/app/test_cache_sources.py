@@ -25,7 +25,7 @@ from epp.model.request import InferenceRequest, Prompt, RequestId
 from epp.system import memory
 from tests.adapters.tokens.bodies import chat, ids
 from tests.adapters.tokens.folders import byte_level, write
-from tests.adapters.tokens.test_render_tokenizer import CHAT, serving
+from tests.adapters.tokens.rendering import CHAT, serving
 from tests.strategies import endpoint
 
 EVENTS = "plugins: [{type: least-ttft-picker}, {type: precise-prefix-cache-producer}]"

@@ -30,8 +30,8 @@ from epp.model.events import (
     ScrapeFailure,
 )
 from epp.model.listeners import reraise
+from tests.app.replica_rig import two
 from tests.app.test_decision_ring import Kept
-from tests.app.test_replicas import two
 from tests.policy.flow.flow_rig import CAPACITY, FlowRig
 from tests.strategies import text
 from tests.tasks import running

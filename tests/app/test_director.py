@@ -229,15 +229,15 @@ async def test_an_endpoint_that_a_proxy_cannot_reach_is_polled_at_once(fleet, st
     assert told == ([ENDPOINT.id] if polled else [])
 
 
-async def test_the_endpoint_that_was_to_compute_the_prompt_is_polled_as_well(fleet):
+async def test_the_endpoints_that_were_to_compute_its_stages_are_polled_as_well(fleet):
     told: list[EndpointId] = []
     director = directing(fleet, None, told.append)
-    prefill = Endpoint("default", "p", "10.0.0.9", 8000)
-    decision = replaced(director.route(chat("hello"), 1.0), prefill=prefill)
+    prefill, encode = [Endpoint("default", name, "10.0.0.9", 8000) for name in "pe"]
+    decision = replaced(director.route(chat("hello"), 1.0), prefill=prefill, encode=encode)
     record = record_of(id=RequestId("r"), received_at=1.0, decision=decision, status=503)
     record.outcome = Outcome.COMPLETED
     director.exchange_ended(record)
-    assert told == [ENDPOINT.id, prefill.id]
+    assert told == [ENDPOINT.id, prefill.id, encode.id]
 
 
 class Constant:

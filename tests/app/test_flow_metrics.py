@@ -4,6 +4,8 @@ import math
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from epp.adapters.telemetry.queue_metrics import QueueMetrics
 from epp.app.flow import flow_metrics
@@ -237,6 +239,61 @@ def test_names_without_end_share_their_series():
     rest = labels(fairness_id="other", model_name="other", target_model_name="other")
     counted = f"{PREFIX}request_queue_duration_seconds_count"
     assert found[counted + rest.replace("}", ',outcome="EvictedTTL"}')] == 400
+    rig.come("first", 20_000)
+    for number in range(200):
+        for name in range(1 + (number == 150)):
+            assert rig.come(f"{number}/{name}", 10, model=f"n{number}") is None
+    waiting = {name: v for name, v in page(rig, queues).items() if f"{PREFIX}queue_size" in name}
+    late = labels(model_name="n150")
+    assert (len(waiting), sum(waiting.values())) == (101, 201)
+    assert waiting[f"{PREFIX}queue_size{late}"] == 2
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.integers(0, 300), st.integers(1, 80), st.integers(0, 700)), max_size=8
+    )
+)
+def test_no_count_goes_back_and_no_name_keeps_a_place_that_it_does_not_use(steps):
+    queues, rig = QueueMetrics("pool"), FlowRig(pods=1, policy=TWO_AT_ONCE, holds=False)
+    before: dict[str, float] = {}
+
+    def ask(named):
+        outcome = QueueOutcome.DISPATCHED if named % 2 else QueueOutcome.REJECTED_CAPACITY
+        queues.count(request("1", fairness_id=f"f{named % 3}", model=f"m{named}"), outcome, 0.5)
+
+    for first, names, seconds in steps:
+        for named in range(first, first + names):
+            ask(named)
+        rig.come(f"{first} {rig.now}", 10, model=f"m{first}", fairness_id=f"f{first % 3}")
+        rig.wait(seconds)
+        found = page(rig, queues)
+        counts = {name: times for name, times in found.items() if "_count{" in name}
+        assert all(times >= before.get(name, 0) for name, times in counts.items())
+        before = counts
+        assert len([name for name in found if name.startswith(f"{PREFIX}queue_size")]) <= 100
+    for _ in range(2):
+        rig.wait(600)
+        page(rig, queues)
+    ask(999)
+    late = labels(fairness_id="f0", model_name="m999", target_model_name="m")
+    assert page(rig, queues)[f"{PREFIX}queue_size{late}"] == 0
+
+
+def test_what_entered_stays_counted_when_some_of_a_clients_models_are_idle():
+    queues, rig = QueueMetrics("pool"), FlowRig(pods=1, policy=TWO_AT_ONCE, holds=False)
+    for number in [*range(100), 0]:
+        queues.count(request("1", model=f"m{number}"), QueueOutcome.DISPATCHED, 0.5)
+    page(rig, queues)
+    queues.count(request("1", model="m0"), QueueOutcome.DISPATCHED, 0.5)
+    rig.wait(600)
+    found = page(rig, queues)
+    assert len([name for name in found if name.startswith(f"{PREFIX}queue_size")]) == 1
+    came = 'fairness_id="default-flow",priority="0",outcome="NotYetFinalized"'
+    for times in (102, 103):
+        name = f"{PREFIX}request_enqueue_duration_seconds_count{{{came}}}"
+        assert page(rig, queues)[name] == times
+        queues.count(request("1", model="m0"), QueueOutcome.DISPATCHED, 0.5)
 
 
 class TestHeadroom:

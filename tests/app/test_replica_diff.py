@@ -5,16 +5,12 @@ import sys
 
 import pytest
 
-from epp.app.replicas import copies
 from epp.app.replicas.diff import compare
-from tests.app.test_replica_copies import heard, serve_many, settled, unheard
-from tests.app.test_replicas import HERE, SECRET, started, two, until
+from tests.app.replica_rig import HERE, SECRET, heard, serve_many, settled, started, two, unheard
 from tests.protocol.replicas.pair import held
+from tests.tasks import until
 
-
-@pytest.fixture(autouse=True)
-def digests_when_they_are_wanted(monkeypatch):
-    monkeypatch.setattr(copies, "DIGEST_SECONDS", 1e6)
+pytestmark = pytest.mark.usefixtures("digests_when_they_are_wanted")
 
 
 async def epp_replicas_diff(folder, *ports, pool="pool", timeout="10s"):

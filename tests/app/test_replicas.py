@@ -13,97 +13,23 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from epp.adapters.replicas.settings import PeerAddress, ReplicaSettings, Siblings
-from epp.app.replicas.exchange import Replicas
+from epp.adapters.replicas.settings import PeerAddress, Siblings
 from epp.errors import ConfigError
 from epp.gateway.processes import free_port
 from epp.model.endpoint import EndpointId
-from epp.model.prefix_index.index import BUDGET
 from epp.model.quote import Quote
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished, FirstToken
 from epp.policy.flow.held import HeldRequest
 from epp.policy.flow.line import MAX_SHARED, Line
 from tests.adapters.ext_proc_peer import Peer, body, destination, head, response_body, response_head
-from tests.model.rig import Rig
+from tests.app.replica_rig import DEADLINE, HERE, SECRET, Started, started, two
 from tests.processes import forked_picker, said
 from tests.strategies import request, text
+from tests.tasks import until
 
-SECRET = b"a secret of sixteen bytes and more"
-DEADLINE = 30
-HERE = "127.0.0.1"
 PROMPT = text(400)
 UNKNOWN = 'warmpick_replica_dropped_total{reason="unknown_kind"}'
-
-
-class Started(Rig):
-    """A fleet with its exchange; its clock goes on only as it is told."""
-
-    def __init__(self, *ports, secret=SECRET, pool="pool", index_bytes=BUDGET, **more):
-        super().__init__(index_bytes=index_bytes)
-        settings = ReplicaSettings(
-            peers=[PeerAddress(HERE, port) for port in ports],
-            port=0,
-            reconnect=(0.01, 0.05),
-            look_up=0.05,
-            **more,
-        )
-        self.replicas = Replicas(
-            self.fleet, settings, secret, pool=pool, bind_address=HERE, clock=lambda: self.now
-        )
-        observer = self.replicas.observer
-        assert observer.start is not None
-        assert observer.run is not None
-        assert observer.stop is not None
-        assert observer.collect is not None
-        self.start, self.run, self.stop = observer.start, observer.run, observer.stop
-        self.collect = observer.collect
-
-    @property
-    def port(self):
-        return self.replicas.transport.port
-
-    def metrics(self):
-        lines = "".join(each.lines() for each in self.collect()).splitlines()
-        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
-
-    def dropped(self):
-        return sum(value for name, value in self.metrics().items() if "dropped" in name)
-
-    async def hears(self, number=1):
-        await until(lambda: self.metrics()["warmpick_replicas_heard"] == number)
-
-    def in_flight_here(self):
-        return {name: each.pod.endpoint.name for name, each in self.fleet.in_flight.items()}
-
-
-async def until(condition):
-    async with asyncio.timeout(DEADLINE):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
-@contextlib.asynccontextmanager
-async def started(*ports, **more):
-    made = Started(*ports, **more)
-    made.start()
-    task = asyncio.ensure_future(made.run())
-    try:
-        yield made
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await made.stop()
-
-
-@contextlib.asynccontextmanager
-async def two(**more):
-    async with started(**more) as one, started(one.port) as other:
-        one.replicas.transport._settings.peers.append(PeerAddress(HERE, other.port))
-        for each in (one, other):
-            await each.hears()
-            await until(lambda each=each: each.metrics()["warmpick_replicas_reached"] == 1)
-        yield one, other
 
 
 async def check_each_knows_what_the_other_sees(one, other):
@@ -182,7 +108,7 @@ async def test_a_chain_is_asked_for_over_the_wire():
         one.send("pod-1", "a", PROMPT)
         await until(lambda: other.in_flight_here() == {"a": "pod-1"})
         async with started(one.port, other.port) as third:
-            one.replicas.transport._settings.peers.append(PeerAddress(HERE, third.port))
+            one.meets(third)
             await third.hears(2)
             await until(lambda: third.in_flight_here() == {"a": "pod-1"})  # with the next beat
             one.send("pod-0", "b", PROMPT)
@@ -214,7 +140,7 @@ async def test_a_worker_that_a_name_lists_is_heard_once(tmp_path):
     ):
         here = [PeerAddress(HERE, one.port), PeerAddress(HERE, other.port)]
         for each in (elsewhere, one, other):
-            each.replicas.transport._settings.peers.extend(here)
+            each.addresses.extend(here)
         for each in (elsewhere, one, other):
             await each.hears(2)
         # Its own port, and the other's, are left out once these have said who they are.

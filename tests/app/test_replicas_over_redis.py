@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import signal
+import time
+from collections import Counter
 
 import aiohttp
 import grpc
@@ -10,33 +12,34 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from epp.adapters.replicas import redis_link
 from epp.adapters.replicas.redis_server import redis_server
 from epp.adapters.replicas.sealing import Seal
 from epp.adapters.replicas.settings import Siblings, mark_of
-from epp.app.replicas import copies, exchange, keeping
+from epp.app.observers import Faults
+from epp.app.replicas import copies, exchange, keeping, warm_boot
 from epp.model.kv_changes import CacheFeedUp
 from epp.model.prefix_index.index import HASH_BYTES, HELD_BYTES
 from epp.model.request import RequestId
-from epp.model.request_events import ResponseNamed
+from epp.model.request_events import Admitted, ResponseNamed
 from epp.protocol.replicas.chains import read_words
 from epp.protocol.replicas.facts import VERSION, ContentsReply, LeavingFact
-from tests.app.test_replica_copies import peers, serve_many, settled
-from tests.app.test_replicas import (
+from tests.app.replica_rig import (
     DEADLINE,
     HERE,
-    PROMPT,
     SECRET,
     Started,
-    answered,
-    check_each_knows_what_the_other_sees,
-    shows,
+    peers,
+    serve_many,
+    settled,
     started,
-    until,
 )
+from tests.app.test_replicas import PROMPT, answered, check_each_knows_what_the_other_sees, shows
 from tests.processes import forked_picker, said
 from tests.protocol.replicas.pair import held
 from tests.redis_process import redis_process
 from tests.strategies import text
+from tests.tasks import until
 
 UNSENT = "warmpick_replica_messages_unsent_total"
 REACHED = "warmpick_replicas_reached"
@@ -88,6 +91,21 @@ async def test_a_fresh_replica_is_given_a_snapshot_and_chains(server):
         assert "replicas.warm" in [each["event"] for each in logs]
 
 
+async def test_a_replica_that_a_slow_server_connects_late_is_not_the_first(server, monkeypatch):
+    monkeypatch.setattr(redis_link, "ANSWER_SECONDS", DEADLINE)
+    async with replica(server) as one:
+        serve_many(one)
+        await reach(one)
+        await until(lambda: one.replicas._writer.settled)
+        server.signal(signal.SIGSTOP)
+        async with replica(server) as fresh:
+            late = time.monotonic() + 1.5 * warm_boot._FIRST_SECONDS
+            await until(lambda: time.monotonic() > late)
+            server.signal(signal.SIGCONT)
+            await until(lambda: fresh.replicas.warm)
+            assert held(fresh) == held(one)
+
+
 @pytest.mark.parametrize(
     ("more", "reason"),
     [({"secret": b"another secret of sixteen bytes"}, "stranger"), ({"pool": "other"}, None)],
@@ -132,6 +150,29 @@ async def test_messages_of_who_has_the_secret_are_read_as_over_sockets(server, m
         await until(lambda: one.metrics()[name] == 1)
         assert one.dropped() == 1
         assert one.metrics()["warmpick_replicas_heard"] == 0
+
+
+async def test_messages_that_cannot_be_handled_are_counted_and_the_next_is_read(server):
+    faults = Faults()
+
+    def refuse(event, _now, _guessed):
+        if event.quote.request_id.startswith("bad"):
+            raise ValueError(event)
+
+    with capture_logs() as logs:
+        async with replica(server, on_fault=faults) as one, replica(server) as other:
+            await reach(one, other)
+            await one.hears()
+            one.fleet.subscribe([Admitted], refuse)
+            for number in range(3):
+                other.send("pod-1", f"bad {number}", PROMPT)
+                await until(lambda count=number + 1: sum(faults.counts.values()) == count)
+            other.send("pod-1", "good", PROMPT)
+            await until(lambda: "good" in one.in_flight_here())
+            assert all(one.replicas.transport._works.values())
+    assert faults.counts == {"observer/replicas": 3}
+    said = Counter(each["event"] for each in logs if each["log_level"] != "info")
+    assert said == {"fault": 1}
 
 
 def full(server):

@@ -200,6 +200,23 @@ async def test_those_that_are_stopped_while_they_start_end(tmp_path, turns):
         made.kill()
 
 
+@pytest.mark.parametrize("how", ["stop", "kill", "cancel"])
+async def test_one_that_has_just_ended_can_be_stopped(tmp_path, how):
+    made = Supervisor(1, tmp_path, [sys.executable, "-c", ""], lambda: None)
+    made.served = True  # so that it is started again and again
+    task = asyncio.create_task(made.run())
+    (worker,) = made.workers
+    with capture_logs() as logs:
+        while worker._process is None or worker._process.returncode is None:
+            await asyncio.sleep(0)
+        (task.cancel if how == "cancel" else getattr(made, how))()
+        made.stop()
+        await asyncio.wait([task], timeout=DEADLINE)
+    assert task.cancelled() is (how == "cancel")
+    assert task.done()
+    assert "worker.not_started" not in [each["event"] for each in logs]
+
+
 async def test_if_none_can_start_the_status_is_said(tmp_path):
     async with supervised(tmp_path, 0, 1) as (_, task):
         with pytest.raises(ExceptionGroup) as raised:

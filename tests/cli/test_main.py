@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -34,6 +35,35 @@ def test_check_prints_the_effective_configuration(policy, written, capsys):
     said = capsys.readouterr()
     assert load(said.out).profile == load(POLICIES[policy]).profile
     assert said.err == ""
+
+
+SECTION = """
+flowControl:
+  maxBytes: 10
+  defaultPriorityBand: {maxRequests: 5}
+  saturationDetector: {pluginRef: utilization-detector}
+"""
+
+
+@pytest.mark.parametrize(
+    ("gates", "said"),
+    [
+        ("featureGates: [flowControl]", {"flowControl.maxBytes": "honoured"}),
+        (
+            "featureGates: [flowControl=false]",
+            dict.fromkeys(
+                ["flowControl.maxBytes", "flowControl.defaultPriorityBand"],
+                "without effect here, because feature gate `flowControl` is off",
+            ),
+        ),
+    ],
+)
+def test_check_calls_nothing_honoured_whose_feature_gate_is_off(gates, said, written, capsys):
+    assert main(["check", written(gates + SECTION)]) == 0
+    rows = re.findall(
+        r"^#   (flowControl\.\w+) +\S+  +(.*)$", capsys.readouterr().out, re.MULTILINE
+    )
+    assert dict(rows) == said
 
 
 EVIL = "\x1b[2J\x9b31m\u202e\u2028\x7f"

@@ -44,6 +44,7 @@ PROFILES = {
     "disagg-profile-handler": ("decode", "prefill", "encode"),
     "pd-profile-handler": ("decode", "prefill"),
     "header-profile-handler": ("decode", "x"),
+    "slo-aware-profile-handler": ("default", "slo"),
 }
 """The profiles that a handler runs, for those that do not run the one profile there is."""
 

@@ -404,6 +404,19 @@ def test_what_is_done_with_sessions_and_hashes_of_others_is_said():
     }
 
 
+def test_the_order_of_bands_may_be_named():
+    settings = load("""
+plugins: [{type: strict-band-selection-policy, name: strict}]
+featureGates: [flowControl]
+flowControl: {bandSelectionPolicyPluginRef: strict}
+""")
+    order = "because bands go from the highest priority to the lowest"
+    assert set(settings.warnings) == {
+        "strict: mapped to the order of bands, which is always this one",
+        f"flowControl.bandSelectionPolicyPluginRef is without effect here, {order}",
+    }
+
+
 def test_the_report_says_what_becomes_of_everything():
     settings = load("""
 plugins:

@@ -86,3 +86,6 @@ async def test_blocks_stored_before_the_first_pages_are_found_by_each_name(tmp_p
             body = {"model": model, "prompt": TOKENS, "max_tokens": 1}
             async with picker.pick(body, path="/v1/completions") as pick:
                 assert pick.decision.predicted_cached_tokens == 192
+            # As llm-d's guide finds out whether the router sees the engine's tokens.
+            assert "\nllm_d_epp_kv_cache_index_max_pod_hit_count_total 12.0\n" in picker.metrics()
+            assert "\nllm_d_epp_kv_cache_index_admissions_total 3.0\n" in picker.metrics()

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import secrets
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +13,7 @@ from typing import Any, Self
 import msgspec
 import yaml
 
+from tests.held_port import held_port
 from tests.kubeapi.access import ADMINS, AUTHENTICATED, Access, Identity, rules_of
 from tests.kubeapi.authority import Authority
 from tests.kubeapi.faults import Effect, Fault
@@ -43,12 +45,14 @@ class FakeKubernetes:
         self.access = Access()
         self.authority = Authority() if tls else None
         self._server: Server | None = None
+        self._stack = ExitStack()
         self.admin_token = self.token("admin", groups=(ADMINS,))
         for path in crds:
             self.install(path)
 
     async def __aenter__(self) -> Self:
-        self._server = Server(self.registry, self.access)
+        port = self._stack.enter_context(held_port())
+        self._server = Server(self.registry, self.access, port)
         await self.up()
         return self
 
@@ -60,6 +64,7 @@ class FakeKubernetes:
     ) -> None:
         self.server.flowing.set()
         await self.down()
+        self._stack.close()
 
     @property
     def server(self) -> Server:

@@ -53,7 +53,7 @@ class Stream:
 class Server:
     """Serves a registry; nothing is sent to anyone while `flowing` is not set."""
 
-    def __init__(self, registry: Registry, access: Access) -> None:
+    def __init__(self, registry: Registry, access: Access, port: int) -> None:
         self.registry = registry
         self.access = access
         self.faults: list[Fault] = []
@@ -63,17 +63,16 @@ class Server:
         self.flowing = asyncio.Event()
         self.flowing.set()
         self.drip: tuple[int, float] | None = None  # bytes a write, seconds between writes
-        self.port = 0
+        self.port = port
         self._listener: asyncio.Server | None = None
         self._http: web.Server | None = None
         registry.withdrawn.append(self._withdrawn)
 
     async def start(self, context: ssl.SSLContext | None = None) -> None:
-        """Listen on 127.0.0.1, at the port of the last time where there was one."""
+        """Listen on 127.0.0.1."""
         loop = asyncio.get_running_loop()
         self._http = web.Server(self._handle, handler_cancellation=True, access_log=None)
         self._listener = await loop.create_server(self._http, HOST, self.port, ssl=context)
-        self.port = self._listener.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         """Reset every connection and listen no more."""

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epp.model.endpoint import EndpointId, Target
-from epp.model.events import BooksCorrected
+from epp.model.events import BooksCorrected, EndpointRemoved
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import (
     Aborted,
@@ -207,6 +207,17 @@ def test_of_a_request_at_two_endpoints_both_must_say_so():
     assert [requests for _, requests in ward.lost()] == [["r1"]]
     for name in ("pod-0", "pod-1"):
         assert ward.held(name) == (0, 0, 0.0)
+    check_invariants(ward.fleet)
+
+
+@pytest.mark.parametrize("stages", [(POD,), (None, POD), (POD, EndpointId("default/pod-2"))])
+def test_an_endpoint_that_is_gone_need_not_say_so(stages):
+    ward = Ward(3)
+    ward.apply(Admitted(ward.quote("r1", LONG, stream=False), EndpointId("default/pod-1"), *stages))
+    ward.apply(EndpointRemoved(POD))
+    ward.pass_by(600, names=("pod-1", "pod-2"))
+    assert [requests for _, requests in ward.lost()] == [["r1"]]
+    assert ward.held("pod-1") == (0, 0, 0.0)
     check_invariants(ward.fleet)
 
 

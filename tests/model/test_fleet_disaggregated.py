@@ -10,6 +10,7 @@ from epp.model.request import RequestId, Usage
 from epp.model.request_events import (
     Aborted,
     Admitted,
+    Failure,
     Finished,
     FirstToken,
     Generated,
@@ -18,6 +19,7 @@ from epp.model.request_events import (
 )
 from tests.model.invariants import check_invariants
 from tests.model.rig import LONG, Rig, predicted
+from tests.strategies import text
 
 R1 = RequestId("r1")
 PREFILL, DECODE = EndpointId("default/pod-0"), EndpointId("default/pod-1")
@@ -224,3 +226,98 @@ def test_a_request_that_its_decoder_does_not_have_yet_is_not_taken_for_over():
     rig.now += 0.1
     rig.apply(LoadReported(DECODE, Load(waiting=0, running=1, at=rig.now)))
     assert requests(rig) == [1, 2]
+
+
+ENCODE = EndpointId("default/pod-2")
+
+
+def encoded(prefill=PREFILL, encode=ENCODE, **more):
+    """Images at pod-2, prefill at pod-0 unless it is told otherwise, decode at pod-1."""
+    rig = Rig(3)
+    rig.apply(Admitted(rig.quote("r1", LONG, **more), DECODE, prefill, encode))
+    return rig
+
+
+@pytest.mark.parametrize(("prefill", "before"), [(PREFILL, [1, 1, 1]), (None, [0, 1, 1])])
+@pytest.mark.parametrize("sign", [FirstToken(R1), Generated(R1, 1)])
+def test_the_first_token_releases_where_images_were_encoded(prefill, before, sign):
+    rig = encoded(prefill)
+    assert requests(rig) == before
+    assert queued(rig)[2] == pytest.approx(0)
+    assert [each.in_flight_tokens for each in rig.ask().values()][2] == 0
+    assert rig.cached(LONG)["pod-2"] == 0
+    check_invariants(rig.fleet)
+    rig.apply(sign)
+    assert requests(rig) == [0, 1, 0]
+    rig.apply(Finished(R1))
+    assert requests(rig) == [0, 0, 0]
+    assert [pod.ledger.begun for pod in rig.fleet.pods.values()][1:] == [1, 1]
+    check_invariants(rig.fleet)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        Finished(R1, Usage(1000, 20, 0)),
+        Aborted(R1),
+        Aborted(R1, refused=True),
+        EndpointRemoved(ENCODE),
+    ],
+)
+def test_an_end_releases_where_images_were_encoded(end):
+    rig = encoded(stream=False)
+    encoder = rig.pod("pod-2")
+    rig.apply(end)
+    rig.apply(Finished(R1))
+    assert encoder.ledger.requests == sum(requests(rig)) == 0
+    check_invariants(rig.fleet)
+
+
+def test_refusals_count_for_the_endpoints_that_prefill_and_decode():
+    rig = encoded()
+    for _ in range(5):
+        rig.apply(Aborted(R1, refused=True, failure=Failure.BUSY, served=True))
+        rig.apply(Admitted(rig.quote("r1", LONG), DECODE, PREFILL, ENCODE))
+    assert [pod.ledger.refuses for pod in rig.fleet.pods.values()] == [True, True, False]
+
+
+@pytest.mark.parametrize("encode", [PREFILL, DECODE, EndpointId("default/unknown")])
+def test_an_endpoint_that_encodes_for_itself_has_the_request_once(encode):
+    rig = encoded(encode=encode)
+    assert requests(rig) == [1, 1, 0]
+    check_invariants(rig.fleet)
+
+
+def test_where_the_encode_endpoint_serves_it_does_all():
+    rig = encoded()
+    rig.apply(Served(R1, Target("10.0.0.3:8000")))
+    assert requests(rig) == [0, 0, 1]
+    assert queued(rig) == [0, 0, SECONDS]
+    check_invariants(rig.fleet)
+
+
+@pytest.mark.parametrize("prefill", [PREFILL, None])
+@pytest.mark.parametrize("seconds", [0.0, 10.0])
+def test_a_prefill_that_waits_for_an_encoding_holds_up_no_others_and_teaches_nothing(
+    prefill, seconds
+):
+    rig = encoded(prefill)
+    other = text(3000, "other")
+    before = [each.prefill_seconds for each in rig.ask(other).values()]
+    rig.now += SECONDS / 2
+    assert sum(rig.queued_seconds().values()) == pytest.approx(SECONDS / 2)
+    if seconds:
+        rig.now += seconds
+        assert queued(rig) == [0, 0, 0]
+    rig.apply(FirstToken(R1))
+    rig.apply(Finished(R1, Usage(1000, 20, 0)))
+    assert [each.prefill_seconds for each in rig.ask(other).values()] == before
+
+
+def test_unobserved_the_encoding_ends_when_tokens_are_expected():
+    rig = encoded()
+    rig.apply(Unobserved(R1))
+    assert requests(rig) == [1, 1, 1]
+    rig.now += SECONDS + 2.0
+    assert requests(rig) == [0, 1, 0]
+    check_invariants(rig.fleet)

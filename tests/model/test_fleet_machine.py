@@ -95,6 +95,7 @@ changes = st.one_of(
     st.builds(BlocksCleared, st.sampled_from(Cleared)),
 )
 prompts = st.lists(st.sampled_from(TEXTS), max_size=2).map(tuple)
+stages = st.tuples(pods, st.none() | pods, st.none() | pods)
 events = st.one_of(
     st.builds(
         lambda name, address, uid: EndpointUpserted(endpoint(name, address, uid=uid)),
@@ -172,10 +173,10 @@ class AnyOrder(RuleBasedStateMachine):
     def send_without_asking(self, identity, texts, pod):
         self.apply(Admitted(self.fleet.quote(request(identity, *texts), self.now), pod))
 
-    @rule(identity=ids, texts=prompts, pod=pods, prefill=pods, stream=st.booleans())
-    def disaggregate(self, identity, texts, pod, prefill, stream):
+    @rule(identity=ids, texts=prompts, to=stages, stream=st.booleans())
+    def disaggregate(self, identity, texts, to, stream):
         quote = self.fleet.quote(request(identity, *texts, stream=stream), self.now)
-        self.apply(Admitted(quote, pod, prefill))
+        self.apply(Admitted(quote, *to))
 
     @invariant()
     def the_books_agree(self):

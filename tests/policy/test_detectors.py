@@ -37,6 +37,10 @@ UNREPORTED = candidate("new")
         ({}, [loaded("a", 10, 0)], 2, ["a"]),  # none is below: all
         ({}, [loaded("a", 0, 0), UNREPORTED], 0.5, ["a"]),
         ({}, [UNREPORTED], 1, ["new"]),
+        # those that never reported do not count; the filter is as before
+        ({"stalenessPolicy": "ignore"}, [loaded("a", 1, 0), UNREPORTED], 0.2, ["a"]),
+        ({"stalenessPolicy": "ignore"}, [UNREPORTED], 0, ["new"]),
+        ({"stalenessPolicy": "ignore"}, [], 1, []),
         # below 5 * 1.2 and 0.8 * 1.2, saturation all the same
         ({"headroom": 0.2}, [loaded("a", 5, 0.2), loaded("b", 6, 0)], 1.1, ["a"]),
         (

@@ -98,7 +98,8 @@ FIRST = "stageOrder: prefill-first, deciders: {encode: multimodal}"
     ],
 )
 def test_stages_run_as_their_deciders_want(parameters, multimodal, stages):
-    decision = Pool(parameters).route(multimodal=multimodal)
+    pool = Pool(parameters)
+    decision = pool.route(multimodal=multimodal)
     assert [each.profile for each in decision.stages] == list(stages)
     assert (decision.profile, decision.destination) == ("decode", f"{DECODE}")
     told = {"prefill": (PREFILLER, PREFILL), "encode": (ENCODERS, ENCODE)}
@@ -106,6 +107,8 @@ def test_stages_run_as_their_deciders_want(parameters, multimodal, stages):
     assert (decision.prefill is not None) == ("prefill" in stages)
     ran = sorted(stages)
     assert decision.disaggregation == ("-".join([*ran, "decode"]) if ran else "decode-only")
+    there = {name.removesuffix("-0") for name, count in pool.requests().items() if count == 1}
+    assert there == {"decode", *stages}
 
 
 @pytest.mark.parametrize(("response_id", "headers"), [("resp_1", 0), ("", 2)])

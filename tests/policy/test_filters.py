@@ -171,6 +171,23 @@ def test_sticky_until_saturated(parameters, asked, expected):
     assert filtered("prefix-cache-affinity-filter", asked, **parameters) == expected
 
 
+@pytest.mark.parametrize(
+    ("parameters", "asked", "drawn", "outcome"),
+    [
+        ({}, [cached("a", 90), cached("b", 0)], (), "sticky"),
+        ({}, [cached("a", 90), cached("b", 80)], (), "sticky"),
+        ({}, [cached("a", 79), cached("b", 0)], (), "no_match"),
+        ({}, [cached("a", 90, 19 * 15_928), cached("b", 0)], (), "load_override"),
+        ({"affinityThreshold": 0}, [cached("a", 90), cached("b", 0)], (), "not_applicable"),
+        ({"explorationProbability": 0.5}, [cached("a", 90), cached("b", 0)], [0.4], "exploration"),
+    ],
+)
+def test_how_the_affinity_filter_ended(parameters, asked, drawn, outcome):
+    plugin = started(msgspec.convert(parameters, PLUGINS["prefix-cache-affinity-filter"]), drawn)
+    plugin.filter(request(), asked)
+    assert plugin.outcomes == {outcome: 1}
+
+
 def test_sticky_until_predicted_to_be_late():
     asked = [cached("a", 90), cached("b", 0), cached("c", 0)]
     parameters = {"ttftSource": "latencyPredictor", "latencyPredictionInfoProducerName": "told"}

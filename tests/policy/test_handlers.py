@@ -84,6 +84,33 @@ def test_profiles_without_that_of_decoding_are_enough_for_requests_that_name_the
         route(settings)
 
 
+SLO = "slo-aware-profile-handler"
+
+
+@pytest.mark.parametrize(
+    ("said", "profile"),
+    [(None, "default"), ("true", "slo"), ("T", "slo"), ("1", "slo"), ("False", "default")],
+)
+def test_a_header_asks_for_predicted_latencies(said, profile):
+    settings = configured(SLO, names=("prefix", "default", "slo"))
+    assert "profile `prefix` is never run" in settings.warnings
+    headers = {} if said is None else {"x-prediction-based-scheduling": said}
+    assert route(settings, headers=headers).profile == profile
+
+
+@pytest.mark.parametrize("said", ["", "yes", "true "])
+def test_what_is_not_a_boolean_of_gos_is_the_clients_error(said):
+    settings = configured(SLO, names=("default", "slo"))
+    with pytest.raises(MalformedRequest, match="neither true nor false"):
+        route(settings, headers={"x-prediction-based-scheduling": said})
+
+
+@pytest.mark.parametrize(("names", "missing"), [(("slo",), "default"), (("default", "x"), "slo")])
+def test_predicted_latencies_need_both_profiles(names, missing):
+    with pytest.raises(ConfigError, match=f"needs a profile named `{missing}`"):
+        configured(SLO, names=names)
+
+
 @pytest.mark.parametrize(
     ("parameters", "destination"),
     [

@@ -1,10 +1,15 @@
 """Producers: sessions, loads with output, second indexes, predicted latencies."""
 
+import gc
+import tracemalloc
+from collections.abc import Iterable
+
 import pytest
 
 from epp.config.file import load
 from epp.model.endpoint import EndpointId, Load
-from epp.model.events import EndpointRemoved, LoadReported
+from epp.model.events import EndpointRemoved, EndpointUpserted, Event, LoadReported
+from epp.model.listeners import Listener
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Aborted, Admitted, Finished, FirstToken
 from epp.policy.attribute_sources import (
@@ -22,7 +27,7 @@ from epp.policy.scheduler import Scheduler
 from tests.model.rig import Rig
 from tests.policy.context import Context
 from tests.policy.routing import routed
-from tests.strategies import candidate, request, text
+from tests.strategies import candidate, endpoint, request, text
 
 
 class Desk:
@@ -191,6 +196,36 @@ def test_a_second_index_has_the_size_that_was_reported_before_its_first_prompt()
     rig.apply(LoadReported(EndpointId("default/pod-0"), Load(num_blocks=8, block_size=16)))
     rig.send("pod-0", "a", text(512))
     assert seen_at(index, rig, text(512)) == [512]
+
+
+class Collecting(Context):
+    """Has no fleet: its listeners are called by the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listeners: list[Listener] = []
+
+    def subscribe(self, _: Iterable[type[Event]], listener: Listener) -> None:
+        self.listeners.append(listener)
+
+
+def test_a_second_index_that_is_full_takes_no_more_memory():
+    rig, context = Rig(0), Collecting()
+    LruPrefixes(context, 8, auto_tune=False)
+    context.listeners[0](EndpointUpserted(endpoint("pod-0", "10.0.0.1")), 0, False)
+    pod = EndpointId("default/pod-0")
+    sent = [Admitted(rig.quote(name, text(4096, name)), pod) for name in map(str, range(400))]
+    taken = []
+    tracemalloc.start()
+    try:
+        for number, event in enumerate(sent, 1):
+            context.listeners[0](event, 0, False)
+            if number % 200 == 0:
+                gc.collect()
+                taken.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert taken[1] < 1.1 * taken[0]
 
 
 TIERS = """

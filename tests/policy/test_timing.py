@@ -33,9 +33,10 @@ HANDLERS = {
     "disagg-profile-handler": ("decode", "prefill", "encode"),
     "header-profile-handler": ("decode", "prefill"),
     "pd-profile-handler": ("prefill", "decode"),
+    "slo-aware-profile-handler": ("default", "slo"),
     "single-profile-handler": (),
 }
-"""Their profiles, each named after what its filter keeps; () for one without a filter."""
+"""Their profiles, each with the filter of its name, if there is one; () for one without."""
 
 
 def plugin(kind, **more):
@@ -54,12 +55,13 @@ def written(kind):
 def staged(kind):
     """Configure a handler with its profiles."""
     shared, names = ("queue-scorer", "max-score-picker"), HANDLERS[kind]
-    types = [kind, "prefix-based-pd-decider", *(f"{name}-filter" for name in names), *shared]
+    filters = {name: {f"{name}-filter"} & PLUGINS.keys() for name in names or ("one",)}
+    types = [kind, "prefix-based-pd-decider", *sorted(set().union(*filters.values())), *shared]
     plugins = [plugin(each) for each in types]
     profiles = [
-        {"name": name, "plugins": [{"pluginRef": each} for each in (f"{name}-filter", *shared)]}
-        for name in names
-    ] or [{"name": "one", "plugins": [{"pluginRef": each} for each in shared]}]
+        {"name": name, "plugins": [{"pluginRef": each} for each in (*its, *shared)]}
+        for name, its in filters.items()
+    ]
     return msgspec.json.encode({"plugins": plugins, "schedulingProfiles": profiles}).decode()
 
 

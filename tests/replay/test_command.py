@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import weakref
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ from epp.cli.files import with_stdin
 from epp.cli.main import main
 from epp.errors import ConfigError
 from epp.printable import printable
-from epp.replay.plan import RunPlan, Traffic
+from epp.replay.plan import PodPlan, RunPlan, Traffic
 from epp.replay.policies import NAMED
-from epp.replay.sweep import Task, on_cores, processes
+from epp.replay.simulation.run import Simulation
+from epp.replay.sweep import Task, counted, on_cores, play, processes
 from tests.docs.pages import blocks
 from tests.plugin_packages import install
 
@@ -177,6 +179,39 @@ def test_a_process_that_is_killed_is_said():
     )
     with pytest.raises(ConfigError, match=r"--jobs: one of 2 processes was killed"):
         list(on_cores([deadly, deadly], 2))
+
+
+SMALL_TASKS = [
+    Task(
+        traffic=Traffic(source="chat:sessions=6,rate=4", requests=20),
+        plan=RunPlan(policy=NAMED[policy], pods=[PodPlan()] * 2),
+        cell="",
+        workload="",
+        load=1.0,
+    )
+    for policy in ("round-robin", "random")
+]
+
+
+def test_a_run_keeps_nothing_of_the_one_before():
+    runs = []
+
+    def simulation(trace, plan):
+        run = Simulation(trace, plan)
+        runs.append(weakref.ref(run))
+        return run
+
+    for task in SMALL_TASKS:
+        play(task, simulation)
+    assert runs[0]() is None
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_runs_count_the_requests_that_have_ended(jobs):
+    ended = counted(SMALL_TASKS)
+    for number, digest in on_cores(SMALL_TASKS, jobs, ended):
+        # What ended since the count was written last is missing, and nothing else.
+        assert 0 < ended[number] <= digest.figures["requests"] == 20
 
 
 def test_faults_and_pickers_are_played(capsys):
@@ -353,6 +388,7 @@ def test_ctrl_c_ends_a_process_in_the_middle_of_a_run():
 
 KILLED = """
 import os, signal
+from epp.replay.simulation.run import Simulation
 from epp.replay.sweep import processes
 
 if __name__ == "__main__":

@@ -128,6 +128,9 @@ class ReplicaMesh:
         """Look up addresses now: a message came from a replica at an unknown one."""
         self._soon.set()
 
+    async def tried(self) -> None:
+        """Return at once: each message goes to its replica."""
+
     async def look_up(self) -> None:
         """Look up the names of the others, and connect to new addresses."""
         loop, siblings = asyncio.get_running_loop(), self._settings.siblings

@@ -85,12 +85,13 @@ class RedisStreams:
         self._queue: list[Command] = []
         self._queued_bytes = 0
         self._queued: Final = asyncio.Event()
-        self._last_seen: Final[dict[bytes, float]] = {}
-        self._running_since: Final[dict[bytes, int]] = {}  # the number of its first message to this
+        # By sender: the number of its first message to this, and when any of its was read last.
+        self._running: Final[dict[bytes, tuple[float, float]]] = {}
         self._asked: Final[dict[bytes, float]] = {}
         self._read_at = 0.0
         self._at_once = _AT_ONCE
         self._works: Final = {"write": False, "read": False}
+        self._tried: Final = asyncio.Event()
         self._logged: Final[set[str]] = set()
 
     @property
@@ -100,7 +101,7 @@ class RedisStreams:
 
     def _others(self) -> int:
         since = self._read_at - _KNOWN_SECONDS
-        return sum([at > since for at in self._last_seen.values()])
+        return sum([at > since for _, at in self._running.values()])
 
     @property
     def store(self) -> RedisStore:
@@ -115,6 +116,10 @@ class RedisStreams:
 
     def look_up_soon(self) -> None:
         """Do nothing: there are no addresses."""
+
+    async def tried(self) -> None:
+        """Wait until the server has answered, or has not in time."""
+        await self._tried.wait()
 
     async def run(self) -> None:
         """Read and write, and connect again when that fails; never returns."""
@@ -209,11 +214,10 @@ class RedisStreams:
     def _forget(self) -> None:
         """Forget the replicas that are no longer known."""
         since = self._read_at - _KNOWN_SECONDS
-        for times in (self._last_seen, self._asked):
-            for gone in [sender for sender, at in times.items() if at <= since]:
-                del times[gone]
-        for gone in self._running_since.keys() - self._last_seen.keys():
-            del self._running_since[gone]
+        for gone in [sender for sender, (_, at) in self._running.items() if at <= since]:
+            del self._running[gone]
+        for gone in [sender for sender, at in self._asked.items() if at <= since]:
+            del self._asked[gone]
 
     async def stop(self) -> None:
         """Send the rest, within a second, and remove this replica's own stream."""
@@ -280,12 +284,11 @@ class RedisStreams:
         except Rejected as rejected:
             self._dropped(rejected.reason)
             return
-        if to_this:
-            self._running_since.setdefault(sender, number)
-        elif number < self._running_since.get(sender, inf):
+        first, _ = self._running.get(sender, (number if to_this else inf, 0.0))
+        if number < first:
             self._ask_whether_it_runs(sender)
             return
-        self._last_seen[sender] = self._read_at
+        self._running[sender] = first, self._read_at
         if message == _ASKS_WHETHER_IT_RUNS:
             self._answer(sender, _RUNS)
         elif message != _RUNS:
@@ -306,12 +309,14 @@ class RedisStreams:
             return
         self._works[what] = True
         if all(self._works.values()):
+            self._tried.set()
             self._logged.clear()
             _log.info("replicas.redis_works", server=str(self._server))
 
     def _fails(self, what: str, error: Exception) -> None:
         """Log each kind of failure once, until all works again."""
         self._works[what] = False
+        self._tried.set()
         kind = type(error).__name__
         if kind in self._logged:
             return

@@ -12,7 +12,9 @@ Looked-up names contain the addresses of these, too."""
 Reply = Callable[[bytes], bool]
 """Answers the sender of a message with another one; returns whether there was room."""
 Receive = Callable[[bytes, Reply], None]
-"""Called with each message and its `Reply`, which answers own ones with `THIS_IS_YOU`."""
+"""Called with each message and its `Reply`, which answers own ones with `THIS_IS_YOU`.
+
+It does not raise."""
 
 
 class Store(Protocol):
@@ -57,6 +59,9 @@ class Transport(Protocol):
 
     def look_up_soon(self) -> None:
         """Look up addresses now: a message came from a replica at an unknown one."""
+
+    async def tried(self) -> None:
+        """Wait until what all messages go through can be used, or an attempt has failed."""
 
     def send(self, message: bytes) -> int:
         """Send a message to all; return how many it could be sent to."""
@@ -106,6 +111,10 @@ class Transports:
         """Look up addresses now: a message came from a replica at an unknown one."""
         for each in self._parts:
             each.look_up_soon()
+
+    async def tried(self) -> None:
+        """Wait until what all messages go through can be used, or an attempt has failed."""
+        await asyncio.gather(*(each.tried() for each in self._parts))
 
     def send(self, message: bytes) -> int:
         """Send a message to all; return how many it could be sent to."""

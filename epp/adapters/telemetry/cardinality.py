@@ -1,11 +1,15 @@
 """Bounds on the part of the metrics page that clients control: label values, and its length."""
 
+from collections.abc import Hashable, Iterable
 from hashlib import blake2b
-from typing import Final
+from math import inf
+from typing import Final, Generic, TypeVar
 
 OTHER: Final = "other"
 FLOW_BYTES: Final = 2_750_000
 """Bytes of a page for the series of requests; the rest of 5 MB is for a pool of 1,000 endpoints."""
+IDLE_SECONDS: Final = 600.0
+"""After this idle time names may lose their series to others."""
 _MAX_CHARACTERS: Final = 64
 _DIGEST_BYTES: Final = 4
 _KEPT: Final = _MAX_CHARACTERS - 2 * _DIGEST_BYTES - 1
@@ -20,6 +24,31 @@ _ALIAS_LABELS: Final = 35
 
 Flow = tuple[str, str, str, str]
 """Label values: model name, target model name, fairness id, priority."""
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Idle(Generic[Key]):
+    """Finds what to forget: what is not counted for `IDLE_SECONDS`, by looking that often."""
+
+    def __init__(self) -> None:
+        self._looked_at = -inf
+        self._counts: dict[Key, int] = {}
+
+    def among(self, counts: Iterable[tuple[Key, int]], now: float, *, full: bool) -> set[Key]:
+        """Return the keys with the count of the last look, whose counts then start again.
+
+        None if that is not long ago, or while there is room for others.
+        """
+        if now - self._looked_at < IDLE_SECONDS:
+            return set()
+        before, self._counts, self._looked_at = self._counts, dict(counts), now
+        if not full:
+            return set()
+        idle = {key for key, times in self._counts.items() if before.get(key) == times}
+        for key in idle:  # it may come back, and be counted as often by the next look
+            del self._counts[key]
+        return idle
 
 
 def label(value: str) -> str:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from epp.adapters.telemetry import families
-from epp.adapters.telemetry.cardinality import OTHER, Flow, label
+from epp.adapters.telemetry.cardinality import OTHER, Flow, Idle, label
 from epp.adapters.telemetry.histogram import Histogram
-from epp.adapters.telemetry.series import FamilyText, counter, expose, histogram
+from epp.adapters.telemetry.series import FamilyText, alias_of, counter, expose, histogram
 from epp.model.decision import Decision
 from epp.model.endpoint import Endpoint
 from epp.model.request import InferenceRequest, RequestId
@@ -33,7 +33,7 @@ _UNKNOWN: Final = "unknown"
 _TOKEN_BYTES: Final = 4
 """Bytes of a token in llm-d-router's `hit_bytes`."""
 _MAX: Final = 1000
-"""Label sets of one family, at most; the clients' words beyond are `other`."""
+"""Label sets of one family, at most; the clients' words beyond are `other` until some are idle."""
 _OBJECTIVES: Final = (("ttft", TTFT_HEADERS), ("tpot", TPOT_HEADERS))
 
 _LARGE_TOKENS: Final = 64
@@ -62,7 +62,16 @@ PRECISE: Final = tuple(
         ),
     )
 )
-"""Counted if a `precise-prefix-cache-producer` is configured, as llm-d-router does."""
+_MOST: Final = "Blocks of prompts that the prefix index had at the endpoint with most of them."
+LOOKUPS: Final = tuple(
+    counter(f"llm_d_epp_{name}", text, alias=alias_of(name.replace("kv_cache", "kvcache")))
+    for name, text in (
+        ("kv_cache_index_lookup_requests_total", "Decisions on requests with a prompt."),
+        ("kv_cache_index_lookup_hits_total", _MOST),
+        ("kv_cache_index_max_pod_hit_count_total", _MOST),  # the same, in llm-d-router, too
+    )
+)
+"""Both are counted if a `precise-prefix-cache-producer` is configured, as llm-d-router does."""
 
 Counts = dict[tuple[str, ...], int]
 
@@ -122,6 +131,7 @@ class DecisionMetrics:
         self._precise = precise
         self._prompt_tokens = Histogram(families.PROMPT_TOKEN_BOUNDS)
         self._cached_tokens = Histogram(families.PROMPT_TOKEN_BOUNDS)
+        self._matched_blocks = 0
         self._hits = [0] * _KINDS
         self._handler: Final = handler
         self._latency = latency
@@ -133,6 +143,11 @@ class DecisionMetrics:
         self._rewrites: Counts = {}
         self._stages: Counts = {}
         self._violations: Counts = {}
+        self._families: Final[tuple[Counts | dict[tuple[str, ...], Histogram], ...]] = (
+            *(self._rewrites, self._stages, self._violations),
+            *(self._predicted, self._predicted_tpot),
+        )
+        self._idle: Final = [Idle[tuple[str, ...]]() for _ in self._families]
 
     def decided(self, request: InferenceRequest, decision: Decision) -> None:
         """Count a decision."""
@@ -143,6 +158,7 @@ class DecisionMetrics:
             if self._precise:
                 self._prompt_tokens.observe(tokens)
                 self._cached_tokens.observe(cached)
+                self._matched_blocks += _most_matched(decision)
         if request.rewrite:
             name = label(request.rewrite)
             models = label(request.model), label(request.target_model)
@@ -224,6 +240,13 @@ class DecisionMetrics:
             kind += _FOUND
         self._hits[kind] += 1
 
+    def forget_idle(self, now: float) -> None:
+        """Forget the label sets that are idle, of families that have no room for others."""
+        for idle, family in zip(self._idle, self._families, strict=True):
+            counts = ((each, _times(of)) for each, of in family.items())
+            for each in idle.among(counts, now, full=len(family) >= _MAX):
+                del family[each]
+
     def collect(self, flow_of: Callable[[RequestId], Flow | None]) -> Iterator[FamilyText]:
         """Yield the families that have samples; `flow_of` returns a running request's labels."""
         for family, hits in (
@@ -237,6 +260,9 @@ class DecisionMetrics:
             pairs = zip(PRECISE, (self._prompt_tokens, self._cached_tokens), strict=True)
             for family, tokens in pairs:
                 yield from expose(family, [(producer, tokens)])
+            lookups, most = sum(self._prompt_tokens.counts), self._matched_blocks
+            for family, times in zip(LOOKUPS, (lookups, most, most), strict=True):
+                yield from expose(family, [((), times)])
         yield from expose(PREDICTED_HITS, self._classes())
         yield from expose(families.REWRITES, list(self._rewrites.items()))
         yield from expose(families.STAGES, list(self._stages.items()))
@@ -269,11 +295,23 @@ class DecisionMetrics:
         yield from expose(families.IN_FLIGHT_TOKENS, list(tokens.items()))
 
 
+def _most_matched(decision: Decision) -> int:
+    """Return the most blocks that the index has at an endpoint; trust is not taken into account."""
+    most = 0
+    for each in decision.considered:
+        most = max(most, each.matched_blocks)
+    return most
+
+
 def _count(counts: Counts, labels: tuple[str, ...], beyond: tuple[str, ...]) -> None:
     """Count labels, or `beyond` if there are too many."""
     if labels not in counts and len(counts) >= _MAX:
         labels = beyond
     counts[labels] = counts.get(labels, 0) + 1
+
+
+def _times(counted: int | Histogram) -> int:
+    return sum(counted.counts) if isinstance(counted, Histogram) else counted
 
 
 def _tpot(record: RequestRecord) -> float:

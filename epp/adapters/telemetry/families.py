@@ -285,6 +285,11 @@ ENCODER_HIT_RATIO = histogram(
     "The share of a request's media that an endpoint had encoded before, over all endpoints.",
     *OF_TYPE,
 )
+AFFINITY_DECISIONS = counter(
+    "llm_d_epp_prefix_cache_affinity_filter_decisions_total",
+    "How often `prefix-cache-affinity-filter`s ended how.",
+    *("plugin_name", "outcome"),
+)
 STREAMS = gauge("llm_d_epp_extproc_streams_inflight", "ext_proc streams that are open.")
 STREAM_SECONDS = histogram(
     "llm_d_epp_extproc_stream_duration_seconds", "Seconds that an ext_proc stream stays open."

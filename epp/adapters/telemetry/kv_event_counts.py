@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import asdict
 
-from epp.adapters.telemetry.series import FamilyText, counter, expose, gauge
+from epp.adapters.telemetry.series import FamilyText, alias_of, counter, expose, gauge
 from epp.model.endpoint import EndpointId
 
 if TYPE_CHECKING:  # few pickers need it
+    from epp.model.caches.kv_event_mirror import KvEventCounts
     from epp.protocol.kvevents.notices import FeedCounts
 
 _OUTCOMES: Final = counter(
@@ -43,12 +44,29 @@ _ERRORS: Final = counter(
     "pod_identifier",
     "operation",
 )
+_ADMISSIONS: Final = counter(
+    "llm_d_epp_kv_cache_index_admissions_total",
+    "Engines' blocks that KV events reported as stored, and that the prefix index took.",
+    alias=alias_of("kvcache_index_admissions_total"),
+)
+_EVICTIONS: Final = counter(
+    "llm_d_epp_kv_cache_index_evictions_total",
+    "Engines' blocks of which KV events reported the last copy as removed.",
+    alias=alias_of("kvcache_index_evictions_total"),
+)
 _CONNECTIONS: Final = {"disconnects", "unreachable"}
 """What became of connections, which has families of its own."""
 
 
-def kv_event_counts(counts: "Mapping[EndpointId, FeedCounts]") -> Iterator[FamilyText]:
-    """Yield the families of the endpoints that are subscribed to, by their ids."""
+def kv_event_counts(
+    counts: "Mapping[EndpointId, FeedCounts]", blocks: "KvEventCounts"
+) -> Iterator[FamilyText]:
+    """Yield the families of the endpoints that are subscribed to, by their ids.
+
+    `blocks` are those of all endpoints that there were.
+    """
+    yield from expose(_ADMISSIONS, [((), blocks.stored)])
+    yield from expose(_EVICTIONS, [((), blocks.removed)])
     # `model_server_endpoint` is the name without the namespace, as everywhere.
     outcomes = [
         ((endpoint.rpartition("/")[2], outcome), times)

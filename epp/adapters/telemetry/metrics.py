@@ -1,12 +1,14 @@
 """The picker's metrics: counts requests and exchanges, and writes the metrics page."""
 
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from epp import __version__
 from epp.adapters.telemetry import families
-from epp.adapters.telemetry.cardinality import OTHER
+from epp.adapters.telemetry.cardinality import OTHER, Idle
 from epp.adapters.telemetry.decisions import DecisionMetrics, Reuse, UnderWay
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.pool_gauges import (
@@ -69,6 +71,8 @@ class MetricSources:
     """Whether a model is an adapter, as far as endpoints have reported."""
     former_names: bool = False
     """Whether families have the names, too, that llm-d-router no longer writes."""
+    clock: Callable[[], float] = time.monotonic
+    """Returns monotonic seconds."""
     fairness_ids: int = 1000
     """How many fairness ids have series of their own, at most."""
 
@@ -103,6 +107,7 @@ class Telemetry:
         self._attempts: dict[Attempt, _Times] = {}
         self._picks: dict[str, dict[EndpointId, tuple[Endpoint, _Times]]] = {}
         self._attempt_bytes = 0
+        self._idle: Final = Idle[str]()
         self._outcomes: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
         self._scheduling = Histogram(families.SCHEDULER_BOUNDS)
         self._processing = Histogram(families.PROCESSING_BOUNDS)
@@ -183,16 +188,26 @@ class Telemetry:
                 return each
         return (status, OTHER, OTHER, OTHER, OTHER)
 
-    def _forget_gone(self) -> None:
-        """Forget picks of endpoints that left the pool, once half of the room is taken."""
-        if self._attempt_bytes <= _ATTEMPT_BYTES * _MODEL_SHARE:
+    def _forget(self) -> None:
+        """Forget what is idle where there is no room.
+
+        Half of the room for picks being taken, those of endpoints that left the pool are, too.
+        """
+        now, times = self._sources.clock(), Counter[str]()
+        self._decisions.forget_idle(now)
+        for labels, each in self._attempts.items():
+            times[labels[1]] += each.times
+        full = self._attempt_bytes > _ATTEMPT_BYTES * _MODEL_SHARE
+        idle = self._idle.among(times.items(), now, full=full) - {OTHER}
+        if not full:
             return
         self._picks.clear()
         there = {(each.namespace, _pod_of(each)) for each, _, _ in self._sources.pool()}
         there |= {("", ""), (OTHER, OTHER)}
-        for labels in [each for each in self._attempts if (each[3], each[2]) not in there]:
-            del self._attempts[labels]
-            self._attempt_bytes -= _attempt_bytes(labels)
+        for labels in list(self._attempts):
+            if labels[1] in idle or (labels[3], labels[2]) not in there:
+                del self._attempts[labels]
+                self._attempt_bytes -= _attempt_bytes(labels)
 
     def page(self, *, openmetrics: bool = False) -> Iterator[str]:
         """Yield the metrics page in Prometheus text format, or in OpenMetrics'.
@@ -206,7 +221,7 @@ class Telemetry:
         yield process_text(openmetrics=openmetrics)
 
     def _blocks(self) -> Iterator[FamilyText]:
-        self._forget_gone()
+        self._forget()
         yield from self._requests.collect()
         yield from self._decisions.collect(self._requests.flow_of)
         yield from self._pool.collect()

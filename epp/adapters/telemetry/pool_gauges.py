@@ -19,6 +19,7 @@ from epp.model.endpoint import CacheStats, Endpoint, Load
 
 if TYPE_CHECKING:  # they are rarely used, and take long to load
     from epp.policy.disaggregation.rollout import Rollout
+    from epp.policy.filters.caches import UntilSaturated
     from epp.policy.producers.media_cache import MediaCaches
 
 PoolView = Callable[[], Sequence[tuple[Endpoint, Load, bool]]]
@@ -150,6 +151,16 @@ def rollout_metrics(rollouts: "Mapping[str, Rollout]") -> Iterator[FamilyText]:
         for selector, times in each.unmatched.items()
     ]
     yield from expose(UNMATCHED, unmatched)
+
+
+def affinity_metrics(filters: "Mapping[str, UntilSaturated]") -> Iterator[FamilyText]:
+    """Yield the family of `prefix-cache-affinity-filter`s, by their names."""
+    decisions = [
+        ((name, outcome), times)
+        for name, each in filters.items()
+        for outcome, times in each.outcomes.items()
+    ]
+    yield from expose(families.AFFINITY_DECISIONS, decisions)
 
 
 def media_metrics(producers: "Mapping[str, MediaCaches]") -> Iterator[FamilyText]:

@@ -1,7 +1,7 @@
 """llm-d-router's metrics of flow control, under its names: outcomes, waits, queues and saturation.
 
 Clients choose models and fairness ids, so a limited number of combinations have series of their
-own; all others are counted as `other`.
+own; all others are counted as `other`, until some of these are idle.
 """
 
 from collections import Counter
@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from epp.adapters.telemetry.cardinality import OTHER, Flow, label
+from epp.adapters.telemetry.cardinality import OTHER, Flow, Idle, label
 from epp.adapters.telemetry.families import SCHEDULER_BOUNDS
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import (
@@ -129,6 +129,9 @@ class QueueMetrics:
         self._flows: set[Flow] = set()
         self._seconds: dict[tuple[Flow, str], Histogram] = {}
         self._outcomes: Counter[tuple[str, str]] = Counter()
+        self._idle: Final = Idle[Flow]()
+        self._forgotten: Counter[tuple[str, str, str]] = Counter()
+        self._entered: Counter[tuple[str, str, str]] = Counter()
 
     def count(self, request: InferenceRequest, outcome: QueueOutcome, waited: float) -> None:
         """Count what became of a request, and for how many seconds it waited."""
@@ -140,24 +143,41 @@ class QueueMetrics:
         self._outcomes[outcome.value, flow[3]] += 1
 
     def _flow(self, request: InferenceRequest) -> Flow:
-        model, priority = request.model, str(request.priority)
-        names = label(model), label(request.target_model or model), label(request.fairness_id)
-        flow = (*names, priority)
+        flow = _flow_of(request)
         if flow not in self._flows:
             if len(self._flows) >= _MAX_FLOWS:
-                return (OTHER, OTHER, OTHER, priority)
+                return (OTHER, OTHER, OTHER, flow[3])
             self._flows.add(flow)
         return flow
 
     def _labels(self, flow: Flow) -> tuple[str, ...]:
         return (flow[2], flow[3], self._pool, flow[0], flow[1])
 
-    def collect(self, line: Line, settings: FlowSettings) -> Iterator[FamilyText]:
+    def _forget_idle(self, now: float) -> None:
+        """Forget the flows that are idle once all places are taken."""
+        times: Counter[Flow] = Counter()
+        for (flow, _), seconds in self._seconds.items():
+            times[flow] += sum(seconds.counts)
+        full = len(self._flows) >= _MAX_FLOWS
+        idle = self._flows & self._idle.among(times.items(), now, full=full)
+        if not idle:
+            return
+        self._flows -= idle
+        for flow, outcome in [each for each in self._seconds if each[0] in idle]:
+            entered = _entered(flow, outcome)
+            self._forgotten[entered] += sum(self._seconds.pop((flow, outcome)).counts)
+        left = {flow[2:] for flow, _ in self._seconds}
+        for entered in [each for each in self._forgotten if each[:2] not in left]:
+            del self._forgotten[entered]
+
+    def collect(self, line: Line, settings: FlowSettings, now: float) -> Iterator[FamilyText]:
         """Yield the families of requests that wait or waited.
 
+        Queues have the names of which most requests wait, and then those that have other series.
         Before the first request there is the empty queue alone, and only with a gate: if there is
         no queue, autoscalers (WVA) take it that a pool of no endpoints never gets any.
         """
+        self._forget_idle(now)
         seconds = [
             ((*self._labels(flow), outcome), value)
             for (flow, outcome), value in self._seconds.items()
@@ -175,12 +195,14 @@ class QueueMetrics:
         yield from self._capacity(line, settings)
 
     def _queues(self, line: Line, *, gated: bool) -> Iterator[FamilyText]:
-        requests: Counter[Flow] = Counter(dict.fromkeys(self._flows, 0))
-        size: Counter[Flow] = Counter(dict.fromkeys(self._flows, 0))
-        for held in line:
-            flow = self._flow(held.request)
-            requests[flow] += 1
-            size[flow] += held.request.size
+        waiting = [(_flow_of(held.request), held.request.size) for held in line]
+        most = Counter(flow for flow, _ in waiting).most_common(_MAX_FLOWS)
+        shown = list(dict.fromkeys([*dict(most), *self._flows]))[:_MAX_FLOWS]
+        requests, size = Counter(dict.fromkeys(shown, 0)), Counter(dict.fromkeys(shown, 0))
+        for flow, taken in waiting:
+            own = flow if flow in requests else (OTHER, OTHER, OTHER, flow[3])
+            requests[own] += 1
+            size[own] += taken
         if gated and not requests:
             requests[_NO_FLOW] = size[_NO_FLOW] = 0
         yield from expose(SIZE, [(self._labels(flow), each) for flow, each in requests.items()])
@@ -188,14 +210,15 @@ class QueueMetrics:
 
     def _enqueued(self, line: Line) -> Iterator[FamilyText]:
         """Yield the requests that entered: those that wait, and those with an outcome."""
-        came: Counter[tuple[str, str, str]] = Counter()
+        came = Counter(self._forgotten)
         for (flow, outcome), seconds in self._seconds.items():
-            refused = outcome if outcome.startswith("Rejected") else _NOT_YET
-            came[flow[2], flow[3], refused] += sum(seconds.counts)
+            came[_entered(flow, outcome)] += sum(seconds.counts)
         for held in line:
-            flow = self._flow(held.request)
-            came[flow[2], flow[3], _NOT_YET] += 1
-        yield from expose(ENQUEUED, [(labels, _at_once(times)) for labels, times in came.items()])
+            came[_entered(self._flow(held.request), _NOT_YET)] += 1
+        # One of `other` may get a place while it waits: no count goes back.
+        self._entered = came | Counter({each: self._entered[each] for each in came})
+        entered = [(labels, _at_once(times)) for labels, times in self._entered.items()]
+        yield from expose(ENQUEUED, entered)
 
     def _capacity(self, line: Line, settings: FlowSettings) -> Iterator[FamilyText]:
         used: dict[str, list[tuple[tuple[str, ...], float]]] = {"requests": [], "bytes": []}
@@ -224,6 +247,16 @@ class QueueMetrics:
     def stale(self, detector: str, endpoints: int) -> Iterator[FamilyText]:
         """Yield how many endpoints do not show what a detector reads."""
         yield from expose(STALE, [((detector,), endpoints)])
+
+
+def _flow_of(request: InferenceRequest) -> Flow:
+    target, fairness = request.target_model or request.model, request.fairness_id
+    return (label(request.model), label(target), label(fairness), str(request.priority))
+
+
+def _entered(flow: Flow, outcome: str) -> tuple[str, str, str]:
+    """Return the fairness id, the priority, and whether a request with that outcome entered."""
+    return flow[2], flow[3], outcome if outcome.startswith("Rejected") else _NOT_YET
 
 
 def _at_once(times: int) -> Histogram:

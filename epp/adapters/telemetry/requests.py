@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from epp.adapters.telemetry import families
-from epp.adapters.telemetry.cardinality import OTHER, Flow, FlowBytes, label
+from epp.adapters.telemetry.cardinality import IDLE_SECONDS, OTHER, Flow, FlowBytes, label
 from epp.adapters.telemetry.decisions import Reuse
 from epp.adapters.telemetry.histogram import Histogram
 from epp.adapters.telemetry.series import Family, FamilyText, Samples, expose
@@ -25,8 +25,6 @@ _MIN_EXPIRE_ABOVE: Final = 1000
 """Above this number of unobserved requests, those that are over are dropped at once."""
 _UNKNOWN: Final = InferenceRequest(id=RequestId(""))
 """Stands for a request whose body could not be parsed."""
-_IDLE_SECONDS: Final = 600.0
-"""After this idle time a flow may lose its series to another one."""
 _SWEEP_SECONDS: Final = 1.0
 _MAX_FORGOTTEN: Final = 128
 """The most models and priorities with counts of forgotten flows: as many as flows on a page."""
@@ -247,25 +245,24 @@ class RequestMetrics:
         if series is None and _was_answered(record):
             now = record.finished_at or record.received_at
             model, target, fairness, priority = flow
-            if not self._has_own(fairness):
-                pass
-            elif fairness == _UNKNOWN.fairness_id:
-                series = self._place(flow, _MODEL_SHARE, now)
-            elif now >= self._full_until and fairness.isprintable():
-                series = self._place(flow, _FAIRNESS_SHARE, now)
-                if series is None:
-                    self._full_until = now + _SWEEP_SECONDS
-            if series is None and (model, target, OTHER, priority) not in self._flows:
+            if self._has_own(fairness, now):
+                if fairness == _UNKNOWN.fairness_id:
+                    series = self._place(flow, _MODEL_SHARE, now)
+                elif now >= self._full_until and fairness.isprintable():
+                    series = self._place(flow, _FAIRNESS_SHARE, now)
+                    if series is None:
+                        self._full_until = now + _SWEEP_SECONDS
+            if series is not None:
+                self._fairness.add(fairness)
+            elif (model, target, OTHER, priority) not in self._flows:
                 series = self._place((model, target, OTHER, priority), _MODEL_SHARE, now)
         return series or self._shared(flow)
 
-    def _has_own(self, fairness: str) -> bool:
-        """Whether a fairness id is one of those that have series of their own (llm-d-router)."""
-        if fairness not in self._fairness:
-            if len(self._fairness) >= self._fairness_ids:
-                return False
-            self._fairness.add(fairness)
-        return True
+    def _has_own(self, fairness: str, now: float) -> bool:
+        """Whether a fairness id has series of its own, or may get them (llm-d-router)."""
+        if fairness not in self._fairness and 0 < self._fairness_ids <= len(self._fairness):
+            self._sweep(now)
+        return fairness in self._fairness or len(self._fairness) < self._fairness_ids
 
     def _place(self, flow: FlowKey, share: float, now: float) -> RequestSeries | None:
         labels = _labels(flow)
@@ -291,11 +288,12 @@ class RequestMetrics:
             return
         self._swept_at = now
         for flow, series in list(self._flows.items()):
-            idle = now - series.used_at >= _IDLE_SECONDS and not series.running
+            idle = now - series.used_at >= IDLE_SECONDS and not series.running
             if idle and series is not self._unread:
                 self._bytes.give_back(series.labels)
                 del self._flows[flow], self._series[series.labels]
                 self._forget(series)
+        self._fairness &= {key[2] for key, of in self._flows.items() if of is not self._unread}
 
     def _forget(self, series: RequestSeries) -> None:
         """Keep a flow's counts only for deprecated families, and only if others share these."""
@@ -348,13 +346,15 @@ class RequestMetrics:
 
     def _by_model(self) -> dict[Flow, int]:
         """Return the running requests, those of `other` models by their models, as far as named."""
+        names = {key: _labels((*key[:2], OTHER, key[3])) for key in self._unnamed.values()}
+        if len(self._named.union(names.values())) > _MAX_NAMED:
+            self._named.intersection_update(names.values())
         counts = dict.fromkeys(self._named, 0)
         for labels, series in self._series.items():
             if labels[0] and (series.requests or series.running):
                 counts[labels] = series.running
-        unnamed = [(flow, self._running[each].labels) for each, flow in self._unnamed.items()]
-        for ((model, target, _, priority), shared), times in Counter(unnamed).items():
-            flow = _labels((model, target, OTHER, priority))
+        unnamed = [(names[key], self._running[each].labels) for each, key in self._unnamed.items()]
+        for (flow, shared), times in Counter(unnamed).most_common():
             if flow in self._named or len(self._named) < _MAX_NAMED:
                 self._named.add(flow)
                 counts[shared] -= times

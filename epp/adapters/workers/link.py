@@ -58,7 +58,10 @@ def page_socket(folder: Path, number: int) -> Path:
 
 
 class ParentLink:
-    """The process's side. `on_state` is called with each state, and with None at the end."""
+    """The process's side. `on_state` is called with each state, and with None at the end.
+
+    A quick worker may say something before its start is known to be over: it waits for `started`.
+    """
 
     def __init__(self, start: WorkerStart, on_state: Callable[[WorkerState | None], None]) -> None:
         self._socket, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -67,11 +70,11 @@ class ParentLink:
         self._loop: Final = asyncio.get_running_loop()
         self._closed = False
         self._socket.send(_START + msgspec.json.encode(start))
-        self._loop.add_reader(self._socket, self._read)
 
     def started(self) -> None:
-        """Close the worker's end here, once the worker has it."""
+        """Close the worker's end here, once the worker has it, and read what it says."""
         self.theirs.close()
+        self._loop.add_reader(self._socket, self._read)
 
     def pass_on(self, connection: socket.socket) -> bool:
         """Pass a connection on; return False if the worker reads too slowly, or is gone."""

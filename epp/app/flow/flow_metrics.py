@@ -100,7 +100,7 @@ def collect(
     left = {name: headroom(flow, fleet, now, batch=batch) for name, batch in _CLASSES.items()}
     yield from expose(HEADROOM, [((name,), each.requests) for name, each in left.items()])
     yield from expose(HEADROOM_TOKENS, [((name,), each.tokens) for name, each in left.items()])
-    yield from queues.collect(line, flow.settings)
+    yield from queues.collect(line, flow.settings, now)
     if flow.gate is not None:
         yield from queues.saturation(flow.gate.measure(now), flow.gate.detected(now))
         if isinstance(flow.gate.settings.detector, UtilizationDetector):

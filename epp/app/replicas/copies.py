@@ -297,12 +297,15 @@ class CacheCopies:
 def _pieces(
     endpoint: EndpointId, come: "array[int]", sizes: "array[int]", gone: "array[int]"
 ) -> Iterator[CacheCopied]:
-    """Yield changes a few at a time; added blocks come in the order in which they are evicted."""
-    for start in range(0, len(gone), _AT_ONCE):
-        yield CacheCopied(endpoint, gone=_named(gone[start : start + _AT_ONCE]))
-    for end in range(len(come), 0, -_AT_ONCE):
-        start = max(0, end - _AT_ONCE)
-        yield CacheCopied(endpoint, _named(come[start:end]), sizes[start:end])
+    """Yield changes a few at a time; added blocks come in the order in which they are evicted.
+
+    With each go those in whose place they are: what is asked meanwhile finds the cache as full.
+    """
+    for done in range(0, max(len(come), len(gone)), _AT_ONCE):
+        end = max(0, len(come) - done)
+        some = slice(max(0, end - _AT_ONCE), end)
+        left = gone[done : done + _AT_ONCE]
+        yield CacheCopied(endpoint, _named(come[some]), sizes[some], _named(left))
 
 
 def unmirrored(fleet: Fleet) -> Sequence[Pod]:

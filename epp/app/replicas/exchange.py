@@ -18,8 +18,10 @@ from epp.app.replicas.families import LAGS, families
 from epp.app.replicas.keeping import Keeper
 from epp.app.replicas.shared_line import SharedLine
 from epp.app.replicas.warm_boot import WarmBoot
+from epp.errors import FAULTS
 from epp.model.events import Event
 from epp.model.fleet import Fleet
+from epp.model.listeners import OnFault, reraise
 from epp.model.request import RequestId
 from epp.model.request_events import Admitted
 from epp.policy.flow.line import Line
@@ -41,6 +43,9 @@ _LOOKING_SECONDS: Final = 0.1
 _UNSETTLED_SECONDS: Final = 3 * DIGEST_SECONDS
 """How long a replica that started cold, or was full, learns before it may own endpoints."""
 
+_NAME: Final = "observer/replicas"
+"""Whose errors those in handling events and messages are."""
+
 _REMEDIES: Final = {
     Dropped.STRANGER: "give all replicas the same secret, and let only these reach the port",
     Dropped.VERSION: "run one release: replicas of several do not read each other's messages",
@@ -54,7 +59,8 @@ class Replicas:
 
     `pool` is the pool's name: messages of other pools are dropped, even with the same secret. In
     a Redis server, `namespace` distinguishes pools of the same name. `became_warm` is called once
-    it is `warm`: it knows what the others know, or has given up asking.
+    it is `warm`: it knows what the others know, or has given up asking. An error in handling a
+    message goes to `on_fault`, and the next message is handled.
     """
 
     def __init__(  # noqa: PLR0913 (what it joins)
@@ -68,7 +74,9 @@ class Replicas:
         bind_address: str,
         clock: Callable[[], float],
         became_warm: Callable[[], None] = lambda: None,
+        on_fault: OnFault = reraise,
     ) -> None:
+        self._on_fault: Final = on_fault
         self._fleet: Final = fleet
         self._clock: Final = clock
         self._settings: Final = settings
@@ -109,7 +117,7 @@ class Replicas:
         self._alone_since: float | None = None
         self._logged_alone: bool | None = None  # neither was logged yet
         self._logged_drops: set[Dropped] = set()
-        fleet.subscribe(SHARED_EVENTS, self._writer.note, "observer/replicas")
+        fleet.subscribe(SHARED_EVENTS, self._writer.note, _NAME)
 
     def _transport_of(self, secret: bytes, pool: str, bind_address: str) -> Transport:
         """Return the transport to the others: to their ports, or through a server."""
@@ -174,8 +182,10 @@ class Replicas:
         found = self._fleet.in_flight.get(request)
         if found is None:
             return None
-        prefill = None if found.prefill is None else found.prefill.pod.endpoint.id
-        return Admitted(found.quote, found.pod.endpoint.id, prefill)
+        prefill, encode = [
+            None if each is None else each.pod.endpoint.id for each in (found.prefill, found.encode)
+        ]
+        return Admitted(found.quote, found.pod.endpoint.id, prefill, encode)
 
     # In.
 
@@ -194,6 +204,13 @@ class Replicas:
 
     def _receive(self, data: bytes, reply: Reply) -> int:
         """Handle a message; return its sender, 0 if it was dropped."""
+        try:
+            return self._handle(data, reply)
+        except FAULTS as error:  # whatever it is, the next one is handled
+            self._on_fault(_NAME, error)
+            return 0
+
+    def _handle(self, data: bytes, reply: Reply) -> int:
         now = self._clock()
         received = self.reader.read(data, now)
         if received.own:
@@ -256,6 +273,7 @@ class Replicas:
         """Warm up once; a replica that could not counts as warm, but does not warm others yet."""
         if self._writer.settled:
             return
+        await self.transport.tried()
         settled = not self.warm and await self._boot.run()
         self._warmed.set()
         self._became_warm()

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -128,11 +129,11 @@ class WorkerProcess:
             self.starts += 1
             link.started()
             if self._stopping.is_set():  # it was set during the start
-                process.terminate()
+                self._signal(signal.SIGTERM)
             try:
                 status = await process.wait()
             except asyncio.CancelledError:
-                process.kill()
+                self.kill()
                 await process.wait()
                 raise
         except OSError as error:  # no process or descriptor is left
@@ -173,7 +174,8 @@ class WorkerProcess:
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:
-            self._process.send_signal(number)
+            with suppress(ProcessLookupError):  # it has just ended
+                self._process.send_signal(number)
 
 
 class Supervisor:

@@ -7,7 +7,7 @@ import argparse
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,7 @@ import msgspec
 from epp.app.observing.views import DecisionsPage, DecisionView, EndingView, RecordedPick
 from epp.cli.files import policy_settings
 from epp.cli.operators.port import OperatorsPort, add_port
-from epp.cli.types import up_to
+from epp.cli.types import number
 from epp.config.file import DEFAULT_POLICY, POLICIES
 from epp.errors import ConfigError
 from epp.policy.explanations.explanation import ExplainedCandidate, Explanation
@@ -75,9 +75,8 @@ def add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--follow", action="store_true", help="print decisions as they are made")
     parser.add_argument(
         "--last",
-        type=up_to(_MAX),
+        **number(_MAX),
         default=20,
-        metavar="N",
         help=f"how many decisions, at most {_MAX} (default: 20)",
     )
     parser.add_argument("--json", action="store_true", help="a line of JSON for each decision")
@@ -119,14 +118,11 @@ def _list(port: OperatorsPort, arguments: argparse.Namespace) -> int:
     page = port.read(_PATH, DecisionsPage, limit=arguments.last)
     if not page.decisions:
         print("epp: no request has been decided yet", file=sys.stderr)
-    show = _json if arguments.json else _line
-    for each in page.decisions:
-        show(each)
+    _say(page.decisions, arguments)
     while arguments.follow:  # until Ctrl-C: polls, as the page ends with the newest decision
         time.sleep(_EVERY_SECONDS)
         page = port.read(_PATH, DecisionsPage, since=page.last, limit=_MAX)
-        for each in page.decisions:
-            show(each)
+        _say(page.decisions, arguments)
     return 0
 
 
@@ -157,8 +153,7 @@ def _explain_recorded(arguments: argparse.Namespace) -> int:
         print(
             f"epp: {printable(str(arguments.recording))}: no request is recorded", file=sys.stderr
         )
-    for each in newest:
-        (_json if arguments.json else _line)(each)
+    _say(newest, arguments)
     return 0
 
 
@@ -166,22 +161,19 @@ def _show(found: Sequence[DecisionView], arguments: argparse.Namespace, unknown:
     if not found:
         print(f"epp: {printable(arguments.request)}: {unknown}", file=sys.stderr)
         return 1
+    if arguments.json:
+        _say(found, arguments)
+        return 0
     for each in found:
-        if arguments.json:
-            _json(each)
-        else:
-            print(*story(each), sep="\n")
-            if each.recorded is not None:
-                print(f"\n{_RECONSTRUCTED}")
+        print(*story(each), sep="\n")
+        if each.recorded is not None:
+            print(f"\n{_RECONSTRUCTED}")
     return 0
 
 
-def _json(decision: DecisionView) -> None:
-    print(msgspec.json.encode(decision).decode(), flush=True)
-
-
-def _line(decision: DecisionView) -> None:
-    print(line(decision), flush=True)
+def _say(decisions: Iterable[DecisionView], arguments: argparse.Namespace) -> None:
+    for each in decisions:
+        print(msgspec.json.encode(each).decode() if arguments.json else line(each), flush=True)
 
 
 def line(decision: DecisionView) -> str:

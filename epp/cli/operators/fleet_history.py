@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
+from operator import sub
 from typing import Final
 
 import msgspec
@@ -117,21 +118,14 @@ class FleetHistory:
 
 def _row(now: EndpointView, before: EndpointView | None) -> FleetRow:
     """Return the row of an endpoint: the difference to `before`, or all of a new one's counts."""
-    if before is None or now.responses < before.responses:  # the endpoint is new, or restarted
-        return _counted(now, now.responses, now.prompt_tokens, now.cached_prompt_tokens)
-    return _counted(
-        now,
-        now.responses - before.responses,
-        now.prompt_tokens - before.prompt_tokens,
-        now.cached_prompt_tokens - before.cached_prompt_tokens,
-        now.error_tokens - before.error_tokens,
-    )
-
-
-def _counted(
-    now: EndpointView, responses: int, prompt: int, cached: int, error: int | None = None
-) -> FleetRow:
+    past = (0, 0, 0, 0)
+    if before is not None and now.responses >= before.responses:  # neither new nor restarted
+        past = _counts(before)
+    responses, prompt, cached, error = map(sub, _counts(now), past)
     if prompt <= 0:
         return FleetRow(now, None, None, responses)
-    error = now.error_tokens if error is None else error
     return FleetRow(now, cached / prompt, error / prompt, responses)
+
+
+def _counts(view: EndpointView) -> tuple[int, int, int, int]:
+    return view.responses, view.prompt_tokens, view.cached_prompt_tokens, view.error_tokens

@@ -5,13 +5,13 @@ import http.client
 import re
 import ssl
 from http import HTTPStatus
-from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
 from epp.cli.files import read
+from epp.cli.types import FILE
 from epp.errors import ConfigError, reason
 from epp.system.tls import unverified_tls
 
@@ -36,13 +36,10 @@ def add_port(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--token-file",
-        type=Path,
-        metavar="FILE",
+        **FILE,
         help="the token of an account that may read the port, if it asks for one",
     )
-    group.add_argument(
-        "--ca-file", type=Path, metavar="FILE", help="the CAs of its certificate (default: system)"
-    )
+    group.add_argument("--ca-file", **FILE, help="the CAs of its certificate (default: system)")
     group.add_argument(
         "--insecure", action="store_true", help="accept any certificate, such as a self-signed one"
     )
@@ -112,7 +109,9 @@ class OperatorsPort:
         finally:
             connection.close()
         if response.status != HTTPStatus.OK:
-            raise ConfigError(_refusal(response.status, body), _FLAG)
+            said = body.decode("utf-8", "replace").strip()[:200]
+            problem = f"{response.status}: {_WHY.get(response.status, said)}"
+            raise ConfigError(problem, _FLAG)
         return body
 
 
@@ -133,8 +132,3 @@ _WHY: Final = {
     404: "it has no such page: is it the metrics port of a picker of this version?",
     503: "it cannot ask the API who may read it",
 }
-
-
-def _refusal(status: int, body: bytes) -> str:
-    said = body.decode("utf-8", "replace").strip()[:200]
-    return f"{status}: {_WHY.get(status, said)}"

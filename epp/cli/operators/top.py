@@ -9,7 +9,7 @@ from typing import Final
 from epp.app.observing.fleet_view import EndpointsPage
 from epp.app.observing.views import DecisionsPage, DecisionView
 from epp.cli.operators.port import OperatorsPort, add_port
-from epp.cli.types import interval
+from epp.cli.types import INTERVAL
 from epp.errors import ConfigError
 
 _EXTRA: Final = "pip install 'warmpick[top]'"
@@ -24,9 +24,7 @@ Enter shows one endpoint, q quits. Needs Textual: pip install 'warmpick[top]'.""
 def add_top(parser: argparse.ArgumentParser) -> None:
     """Add the flags."""
     parser.description = TEXT
-    parser.add_argument(
-        "--interval", type=interval, default=1.0, metavar="TIME", help="(default: 1s)"
-    )
+    parser.add_argument("--interval", **INTERVAL, default=1.0, help="(default: 1s)")
     add_port(parser)
     parser.set_defaults(run=_run)
 

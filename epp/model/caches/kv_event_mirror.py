@@ -56,7 +56,7 @@ Group = tuple[Medium, int | None]
 
 
 class KvEventCounts(msgspec.Struct):
-    """Counts of the engine's blocks since the start.
+    """Counts of engines' blocks since the start.
 
     `stored` and `removed` were followed. `lost` could not be hashed: their parent is unknown, or
     the event had no token ids. `skipped` are in groups or media that are not followed. `unknown`
@@ -77,10 +77,16 @@ class KvEventMirror:
     """The blocks that one engine is known to hold.
 
     At most about `most_blocks` are followed, and twice as many as a cache of `room` tokens holds.
+    `counts` may be those of several mirrors.
     """
 
-    def __init__(self, hasher: BlockHasher, most_blocks: int = MAX_BLOCKS) -> None:
-        self.counts = KvEventCounts()
+    def __init__(
+        self,
+        hasher: BlockHasher,
+        most_blocks: int = MAX_BLOCKS,
+        counts: KvEventCounts | None = None,
+    ) -> None:
+        self.counts = counts or KvEventCounts()
         self._hasher = hasher
         self._most_blocks = most_blocks
         self._leaving: deque[_Leaving] = deque()

@@ -7,7 +7,7 @@ scheduled last, which waits again before all others.
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -19,9 +19,10 @@ from epp.model.kv_changes import CacheCleared, CacheCopied, Change
 from epp.model.pods.ledger import Ledger
 from epp.model.pods.sequence import SequenceState
 from epp.model.prefix_index.index import PrefixIndex, Slot
-from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.prompts.block_hashes import BlockHashes
 from epp.model.prompts.hashing import BlockHash
+
+NewMirror = Callable[[], KvEventMirror]
 
 _MAX_BLOCKS: Final = 1 << 14
 """Blocks of waiting prompts that one call schedules, about (10 ms), and that one prompt adds to
@@ -154,10 +155,10 @@ class EngineScheduler:
                     tier.discard(tier.hashes())
         self._update_index()
 
-    def begin_reports(self, hasher: BlockHasher) -> None:
+    def begin_reports(self, new_mirror: NewMirror) -> None:
         """Begin to follow KV events, if they are not followed already."""
         if self.mirror is None:
-            self.mirror, self.reported = KvEventMirror(hasher), ReportedBlocks(self.cache)
+            self.mirror, self.reported = new_mirror(), ReportedBlocks(self.cache)
 
     def apply_change(self, change: Change) -> None:
         """Correct the cache by one of the engine's own KV events, which are followed."""

@@ -13,6 +13,7 @@ from epp.model.pods.pod import Pod
 from epp.model.pods.sequence import Admission, SequenceState
 from epp.model.pods.unobserved import UnobservedRequest
 from epp.model.quote import Estimate, Quote
+from epp.model.request import InferenceRequest
 
 _SURE: Final = 2.0
 """If the limit is below this many times the expected length, an answer ends at the limit."""
@@ -50,6 +51,10 @@ class InFlightRequest:
         """Whether another endpoint computes its prompts."""
         self.prefill: InFlightRequest | None = None
         """Its part at that endpoint; None once that is over."""
+        self.encode: InFlightRequest | None = None
+        """Its part at an endpoint that encodes its images; None once that is over."""
+        self.encoded_first = False
+        """Whether its prompts are computed once another endpoint has encoded its images."""
         self.weight = 1.0
         """How many responses it stands for as a sample."""
         self.coming = 0.0
@@ -61,15 +66,26 @@ class InFlightRequest:
         self._taught = 0.0  # by how much its first token changed the endpoint's slowness
 
     def disaggregate(self, pod: Pod) -> "InFlightRequest":
-        """Return the part for another endpoint that computes the prompts; call it before `send`."""
+        """Return the part for another endpoint that computes the prompts.
+
+        Call it before `send`, and after `encode_at`.
+        """
         self.disaggregated = True
         self.prefill = prefill = InFlightRequest(self.quote, pod, self.sent_at)
+        prefill.encoded_first = self.encoded_first
         return prefill
 
+    def encode_at(self, pod: Pod) -> "InFlightRequest":
+        """Return the part for another endpoint that encodes images; it has no prompts there."""
+        quote, self.encoded_first = self.quote, True
+        request = InferenceRequest(id=quote.request_id, target_model=quote.target_model)
+        self.encode = encode = InFlightRequest(Quote(request, (), ()), pod, self.sent_at)
+        return encode
+
     def aggregate(self, now: float) -> None:
-        """Have the endpoint itself compute the prompts after all; call it before `send`."""
+        """Have the endpoint itself do all after all; call it before `send`."""
         self.end_prefill(now, revoked=True)
-        self.disaggregated = False
+        self.disaggregated = self.encoded_first = False
 
     def send(self, pod: Pod, estimate: Estimate, now: float) -> None:
         """Send it to a pod whose cache saves it `estimate`."""
@@ -78,6 +94,8 @@ class InFlightRequest:
             counted = pod.feedback.discount(estimate.cached)
             estimate = self.quote.discounted(estimate, counted, pod.speed)
         self._admission = pod.admit(self.quote, estimate, now, decode_only=self.disaggregated)
+        if self.encoded_first:
+            pod.ledger.delay(self.quote.request_id)
 
     @property
     def sequences(self) -> list[SequenceState]:
@@ -97,7 +115,8 @@ class InFlightRequest:
     @property
     def parts(self) -> "list[InFlightRequest]":
         """The parts of the request, one for each of its endpoints."""
-        return [self] if self.prefill is None else [self, self.prefill]
+        found = [self] if self.prefill is None else [self, self.prefill]
+        return found if self.encode is None else [*found, self.encode]
 
     @property
     def unobserved(self) -> bool:
@@ -106,8 +125,9 @@ class InFlightRequest:
 
     @property
     def is_over(self) -> bool:
-        """Whether each of its endpoints shows that it has long ended (`IdleReports`)."""
-        return all(self.active_at < each.pod.idle_reports.over_before for each in self.parts)
+        """Whether each of its endpoints that is not gone shows that it has long ended."""
+        there = [each.pod for each in self.parts if each.pod.home]
+        return all(self.active_at < pod.idle_reports.over_before for pod in there)
 
     def is_at(self, pod: Pod) -> bool:
         """Whether it is at an endpoint."""
@@ -131,6 +151,8 @@ class InFlightRequest:
             self.pod.count_time(now)
             self._mark = self.pod.pace.mark()
             return
+        if self.encode is not None:
+            self.end_prefill(now)
         pod, uncached = self.pod, self.quote.tokens - self.cached
         pod.count_time(now)
         span = pod.ledger.record_first_token(self.quote.request_id, now)
@@ -138,7 +160,8 @@ class InFlightRequest:
             expected, seconds = span
             self._taught = pod.pace.learn_prefill(expected, seconds, now)
         admission = self._admission
-        met_idle = admission is not None and admission.met_idle and not self._slept(self.sent_at)
+        met_idle = admission is not None and admission.met_idle and not self.encoded_first
+        met_idle = met_idle and not self._slept(self.sent_at)
         if admission is not None and met_idle and uncached >= _MIN_LEARNED_TOKENS:
             pod.pace.learn_prompt(uncached, self.cached, now - self.sent_at - admission.beside)
         pod.pace.count_prefill(steps(uncached))
@@ -159,10 +182,15 @@ class InFlightRequest:
             self.pod.ledger.record_begin()
 
     def end_prefill(self, now: float, *, revoked: bool = False, begun: bool = True) -> None:
-        """Free what the request holds at another endpoint that computes its prompts.
+        """Free what the request holds at other endpoints that encode or compute its prompts.
 
-        `revoked` if that endpoint never computed them; `begun` if the response has begun.
+        `revoked` if these never computed them; `begun` if the response has begun.
         """
+        if self.encode is not None:
+            if begun and not revoked:
+                self.encode.count_unseen_beginning()
+            self.encode.leave(now, revoked=revoked)
+            self.encode = None
         if self.prefill is not None:
             begun = begun and not revoked
             if begun:
@@ -210,7 +238,7 @@ class InFlightRequest:
         """Record that its response has come in this many pieces so far."""
         generated = self.seen_tokens(pieces, output_lengths)
         self.record_activity(now)
-        if self.prefill is not None and generated:
+        if generated and (self.prefill or self.encode) is not None:
             self.end_prefill(now)
         self.record_generated(0, generated)
         self.expect(output_lengths, generated)
@@ -253,7 +281,8 @@ class InFlightRequest:
         if computed < self.quote.tokens:
             for each in self.parts:
                 tokens = each.cached if each.disaggregated else computed
-                each.pod.scheduler.cut_off(each.sequences[0], tokens)
+                for sequence in each.sequences:
+                    each.pod.scheduler.cut_off(sequence, tokens)
 
     def release(self, now: float, *, revoked: bool, begun: bool = True) -> None:
         """Free all that the request holds; `revoked` and `begun` as in `end_prefill`."""

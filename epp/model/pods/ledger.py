@@ -281,6 +281,12 @@ class Ledger:
         if request in self._prefills:
             self._prefills[request].deadline_only = True
 
+    def delay(self, request: RequestId) -> None:
+        """End a request's prefill by the clock, without a measurement: it begins when it can."""
+        if request in self._prefills:
+            self._prefills[request].deadline_only = True
+            self._span_measured = False
+
     def end(self, request: RequestId, now: float) -> None:
         """Remove a request and its prefill."""
         self._drop(request, now)

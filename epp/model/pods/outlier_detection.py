@@ -15,7 +15,7 @@ from epp.model.endpoint import ROLE_LABEL, UNREPORTED, EndpointId, Load
 from epp.model.events import Ejected, EjectionReason, ReportsFrozen, Returned, ScrapeFailure
 from epp.model.pods.in_flight import InFlightRequest
 from epp.model.pods.outlier_settings import OutlierSettings
-from epp.model.pods.outlier_state import FailedRequest, OutlierState, PromptKey
+from epp.model.pods.outlier_state import FailedRequest, PromptKey
 from epp.model.pods.pod import Pod
 from epp.model.pods.pods import Pods
 from epp.model.quote import Quote
@@ -78,9 +78,9 @@ class OutlierDetection:
         """Learn from an event, not a guess, that has not taken effect yet.
 
         A failure counts for the endpoint that served the request; for none, if the proxy names such
-        endpoints and named none. If another endpoint computes the prompt, it counts for the decode
-        endpoint, which answers for both, until it serves a request (`_moved`), or the other one
-        turns out to be gone. A first token is a sign of life of both.
+        endpoints and named none. If others encode or compute the prompt, it counts for the decode
+        endpoint, which answers for all, until it serves a request (`_moved`), or one of the others
+        turns out to be gone. A first token is a sign of life of all.
         """
         if not self._settings.consecutive_failures:
             return ()
@@ -107,29 +107,26 @@ class OutlierDetection:
         ended = request.pod.outlier.record_success(request.sent_at, now)
         if request.prefill is not None:
             request.prefill.pod.outlier.record_success(request.sent_at, now)
+        if request.encode is not None:
+            request.encode.pod.outlier.record_success(request.sent_at, now)
         return self._moved(ended, in_flight) if ended else ()
 
     def _moved(
         self, ended: Sequence[FailedRequest], in_flight: Mapping[RequestId, InFlightRequest]
     ) -> list[Found]:
-        """Count failures of a decode endpoint that is well for those that computed the prompts.
+        """Count failures of a decode endpoint that is well for those of the stages before.
 
         A row that is long enough for an ejection may have been its own.
         """
         found: dict[EndpointId, Pod] = {}
         for each in ended if len(ended) < self._settings.consecutive_failures else ():
-            pod = None if each.prefill is None else self._of(each.prefill)
-            if pod is not None:
+            for pod in [pod for pod in self._pods.values() if pod.outlier in each.stages]:
                 if not each.slow:
                     pod.outlier.count_failure(pod.ledger.sent)
                 failed = FailedRequest(each.sent_at, each.prompt, slow=each.slow)
                 if pod.outlier.record_failure(failed, _unanswered(pod, in_flight)):
                     found[pod.endpoint.id] = pod
         return [event for pod in found.values() for event in self._failed(pod)]
-
-    def _of(self, state: OutlierState) -> Pod | None:
-        """Return the pod of a state; None if it is gone, even if another has its name."""
-        return next((pod for pod in self._pods.values() if pod.outlier is state), None)
 
     def _blamed(
         self,
@@ -176,14 +173,13 @@ class OutlierDetection:
         prompt = prompt_key(request.quote) if failure is Failure.ERROR else None
         if failure is Failure.ERROR and prompt is None:
             return False
-        prefill = None if request.prefill is None else request.prefill.pod.outlier
-        if prefill is not None:
-            prefill.blamed = True
-        pod = request.pod
+        stages, pod = [each.pod.outlier for each in request.parts[1:]], request.pod
+        for each in stages:
+            each.blamed = True
         if not slow:
             pod.outlier.count_failure(pod.ledger.sent)
         return pod.outlier.record_failure(
-            FailedRequest(request.sent_at, prompt, prefill, slow=slow),
+            FailedRequest(request.sent_at, prompt, stages, slow=slow),
             _unanswered(pod, in_flight, request),
         )
 
@@ -215,7 +211,7 @@ class OutlierDetection:
         return [Ejected(pod.endpoint.id, EjectionReason.STALL, seconds)]
 
     def _lost(self, pod: Pod) -> Sequence[Returned]:
-        """Take back failures of others on requests whose prompts an endpoint was to compute.
+        """Take back failures of others on requests of which an endpoint was to compute a stage.
 
         Its server is gone, and may have been when those requests failed.
         """

@@ -29,21 +29,21 @@ _MAX_BETWEEN: Final = 50
 class FailedRequest:
     """A request that failed, sent at `sent_at`.
 
-    `prompt` is its prompt's key if the prompt may be the cause, else None; `prefill` is the state
-    of another endpoint that computed the prompt. `slow`: the answer may only be late.
+    `prompt` is its prompt's key if the prompt may be the cause, else None; `stages` are the states
+    of other endpoints that encoded or computed the prompt. `slow`: the answer may only be late.
     """
 
     def __init__(
         self,
         sent_at: float,
         prompt: PromptKey | None = None,
-        prefill: "OutlierState | None" = None,
+        stages: "Sequence[OutlierState]" = (),
         *,
         slow: bool = False,
     ) -> None:
         self.sent_at: Final = sent_at
         self.prompt: Final = prompt
-        self.prefill: Final = prefill
+        self.stages: Final = stages
         self.slow: Final = slow
 
 
@@ -52,7 +52,7 @@ class OutlierState:
 
     `ejected` says why it is left out, None while it is not: since `ejected_at`, and until `until`
     at the latest. It last returned at `returned_at`, with its failures: one more ejects it again,
-    unless it succeeds first. `blamed`: others failed on requests whose prompts it computed.
+    unless it succeeds first. `blamed`: others failed on requests of which it computed a stage.
     """
 
     def __init__(self) -> None:
@@ -127,9 +127,9 @@ class OutlierState:
         self.failures = len(row) - slow + slow // _SLOW_IN_ONE
         return True
 
-    def forgive(self, prefill: "OutlierState") -> None:
-        """Take back the failures of requests whose prompts an endpoint was to compute."""
-        self._keep([each for each in self._failed if each.prefill is not prefill])
+    def forgive(self, stage: "OutlierState") -> None:
+        """Take back the failures of requests of which an endpoint was to compute a stage."""
+        self._keep([each for each in self._failed if stage not in each.stages])
 
     def _keep(self, failed: list[FailedRequest]) -> None:
         self._failed = failed

@@ -29,7 +29,7 @@ from epp.model.kv_changes import (
 from epp.model.learning.prefill import Speed, steps
 from epp.model.learning.trust import DOUBT, PredictionTrust, Verdict
 from epp.model.pods.current_load import LoadBooks
-from epp.model.pods.engine_scheduler import EngineScheduler
+from epp.model.pods.engine_scheduler import EngineScheduler, NewMirror
 from epp.model.pods.growth import Growth
 from epp.model.pods.idle_reports import FrozenReports, IdleReports, is_old
 from epp.model.pods.ledger import Ledger
@@ -37,7 +37,6 @@ from epp.model.pods.outlier_state import OutlierState
 from epp.model.pods.pace import Pace, PaceClass
 from epp.model.pods.sequence import Admission, SequenceState
 from epp.model.prefix_index.index import PrefixIndex, Slot
-from epp.model.prompts.block_hasher import BlockHasher
 from epp.model.quote import Estimate, Quote
 from epp.model.request import RequestId
 
@@ -63,7 +62,7 @@ class Pod:
         endpoint: Endpoint,
         index: PrefixIndex,
         of_class: PaceClass,
-        hasher: BlockHasher,
+        new_mirror: NewMirror,
         unknown: CacheSpec,
         adapters: set[str],
     ) -> None:
@@ -97,7 +96,7 @@ class Pod:
         self.scheduler = EngineScheduler(index, self.ledger, spec_of(endpoint, UNREPORTED, unknown))
         self.books = LoadBooks(self.ledger, self.scheduler, adapters)
         self.speed = of_class.prefill.speed(self.engine_block)
-        self._hasher = hasher
+        self._new_mirror = new_mirror
         self.reported = False
         """Whether any scrape was answered."""
         self._suspects: list[SequenceState] = []
@@ -350,7 +349,7 @@ class Pod:
 
     def follow(self, changes: Sequence[Change]) -> None:
         """Correct the cache by the engine's own KV events."""
-        self.scheduler.begin_reports(self._hasher)
+        self.scheduler.begin_reports(self._new_mirror)
         for change in changes:
             if isinstance(change, BlocksCleared) and change.reason is Cleared.RESTART:
                 self._reset()

@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator
+from functools import partial
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Final
 
 from epp.model.caches.choice import DEFAULT_MODEL, CacheSpec
+from epp.model.caches.kv_event_mirror import KvEventCounts, KvEventMirror
 from epp.model.endpoint import Endpoint, EndpointId, Target, canonical_place
 from epp.model.events import LearnedCopied, ModelsListed
 from epp.model.kv_changes import BlocksCleared, Cleared
@@ -52,12 +54,14 @@ class Pods:
 
     `adapters` are all names of adapters that any endpoint reported. `shortest_context` is the least
     listed limit of a context, in tokens: shorter requests fit everywhere. `changes` counts events
-    that may have changed which pods are eligible.
+    that may have changed which pods are eligible. `kv_events` has counts of all pods that there
+    were.
     """
 
     def __init__(self, index: PrefixIndex, hasher: BlockHasher, capacity: int) -> None:
         self._index = index
-        self._hasher = hasher
+        self.kv_events: Final = KvEventCounts()
+        self._new_mirror: Final = partial(KvEventMirror, hasher, counts=self.kv_events)
         self._unknown = CacheSpec(model=DEFAULT_MODEL, capacity=capacity, block=TOKEN_BLOCK)
         self.adapters: Final[set[str]] = set()
         self._by_id: dict[EndpointId, Pod] = {}
@@ -119,7 +123,7 @@ class Pods:
             pod.relabel(endpoint, of_class)
             return False
         self.remove(endpoint.id)
-        pod = Pod(endpoint, self._index, of_class, self._hasher, self._unknown, self.adapters)
+        pod = Pod(endpoint, self._index, of_class, self._new_mirror, self._unknown, self.adapters)
         self._by_id[endpoint.id] = pod
         self._by_target = None
         return True

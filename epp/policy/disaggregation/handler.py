@@ -290,6 +290,7 @@ class Disaggregation:
             stages=tuple(each for each in ran if each is not None),
             disaggregation=_KINDS[encode is not None, prefill is not None],
             headers=headers,
+            encode=None if encode is None else encode.endpoint,
         )
         if prefill is not None:
             decision = replaced(

@@ -1,5 +1,6 @@
 """Filters by cached prefixes, and by predicted latencies against objectives."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import Annotated, Literal
@@ -54,7 +55,7 @@ class PrefixCacheAffinityFilter(BoundedParameters, frozen=True):
                 "`peakPrefillThroughput` must be above 0 if TTFTs are computed from it"
             )
 
-    def start(self, context: PluginContext) -> "_UntilSaturated":
+    def start(self, context: PluginContext) -> "UntilSaturated":
         """Return the started plug-in."""
         prefixes = find_producer(context, self.prefix_match_info_producer_name, PrefixMatchInfo)
         gates = [(self._times(context), self.max_ttft_penalty_ms)]
@@ -62,7 +63,7 @@ class PrefixCacheAffinityFilter(BoundedParameters, frozen=True):
             load = find_producer(context, self.in_flight_load_producer_name, InFlightLoad)
             gates.append((_of_tokens(load, 1, 1), self.max_tokens_in_flight_penalty))
         used = tuple(gate for gate in gates if gate[1])
-        return _UntilSaturated(self, prefixes, used, context.below)
+        return UntilSaturated(self, prefixes, used, context.below)
 
     def _times(self, context: PluginContext) -> _Costs:
         if self.ttft_source == "latencyPredictor":
@@ -90,27 +91,39 @@ def _of_tokens(load: InFlightLoad, throughput: float, unit: float) -> _Costs:
     return costs
 
 
-class _UntilSaturated(msgspec.Struct, frozen=True):
+class UntilSaturated(msgspec.Struct, frozen=True, eq=False):
+    """The filter, started; counts how it ended, in llm-d-router's words."""
+
     parameters: PrefixCacheAffinityFilter
     prefixes: PrefixMatchInfo
     gates: tuple[tuple[_Costs, float], ...]
     below: Callable[[int], int]
+    outcomes: Counter[str] = msgspec.field(default_factory=Counter)
 
     def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return those that have the prompt cached; all if none has, or they are too busy."""
+        outcome, kept = self._decide(request, candidates)
+        self.outcomes[outcome] += 1
+        return kept
+
+    def _decide(self, request: InferenceRequest, candidates: Candidates) -> tuple[str, Candidates]:
         threshold, explored = (
             self.parameters.affinity_threshold,
             self.parameters.exploration_probability,
         )
         if len(candidates) <= 1 or threshold <= 0:
-            return candidates
+            return "not_applicable", candidates
         if explored and uniform(self.below) < explored:
-            return candidates
+            return "exploration", candidates
         matches = self.prefixes.prefix_matches(request, candidates)
         sticky = [each.ratio >= threshold for each in matches]
-        if not any(sticky) or all(sticky) or self._too_late(request, candidates, sticky):
-            return candidates
-        return [each for each, held in zip(candidates, sticky, strict=True) if held]
+        if not any(sticky):
+            return "no_match", candidates
+        if all(sticky):
+            return "sticky", candidates
+        if self._too_late(request, candidates, sticky):
+            return "load_override", candidates
+        return "sticky", [each for each, held in zip(candidates, sticky, strict=True) if held]
 
     def _too_late(
         self,

@@ -30,6 +30,7 @@ class UtilizationDetector(BoundedParameters, frozen=True):
     kv_cache_util_threshold: Annotated[float, _SHARE] = 0.8
     metrics_staleness_threshold: Annotated[str, _NEVER_REPORTED] = "200ms"
     headroom: _Headroom = 0.0
+    staleness_policy: Literal["saturated", "ignore"] = "saturated"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,16 +39,19 @@ class UtilizationDetector(BoundedParameters, frozen=True):
     def saturation(self, candidates: Candidates) -> float:
         """Return the mean of max(waiting / threshold, usage / threshold); 1 without endpoints.
 
-        An endpoint that never reported counts as 1.
+        An endpoint that never reported counts as 1, or is left out by policy `ignore`; 0 if that
+        leaves none.
         """
         if not candidates:
             return 1.0
         queue, usage = self.queue_depth_threshold, self.kv_cache_util_threshold
+        ignores = self.staleness_policy == "ignore"
         shares = [
             1.0 if isinf(each.load.at) else max(each.waiting / queue, each.kv_usage / usage)
             for each in candidates
+            if not (ignores and isinf(each.load.at))
         ]
-        return sum(shares) / len(shares)
+        return sum(shares) / len(shares) if shares else 0.0
 
     def filter(self, request: InferenceRequest, candidates: Candidates) -> Candidates:
         """Return those below both thresholds, with headroom; all if there are none."""

@@ -32,8 +32,6 @@ _LATE_SECONDS: Final = 5.0
 _LATE_FACTOR: Final = 3.0
 """An endpoint is late if a prefill is overdue for longer than this many seconds, and than this
 multiple of what it was predicted to take."""
-_WHOLE: Final = ("", "decode-only")
-"""Kinds of disaggregation in which one endpoint computes the whole request."""
 
 
 def _seconds(candidate: Candidate) -> float:
@@ -131,7 +129,7 @@ class Placement:
             worth = inf
         elif axis is _PREFILL:
             return decision, axis
-        if decision.prefill is not None:
+        if decision.prefill is not None or decision.encode is not None:
             return self._place_stages(request, quote, decision, now, axis, worth)
         others = self._others(quote, decision, request.priority, now, worth)
         if not self._holds:
@@ -161,10 +159,11 @@ class Placement:
         axis: Axis,
         worth: float,
     ) -> tuple[Decision, Axis | None]:
-        """Do what `place` does for a request whose prompt another endpoint computes.
+        """Do what `place` does for a request of which other endpoints compute a stage.
 
-        Its endpoints are only changed for others of the same stages. At most one of them is being
-        tried for refusals, so that its own answer is seen; both if there are no others.
+        Its endpoints are only changed for others of the same stages, which may be one for both. At
+        most one of them is being tried for refusals, so that its own answer is seen; both if there
+        are no others.
         """
         if not self._holds:
             return decision, axis
@@ -172,12 +171,13 @@ class Placement:
         left_out = [self._unfit(quote, request.priority, now)]
         if axis is _REFUSALS:
             left_out += [{each.endpoint.id} for each in pods]
+        stages = [each.profile for each in decision.stages]
         for names in left_out:
             others = [each for each in decision.considered if each.endpoint.id not in names]
             again = self._again(request, decision, others, now)
             if (
                 again is not None
-                and again.disaggregation == decision.disaggregation
+                and [each.profile for each in again.stages] == stages
                 and self._lacks(quote, again, request.priority, now) is None
                 and self._is_worth(again, decision, worth, now)
             ):
@@ -203,9 +203,9 @@ class Placement:
         return found
 
     def _is_worth(self, again: Decision, decision: Decision, worth: float, now: float) -> bool:
-        """Return whether another prefill endpoint serves a request as well as the best one."""
+        """Return whether another first endpoint serves a request as well as the best one."""
         best, candidate = decision.predicted_for, again.predicted_for
-        pod = None if again.prefill is None else self._fleet.pods.get(again.prefill.id)
+        pod = self._fleet.pods.get((again.prefill or again.endpoint).id)
         if pod is None or best is None or candidate is None:
             return False
         return self._may_take(pod, candidate, best, _seconds(best) + worth, now)
@@ -221,7 +221,7 @@ class Placement:
         infinite, those that have room and are not late are returned, whatever they cost.
         """
         best = decision.predicted_for
-        if best is None or decision.disaggregation not in _WHOLE:
+        if best is None:
             return []
         rooms, pods = self.rooms_for(batch=priority < 0), self._fleet.pods
         model, response = quote.target_model, self._response_tokens(quote)

@@ -69,3 +69,6 @@ class LruPrefixes:
             return
         for chain, offsets in zip(quote.chains, quote.token_offsets, strict=True):
             cache.allocate(chain.hashes, offsets.sizes(), 0, chain.lookup)
+        # Nobody follows what is in it, and it lists the changes until they are taken.
+        cache.take_stored()
+        cache.take_evicted()

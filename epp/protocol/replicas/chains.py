@@ -25,6 +25,8 @@ _ROOM: Final = 1 << 17
 """Blocks that are kept in each of two generations: some 20 MB, with their chains."""
 _STRIDE: Final = 8
 """A chain is found by each block whose number is a multiple of this."""
+_REPEATS: Final = 4
+"""As many repeated blocks as take the memory of one new block, which has its share of names."""
 _NO_WORDS: Final = array("Q")
 _BIG_ENDIAN: Final = sys.byteorder == "big"
 
@@ -51,7 +53,8 @@ class KnownChains:
     """The chains that were sent or received, of which the most recently used ones are kept.
 
     A chain is found by its last block, and by every eighth one. Chains are kept in two generations
-    of `room` blocks each: when the young one is full, the old one is dropped.
+    of `room` blocks each: when the young one is full, the old one is dropped. A block that a chain
+    repeats takes a quarter of the room of a new one.
     """
 
     def __init__(self, room: int = _ROOM) -> None:
@@ -74,10 +77,10 @@ class KnownChains:
         return found
 
     def add(self, chain: Chain, offsets: TokenOffsets, first: int = 0) -> None:
-        """Add a chain, whose `first` blocks are known already."""
+        """Add a chain, whose `first` blocks are known already: it keeps them once more."""
         hashes = chain.hashes
         entry: Any = (chain, offsets)  # one for all: as a tuple of these it is made for each use
-        self._young.left -= len(hashes) - first
+        self._young.left -= len(hashes) - first + first // _REPEATS
         if self._young.left < 0:
             self._old, self._young = self._young, _Generation(self._room)
         young, last = self._young, len(hashes) - 1

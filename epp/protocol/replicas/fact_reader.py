@@ -203,7 +203,7 @@ class FactReader:
 
     def _admitted(self, peer: Peer, fact: AdmittedFact) -> Sequence[Event]:
         # One call for all fields, which compiled code would look up by their names.
-        number, name, endpoint_id, epoch, model, api, prompts, stream, limit, kind, prefill = (
+        number, name, endpoint_id, epoch, model, api, prompts, stream, limit, kind, *stages = (
             astuple(fact)
         )
         if not self._is_current(endpoint_id, epoch):
@@ -226,7 +226,7 @@ class FactReader:
             return ()
         peer.sent(self._now)
         admitted = Admitted(
-            Quote(request, tuple(chains), tuple(offsets), kind), endpoint_id, prefill
+            Quote(request, tuple(chains), tuple(offsets), kind), endpoint_id, *stages
         )
         early = peer.requests.early(number)
         if not early:

@@ -237,6 +237,7 @@ class FactWriter:
             None if quote.max_tokens is None else _bounded(quote.max_tokens),
             quote.kind,
             event.prefill_endpoint_id,
+            event.encode_endpoint_id,
         )
 
     def _served(self, event: Served) -> AnyFact | None:

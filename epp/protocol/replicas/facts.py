@@ -117,6 +117,8 @@ class AdmittedFact(RequestFact, frozen=True, array_like=True, tag=1):
     """The kind of the text, if there is only one prompt."""
     prefill: str | None = None
     """The endpoint that computes its prompts, if that is another one."""
+    encode: str | None = None
+    """The endpoint that encodes its images and sounds, if that is another one."""
 
 
 class FirstTokenFact(RequestFact, frozen=True, array_like=True, tag=2):
@@ -193,11 +195,10 @@ class RepeatedFact(Fact, frozen=True, array_like=True, tag=10):
 
 
 class ClearedFact(Fact, frozen=True, array_like=True, tag=12):
-    """An endpoint has emptied its prefix cache (`CacheCleared`)."""
+    """An endpoint, whose engine is that of `epoch`, emptied its prefix cache (`CacheCleared`)."""
 
     endpoint: str
     epoch: Number
-    """Which engine had that name (`epoch_of`)."""
 
 
 class ChainQuery(Fact, frozen=True, array_like=True, tag=20):

@@ -63,6 +63,8 @@ class Lockstep:
 
     def _under_way(self) -> int:
         """Return which of the steps is under way; one that ends this moment still is."""
+        if self._steps == 1:
+            return 1
         return bisect_left(range(1, self._steps), self._clock.now, key=self._end_of) + 1
 
     def _end_of(self, steps: int) -> float:

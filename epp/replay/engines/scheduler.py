@@ -7,7 +7,6 @@ nothing but generate one more token for each running request are completed at on
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from itertools import starmap
 from math import isnan
 
 from epp.model.caches.block_pool.pool import BlockPool
@@ -17,6 +16,7 @@ from epp.replay.engines.cost import StepWork
 from epp.replay.traffic.calls import block_keys, joined
 
 Notice = tuple[Job, Progress]
+_NO_ADAPTERS = frozenset[str](), frozenset[str]()
 
 
 class BatchScheduler:
@@ -67,7 +67,7 @@ class BatchScheduler:
 
     def load(self, steps: int = 0) -> EngineLoad:
         """Return the load after this many more steps like the one that is scheduled."""
-        free = self._free_blocks() - self._blocks_for(steps)
+        free = self._free_blocks() - (self._blocks_for(steps) if steps else 0)
         return EngineLoad(
             len(self.waiting),
             len(self.running),
@@ -81,7 +81,7 @@ class BatchScheduler:
     def _adapters(self) -> tuple[frozenset[str], frozenset[str]]:
         """Return the adapters that run, and those that wait; none if they are not limited."""
         if not self.limits.max_loras:
-            return frozenset(), frozenset()
+            return _NO_ADAPTERS
         return (
             frozenset(job.adapter for job in self.running if job.adapter),
             frozenset(job.adapter for job in self.waiting if job.adapter),
@@ -106,9 +106,10 @@ class BatchScheduler:
 
         Each decodes the same requests; none waits for them to go on, and there is room.
         """
-        if not self._alike or self._may_admit() or not all(job.generated for job in self.running):
+        running = self.running
+        if not self._alike or self._may_admit() or not all(job.generated for job in running):
             return 1
-        left = min(job.response_tokens - job.generated for job in self.running)
+        left = min([job.response_tokens - job.generated for job in running])
         steps = max(1, min(most, left))
         while steps > 1 and not self._room_for(steps - 1):
             steps //= 2
@@ -116,18 +117,20 @@ class BatchScheduler:
 
     def repeat(self, steps: int) -> None:
         """Complete `steps` steps alike, none of which ends anything, and schedule another."""
-        size, caching = self._size, self.limits.enable_prefix_caching
+        size, pool, caching = self._size, self.pool, self.limits.enable_prefix_caching
         due: list[tuple[int, int, int]] = []
         for index, (job, _) in enumerate(self._step):
-            after = job.computed + 1
-            begins = range(self._held(job) * size + 1, after + steps + 1, size)
-            ends = range(job.lease.tokens + size, after + steps + 1, size) if caching else ()
-            due += [(upto - after, index, upto) for upto in (*begins, *ends)]
+            after, tokens = job.computed + 1, job.lease.tokens
+            if caching and after + steps >= tokens + size:
+                ends = range(tokens + size, after + steps + 1, size)
+                due += [(upto - after, index, upto) for upto in ends]
+            pool.grow(job.lease, after + steps)
             job.computed += steps
             job.generated += steps
-        # In the order in which the steps would have done it.
+        # Blocks are cached in the order in which the steps would have done it. When the blocks for
+        # the next tokens were allocated changes nothing: it is as many, and none is looked up.
         for _, index, upto in sorted(due):
-            self._take(self._step[index][0], upto)
+            self._cache(self._step[index][0], upto // size - 1, upto // size)
 
     def complete(self) -> list[Notice]:
         """Apply the step; requests whose whole sequence is computed sample a token."""
@@ -250,15 +253,21 @@ class BatchScheduler:
 
     def _take(self, job: Job, upto: int) -> None:
         """Allocate the blocks up to a token, and cache those that are full with it."""
-        pool, size, lease = self.pool, self._size, job.lease
-        cached, full = lease.tokens // size, upto // size
-        pool.grow(lease, upto)
+        cached, full = job.lease.tokens // self._size, upto // self._size
+        self.pool.grow(job.lease, upto)
         if full > cached and self.limits.enable_prefix_caching:
-            pool.assign_hashes(lease, job.keys[cached:full], self._sizes[cached:full])
+            self._cache(job, cached, full)
+
+    def _cache(self, job: Job, start: int, end: int) -> None:
+        """Cache a request's blocks from `start` to `end`, which are full."""
+        self.pool.assign_hashes(job.lease, job.keys[start:end], self._sizes[start:end])
 
     def _free(self, job: Job) -> None:
         self.pool.release(job.lease)
         job.lease = NO_LEASE
+        # Nobody follows what is cached, and the pool lists it until it is taken.
+        self.pool.take_stored()
+        self.pool.take_evicted()
 
     def _held(self, job: Job) -> int:
         """Return how many blocks a request holds."""
@@ -305,8 +314,5 @@ class BatchScheduler:
 
     def _blocks_for(self, steps: int) -> int:
         """Return how many more blocks this many more steps like this one need."""
-        if not steps:
-            return 0
-        size = self._size
-        ends = ((job.computed + 1 + steps, job) for job, _ in self._step)
-        return sum(starmap(lambda end, job: -(-end // size) - self._held(job), ends))
+        size, after = self._size, 1 + steps
+        return sum([-(-(job.computed + after) // size) - self._held(job) for job, _ in self._step])

@@ -186,19 +186,37 @@ def _flow(policy: Policy, settings: Settings) -> FlowSettings:
     return policy.flow
 
 
+class _Reports:
+    """Candidates as they were reported, made once for all scorers of a decision."""
+
+    def __init__(self) -> None:
+        self._of: Candidates = ()
+        self._reported: Candidates = ()
+
+    def __call__(self, candidates: Candidates) -> Candidates:
+        """Return the same candidates without the load of the moment."""
+        if candidates is not self._of:
+            self._of = candidates
+            self._reported = [replaced(each, current=None) for each in candidates]
+        return self._reported
+
+
 class _AsReported(msgspec.Struct, frozen=True):
     """A scorer that sees the last report in place of the load of the moment."""
 
     scorer: Scorer
+    reports: _Reports
 
     def score(self, request: InferenceRequest, candidates: Candidates) -> Sequence[float]:
         """Return the scores of the same candidates as they were reported."""
-        return self.scorer.score(request, [replaced(each, current=None) for each in candidates])
+        return self.scorer.score(request, self.reports(candidates))
 
 
 def _as_reported(profile: Profile) -> Profile:
+    reports = _Reports()
     scorers = [
-        WeightedScorer(each.name, each.weight, _AsReported(each.scorer)) for each in profile.scorers
+        WeightedScorer(each.name, each.weight, _AsReported(each.scorer, reports))
+        for each in profile.scorers
     ]
     return replace(profile, scorers=tuple(scorers))
 

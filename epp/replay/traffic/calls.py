@@ -6,6 +6,7 @@ that a trace that names blocks makes all tokens of a block equal, and gives othe
 
 from array import array
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple, cast
 from zlib import crc32
 
@@ -89,22 +90,25 @@ class TokenNames:
 
 def tokens_in(runs: Runs) -> int:
     """Return the length of runs, in tokens."""
-    return sum(run.length for run in runs)
+    return sum([length for _, length in runs])
 
 
 def packed(runs: Runs) -> bytes:
     """Return runs as token ids in the form of an exact `Prompt`."""
-    return b"".join(token.to_bytes(TOKEN_BYTES, "little") * length for token, length in runs)
+    return b"".join([token.to_bytes(TOKEN_BYTES, "little") * length for token, length in runs])
 
 
 def joined(*parts: Runs) -> Runs:
     """Return runs one after another; neighbours of one token are merged."""
     merged: list[Run] = []
-    for run in (run for part in parts for run in part):
-        if merged and merged[-1].token == run.token:
-            merged[-1] = Run(run.token, merged[-1].length + run.length)
-        elif run.length:
+    last = -1
+    for run in chain(*parts):
+        token, length = run
+        if token == last:
+            merged[-1] = Run(token, merged[-1].length + length)
+        elif length:
             merged.append(run)
+            last = token
     return merged
 
 

@@ -12,6 +12,7 @@ import msgspec
 from epp.errors import ConfigError
 from epp.printable import printable
 from epp.replay.traffic import (
+    aiperf,
     lmcache,
     load_generators,
     mooncake,
@@ -53,7 +54,10 @@ _ADVICE = (
 )
 _SERVEGEN = frozenset({servegen.FILES})
 
+_AIPERF = _having("aiperf's sessions", aiperf.FIELDS, aiperf.read)
+
 FORMATS = (
+    _AIPERF,
     _having("recordings of epp serve --record", parts.FIELDS, parts.read),
     _having("Qwen-Bailian's traces", mooncake.BAILIAN_FIELDS, mooncake.read_bailian),
     _having("Mooncake's traces", mooncake.FIELDS, mooncake.read),
@@ -119,15 +123,18 @@ def _format_of(source: Source) -> Format:
     documents = [line.text for line in head]
     if documents[0] in {b"{", b"["}:
         documents = [source.document()]  # one that is written over many lines
-    for document in documents:
-        fields = _fields(document)
+    # The first turn of a session has no `delay`, and may look like a line of another format.
+    known = list(map(_fields, documents))
+    if any(map(_AIPERF.knows, known)):
+        return _AIPERF
+    for fields in known:
         for each in FORMATS:
             if each.knows(fields):
                 return each
-    known = "; ".join(f"{each.name} ({each.has})" for each in FORMATS)
+    formats = "; ".join(f"{each.name} ({each.has})" for each in FORMATS)
     raise ConfigError(
-        f"{source.path} is of no known format: no line up to {head[-1].place} has the"
-        f" fields of one. These are: {known}{_ADVICE}"
+        f"{source.path} is of no known format: none of its first lines has the fields of"
+        f" one. These are: {formats}{_ADVICE}"
     )
 
 

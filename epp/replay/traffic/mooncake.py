@@ -41,12 +41,7 @@ class MooncakeLine(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check_lengths(self.input_length, self.output_length)
-        named, blocks = len(self.hash_ids), -(-self.input_length // self.block)
-        if named != blocks:
-            raise ValueError(
-                f"{self.input_length} tokens are {blocks} blocks of {self.block}, but `hash_ids`"
-                f" names {named}{_fitting(self.input_length, named)}"
-            )
+        check_blocks(self.input_length, self.hash_ids, self.block)
 
     @property
     def whole(self) -> tuple[int, ...]:
@@ -85,6 +80,16 @@ class BailianLine(MooncakeLine, frozen=True):
     def goes_on_with(self) -> Iterable[int]:
         """The chat before it; none is known as -1."""
         return (self.parent_chat_id,)
+
+
+def check_blocks(tokens: int, hash_ids: Sequence[int], block: int) -> None:
+    """Raise `ValueError` if there are more or fewer ids than blocks."""
+    named, blocks = len(hash_ids), -(-tokens // block)
+    if named != blocks:
+        raise ValueError(
+            f"{tokens} tokens are {blocks} blocks of {block}, but `hash_ids` names"
+            f" {named}{_fitting(tokens, named)}"
+        )
 
 
 def _fitting(tokens: int, named: int) -> str:

@@ -17,7 +17,7 @@ from epp.gateway.processes import free_port
 from epp.values import replaced
 from tests.adapters.self_signed import self_signed
 from tests.adapters.tokens.bodies import chat, completions, ids
-from tests.adapters.tokens.test_render_tokenizer import (
+from tests.adapters.tokens.rendering import (
     CHAT,
     COMPLETIONS,
     NOT_FOUND,

@@ -13,8 +13,8 @@ from epp.model.pods.outlier_state import FailedRequest, OutlierState
 A, B = (1, 0, 16), (2, 0, 16)
 
 
-def fail(state, sent_at, prompt=None, *, unanswered=(), prefill=None):
-    return state.record_failure(FailedRequest(sent_at, prompt, prefill), unanswered)
+def fail(state, sent_at, prompt=None, *, unanswered=(), stages=()):
+    return state.record_failure(FailedRequest(sent_at, prompt, stages), unanswered)
 
 
 def failed(*prompts):
@@ -104,9 +104,9 @@ def test_what_was_sent_before_the_return_no_longer_counts():
 
 
 def test_what_another_endpoint_is_to_blame_for_is_taken_back():
-    state, other, third = (OutlierState() for _ in range(3))
+    state, encode, other, third = (OutlierState() for _ in range(4))
     for number in range(6):
-        fail(state, float(number), prefill=other if number % 3 else None)
+        fail(state, float(number), stages=[encode, other] if number % 3 else ())
     state.forgive(third)
     assert state.failures == 6
     state.forgive(other)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from epp.config.file import POLICIES, load
 from epp.model.decision import Decision
 from epp.model.request import RequestId, Usage
-from epp.model.request_events import Aborted, Finished, FirstToken, Generated
+from epp.model.request_events import Aborted, Failure, Finished, FirstToken, Generated
 from epp.policy.flow.flow_control import FlowControl, Outcome
 from epp.policy.flow.held import HeldRequest
 from epp.policy.scheduler import Scheduler
@@ -16,6 +16,8 @@ from tests.strategies import request
 
 CAPACITY = 100_000
 """Tokens of a pod's cache."""
+LONG = 20_000
+"""Tokens whose prefill takes more than the 0.3 seconds that an endpoint may owe."""
 
 
 class FlowRig(Rig):
@@ -53,6 +55,12 @@ class FlowRig(Rig):
         """Return a prompt of that many tokens that no other one shares."""
         self.first_word += 1_000_000
         return list(range(self.first_word, self.first_word + tokens))
+
+    def fill(self, tokens=LONG):
+        """Give every pod a long prompt."""
+        return [
+            self.come(f"first {number}", tokens) for number in range(len(self.fleet.pods.values()))
+        ]
 
     def come(self, identity, tokens=1000, **more):
         """Have a request come; return the endpoint's name, or None if it waits."""
@@ -105,6 +113,10 @@ class FlowRig(Rig):
 
     def abort(self, identity):
         self.apply(Aborted(RequestId(identity)))
+
+    def refuse(self, identity, failure=Failure.BUSY, *, served=True):
+        """Have an endpoint answer with an error, or none answer."""
+        self.apply(Aborted(RequestId(identity), refused=True, failure=failure, served=served))
 
     def wait(self, seconds):
         self.now += seconds

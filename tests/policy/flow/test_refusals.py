@@ -10,11 +10,9 @@ from epp.model.events import EndpointRemoved
 from epp.policy.flow.expected_wait import ReleaseRate
 from epp.policy.flow.held import HeldRequest
 from epp.policy.flow.settings import BandLimits
-from tests.policy.flow.flow_rig import FlowRig
+from tests.policy.flow.flow_rig import LONG, FlowRig
 from tests.protocol.growth import AGAIN, too_steep
 from tests.strategies import request
-
-LONG = 20_000
 
 UNLIMITED = 9
 

@@ -5,9 +5,8 @@ from itertools import product
 import pytest
 
 from epp.model.endpoint import EndpointId
-from epp.model.events import EndpointRemoved
-from epp.model.request import RequestId
-from epp.model.request_events import Aborted, Admitted, Failure
+from epp.model.events import EndpointRemoved, ScrapeFailed, ScrapeFailure
+from epp.model.request_events import Admitted
 from epp.policy.flow.held import HeldRequest
 from epp.policy.flow.rooms import Axis
 from tests.policy.flow.flow_rig import FlowRig
@@ -36,24 +35,23 @@ STEP = 0.05
 
 
 class StagesRig(FlowRig):
-    """A rig of prefill endpoints p-0, ... and decode endpoints d-0, ...; the first one is best."""
+    """A rig of prefill endpoints p-0, ... and decode endpoints d-0, ...; the first one is best.
 
-    def __init__(self, prefill=1, decode=1, **settings):
-        super().__init__(pods=0, policy=STAGES, **settings)
-        roles = ["prefill"] * prefill + ["decode"] * decode
-        for number, role in enumerate(roles):
-            name = f"{role[0]}-{number if role == 'prefill' else number - prefill}"
-            self.add(name, f"10.0.0.{number + 1}", labels={"llm-d.ai/role": role})
+    `role` is that of the decode endpoints; p-0, ... may compute another `stage`.
+    """
+
+    def __init__(self, prefill=1, decode=1, role="decode", stage="prefill", **settings):
+        super().__init__(pods=0, policy=STAGES.replace("prefill", stage), **settings)
+        roles = {f"p-{number}": stage for number in range(prefill)}
+        roles |= {f"d-{number}": role for number in range(decode)}
+        for number, (name, each) in enumerate(roles.items()):
+            self.add(name, f"10.0.0.{number + 1}", labels={"llm-d.ai/role": each})
             self.say(name)
 
     def stages(self, identity):
-        """Return the names of the endpoints of a request that was sent."""
-        first, last = reversed(self.in_flight(identity).parts)
-        return first.pod.endpoint.name, last.pod.endpoint.name
-
-    def refuse(self, identity):
-        failure = Failure.BUSY
-        self.apply(Aborted(RequestId(identity), refused=True, failure=failure, served=True))
+        """Return the names of a sent request's prefill and decode endpoint; they may be one."""
+        parts = self.in_flight(identity).parts
+        return parts[-1].pod.endpoint.name, parts[0].pod.endpoint.name
 
     def meet(self, culprit, seconds):
         """Have a request come at each step that a culprit refuses, and others begin.
@@ -102,6 +100,24 @@ def test_one_that_refuses_all_gets_a_request_a_second_and_others_of_its_stage_th
     assert not rig.held
 
 
+@pytest.mark.parametrize("decode", [1, 2, 3])
+def test_while_prefill_endpoints_refuse_decode_endpoints_prefill_if_that_is_their_role(decode):
+    seconds = 10
+    rig = StagesRig(1, decode, role="prefill-decode")
+    assert rig.meet("p-0", seconds) <= 5 * (1 + decode) + seconds + 5
+    assert not rig.held
+
+
+def test_while_one_refuses_another_decodes_what_is_encoded_at_the_same_endpoint():
+    rig = StagesRig(1, 2, stage="encode")
+    for number in range(5):
+        rig.come(str(number), 10)
+        assert rig.stages(str(number)) == ("p-0", "d-0")
+        rig.refuse(str(number))
+    rig.come("next", 10)
+    assert rig.stages("next") == ("p-0", "d-1")
+
+
 def test_without_others_of_either_stage_one_a_second_tries_both():
     rig = StagesRig()
     for number in range(5):
@@ -128,6 +144,28 @@ def test_a_request_that_a_stage_has_no_other_endpoint_for_is_computed_nowhere_el
     rig.apply(EndpointRemoved(EndpointId("default/p-0")))
     assert rig.release() == ["next"]
     assert len(rig.in_flight("next").parts) == 1
+
+
+def gone(rig, name):
+    rig.apply(ScrapeFailed(EndpointId(f"default/{name}"), ScrapeFailure.REFUSED))
+
+
+def asleep(rig, name):
+    rig.say(name, awake=False)
+
+
+@pytest.mark.parametrize("become", [gone, asleep])
+def test_while_all_prefill_endpoints_are_gone_or_sleep_decode_endpoints_do_all(become):
+    rig = StagesRig(2, 1)
+    become(rig, "p-0")
+    rig.come("one is left", 10)
+    assert rig.stages("one is left") == ("p-1", "d-0")
+    become(rig, "p-1")
+    rig.come("none is left", 10)
+    assert rig.stages("none is left") == ("d-0", "d-0")
+    rig.say("p-0")
+    rig.come("one is back", 10)
+    assert rig.stages("one is back") == ("p-0", "d-0")
 
 
 def with_full(name, **settings):

@@ -5,7 +5,7 @@ from collections import OrderedDict
 import msgspec
 import pytest
 
-from epp.model.endpoint import Load
+from epp.model.endpoint import EndpointId, Load
 from epp.model.events import EndpointRemoved
 from epp.model.prompts.hashing import BlockHash
 from epp.model.request import RequestId, Usage
@@ -104,6 +104,18 @@ def test_a_mean_is_of_the_last_second_in_which_anything_was_seen():
     assert at.scores(10.5) == pytest.approx([1, 0.57, 0])  # the second is not over
     assert at.scores(11) == [1, 1, 0]  # 0.5
     assert at.scores(99) == [1, 1, 0]
+
+
+def test_an_endpoint_that_is_gone_is_forgotten_though_its_responses_go_on():
+    at = Observatory()
+    at.see("a", 1, 0.25)
+    at.rig.send("a", "second")
+    at.rig.apply(EndpointRemoved(EndpointId("default/a")))
+    at.rig.apply(FirstToken(RequestId("second")))
+    for identity in ("a 1 0.25", "second"):
+        at.rig.apply(Finished(RequestId(identity), Usage(completion_tokens=11)))
+    assert not at.scorer._ttft
+    assert not at.scorer._tpot
 
 
 def test_endpoints_that_were_not_seen_are_in_the_middle():

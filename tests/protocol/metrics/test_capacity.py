@@ -4,16 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.endpoint import Endpoint, Load
-from epp.protocol.metrics.metrics_reader import MetricsReader
+from epp.model.endpoint import Load
 from epp.protocol.metrics.page import Page
 from tests.adapters.vllm_page import vllm_page
+from tests.protocol.metrics.reading import reader
 
 OFFLOAD = "warmpick.io/offload-tokens"
-
-
-def reader(**endpoint):
-    return MetricsReader(Endpoint("default", "a", "10.0.0.1", 8000, **endpoint))
 
 
 def read(text, **endpoint):

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.model.endpoint import Endpoint
-from epp.protocol.metrics.metrics_reader import MetricsReader
 from epp.protocol.metrics.page import MAX_RANKS, Page, PageBefore
 from tests.adapters.vllm_page import vllm_page
 from tests.protocol.growth import too_steep
+from tests.protocol.metrics.reading import reader
 
 WAITING = b"vllm:num_requests_waiting"
 CONFIG = b"vllm:cache_config_info"
@@ -53,10 +52,6 @@ HOSTILE = {
     "newlines": lambda n: b"vllm:x 1\n" + b"\n" * n,
     "nothing": lambda n: b"x" * n,
 }
-
-
-def reader(**endpoint):
-    return MetricsReader(Endpoint("default", "a", "10.0.0.1", 8000, **endpoint))
 
 
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE)

@@ -6,9 +6,13 @@ from epp.model.endpoint import EndpointId
 from epp.model.request_events import Admitted
 from epp.protocol.replicas.fact_reader import FactReader
 from epp.protocol.replicas.fact_writer import SHARED_EVENTS, FactWriter
+from epp.protocol.replicas.messages import read_facts, read_message
 from tests.model.rig import Rig
+from tests.strategies import text
 
 POOL = b"the pool"
+POD = EndpointId("default/pod-0")
+PROMPTS = [text(400, seed=seed) + text(200, seed=more) for seed in "ab" for more in "cd"]
 
 
 class Replica(Rig):
@@ -99,4 +103,5 @@ def held(replica):
     }
 
 
-POD = EndpointId("default/pod-0")
+def facts_of(message):
+    return read_facts(read_message(message))[0]

@@ -1,5 +1,6 @@
 """Chains on the wire: whole, or as the tip and length of what is known, and what is no chain."""
 
+import tracemalloc
 from array import array
 
 import msgspec
@@ -179,3 +180,19 @@ def test_the_chains_used_last_are_known():
         assert len(known) <= 200
     assert known.longest(chains[-1].hashes) == len(chains[-1].hashes)
     assert known.longest(chains[0].hashes) == 0
+
+
+def test_turns_of_a_conversation_take_no_more_memory_than_there_is_room_for():
+    room = 1024
+    known, last = KnownChains(room), 100 + 8 * 150
+    tracemalloc.start()
+    try:
+        for blocks in range(100, last + 1, 8):
+            chain = chain_of(bytes(4 * 16 * blocks), exact=True)
+            write_prompt(chain, offsets_of(chain), known)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # Two generations; 2^17 blocks are some 20 MB.
+    assert taken < 3 * room * (20 << 20 >> 17)
+    assert known.longest(chain_of(bytes(4 * 16 * last), exact=True).hashes) == last

@@ -1,69 +1,13 @@
-"""Messages that are lost, or come late: what was asked for, lists of requests, and goodbyes."""
+"""Messages that are lost, or come late: who served, and lists of requests."""
 
 import pytest
 
 from epp.model.request import RequestId, Usage
 from epp.model.request_events import Finished, Served
-from epp.protocol.replicas.facts import (
-    AdmittedFact,
-    ChainQuery,
-    HeartbeatSeen,
-    InFlightReply,
-    LeavingFact,
-)
-from epp.protocol.replicas.messages import read_facts, read_message
+from epp.protocol.replicas.facts import InFlightReply
 from tests.protocol.growth import too_steep
 from tests.protocol.replicas.pair import POD, Replica, exchange, in_flight, settle
 from tests.strategies import text
-
-SHARED = text(2000)
-
-
-def waiting_for_a_chain(one, number):
-    """The one message of a request with a prompt that begins as one that was not heard of."""
-    one.admit(f"r{number}", SHARED + text(50, seed=str(number)))
-    (message,) = one.tell()
-    return message
-
-
-def asked(answer):
-    facts = [] if answer is None else read_facts(read_message(answer))[0]
-    return [each.tip for each in facts if isinstance(each, ChainQuery)]
-
-
-def test_a_chain_is_asked_for_again_if_it_is_not_told():
-    one, other = Replica(1), Replica(2)
-    one.admit("first", SHARED)
-    one.tell()
-    queries = {}
-    for number in range(25):  # a request each 0.1 s: some wait at any time
-        one.now = other.now = number / 10
-        query = other.hear(waiting_for_a_chain(one, number))
-        if asked(query):
-            queries[number] = query
-        other.lapse()
-    assert list(queries) == [0, 10, 20]
-    assert len({tip for each in queries.values() for tip in asked(each)}) == 1
-    exchange(other, one, queries[20])
-    assert set(in_flight(other)) == {f"r{number}" for number in range(15, 25)}
-
-
-def test_a_chain_is_asked_for_though_there_is_no_room_for_what_waits():
-    one, other = Replica(1), Replica(2)
-    one.admit("first", SHARED)
-    one.tell()
-    exchange(other, one, other.heartbeat())
-    other.hear(one.heartbeat())
-    (peer,) = other.reader.peers.values()
-    (fact,) = read_facts(read_message(waiting_for_a_chain(one, 0)))[0]
-    assert isinstance(fact, AdmittedFact)
-    assert [peer.wait(1, fact, 0.0) for _ in range(5000)] == [True] + [False] * 4999
-    assert [peer.wait(2, fact, each) for each in (0.0, 0.5, 1.0)] == [True, False, True]
-    assert len(peer.waiting_for(1)) == 4096
-    assert peer.waiting_for(2) == []
-    assert peer.wait(2, fact, 1.0)
-    assert peer.overdue_chains(1.0) == 1
-    assert peer.believed() == set()
 
 
 @pytest.mark.parametrize("over", [False, True])
@@ -133,21 +77,3 @@ def test_a_list_of_many_requests_takes_time_in_proportion():
         assert len(other.reader.read(message, other.now).answers) == 1
 
     assert too_steep(read, told) == ""
-
-
-def test_a_peer_that_left_stays_away():
-    """Of what comes late of it, nothing stays in flight."""
-    one, other = Replica(1), Replica(2)
-    other.hear(one.heartbeat())
-    late = one.writer.to_one([HeartbeatSeen(one.now, one.now)], one.now)
-    one.admit("a", text(400))
-    (admitted,) = one.tell()
-    other.hear(one.writer.to_all([LeavingFact()], one.now))
-    other.hear(late)
-    assert other.reader.present == 0
-    other.hear(admitted)
-    assert other.reader.present == 0
-    assert in_flight(other) == {"a": POD}
-    other.now += 11
-    other.lapse()
-    assert in_flight(other) == {}

@@ -1,6 +1,11 @@
+"""The requests of one peer: which stage each is in, and how a set of them is told apart."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from epp.model.request import RequestId
 from epp.protocol.replicas.facts import FinishedFact, FirstTokenFact, ServedFact
-from epp.protocol.replicas.requests_of_peer import RequestsOfPeer
+from epp.protocol.replicas.requests_of_peer import RequestsOfPeer, digest_of
 
 REMEMBERED = 8192
 
@@ -39,3 +44,13 @@ def test_of_a_request_that_is_sent_again_the_last_time_counts_whichever_is_told_
     assert not requests.admit(7, name)
     assert requests.admit(9, name)
     assert list(requests.in_flight) == [9]
+
+
+@given(st.sets(st.integers(0, (1 << 40) - 1), max_size=6), st.data())
+def test_sets_of_numbers_are_told_apart(numbers, data):
+    few = st.sets(st.integers(0, 30), max_size=6)
+    first, second = data.draw(few), data.draw(few)
+    told = [(len(each), digest_of(each)) for each in (first, second)]
+    assert (told[0] == told[1]) == (first == second)
+    assert digest_of(sorted(numbers)) == digest_of(sorted(numbers, reverse=True))
+    assert 0 <= digest_of(numbers) < 1 << 40

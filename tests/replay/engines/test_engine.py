@@ -130,6 +130,14 @@ def test_a_repeated_prompt_is_cached_but_for_its_last_block():
     assert (first.cached, second.cached) == (0, 144)
 
 
+def test_what_was_cached_and_evicted_is_not_kept():
+    it = Watched(num_gpu_blocks=21)
+    for number in range(5):
+        it.engine.submit(job(number, prompt=160, response=40))
+        it.run()
+    assert not it.engine._scheduler.pool.changed
+
+
 def test_adapters_share_no_blocks():
     it = Watched()
     jobs = [job(0, adapter="a"), job(1, token=10, adapter="b"), job(2, token=10, adapter="a")]

@@ -4,6 +4,7 @@ import re
 import statistics
 from html.parser import HTMLParser
 from io import StringIO
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.errors import ConfigError
-from epp.replay.results.bar import RunsBar
+from epp.replay.results.bar import Requests, RunsBar
 from epp.replay.results.comparison import LEADING, compare, paired
 from epp.replay.results.digest import Slo, digest
 from epp.replay.results.measures import MEASURES, percentile
@@ -361,6 +362,40 @@ def test_without_a_terminal_each_ended_run_is_a_line():
         bar.done("first")
         bar.done("second")
     assert stream.getvalue() == "[1/2] 1:05 first\n[2/2] 2:10 second\n"
+
+
+def test_without_a_terminal_a_line_says_how_far_all_runs_are():
+    times, ended = iter([0.0, 30.0, 30.0, 60.0, 90.0, 90.0]), [0, 0]
+    stream = StringIO()
+    with RunsBar(2, stream, lambda: next(times), Requests(ended, [1000, 3000])) as bar:
+        bar.show()
+        ended[1] = 900
+        bar.done("first", 0)  # it ended before all were sent, as by --duration
+        ended[0] = 700
+        bar.show()
+    assert stream.getvalue() == (
+        "[0/2] 0:30 0 of 4,000 requests, ? left\n"
+        "[1/2] 1:00 first\n"
+        "[1/2] 1:30 1,900 of 4,000 requests, 1:39 left\n"
+    )
+    assert stream.getvalue().replace("\n", "").isprintable()
+
+
+def test_without_a_terminal_progress_is_said_again_and_again():
+    lines, said = Lines(), 3
+    with RunsBar(1, lines, requests=Requests([7], [9]), pause=0.001):
+        for _ in range(said):
+            assert "7 of 9 requests" in lines.written.get(timeout=60)
+
+
+class Lines(StringIO):
+    def __init__(self):
+        super().__init__()
+        self.written = SimpleQueue[str]()
+
+    def write(self, text):
+        self.written.put(text)
+        return len(text)
 
 
 class Terminal(StringIO):

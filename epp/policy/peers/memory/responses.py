@@ -6,7 +6,7 @@ from epp.model.endpoint import EndpointId
 from epp.model.events import Event
 from epp.model.request import RequestId
 from epp.model.request_events import Aborted, Admitted, Finished, FirstToken
-from epp.policy.plugins import PluginContext
+from epp.policy.plugins import PluginContext, when_removed
 
 OnFirstToken = Callable[[EndpointId, float, float], None]
 """Called with an endpoint, the seconds until a request's first token came, and the time."""
@@ -16,7 +16,10 @@ first, None if they were not seen, and the time."""
 
 
 class Responses:
-    """Reports responses that were observed, not those that are guessed or broken off."""
+    """Reports responses that were observed, not those that are guessed or broken off.
+
+    It reports none of an endpoint that is gone.
+    """
 
     def __init__(
         self,
@@ -30,9 +33,15 @@ class Responses:
         self._sent: dict[RequestId, tuple[EndpointId, float]] = {}
         self._begun: dict[RequestId, tuple[EndpointId, float]] = {}
         context.subscribe((Admitted, FirstToken, Finished, Aborted), self._on_event)
+        when_removed(context.subscribe, self._forget)
 
     def __len__(self) -> int:
         return len(self._sent) + len(self._begun)
+
+    def _forget(self, endpoint: EndpointId) -> None:
+        for known in (self._sent, self._begun):
+            for request in [each for each, (where, _) in known.items() if where == endpoint]:
+                del known[request]
 
     def _on_event(self, event: Event, now: float, guessed: bool) -> None:  # noqa: FBT001 (a `Listener`)
         if isinstance(event, Admitted):

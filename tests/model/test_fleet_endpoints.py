@@ -1,0 +1,148 @@
+"""The fleet: endpoints come, change, restart and go, and say what they serve."""
+
+import pytest
+
+from epp.model.endpoint import EndpointId, Target
+from epp.model.events import EndpointRemoved, EndpointUpserted, Listed, OrcaReported
+from epp.model.request import RequestId, Usage
+from epp.model.request_events import Finished, FirstToken, Served
+from tests.model.rig import LONG, Rig, predicted
+from tests.strategies import endpoint, text
+
+
+def test_a_fleet_without_endpoints_has_no_candidates():
+    rig = Rig(0)
+    assert rig.ask(LONG) == {}
+    assert (rig.fleet.endpoints, rig.fleet.indexed_blocks, rig.fleet.synced) == ([], 0, False)
+    rig.apply(Listed())
+    assert rig.fleet.synced
+
+
+def test_an_upsert_of_the_same_engine_keeps_its_cache():
+    rig = Rig()
+    rig.serve("pod-0", "r1", LONG)
+    rig.add("pod-0", "10.0.0.1", labels={"zone": "b"})
+    assert rig.cached(LONG)["pod-0"] == predicted(1000)
+    assert rig.ask()["pod-0"].endpoint.labels == {"zone": "b"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"uid": "another"}, {"address": "10.0.0.77"}, {"port": 9}],
+    ids=["uid", "address", "port"],
+)
+def test_another_engine_under_the_same_name_is_empty(change):
+    rig = Rig()
+    rig.serve("pod-0", "r1", LONG)
+    rig.send("pod-0", "r2", LONG)
+    fields = {"name": "pod-0", "address": "10.0.0.1"} | change
+    rig.apply(EndpointUpserted(endpoint(**fields)))
+    assert rig.cached(LONG) == {"pod-0": 0, "pod-1": 0}
+    assert rig.queued_seconds() == {"pod-0": 0, "pod-1": 0}
+    rig.apply(Finished(RequestId("r2")))
+    assert rig.fleet.indexed_blocks == 0
+    assert {each.id for each in rig.fleet.endpoints} == {"default/pod-0", "default/pod-1"}
+
+
+def test_removal_takes_the_cache_and_leaves_requests_nothing_to_do():
+    rig = Rig()
+    rig.send("pod-0", "r1", LONG)
+    rig.apply(EndpointRemoved(EndpointId("default/pod-0")))
+    assert rig.fleet.indexed_blocks == 0
+    assert list(rig.ask(LONG)) == ["pod-1"]
+    rig.apply(FirstToken(RequestId("r1")))
+    rig.apply(Finished(RequestId("r1"), generated=5))
+    rig.add("pod-0", "10.0.0.1")
+    assert rig.cached(LONG) == {"pod-1": 0, "pod-0": 0}
+    assert rig.fleet.in_flight == {}
+
+
+@pytest.mark.parametrize(
+    ("starts", "kept"),
+    [
+        ((5.0, 5.0), True),
+        ((None, 5.0), True),
+        ((5.0, None), True),
+        ((5.0, 6.0), False),
+        ((6.0, 5.0), False),
+        ((5.0, None, 6.0), False),
+        ((5.0, None, 5.0), True),
+    ],
+)
+def test_another_start_time_is_an_empty_cache(starts, kept):
+    rig = Rig()
+    rig.report("pod-0", started_at=starts[0])
+    rig.serve("pod-0", "r1", LONG)
+    for started_at in starts[1:]:
+        rig.report("pod-0", started_at=started_at)
+    assert rig.cached(LONG)["pod-0"] == (predicted(1000) if kept else 0)
+
+
+def test_an_engine_that_says_that_it_runs_on_has_not_restarted():
+    rig = Rig()
+    rig.report("pod-0", started_at=5.0, block_size=16, num_blocks=100_001)
+    for number, cached in enumerate((0, predicted(1000), 0, 0, 0, 0)):
+        rig.send("pod-0", f"r{number}", LONG)
+        rig.apply(Finished(RequestId(f"r{number}"), Usage(1000, 1, cached)))
+    assert rig.pod("pod-0").scheduler.generation == 0
+
+
+def test_a_request_from_before_a_restart_leaves_nothing_behind():
+    rig = Rig()
+    rig.report("pod-0", started_at=5.0)
+    rig.send("pod-0", "r1", LONG)
+    rig.report("pod-0", started_at=6.0)
+    rig.send("pod-0", "r2", text(500, "b"))
+    rig.apply(Finished(RequestId("r1"), Usage(1000, 50, 0)))
+    assert rig.cached(LONG)["pod-0"] == 0
+    assert rig.cached(text(500, "b"))["pod-0"] == predicted(500)
+
+
+def test_an_orca_report_changes_what_it_names():
+    rig = Rig()
+    rig.report("pod-0", waiting=3, running=4, kv_usage=0.5, block_size=16, num_blocks=9)
+    rig.send("pod-0", "r1", LONG)
+    rig.apply(OrcaReported(RequestId("r1"), Target("10.0.0.1:8000"), kv_usage=0.7, running=0.0))
+    load = rig.ask()["pod-0"].load
+    assert (load.waiting, load.running, load.kv_usage, load.block_size) == (3, 0, 0.7, 16)
+    assert load.at == rig.now
+
+
+def test_of_several_ranks_an_orca_report_is_that_of_the_rank_that_served():
+    rig = Rig(0)
+    for server in (1, 2):
+        for rank in range(4):
+            rig.add(f"pod-{server}-{rank}", f"10.0.0.{server}", rank=rank)
+    for rank in range(4):
+        rig.send(f"pod-1-{rank}", f"r{rank}", LONG)
+    rig.apply(Served(RequestId("r1"), Target("10.0.0.1:8000")))
+    rig.apply(Served(RequestId("r2"), Target("10.0.0.2:8000")))
+    reports = [("r0", 1, 5.0), ("r1", 1, 6.0), ("r2", 2, 7.0), ("r3", 3, 8.0)]
+    for identity, server, waiting in reports:
+        target = Target(f"10.0.0.{server}:8000")
+        rig.apply(OrcaReported(RequestId(identity), target, waiting=waiting))
+    found = {endpoint.name: load.waiting for endpoint, load, _ in rig.fleet.loads()}
+    # What a stranger at 10.0.0.3 served says nothing of rank 3.
+    seen = {"pod-1-0": 5.0, "pod-1-1": 6.0, "pod-2-2": 7.0}
+    assert {name: waiting for name, waiting in found.items() if waiting} == seen
+
+
+def test_where_no_endpoint_has_the_rank_any_at_the_target_has_served():
+    rig = Rig(1)
+    rig.add("ranked", "10.0.0.9", rank=3)
+    rig.send("ranked", "r1", LONG)
+    rig.apply(Served(RequestId("r1"), Target("10.0.0.1:8000")))
+    assert rig.in_flight("r1").pod is rig.pod("pod-0")
+
+
+def test_an_engine_that_sleeps_without_its_weights_has_an_empty_cache():
+    rig = Rig()
+    for name, identity in (("pod-0", "r1"), ("pod-1", "r2")):
+        rig.serve(name, identity, LONG)
+    rig.report("pod-0", awake=False, emptied=True)
+    rig.report("pod-1", awake=False)  # a pause, which keeps the cache
+    for name in ("pod-0", "pod-1"):
+        rig.report(name)
+    found = rig.ask(LONG)
+    assert found["pod-0"].cached_tokens == 0
+    assert found["pod-1"].cached_tokens == predicted(1000)

@@ -1,0 +1,219 @@
+"""One publisher's stream with replay: what was missed is asked for, and waits for."""
+
+from collections import Counter
+
+import pytest
+
+from epp.model.kv_changes import BlocksStored
+from epp.protocol.kvevents.feed import FeedSettings
+from epp.protocol.kvevents.notices import Anomaly, CacheChanges, ReplayRequest, StreamLost
+from tests.kvpublisher import END, Publisher, frames, payload, stored
+from tests.protocol.kvevents.listener import GAP, REPLAYING, Listener, batches
+
+MAX_ATTEMPTS = 3
+
+
+def test_a_late_subscriber_requests_a_replay():
+    publisher = Publisher()
+    batches(publisher, 1, 2)
+    heard = Listener(REPLAYING).connect()
+    assert heard.said == [ReplayRequest(0)]
+    heard.receive(*batches(publisher, 3, 4))
+    assert heard.held == Counter()
+    assert heard.replay(publisher).receive(*batches(publisher, 5)).held == publisher.cache
+    assert heard.complete
+
+
+def test_a_replay_that_starts_late_is_used_but_incomplete():
+    publisher = Publisher()
+    batches(publisher, 1, 2, 3)
+    heard = Listener(REPLAYING).connect().replay(publisher, kept=2)
+    assert heard.held == Counter([2, 3])
+    assert not heard.complete
+
+
+def test_an_engine_that_published_nothing_is_complete():
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect().replay(publisher)
+    assert heard.complete
+    assert heard.receive(*batches(publisher, 1)).held == publisher.cache
+
+
+def test_with_replay_a_gap_is_closed():
+    publisher = Publisher()
+    first, _, _, fourth, fifth = batches(publisher, 1, 2, 3, 4, 5)
+    heard = Listener(REPLAYING).connect().replay(Publisher())
+    heard.receive(first, fourth, fifth)
+    assert heard.said[-1] == ReplayRequest(0)
+    assert heard.replay(publisher).held == publisher.cache
+    assert heard.complete
+    assert GAP not in heard.said
+
+
+@pytest.mark.parametrize("failure", ["silence", "forgotten"])
+def test_a_gap_that_cannot_be_closed_invalidates_everything(failure):
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect().replay(publisher)
+    first, *_, last = batches(publisher, *range(8))
+    heard.receive(first, last)
+    if failure == "silence":
+        heard.hear(heard.feed.replay_failed())
+        for _ in range(MAX_ATTEMPTS):
+            heard.hear(heard.feed.replay_failed())
+    else:
+        heard.replay(publisher, kept=1)
+    assert heard.held == Counter([7])
+    assert not heard.complete
+
+
+def test_a_batch_that_overtook_another_waits_for_it():
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect().replay(publisher)
+    first, second, third = batches(publisher, 1, 2, 3)
+    heard.receive(first, third, second)
+    assert heard.held == Counter([1])
+    assert heard.replay(publisher).held == publisher.cache
+
+
+def test_a_restart_that_is_seen_late_is_made_up_for_by_replay():
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1, 2, 3))
+    publisher.restart()
+    _, second = batches(publisher, 7, 8)
+    assert heard.receive(second).replay(publisher).held == publisher.cache
+    assert heard.complete
+
+
+@pytest.mark.parametrize("published", range(6))
+def test_an_unseen_restart_is_found_by_the_last_batch_seen(published):
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1, 2, 3))
+    publisher.restart()
+    heard.feed.disconnected()
+    batches(publisher, *range(7, 7 + published))
+    heard.connect()
+    assert heard.asked() == 2
+    heard.replay(publisher).receive(*batches(publisher, 100))
+    assert heard.held == publisher.cache
+    assert heard.feed.counts.restarts == 1
+
+
+def test_a_short_break_loses_nothing():
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1, 2))
+    before = len(heard.said)
+    heard.feed.disconnected()
+    batches(publisher, 3)
+    heard.connect().replay(publisher)
+    assert heard.held == publisher.cache
+    assert heard.feed.counts.disconnects == 1
+    assert [type(notice) for notice in heard.said[before:] if notice != "answered"] == [
+        ReplayRequest,
+        CacheChanges,
+    ]
+
+
+def test_a_lost_publisher_starts_from_nothing():
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1, 2))
+    heard.hear(heard.feed.lost("it is gone"))
+    assert heard.said[-1] == StreamLost("it is gone")
+    publisher.restart()
+    batches(publisher, 5)
+    heard.connect()
+    assert heard.asked() == 0
+    assert heard.replay(publisher).held == publisher.cache
+
+
+@pytest.mark.parametrize("limit", [{"most_waiting": 3}, {"most_waiting_bytes": 400}])
+def test_the_backlog_is_bounded(limit):
+    publisher = Publisher()
+    heard = Listener(FeedSettings(replay=True, **limit)).connect()
+    heard.receive(*batches(publisher, *range(50)))
+    assert heard.feed.queued <= 4
+    assert "backlog" in {odd.kind for odd in heard.of(Anomaly)}
+    assert heard.replay(publisher).held <= publisher.cache
+    assert not heard.complete
+
+
+def test_batches_that_waited_for_a_replay_are_accepted_one_at_a_time():
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect()
+    replayed, live = batches(publisher, *range(3)), batches(publisher, *range(3, 30))
+    for message in live:
+        heard.hear(heard.feed.receive(message))
+    sizes = []
+    for message in [*replayed, *publisher.replay(30)]:
+        heard.said += heard.feed.replayed(message)
+    while heard.feed.behind:
+        notices = heard.feed.catch_up()
+        sizes.append(len([each for each in notices if isinstance(each, CacheChanges)]))
+    assert sizes == [1] * len(live)
+    assert heard.feed.catch_up() == []
+
+
+def test_a_message_is_handled_after_those_that_waited_before_it():
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect()
+    waiting, last = batches(publisher, *range(20)), batches(publisher, 20)
+    for message in waiting:
+        heard.hear(heard.feed.receive(message))
+    notices = []
+    for message in publisher.replay(21):  # nothing but its end
+        notices += heard.feed.replayed(message)
+    assert heard.feed.behind
+    notices += heard.feed.receive(*last)
+    assert not heard.feed.behind
+    assert heard.hear(notices).held == publisher.cache
+
+
+def test_a_replay_with_dropped_batches_is_requested_again():
+    publisher = Publisher()
+    batches(publisher, *range(30))
+    heard = Listener(REPLAYING).connect()
+    while (start := heard.asked()) is not None:
+        heard.said.append("answered")
+        answer = publisher.replay(start)
+        for message in [*answer[:8], *answer[12:]] if len(answer) > 13 else answer:
+            heard.hear(heard.feed.replayed(message))
+    assert heard.held == publisher.cache
+    assert heard.complete
+    assert len(heard.of(ReplayRequest)) == 4
+
+
+class Topicless(Publisher):
+    """Replays as SGLang 0.5 does, and vLLM before 0.26: (number, payload) after an empty frame."""
+
+    def replay(self, start, kept=10_000):
+        return [[first, *rest] for first, _, *rest in super().replay(start, kept)]
+
+
+def test_a_replay_without_topics_is_of_the_model_that_was_named_last():
+    publisher = Topicless()
+    batches(publisher, 1, 2)
+    heard = Listener(FeedSettings(replay=True, model="other")).connect().replay(publisher)
+    assert heard.held == publisher.cache
+    assert heard.complete
+    heard.receive(*batches(publisher, 3))
+    batches(publisher, 4)
+    heard.receive(*batches(publisher, 5)).replay(publisher)
+    assert heard.held == publisher.cache
+    assert heard.of(Anomaly) == []
+    assert heard.feed.counts.restarts == 0
+    models = [each.model for each in heard.changes(BlocksStored)]
+    assert models == ["other", "other", "base", "base", "base"]
+
+
+@pytest.mark.parametrize("end", [[b""], [END, b""], [b"", END, b""], [b"", b"", END, b""]])
+def test_an_empty_last_frame_ends_a_replay(end):
+    heard = Listener(REPLAYING).connect()
+    assert heard.hear(heard.feed.replayed(end)).complete
+
+
+def test_an_unrequested_replay_changes_nothing():
+    publisher = Publisher()
+    heard = Listener(REPLAYING).connect().replay(publisher).receive(*batches(publisher, 1))
+    heard.hear(heard.feed.replayed([b"", *frames(1, payload(stored([9])))]))
+    heard.hear(heard.feed.replayed([b"", b"", END, b""]))
+    heard.hear(heard.feed.replay_failed())
+    assert heard.held == publisher.cache
