@@ -24,6 +24,7 @@ from epp.errors import ConfigError
 from epp.protocol.replicas.messages import LONGEST
 from tests.held_port import held_port
 from tests.loopbacks import loopbacks
+from tests.tasks import running
 
 SECRET = b"the secret of all of them"
 KEYS = derive_keys(SECRET)
@@ -71,12 +72,10 @@ class Station:
 async def station(*peers, **more):
     made = Station(*peers, **more)
     made.mesh.open()
-    task = asyncio.create_task(made.mesh.run())
     try:
-        yield made
+        async with running(made.mesh.run()):
+            yield made
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
         made.mesh.close()
 
 

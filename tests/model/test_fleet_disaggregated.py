@@ -208,15 +208,6 @@ def test_cached_tokens_are_compared_with_neither_cache():
     assert rig.cached(LONG)["pod-1"] > 0
 
 
-def test_unobserved_the_prefill_ends_when_tokens_are_expected():
-    rig = disaggregated()
-    rig.apply(Unobserved(R1))
-    assert requests(rig) == [1, 1, 0]
-    rig.now += SECONDS + 2.0
-    assert requests(rig) == [0, 1, 0]
-    check_invariants(rig.fleet)
-
-
 def test_a_request_that_its_decoder_does_not_have_yet_is_not_taken_for_over():
     rig = Rig(2)
     rig.send("pod-1", "r0", "short", max_tokens=1000)
@@ -314,10 +305,11 @@ def test_a_prefill_that_waits_for_an_encoding_holds_up_no_others_and_teaches_not
     assert [each.prefill_seconds for each in rig.ask(other).values()] == before
 
 
-def test_unobserved_the_encoding_ends_when_tokens_are_expected():
-    rig = encoded()
+@pytest.mark.parametrize(("begun", "parts"), [(disaggregated, [1, 1, 0]), (encoded, [1, 1, 1])])
+def test_unobserved_the_stages_before_end_when_tokens_are_expected(begun, parts):
+    rig = begun()
     rig.apply(Unobserved(R1))
-    assert requests(rig) == [1, 1, 1]
+    assert requests(rig) == parts
     rig.now += SECONDS + 2.0
     assert requests(rig) == [0, 1, 0]
     check_invariants(rig.fleet)

@@ -1,6 +1,5 @@
 """Replicas that reach each other over the streams of a real Redis."""
 
-import asyncio
 import contextlib
 from collections import Counter
 
@@ -9,6 +8,7 @@ from epp.adapters.replicas.redis_server import redis_server
 from epp.adapters.replicas.streams import RedisStreams, prefix_of
 from epp.adapters.replicas.transport import THIS_IS_YOU
 from epp.protocol.replicas.messages import Dropped
+from tests import tasks
 from tests.tasks import until
 
 SECRET = b"the secret of all of them"
@@ -52,12 +52,10 @@ class Station:
 async def running(*args, **more):
     made = Station(*args, **more)
     made.streams.open()
-    task = asyncio.create_task(made.streams.run())
     try:
-        yield made
+        async with tasks.running(made.streams.run()):
+            yield made
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
         await made.streams.stop()
         made.streams.close()
 

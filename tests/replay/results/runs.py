@@ -121,3 +121,9 @@ def played(policy, seed, *, pods=8, load=1.0, requests=3000, **more):
 
 def digests(policies=POLICIES, seeds=(1, 2, 3), **more):
     return [digest(played(policy, seed, **more)) for policy in policies for seed in seeds]
+
+
+def run(outcomes, **more):
+    """A run of ten seconds on two pods with these outcomes."""
+    plain: dict[str, Any] = {"policy": "a", "seed": 1, "cell": "c", "seconds": 10.0, "pods": 2}
+    return Played(**plain | {"endpoints": 2, "outcomes": outcomes} | more)

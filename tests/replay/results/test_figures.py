@@ -3,10 +3,7 @@ import math
 import re
 import statistics
 from html.parser import HTMLParser
-from io import StringIO
-from queue import SimpleQueue
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
@@ -14,22 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.errors import ConfigError
-from epp.replay.results.bar import Requests, RunsBar
 from epp.replay.results.comparison import LEADING, compare, paired
 from epp.replay.results.digest import Slo, digest
 from epp.replay.results.measures import MEASURES, percentile
-from epp.replay.results.played import Played, PodSample
+from epp.replay.results.played import PodSample
 from epp.replay.results.plots import cell_plots, view
 from epp.replay.results.report import report
 from epp.replay.results.table import Screen, show
-from epp.replay.results.verdict import as_json, confidence, headline
+from epp.replay.results.verdict import as_json, headline
 from epp.replay.simulation.outcome import CallStatus
-from tests.replay.results.runs import digests, nowhere, outcome, played
-
-
-def run(outcomes, **more):
-    plain: dict[str, Any] = {"policy": "a", "seed": 1, "cell": "c", "seconds": 10.0, "pods": 2}
-    return Played(**plain | {"endpoints": 2, "outcomes": outcomes} | more)
+from tests.replay.results.runs import digests, nowhere, outcome, played, run
 
 
 def figures(outcomes, **more):
@@ -323,134 +314,3 @@ def test_nothing_served_makes_a_page_and_a_table():
     found = compare(digest(run([nowhere(CallStatus.REFUSED)], policy=each)) for each in "ab")
     assert "refused" in show(found, Screen())
     assert "Warmpick replay" in report(found)
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "said"),
-    [
-        ([], [], "No policy can be chosen: no request came after the warm-up."),
-        ([nowhere(CallStatus.LOST)], [], "No policy can be chosen: no request got a first token."),
-        ([outcome()], [nowhere(CallStatus.LOST)], "Choose a: with b no request got a first token."),
-    ],
-)
-def test_nothing_is_chosen_by_times_that_nobody_has(ours, theirs, said):
-    runs = {"a": ours, "b": theirs}
-    found = compare((digest(run(runs[policy], policy=policy)) for policy in runs), "b")
-    assert headline(found) == said
-    assert "nan" not in f"{confidence(found)} {show(found, Screen())} {report(found)}"
-    alone = compare([digest(run(theirs))])
-    assert headline(alone).startswith("No policy can be chosen: ")
-
-
-@pytest.mark.parametrize(
-    ("slo", "said"),
-    [
-        (Slo(2.0, 0.05), "the first token within 2 s and the others 50 ms apart"),
-        (Slo(0.5, math.inf), "the first token within 0.5 s"),
-    ],
-)
-def test_an_objective_without_a_bound_on_other_tokens_names_none(slo, said):
-    found = compare([digest(run([outcome()]), slo)])
-    assert f"of all requests, {said}." in show(found, Screen())
-    assert f"served with {said};" in report(found)
-
-
-def test_without_a_terminal_each_ended_run_is_a_line():
-    times = iter([0.0, 65.0, 130.0])
-    stream = StringIO()
-    with RunsBar(2, stream, lambda: next(times)) as bar:
-        bar.done("first")
-        bar.done("second")
-    assert stream.getvalue() == "[1/2] 1:05 first\n[2/2] 2:10 second\n"
-
-
-def test_without_a_terminal_a_line_says_how_far_all_runs_are():
-    times, ended = iter([0.0, 30.0, 30.0, 60.0, 90.0, 90.0]), [0, 0]
-    stream = StringIO()
-    with RunsBar(2, stream, lambda: next(times), Requests(ended, [1000, 3000])) as bar:
-        bar.show()
-        ended[1] = 900
-        bar.done("first", 0)  # it ended before all were sent, as by --duration
-        ended[0] = 700
-        bar.show()
-    assert stream.getvalue() == (
-        "[0/2] 0:30 0 of 4,000 requests, ? left\n"
-        "[1/2] 1:00 first\n"
-        "[1/2] 1:30 1,900 of 4,000 requests, 1:39 left\n"
-    )
-    assert stream.getvalue().replace("\n", "").isprintable()
-
-
-def test_without_a_terminal_progress_is_said_again_and_again():
-    lines, said = Lines(), 3
-    with RunsBar(1, lines, requests=Requests([7], [9]), pause=0.001):
-        for _ in range(said):
-            assert "7 of 9 requests" in lines.written.get(timeout=60)
-
-
-class Lines(StringIO):
-    def __init__(self):
-        super().__init__()
-        self.written = SimpleQueue[str]()
-
-    def write(self, text):
-        self.written.put(text)
-        return len(text)
-
-
-class Terminal(StringIO):
-    def isatty(self):
-        return True
-
-
-def test_on_a_terminal_the_bar_shows_the_time_left():
-    times = iter([0.0, 0.0, 10.0])
-    stream = Terminal()
-    with RunsBar(4, stream, lambda: next(times)) as bar:
-        assert "0/4 runs" in stream.getvalue()
-        bar.done("first")
-        assert "1/4 runs" in stream.getvalue()
-        assert "25%, 0:30 left  first" in stream.getvalue()
-    assert stream.getvalue().endswith("\r\x1b[2K")
-
-
-def test_a_policy_that_changes_nothing_is_not_chosen():
-    alike = compare([digest(run([outcome()], policy=each)) for each in ("a", "b")], "b")
-    assert headline(alike).startswith("No policy is faster than b ")
-
-
-@pytest.mark.parametrize(
-    ("ours", "said"),
-    [
-        ((0.1, 0.1, 0.1), "Choose a: "),
-        ((0.1, 0.3, 0.1), "Perhaps choose a: "),  # against 0.2: once it is the slower one
-        ((0.1,), "Choose a: "),  # with one seed there is nothing to be sure by
-    ],
-)
-def test_what_seeds_leave_open_is_chosen_perhaps(ours, said):
-    runs = [
-        digest(run([outcome(ttft=ttft)], policy=policy, seed=seed))
-        for seed, mine in enumerate(ours)
-        for policy, ttft in (("a", mine), ("b", 0.2))
-    ]
-    for cells in (runs, [*runs, *(msgspec.structs.replace(each, cell="2") for each in runs)]):
-        found = compare(cells, "b")
-        assert headline(found).startswith(said)
-        assert (": sure." in confidence(found)) == (len(ours) > 1 and said == "Choose a: ")
-
-
-def test_one_traffic_is_said_and_never_sure():
-    runs = [
-        msgspec.structs.replace(each, traffic=traffic)
-        for cell, traffic in (("a", "same"), ("b", ""))
-        for each in digests(seeds=(1, 2, 3), requests=400, cell=cell)
-    ]
-    both = confidence(compare(runs, "round-robin"))
-    assert "one and the same traffic in 1 of 2 cells: " in both
-    alone = confidence(compare([each for each in runs if each.traffic], "round-robin"))
-    assert "one and the same traffic: " in alone
-    assert "95 % interval" in alone
-    assert "sure" not in alone
-    other = confidence(compare([each for each in runs if not each.traffic], "round-robin"))
-    assert "one and the same" not in other
-    assert "sure" in other
